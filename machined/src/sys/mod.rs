@@ -1,0 +1,1 @@
+//! The bottom: the only place for `unsafe`, one file per kernel facility.
