@@ -1,1 +1,36 @@
-//! See the README.
+//! What init and machined say to each other: protocol version 1, as `docs/contracts.md` fixes it.
+//!
+//! One packet of a SEQPACKET socket is one message: UTF-8 lines, at most [`MAX_PACKET`] bytes. The first line is
+//! `instar 1 VERB`, the others are `key value` in any order. Unknown keys are ignored; an unknown verb or another
+//! version is an error. Passing descriptors is left to the two sides.
+//!
+//! Every value that a message holds fits on one line and has a bounded length, so a message that exists can always be
+//! encoded: [`Request::encode`] and [`Reply::encode`] cannot fail.
+//!
+//! This version has to serve for years: the init of a machine stays while its generations change.
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod message;
+mod packet;
+mod values;
+
+pub use error::{ErrorCode, InvalidValue, ParseError, Problem};
+pub use message::{Reply, Request, StartReason, Welcome};
+pub use values::{Blake3, BootId, Deadline, FdName, Line, Scope};
+
+/// The version that this crate speaks.
+pub const VERSION: u32 = 1;
+
+/// The longest packet, in bytes.
+pub const MAX_PACKET: usize = 4096;
+
+/// How many descriptors init keeps for machined, both scopes together.
+pub const MAX_KEPT: usize = 64;
+
+/// machined's end of the socket.
+pub const SOCKET_FD: i32 = 3;
+
+#[cfg(test)]
+mod tests;
