@@ -14,6 +14,11 @@ pub enum Request {
         /// Which generation: its own boot id.
         boot_id: BootId,
     },
+    /// This generation does not work and cannot: give it up now instead of at its deadline.
+    GiveUp {
+        /// Why, in one line; the generation that comes instead is told.
+        reason: Line,
+    },
     /// Start this image as the next generation. Goes with one descriptor, a sealed memfd.
     Next {
         /// What the image must hash to.
@@ -51,6 +56,7 @@ impl Request {
         match self {
             Self::Hello => "hello",
             Self::Healthy { .. } => "healthy",
+            Self::GiveUp { .. } => "give-up",
             Self::Next { .. } => "next",
             Self::Keep { .. } => "keep",
             Self::Drop { .. } => "drop",
@@ -74,6 +80,7 @@ impl Request {
         let packet = Writer::new(self.verb());
         match self {
             Self::Healthy { boot_id } => packet.field("boot-id", boot_id),
+            Self::GiveUp { reason } => packet.field("reason", reason),
             Self::Next {
                 blake3,
                 version,
@@ -94,6 +101,9 @@ impl Request {
         let fields = Fields::parse(packet)?;
         Ok(match fields.verb() {
             "hello" => Self::Hello,
+            "give-up" => Self::GiveUp {
+                reason: fields.required("reason")?,
+            },
             "healthy" => Self::Healthy {
                 boot_id: fields.required("boot-id")?,
             },

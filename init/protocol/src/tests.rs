@@ -23,6 +23,9 @@ fn next() -> Request {
 fn requests() -> Vec<Request> {
     vec![
         Request::Hello,
+        Request::GiveUp {
+            reason: "services do not come up".parse().unwrap(),
+        },
         Request::Healthy {
             boot_id: UUID.parse().unwrap(),
         },
