@@ -2,16 +2,11 @@
 //!
 //! A request flows one way: `api` → sequence or store → domain → `sys`; facts flow back through the store.
 
-pub mod api;
-pub mod apid;
 pub mod config;
 pub mod containers;
 pub mod disk;
+pub mod modules;
 pub mod network;
 pub mod resources;
-pub mod sequences;
-pub mod services;
 pub mod sys;
 pub mod time;
-pub mod trust;
-pub mod upgrade;

@@ -1,1 +1,135 @@
-//! apid
+//! apid: the only part of the machine that strangers talk to.
+//!
+//! It terminates TLS, reads the caller's roles from the client certificate, checks them against the table of methods,
+//! and passes what is allowed on to machined over a unix socket. It holds no secret but the key of its own
+//! certificate, has its own user and no capabilities, and sees nothing of the filesystem but that socket.
+//!
+//! Descriptors that machined gives it: 0 is the listening TCP socket, 1 a unix stream on which identities arrive,
+//! 2 its log.
+
+mod grpc_status;
+mod identity;
+mod permissions;
+mod proxy;
+mod sandbox;
+mod tls;
+
+pub use identity::{Identity, Mode, send as send_identity};
+pub use permissions::may_call;
+
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::sync::{Semaphore, watch};
+
+use identity::Credentials;
+use proxy::Proxy;
+
+/// The user and group that it runs as (`/etc/passwd` of the rootfs).
+pub const USER: u32 = 50;
+/// The directory that becomes its root: it holds machined's socket and nothing else.
+pub const ROOT: &str = "/run/machined";
+/// machined's socket inside that directory.
+pub const SOCKET: &str = "machined.sock";
+
+/// Connections at a time. More wait in the listen queue.
+const CONNECTIONS: usize = 4096;
+/// A client that has not ended its handshake by then is cut off.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// Runs apid until machined closes the identity stream.
+pub fn run() -> anyhow::Result<()> {
+    let listener = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let identities = std::io::stdout().as_fd().try_clone_to_owned()?;
+    sandbox::enter().context("enter the sandbox")?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(serve(listener, identities))
+}
+
+async fn serve(listener: OwnedFd, identities: OwnedFd) -> anyhow::Result<()> {
+    let listener = std::net::TcpListener::from(listener);
+    listener.set_nonblocking(true)?;
+    let listener = TcpListener::from_std(listener).context("take the listening socket")?;
+    let stream = std::os::unix::net::UnixStream::from(identities);
+    stream.set_nonblocking(true)?;
+    let mut stream = UnixStream::from_std(stream).context("take the identity stream")?;
+
+    let first = identity::receive(&mut stream).await?.context("machined sent no identity")?;
+    let (sender, credentials) = watch::channel(Arc::new(Credentials::new(&first)?));
+    tokio::select! {
+        ended = follow_identities(stream, sender) => ended,
+        never = accept(listener, credentials) => match never {},
+    }
+}
+
+async fn follow_identities(
+    mut stream: UnixStream,
+    sender: watch::Sender<Arc<Credentials>>,
+) -> anyhow::Result<()> {
+    while let Some(identity) = identity::receive(&mut stream).await? {
+        match Credentials::new(&identity) {
+            Ok(credentials) => {
+                sender.send_replace(Arc::new(credentials));
+            }
+            Err(error) => eprintln!("apid: the new identity is unusable, the old one stays: {error:#}"),
+        }
+    }
+    Ok(())
+}
+
+async fn accept(
+    listener: TcpListener,
+    credentials: watch::Receiver<Arc<Credentials>>,
+) -> std::convert::Infallible {
+    let proxy = Proxy::new(SOCKET);
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        // The semaphore is never closed.
+        let place = places.clone().acquire_owned().await;
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let credentials = credentials.borrow().clone();
+                let proxy = proxy.clone();
+                tokio::spawn(async move {
+                    // What a stranger's connection dies of is the stranger's business; it is not logged, or anyone
+                    // could fill the log.
+                    let _ = serve_connection(stream, credentials, proxy).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                eprintln!("apid: accept: {error}");
+                // Out of descriptors or memory: wait until connections have ended.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn serve_connection(
+    stream: TcpStream,
+    credentials: Arc<Credentials>,
+    proxy: Proxy,
+) -> anyhow::Result<()> {
+    let peer = stream.peer_addr()?;
+    stream.set_nodelay(true)?;
+    let tls = tokio::time::timeout(HANDSHAKE, credentials.acceptor().accept(stream)).await??;
+    let caller = credentials.caller(tls.get_ref().1, peer)?;
+    let service = hyper::service::service_fn(move |request| {
+        let (proxy, caller, credentials) = (proxy.clone(), caller.clone(), credentials.clone());
+        async move { Ok::<_, std::convert::Infallible>(proxy.forward(request, &caller, &credentials).await) }
+    });
+    hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(128)
+        .max_header_list_size(16 * 1024)
+        // A peer that vanished without a word does not hold its place for ever.
+        .keep_alive_interval(Duration::from_secs(60))
+        .serve_connection(TokioIo::new(tls), service)
+        .await?;
+    Ok(())
+}

@@ -1,1 +1,192 @@
-//! sequences
+//! What must happen in order: boot, upgrade, reboot and shutdown, each a list of phases of tasks, as data.
+//!
+//! The runner executes one sequence at a time: the phases one after the other, the tasks of a phase side by side.
+//! The event stream and the log lines fall out of it. A task that fails ends its sequence; what follows is the
+//! sequence's own business.
+
+mod boot;
+mod ending;
+mod stop;
+mod upgrade;
+
+pub use boot::{Beginning, boot};
+pub use ending::{reboot, shutdown};
+pub use upgrade::upgrade;
+
+use std::future::Future;
+use std::pin::Pin;
+
+use instar_api::common;
+use instar_api::events::EventPayload;
+use instar_api::machine::{PhaseEvent, SequenceEvent, TaskEvent, phase_event, sequence_event, task_event};
+
+use crate::event_log::{ActorId, EventLog};
+
+/// What a task does, ready to run.
+type Work = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>;
+
+/// The smallest named step.
+pub struct Task {
+    name: &'static str,
+    work: Work,
+}
+
+impl Task {
+    /// A step with the name that clients see.
+    pub fn new(name: &'static str, work: impl Future<Output = anyhow::Result<()>> + Send + 'static) -> Self {
+        Task { name, work: Box::pin(work) }
+    }
+}
+
+/// Tasks that may run side by side.
+pub struct Phase {
+    name: &'static str,
+    tasks: Vec<Task>,
+}
+
+impl Phase {
+    /// A phase with the name that clients see.
+    pub fn new(name: &'static str, tasks: Vec<Task>) -> Self {
+        Phase { name, tasks }
+    }
+
+    /// A phase of one task of the same name.
+    pub fn of(name: &'static str, work: impl Future<Output = anyhow::Result<()>> + Send + 'static) -> Self {
+        Phase { name, tasks: vec![Task::new(name, work)] }
+    }
+}
+
+/// Phases in order.
+pub struct Sequence {
+    /// The name that clients see.
+    pub name: &'static str,
+    /// What happens, first to last.
+    pub phases: Vec<Phase>,
+}
+
+/// Why a sequence stopped early: which task, with the cause below it.
+#[derive(Debug, thiserror::Error)]
+#[error("{sequence} failed in phase {phase}, task {task}")]
+pub struct Failed {
+    sequence: &'static str,
+    phase: &'static str,
+    task: &'static str,
+    source: anyhow::Error,
+}
+
+impl Failed {
+    /// The whole chain in one line, for an event or a log.
+    pub fn chain(&self) -> String {
+        format!("{self}: {:#}", self.source)
+    }
+}
+
+/// Runs a sequence to its end or its first failure.
+pub async fn run(sequence: Sequence, actor: &ActorId, events: &EventLog) -> Result<(), Failed> {
+    let name = sequence.name;
+    tracing::info!("{name}: start");
+    emit_sequence(events, actor, name, sequence_event::Action::Start, None);
+    for phase in sequence.phases {
+        if let Err(failed) = run_phase(name, phase, actor, events).await {
+            tracing::error!("{}", failed.chain());
+            emit_failure(events, actor, name, failed.chain());
+            return Err(failed);
+        }
+    }
+    tracing::info!("{name}: done");
+    emit_sequence(events, actor, name, sequence_event::Action::Stop, None);
+    Ok(())
+}
+
+/// Says that a sequence failed, as clients that wait for it understand.
+pub fn emit_failure(events: &EventLog, actor: &ActorId, sequence: &str, reason: String) {
+    let error = common::Error { code: common::Code::Fatal.into(), message: reason, details: Vec::new() };
+    emit_sequence(events, actor, sequence, sequence_event::Action::Noop, Some(error));
+}
+
+fn emit_sequence(
+    events: &EventLog,
+    actor: &ActorId,
+    sequence: &str,
+    action: sequence_event::Action,
+    error: Option<common::Error>,
+) {
+    let event = SequenceEvent { sequence: sequence.to_owned(), action: action.into(), error };
+    events.emit(actor, EventPayload::Sequence(event));
+}
+
+async fn run_phase(
+    sequence: &'static str,
+    phase: Phase,
+    actor: &ActorId,
+    events: &EventLog,
+) -> Result<(), Failed> {
+    let emit = |action: phase_event::Action| {
+        let event = PhaseEvent { phase: phase.name.to_owned(), action: action.into() };
+        events.emit(actor, EventPayload::Phase(event));
+    };
+    emit(phase_event::Action::Start);
+    let tasks = phase.tasks.into_iter().map(|task| async {
+        let emit = |action: task_event::Action| {
+            let event = TaskEvent { task: task.name.to_owned(), action: action.into() };
+            events.emit(actor, EventPayload::Task(event));
+        };
+        emit(task_event::Action::Start);
+        let result = task.work.await;
+        emit(task_event::Action::Stop);
+        result.map_err(|source| Failed { sequence, phase: phase.name, task: task.name, source })
+    });
+    // All tasks of the phase end before its failure is told: none is left half done behind it.
+    let results = futures_util::future::join_all(tasks).await;
+    emit(phase_event::Action::Stop);
+    results.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::event_log::Start;
+
+    async fn history(events: &EventLog, count: usize) -> Vec<String> {
+        let mut reader = events.read(&Start::History);
+        let mut names = Vec::new();
+        for _ in 0..count {
+            let event = reader.next().await;
+            assert_eq!(event.actor.0, "caller");
+            names.push(match &event.payload {
+                EventPayload::Sequence(e) => format!("sequence {} {}{}", e.sequence, e.action, if e.error.is_some() { " failed" } else { "" }),
+                EventPayload::Phase(e) => format!("phase {} {}", e.phase, e.action),
+                EventPayload::Task(e) => format!("task {} {}", e.task, e.action),
+                other => panic!("{other:?}"),
+            });
+        }
+        names
+    }
+
+    #[tokio::test]
+    async fn a_failed_task_ends_its_sequence_after_its_phase() {
+        let events = EventLog::default();
+        let actor = ActorId("caller".into());
+        let sequence = Sequence {
+            name: "test",
+            phases: vec![
+                Phase::new(
+                    "one",
+                    vec![
+                        Task::new("bad", async { Err(anyhow::anyhow!("no disk")) }),
+                        Task::new("good", async { Ok(()) }),
+                    ],
+                ),
+                Phase::of("two", async { Ok(()) }),
+            ],
+        };
+        let failed = run(sequence, &actor, &events).await.unwrap_err();
+        assert_eq!(failed.chain(), "test failed in phase one, task bad: no disk");
+        let expected = [
+            "sequence test 1", "phase one 0", "task bad 0", "task bad 1", "task good 0", "task good 1", "phase one 1",
+            "sequence test 0 failed",
+        ];
+        assert_eq!(history(&events, expected.len()).await, expected);
+    }
+}

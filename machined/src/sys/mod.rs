@@ -1,1 +1,4 @@
 //! The bottom: the only place for `unsafe`, one file per kernel facility.
+
+pub mod inherited;
+pub mod listen;

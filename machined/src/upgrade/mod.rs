@@ -1,1 +1,18 @@
-//! upgrade
+//! From one version to the next: what an installer image must say about itself, whether it can be taken here, how it
+//! is run, what one generation leaves to the next, and when the next one counts as good.
+
+mod check;
+mod error;
+mod failed;
+mod gate;
+pub mod handover;
+pub mod installer;
+mod running;
+
+pub use check::{Candidate, Path, Refusal, Resources, check};
+pub use error::{UpgradeError, UpgradeRequest};
+pub use failed::FailedImages;
+pub use gate::Gate;
+pub use handover::{Handover, PendingUpgrade};
+pub use installer::Delivery;
+pub use running::RunningSystem;

@@ -1,0 +1,99 @@
+//! The kernel's log as the API shows it: records of /dev/kmsg, one line each.
+//!
+//! Source of the format: Documentation/ABI/testing/dev-kmsg in the kernel's source.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context as _;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// The largest record that the kernel hands out (`PRINTK_MESSAGE_MAX`) is 2 KiB; with continuation fields, less than this.
+const LARGEST_RECORD: usize = 8192;
+
+const FACILITIES: [&str; 12] =
+    ["kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron", "authpriv", "ftp"];
+const PRIORITIES: [&str; 8] = ["emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"];
+
+/// A reader of the kernel's log.
+pub struct KernelLog {
+    device: AsyncFd<File>,
+    boot: SystemTime,
+}
+
+impl KernelLog {
+    /// Opens the log at its beginning, or at its end for news only.
+    pub fn open(only_new: bool) -> anyhow::Result<Self> {
+        let mut device = File::options()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open("/dev/kmsg")
+            .context("open /dev/kmsg")?;
+        if only_new {
+            device.seek(SeekFrom::End(0)).context("seek in /dev/kmsg")?;
+        }
+        let up = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let up = Duration::new(up.tv_sec.unsigned_abs(), u32::try_from(up.tv_nsec).unwrap_or(0));
+        let boot = SystemTime::now().checked_sub(up).unwrap_or(SystemTime::UNIX_EPOCH);
+        Ok(KernelLog { device: AsyncFd::with_interest(device, Interest::READABLE)?, boot })
+    }
+
+    /// The next record that is there already, as a line; none at the end of the log.
+    pub fn next_kept(&mut self) -> anyhow::Result<Option<String>> {
+        let mut record = [0; LARGEST_RECORD];
+        loop {
+            match self.device.get_mut().read(&mut record) {
+                Ok(length) => return Ok(format_record(&record[..length], self.boot)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                // Records were overwritten before they were read; the next read goes on with the oldest one.
+                Err(error) if error.raw_os_error() == Some(libc::EPIPE) => {}
+                Err(error) => return Err(error).context("read /dev/kmsg"),
+            }
+        }
+    }
+
+    /// The next record, waiting for it.
+    pub async fn next(&mut self) -> anyhow::Result<String> {
+        loop {
+            if let Some(line) = self.next_kept()? {
+                return Ok(line);
+            }
+            let mut ready = self.device.readable().await.context("wait for /dev/kmsg")?;
+            ready.clear_ready();
+        }
+    }
+}
+
+/// `facility: priority: [time]: message` with a newline; none for what is no record.
+fn format_record(record: &[u8], boot: SystemTime) -> Option<String> {
+    let record = String::from_utf8_lossy(record);
+    let (prefix, rest) = record.split_once(';')?;
+    let mut fields = prefix.split(',');
+    let level: usize = fields.next()?.parse().ok()?;
+    let micros: u64 = fields.nth(1)?.parse().ok()?;
+    let message = rest.lines().next().unwrap_or_default();
+    let facility = FACILITIES.get(level >> 3).copied().unwrap_or("local");
+    let priority = PRIORITIES[level & 7];
+    let time = jiff::Timestamp::try_from(boot + Duration::from_micros(micros)).ok()?;
+    Some(format!("{facility}: {priority:>7}: [{time:.9}]: {message}\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_become_lines() {
+        let boot = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+        let record = b"30,12,1500000,-;machined: boot: start\n SUBSYSTEM=x\n";
+        assert_eq!(
+            format_record(record, boot).as_deref(),
+            Some("daemon:    info: [2023-11-14T22:13:21.500000000Z]: machined: boot: start\n")
+        );
+        assert_eq!(format_record(b"6,1,0,-;Linux", boot).as_deref(), Some("kern:    info: [2023-11-14T22:13:20.000000000Z]: Linux\n"));
+        assert_eq!(format_record(b"nonsense", boot), None);
+    }
+}

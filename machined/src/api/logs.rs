@@ -1,0 +1,72 @@
+//! `Logs` and `Dmesg`: output as chunks of bytes.
+
+use instar_api::common::{Data, Metadata};
+use instar_api::machine::{DmesgRequest, LogsRequest};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+
+use super::kernel_log::KernelLog;
+use crate::services::{LogRing, Tail};
+
+/// Chunks on their way to one reader. A slow reader makes only its own task wait.
+const AHEAD: usize = 16;
+
+type Chunks = ReceiverStream<Result<Data, Status>>;
+
+fn chunk(metadata: &Option<Metadata>, bytes: Vec<u8>) -> Data {
+    Data { metadata: metadata.clone(), bytes }
+}
+
+/// A service's output.
+pub(super) fn service(log: &LogRing, request: &LogsRequest, metadata: Option<Metadata>) -> Chunks {
+    let tail = usize::try_from(request.tail_lines).map_or(Tail::All, Tail::Lines);
+    let mut reader = log.read(tail);
+    let follow = request.follow;
+    let (sender, receiver) = mpsc::channel(AHEAD);
+    tokio::spawn(async move {
+        loop {
+            let line = match reader.next_kept() {
+                Some(line) => line,
+                None if follow => tokio::select! {
+                    line = reader.next() => line,
+                    () = sender.closed() => return,
+                },
+                None => return,
+            };
+            if sender.send(Ok(chunk(&metadata, line.into()))).await.is_err() {
+                return;
+            }
+        }
+    });
+    ReceiverStream::new(receiver)
+}
+
+/// The kernel's log.
+pub(super) fn kernel(request: &DmesgRequest, metadata: Option<Metadata>) -> Result<Chunks, Status> {
+    let mut log =
+        KernelLog::open(request.tail).map_err(|error| Status::internal(format!("{error:#}")))?;
+    let follow = request.follow;
+    let (sender, receiver) = mpsc::channel(AHEAD);
+    tokio::spawn(async move {
+        loop {
+            let next = match log.next_kept() {
+                Ok(None) if follow => tokio::select! {
+                    line = log.next() => line.map(Some),
+                    () = sender.closed() => return,
+                },
+                other => other,
+            };
+            let answer = match next {
+                Ok(Some(line)) => Ok(chunk(&metadata, line.into_bytes())),
+                Ok(None) => return,
+                Err(error) => Err(Status::internal(format!("{error:#}"))),
+            };
+            let failed = answer.is_err();
+            if sender.send(answer).await.is_err() || failed {
+                return;
+            }
+        }
+    });
+    Ok(ReceiverStream::new(receiver))
+}

@@ -1,0 +1,21 @@
+//! Services as the wire shows them.
+
+use instar_api::machine::{ServiceEvent, ServiceEvents, ServiceInfo};
+
+use crate::services::{Service, timestamp, wire_health};
+
+/// One row of `ServiceList`. Clients need `events` and `health` even when there is nothing in them.
+pub(super) fn row(service: &Service) -> ServiceInfo {
+    let status = service.status();
+    let events = status.happenings.iter().map(|happening| ServiceEvent {
+        msg: happening.message.clone(),
+        state: happening.phase.name().to_owned(),
+        ts: Some(timestamp(happening.at)),
+    });
+    ServiceInfo {
+        id: service.definition().id.clone(),
+        state: status.phase.name().to_owned(),
+        events: Some(ServiceEvents { events: events.collect() }),
+        health: Some(wire_health(&status)),
+    }
+}

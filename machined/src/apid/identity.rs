@@ -1,0 +1,152 @@
+//! Who the node is towards its callers, as machined tells apid, and what apid makes of it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use instar_pki::Role;
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig, ServerConnection};
+use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio_rustls::TlsAcceptor;
+
+use super::tls;
+
+/// An identity is a few certificates; more is a mistake.
+const LARGEST: u32 = 1 << 20;
+
+/// How callers are told apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// By client certificates of the accepted authorities.
+    Normal,
+    /// Not at all: the node has no config, everyone is a reader who may bring one.
+    Maintenance,
+}
+
+/// Certificate, key and what else apid must know; binary values in base64.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Identity {
+    /// How callers are told apart.
+    pub mode: Mode,
+    certificate: String,
+    key: String,
+    client_authorities: Vec<String>,
+    /// Addresses and names that mean this node when a caller asks for a node.
+    pub names: Vec<String>,
+}
+
+impl Identity {
+    /// From DER: the node's certificate, its PKCS#8 key, the accepted authorities.
+    pub fn new(
+        mode: Mode,
+        certificate: &[u8],
+        key: &[u8],
+        client_authorities: &[Vec<u8>],
+        names: Vec<String>,
+    ) -> Self {
+        Identity {
+            mode,
+            certificate: BASE64.encode(certificate),
+            key: BASE64.encode(key),
+            client_authorities: client_authorities.iter().map(|der| BASE64.encode(der)).collect(),
+            names,
+        }
+    }
+}
+
+/// Sends an identity: four bytes of length, big endian, and JSON.
+pub async fn send(stream: &mut (impl AsyncWrite + Unpin), identity: &Identity) -> anyhow::Result<()> {
+    let json = serde_json::to_vec(identity)?;
+    stream.write_u32(u32::try_from(json.len())?).await?;
+    stream.write_all(&json).await?;
+    Ok(())
+}
+
+/// Receives the next identity; none at the end of the stream.
+pub async fn receive(stream: &mut (impl AsyncRead + Unpin)) -> anyhow::Result<Option<Identity>> {
+    let length = match stream.read_u32().await {
+        Ok(length) if length <= LARGEST => length,
+        Ok(length) => bail!("an identity of {length} bytes is too large"),
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
+        Err(error) => return Err(error).context("read the identity stream"),
+    };
+    let mut json = vec![0; length as usize];
+    stream.read_exact(&mut json).await.context("read an identity")?;
+    Ok(Some(serde_json::from_slice(&json).context("parse an identity")?))
+}
+
+/// Who calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// What the client certificate grants.
+    pub roles: Vec<Role>,
+    /// Where the connection comes from.
+    pub peer: SocketAddr,
+}
+
+/// An identity, ready for connections.
+pub struct Credentials {
+    mode: Mode,
+    names: Vec<String>,
+    config: Arc<ServerConfig>,
+}
+
+impl Credentials {
+    /// Checks an identity and makes it ready.
+    pub fn new(identity: &Identity) -> anyhow::Result<Self> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?;
+        let builder = match identity.mode {
+            Mode::Maintenance => builder.with_no_client_auth(),
+            Mode::Normal => {
+                let mut roots = RootCertStore::empty();
+                for authority in &identity.client_authorities {
+                    let der = BASE64.decode(authority).context("decode a client authority")?;
+                    roots.add(CertificateDer::from(der)).context("add a client authority")?;
+                }
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider).build()?;
+                builder.with_client_cert_verifier(verifier)
+            }
+        };
+        let certificate = BASE64.decode(&identity.certificate).context("decode the certificate")?;
+        let key = BASE64.decode(&identity.key).context("decode the key")?;
+        let mut config =
+            builder.with_single_cert(vec![certificate.into()], PrivatePkcs8KeyDer::from(key).into())?;
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        // Every command is a new connection and no client resumes; keep no session state for strangers.
+        config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Credentials { mode: identity.mode, names: identity.names.clone(), config: Arc::new(config) })
+    }
+
+    /// What accepts connections with this identity.
+    pub fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(self.config.clone())
+    }
+
+    /// Who is at the other end of an accepted connection.
+    pub fn caller(&self, connection: &ServerConnection, peer: SocketAddr) -> anyhow::Result<Caller> {
+        let roles = match self.mode {
+            Mode::Maintenance => vec![Role::Reader],
+            Mode::Normal => tls::roles_of(connection)?,
+        };
+        Ok(Caller { roles, peer })
+    }
+
+    /// How callers are told apart.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Whether a name that a caller gave means this node.
+    pub fn is_this_node(&self, name: &str) -> bool {
+        self.names.iter().any(|own| own.eq_ignore_ascii_case(name))
+    }
+}

@@ -1,0 +1,148 @@
+//! Passing calls on to machined: one HTTP/2 connection over the unix socket, shared by all callers.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use http::header::HeaderName;
+use http::{HeaderMap, HeaderValue, Request, Response, Uri};
+use http_body_util::{Either, Empty};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http2::SendRequest;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::UnixStream;
+use tokio::sync::Mutex;
+
+use super::grpc_status::{self, Code};
+use super::identity::{Caller, Credentials, Mode};
+use super::permissions;
+
+/// Roles of the caller; only apid may set it.
+pub const ROLES: HeaderName = HeaderName::from_static("instar-roles");
+/// Address of the caller; only apid may set it.
+pub const PEER: HeaderName = HeaderName::from_static("instar-peer");
+
+type Body = Either<Incoming, Empty<Bytes>>;
+
+/// The way to machined; clones share one connection.
+#[derive(Clone)]
+pub struct Proxy {
+    socket: &'static str,
+    connection: Arc<Mutex<Option<SendRequest<Incoming>>>>,
+}
+
+impl Proxy {
+    /// Connects when the first call comes.
+    pub fn new(socket: &'static str) -> Self {
+        Proxy { socket, connection: Arc::default() }
+    }
+
+    /// Answers a call: by machined if the caller may make it, with a status otherwise.
+    pub async fn forward(
+        &self,
+        request: Request<Incoming>,
+        caller: &Caller,
+        credentials: &Credentials,
+    ) -> Response<Body> {
+        let method = request.uri().path();
+        if !permissions::may_call(method, &caller.roles, credentials.mode()) {
+            return refuse(Code::PermissionDenied, "not authorized");
+        }
+        if credentials.mode() == Mode::Normal {
+            if let Err((code, message)) = check_target(&request, credentials) {
+                return refuse(code, message);
+            }
+        }
+        match self.pass_on(request, caller).await {
+            Ok(response) => response.map(Either::Left),
+            Err(error) => refuse(Code::Unavailable, &format!("machined does not answer: {error:#}")),
+        }
+    }
+
+    async fn pass_on(&self, request: Request<Incoming>, caller: &Caller) -> anyhow::Result<Response<Incoming>> {
+        let mut sender = self.connection().await?;
+        let (mut parts, body) = request.into_parts();
+        let path = parts.uri.path_and_query().context("the request has no path")?.clone();
+        parts.uri =
+            Uri::builder().scheme("http").authority("machined").path_and_query(path).build()?;
+        set_caller(&mut parts.headers, caller)?;
+        Ok(sender.send_request(Request::from_parts(parts, body)).await?)
+    }
+
+    /// The shared connection, made anew when the last one has ended (machined was restarted).
+    async fn connection(&self) -> anyhow::Result<SendRequest<Incoming>> {
+        let mut shared = self.connection.lock().await;
+        if let Some(sender) = shared.as_ref().filter(|sender| !sender.is_closed()) {
+            return Ok(sender.clone());
+        }
+        let stream = UnixStream::connect(self.socket).await.context("connect to machined")?;
+        let (sender, connection) =
+            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        *shared = Some(sender.clone());
+        Ok(sender)
+    }
+}
+
+fn refuse(code: Code, message: &str) -> Response<Body> {
+    grpc_status::reply::<Empty<Bytes>>(code, message).map(Either::Right)
+}
+
+/// What the caller claims about itself is dropped; what the certificate says is put in.
+fn set_caller(headers: &mut HeaderMap, caller: &Caller) -> anyhow::Result<()> {
+    let roles: Vec<&str> = caller.roles.iter().map(instar_pki::Role::as_str).collect();
+    headers.insert(ROLES, HeaderValue::from_str(&roles.join(","))?);
+    headers.insert(PEER, HeaderValue::from_str(&caller.peer.to_string())?);
+    Ok(())
+}
+
+/// Only calls for this node are served: by one of its names, or by what the caller dialled.
+fn check_target<B>(request: &Request<B>, credentials: &Credentials) -> Result<(), (Code, &'static str)> {
+    let headers = request.headers();
+    if headers.contains_key("proxyfrom") {
+        return Ok(());
+    }
+    let dialled = request.uri().host().unwrap_or_default();
+    let is_here = |value: &HeaderValue| {
+        let Ok(name) = value.to_str() else { return false };
+        let host = host_of(name);
+        name.is_empty() || host == host_of(dialled) || credentials.is_this_node(host)
+    };
+    if headers.get_all("node").iter().count() > 1 {
+        return Err((Code::InvalidArgument, "more than one value of node; use nodes for several"));
+    }
+    let targets = headers.get_all("node").iter().chain(headers.get_all("nodes"));
+    if targets.into_iter().all(is_here) {
+        Ok(())
+    } else {
+        Err((Code::PermissionDenied, "no request forwarding: this node was asked for another one"))
+    }
+}
+
+/// The host of `host`, `host:port`, `[v6]` and `[v6]:port`.
+fn host_of(name: &str) -> &str {
+    if let Some(rest) = name.strip_prefix('[') {
+        return rest.split(']').next().unwrap_or(rest);
+    }
+    match name.split_once(':') {
+        Some((host, port)) if !port.contains(':') => host,
+        _ => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_told_from_ports() {
+        for (name, host) in [
+            ("node", "node"),
+            ("10.0.0.1:50000", "10.0.0.1"),
+            ("[fd00::1]:50000", "fd00::1"),
+            ("[fd00::1]", "fd00::1"),
+            ("fd00::1", "fd00::1"),
+        ] {
+            assert_eq!(host_of(name), host);
+        }
+    }
+}

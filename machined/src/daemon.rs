@@ -1,0 +1,89 @@
+//! machined from its first instruction to its last: greet init, serve the API, boot the generation.
+
+use std::collections::BTreeMap;
+use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use instar_init_protocol::SOCKET_FD;
+
+use crate::containers::ImageStore;
+use crate::init_link::{InitLink, Introduction, Scope};
+use crate::machine::{Generation, Machine, Parts};
+use crate::network::{Leftovers, Network, NetworkWish, Options};
+use crate::sequences::{Beginning, boot};
+use crate::services::LogRing;
+use crate::upgrade::{Handover, RunningSystem, handover};
+use crate::{api, logging, special_mounts, status, sys};
+
+/// The name that init keeps the API's listening socket under.
+const LISTENER: &str = "api";
+/// Where images are unpacked.
+const IMAGES: &str = "/var/lib/instar";
+
+/// Runs machined. It ends only when something is broken that a new machined may mend; init sees to that.
+pub fn run() -> anyhow::Result<()> {
+    let own_log = LogRing::default();
+    logging::start(own_log.clone());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(live(own_log)).inspect_err(|error| tracing::error!("{error:#}"))
+}
+
+async fn live(own_log: LogRing) -> anyhow::Result<()> {
+    let socket = sys::inherited::take(SOCKET_FD).context("take the socket to init")?;
+    let (init, introduction) = InitLink::connect(socket).await.context("greet init")?;
+    let Introduction { welcome, mut kept } = introduction;
+    special_mounts::mount()?;
+    let running = RunningSystem::read()?;
+    tracing::info!("{} as generation {} ({})", running.version, welcome.generation, welcome.start.as_str());
+
+    let restarted = matches!(welcome.start, instar_init_protocol::StartReason::Restart { .. });
+    let left = read_handover(&mut kept);
+    let listener = listener(&init, &mut kept).await?;
+    let leases = left.as_ref().map(|left| left.leases.clone()).unwrap_or_default();
+    let leftovers = if restarted { Leftovers::Keep } else { Leftovers::Remove };
+    let network = Network::start(Options { leftovers, ..Options::default() }, NetworkWish::default(), leases)
+        .context("start the network")?;
+    let machine = Arc::new(Machine::new(Parts {
+        running,
+        generation: Generation {
+            number: welcome.generation,
+            boot_id: welcome.boot_id,
+            kernel_boot_id: welcome.kernel_boot_id,
+        },
+        init,
+        images: Arc::new(ImageStore::new(IMAGES.into())),
+        own_log,
+        network,
+    }));
+    status::follow_network(&machine);
+    let api = tokio::spawn(api::serve(api::bind()?, machine.clone()));
+    let beginning = Beginning {
+        start: welcome.start,
+        deadline: Duration::from_secs(welcome.deadline.into()),
+        handover: left,
+        listener,
+    };
+    tokio::spawn(boot(machine, beginning));
+    api.await.context("the API's task")?
+}
+
+/// What the previous generation left. Nothing in it is worth failing for.
+fn read_handover(kept: &mut BTreeMap<String, OwnedFd>) -> Option<Handover> {
+    let memfd = kept.remove(handover::NAME)?;
+    Handover::from_memfd(&memfd)
+        .inspect_err(|error| tracing::error!("what the previous generation left is lost: {error:#}"))
+        .ok()
+}
+
+/// The API's listening socket: init keeps it over restarts and swaps, so that callers wait instead of being refused.
+async fn listener(init: &InitLink, kept: &mut BTreeMap<String, OwnedFd>) -> anyhow::Result<OwnedFd> {
+    if let Some(listener) = kept.remove(LISTENER) {
+        return Ok(listener);
+    }
+    let listener = sys::listen::on_all_addresses(instar_api::PORT)
+        .with_context(|| format!("listen on TCP port {}", instar_api::PORT))?;
+    init.keep(LISTENER, Scope::Machine, &listener).await.context("have init keep the listening socket")?;
+    Ok(listener)
+}

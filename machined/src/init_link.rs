@@ -1,0 +1,246 @@
+//! The socket to init: requests and their answers, and the exits that init reports by itself.
+//!
+//! init answers in the order of the requests, so answers are matched first in, first out.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use instar_init_protocol::{Blake3, Deadline, FdName, Line, MAX_KEPT, MAX_PACKET, Reply, Request, Welcome};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{oneshot, watch};
+
+pub use instar_init_protocol::{BootId, Scope, StartReason};
+
+use crate::services::Exit;
+
+/// How many exits are remembered that nobody has asked for yet.
+const EXITS: usize = 1024;
+
+/// How the machine is to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// A reboot of the kernel.
+    Reboot,
+    /// Power off.
+    PowerOff,
+}
+
+/// What init says at the beginning: who this generation is, and the descriptors that it kept for it.
+#[derive(Debug)]
+pub struct Introduction {
+    /// Who this generation is and why it was started.
+    pub welcome: Welcome,
+    /// Kept descriptors by name.
+    pub kept: BTreeMap<String, OwnedFd>,
+}
+
+/// The link; clones share it.
+#[derive(Clone)]
+pub struct InitLink {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    socket: AsyncFd<OwnedFd>,
+    waiting: Mutex<VecDeque<oneshot::Sender<(Reply, Vec<OwnedFd>)>>>,
+    /// One request at a time: the order on the socket is the order in the queue.
+    order: tokio::sync::Mutex<()>,
+    exits: watch::Sender<BTreeMap<u32, Exit>>,
+}
+
+impl InitLink {
+    /// Takes the socket and greets init.
+    pub async fn connect(socket: OwnedFd) -> anyhow::Result<(InitLink, Introduction)> {
+        rustix::io::ioctl_fionbio(&socket, true).context("set the socket to init to non-blocking")?;
+        let shared = Arc::new(Shared {
+            socket: AsyncFd::new(socket).context("watch the socket to init")?,
+            waiting: Mutex::default(),
+            order: tokio::sync::Mutex::default(),
+            exits: watch::channel(BTreeMap::new()).0,
+        });
+        let link = InitLink { shared: shared.clone() };
+        tokio::spawn(async move {
+            let error = shared.receive_for_ever().await;
+            // Without init there is no way on; init starts a new machined.
+            tracing::error!("the link to init is broken: {error:#}");
+            std::process::exit(1);
+        });
+        let introduction = match link.ask(Request::Hello, None).await? {
+            (Reply::Welcome(welcome), descriptors) => {
+                if welcome.kept.len() != descriptors.len() {
+                    bail!("init named {} descriptors and sent {}", welcome.kept.len(), descriptors.len());
+                }
+                let names = welcome.kept.iter().map(|name| name.as_str().to_owned());
+                let kept = names.zip(descriptors).collect();
+                Introduction { welcome, kept }
+            }
+            (other, _) => bail!("init answered the greeting with {other:?}"),
+        };
+        Ok((link, introduction))
+    }
+
+    /// Reports this generation healthy: it is committed, and the previous one is dropped.
+    pub async fn healthy(&self, boot_id: &BootId) -> anyhow::Result<()> {
+        self.tell(Request::Healthy { boot_id: boot_id.clone() }, None).await
+    }
+
+    /// Gives this generation up: init goes back to the previous one and tells it the reason.
+    pub async fn give_up(&self, reason: &str) -> anyhow::Result<()> {
+        self.tell(Request::GiveUp { reason: Line::lossy(reason) }, None).await
+    }
+
+    /// Hands over the next generation. When this returns without an error, this process is about to end.
+    pub async fn next(
+        &self,
+        memfd: &impl AsFd,
+        blake3: &blake3::Hash,
+        version: &str,
+        deadline: Duration,
+    ) -> anyhow::Result<()> {
+        let request = Request::Next {
+            blake3: Blake3::from(*blake3.as_bytes()),
+            version: version.parse::<Line>().context("the version")?,
+            deadline: Deadline::from_secs(u32::try_from(deadline.as_secs()).unwrap_or(u32::MAX))
+                .context("the time to become healthy")?,
+        };
+        self.tell(request, Some(memfd.as_fd())).await
+    }
+
+    /// Has init keep a descriptor.
+    pub async fn keep(&self, name: &str, scope: Scope, descriptor: &impl AsFd) -> anyhow::Result<()> {
+        let name = name.parse::<FdName>().with_context(|| format!("the name {name:?}"))?;
+        self.tell(Request::Keep { name, scope }, Some(descriptor.as_fd())).await
+    }
+
+    /// Has init drop a descriptor.
+    pub async fn drop_kept(&self, name: &str) -> anyhow::Result<()> {
+        let name = name.parse::<FdName>().with_context(|| format!("the name {name:?}"))?;
+        self.tell(Request::Drop { name }, None).await
+    }
+
+    /// Ends the machine. When this returns without an error, it is about to happen.
+    pub async fn end(&self, end: End) -> anyhow::Result<()> {
+        let request = match end {
+            End::Reboot => Request::Reboot,
+            End::PowerOff => Request::Poweroff,
+        };
+        self.tell(request, None).await
+    }
+
+    /// How a process ended that init reaped, once it has; each exit is told once.
+    pub async fn exit_of(&self, pid: u32) -> Exit {
+        let mut exits = self.shared.exits.subscribe();
+        // The sender lives in `self.shared`, so this cannot fail.
+        let _ = exits.wait_for(|exits| exits.contains_key(&pid)).await;
+        let mut exit = Exit::Unknown;
+        self.shared.exits.send_if_modified(|exits| {
+            exit = exits.remove(&pid).unwrap_or(Exit::Unknown);
+            false
+        });
+        exit
+    }
+
+    async fn tell(&self, request: Request, descriptor: Option<BorrowedFd<'_>>) -> anyhow::Result<()> {
+        let verb = request.verb();
+        match self.ask(request, descriptor).await? {
+            (Reply::Ok { to }, _) if to.as_str() == verb => Ok(()),
+            (Reply::Error { code, text, .. }, _) => bail!("init refused {verb} ({code}): {text}"),
+            (other, _) => bail!("init answered {verb} with {other:?}"),
+        }
+    }
+
+    async fn ask(
+        &self,
+        request: Request,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> anyhow::Result<(Reply, Vec<OwnedFd>)> {
+        let (answer, answered) = oneshot::channel();
+        {
+            let _order = self.shared.order.lock().await;
+            self.shared.lock_waiting().push_back(answer);
+            let packet = request.encode();
+            self.shared
+                .socket
+                .async_io(Interest::WRITABLE, |socket| send(socket, &packet, descriptor))
+                .await
+                .with_context(|| format!("send {} to init", request.verb()))?;
+        }
+        answered.await.with_context(|| format!("init did not answer {}", request.verb()))
+    }
+}
+
+impl Shared {
+    fn lock_waiting(&self) -> MutexGuard<'_, VecDeque<oneshot::Sender<(Reply, Vec<OwnedFd>)>>> {
+        self.waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    async fn receive_for_ever(&self) -> anyhow::Error {
+        loop {
+            let received = self.socket.async_io(Interest::READABLE, |socket| receive(socket)).await;
+            let (packet, descriptors) = match received {
+                Ok((packet, _)) if packet.is_empty() => return anyhow::anyhow!("init closed it"),
+                Ok(received) => received,
+                Err(error) => return anyhow::Error::from(error).context("receive from init"),
+            };
+            match Reply::parse(&packet) {
+                Ok(Reply::Exited { pid, status }) => self.note_exit(pid, status),
+                Ok(reply) => {
+                    if let Some(waiting) = self.lock_waiting().pop_front() {
+                        // Who asked may have stopped waiting.
+                        let _ = waiting.send((reply, descriptors));
+                    }
+                }
+                Err(error) => tracing::warn!("a message of init makes no sense: {error}"),
+            }
+        }
+    }
+
+    fn note_exit(&self, pid: i32, status: i32) {
+        let Ok(pid) = u32::try_from(pid) else { return };
+        self.exits.send_modify(|exits| {
+            exits.insert(pid, Exit::from_wait_status(status));
+            while exits.len() > EXITS {
+                exits.pop_first();
+            }
+        });
+    }
+}
+
+fn send(socket: &OwnedFd, packet: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let descriptors = descriptor.map(|descriptor| [descriptor]);
+    if let Some(descriptors) = &descriptors {
+        ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
+    sendmsg(socket, &[IoSlice::new(packet)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+fn receive(socket: &OwnedFd) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+    let mut packet = vec![0; MAX_PACKET];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_KEPT))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received =
+        recvmsg(socket, &mut [IoSliceMut::new(&mut packet)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    let descriptors = ancillary
+        .drain()
+        .filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    packet.truncate(received.bytes);
+    Ok((packet, descriptors))
+}

@@ -1,0 +1,17 @@
+//! What the machine config means for each domain: its model translated into the domains' own words.
+//!
+//! The config knows nothing of the domains and they know nothing of it; this is the one place that knows both.
+
+mod container;
+mod disk;
+mod network;
+mod registries;
+mod time;
+mod trust;
+
+pub use container::service;
+pub use disk::disk;
+pub use network::network;
+pub use registries::puller;
+pub use time::time;
+pub use trust::keep_identity;

@@ -1,0 +1,101 @@
+//! machined's own log: each line goes to the kernel's log, and so to the console, and to a ring that the API reads.
+//!
+//! A line that the kernel does not take is dropped there; nothing waits for a log.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Write as _;
+
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::{Context, SubscriberExt as _};
+
+use crate::services::LogRing;
+
+/// The kernel cuts records longer than this (`PRINTKRB_RECORD_MAX`).
+const LONGEST_RECORD: usize = 976;
+/// syslog's facility "daemon" in a record's prefix: facility times eight plus priority.
+const DAEMON: u8 = 3 << 3;
+
+/// Sends this process's log to the kernel's log and to the ring. Only the first call has an effect.
+pub fn start(ring: LogRing) {
+    let kernel = File::options().write(true).open("/dev/kmsg").ok();
+    let subscriber = tracing_subscriber::registry().with(Lines { ring, kernel });
+    // An error says that logging was started before.
+    let _ = tracing::subscriber::set_global_default(subscriber);
+}
+
+struct Lines {
+    ring: LogRing,
+    kernel: Option<File>,
+}
+
+impl<S: Subscriber> Layer<S> for Lines {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>, _: Context<'_, S>) -> bool {
+        // Libraries speak at debug level; the node's log is for the node's story.
+        *metadata.level() <= Level::INFO
+    }
+
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut text = Text::default();
+        event.record(&mut text);
+        let line = text.0;
+        let level = *event.metadata().level();
+        self.ring.write(format!("{} {line}\n", level.as_str()).as_bytes());
+        if let Some(mut kernel) = self.kernel.as_ref() {
+            let mut record = format!("<{}>machined: {line}", DAEMON | priority(level));
+            let mut end = record.len().min(LONGEST_RECORD);
+            while !record.is_char_boundary(end) {
+                end -= 1;
+            }
+            record.truncate(end);
+            // One write is one record. Nothing can be done about a failure, least of all logging it.
+            let _ = kernel.write_all(record.as_bytes());
+        }
+    }
+}
+
+/// syslog's priorities (syslog(3)).
+fn priority(level: Level) -> u8 {
+    match level {
+        Level::ERROR => 3,
+        Level::WARN => 4,
+        Level::INFO => 6,
+        Level::DEBUG | Level::TRACE => 7,
+    }
+}
+
+/// An event's message, followed by its fields.
+#[derive(Default)]
+struct Text(String);
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        // Writing to a string does not fail.
+        let _ = match field.name() {
+            "message" => write!(self.0, "{value:?}"),
+            name => write!(self.0, " {name}={value:?}"),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::services::Tail;
+
+    #[test]
+    fn lines_reach_the_ring_without_the_noise_of_libraries() {
+        let ring = LogRing::default();
+        let subscriber = tracing_subscriber::registry().with(Lines { ring: ring.clone(), kernel: None });
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::info!(disk = "vda", "found");
+            tracing::debug!("noise");
+            tracing::warn!("hot");
+        });
+        let mut reader = ring.read(Tail::All);
+        let lines: Vec<_> = std::iter::from_fn(|| reader.next_kept()).collect();
+        assert_eq!(lines, ["INFO found disk=\"vda\"\n", "WARN hot\n"]);
+    }
+}

@@ -1,0 +1,195 @@
+//! The machine as its parts see each other: what runs, what is true, and whose turn it is to change it.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use instar_api::events::EventPayload;
+use instar_api::machine::{
+    MachineStatusEvent,
+    machine_status_event::{MachineStatus as WireStatus, machine_status::UnmetCondition},
+};
+use tokio::sync::{OwnedMutexGuard, watch};
+
+use crate::config::MachineConfig;
+use crate::containers::ImageStore;
+use crate::event_log::{ActorId, EventLog};
+use crate::init_link::{BootId, InitLink};
+use crate::network::NetworkStatus;
+use crate::resources::{MachineStage, MachineStatus, Store};
+use crate::services::{Cgroup, LogRing, Services};
+use crate::upgrade::{FailedImages, RunningSystem};
+
+/// The id of the only machine status.
+const MACHINE: &str = "machine";
+
+/// A machine config and the text that it was read from.
+#[derive(Debug)]
+pub struct Configured {
+    /// As it was given; handed over to the next generation.
+    pub text: String,
+    /// What it means.
+    pub config: MachineConfig,
+}
+
+/// This generation, as init introduced it.
+#[derive(Debug, Clone)]
+pub struct Generation {
+    /// 1 at boot; counts up.
+    pub number: u64,
+    /// Its own boot id.
+    pub boot_id: BootId,
+    /// The kernel's boot id.
+    pub kernel_boot_id: BootId,
+}
+
+/// Everything that sequences, services and the API share.
+pub struct Machine {
+    /// What runs.
+    pub running: RunningSystem,
+    /// Which generation this is.
+    pub generation: Generation,
+    /// What happens.
+    pub events: EventLog,
+    /// What is true.
+    pub store: Store,
+    /// What is kept running.
+    pub services: Services,
+    /// The way to init.
+    pub init: InitLink,
+    /// Where images are unpacked.
+    pub images: Arc<ImageStore>,
+    /// machined's own output.
+    pub own_log: LogRing,
+    /// The network as it is.
+    pub network: watch::Receiver<NetworkStatus>,
+    config: watch::Sender<Option<Arc<Configured>>>,
+    failed: Mutex<FailedImages>,
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// Another sequence is running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the machine is busy with another sequence (boot, upgrade, reboot or shutdown); try again when it has ended")]
+pub struct Busy;
+
+/// The right to change the machine, until it is dropped.
+pub struct Turn(#[expect(dead_code, reason = "held, not read")] OwnedMutexGuard<()>);
+
+/// What a machine is made of.
+pub struct Parts {
+    /// What runs.
+    pub running: RunningSystem,
+    /// Which generation this is.
+    pub generation: Generation,
+    /// The way to init.
+    pub init: InitLink,
+    /// Where images are unpacked.
+    pub images: Arc<ImageStore>,
+    /// machined's own output.
+    pub own_log: LogRing,
+    /// The network as it is.
+    pub network: watch::Receiver<NetworkStatus>,
+    /// Images that failed, as far as the previous generation knew.
+    pub failed: FailedImages,
+}
+
+impl Machine {
+    /// A machine that has not booted yet.
+    pub fn new(parts: Parts) -> Self {
+        let (events, store) = (EventLog::default(), Store::default());
+        Machine {
+            running: parts.running,
+            generation: parts.generation,
+            services: Services::new(events.clone(), store.clone()),
+            events,
+            store,
+            init: parts.init,
+            images: parts.images,
+            own_log: parts.own_log,
+            network: parts.network,
+            config: watch::channel(None).0,
+            failed: Mutex::new(parts.failed),
+            turn: Arc::default(),
+        }
+    }
+
+    /// The machine config, none in maintenance mode.
+    pub fn config(&self) -> Option<Arc<Configured>> {
+        self.config.borrow().clone()
+    }
+
+    /// The machine config and its changes.
+    pub fn watch_config(&self) -> watch::Receiver<Option<Arc<Configured>>> {
+        self.config.subscribe()
+    }
+
+    /// Takes a config that has been checked.
+    pub fn set_config(&self, configured: Arc<Configured>) {
+        self.config.send_replace(Some(configured));
+    }
+
+    /// The turn to change the machine, if nobody has it.
+    pub fn take_turn(&self) -> Result<Turn, Busy> {
+        self.turn.clone().try_lock_owned().map(Turn).map_err(|_| Busy)
+    }
+
+    /// The record of images that failed here.
+    pub fn failed_images(&self) -> MutexGuard<'_, FailedImages> {
+        self.failed.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// The node's hostname.
+    pub fn hostname(&self) -> String {
+        self.network.borrow().hostname.clone().unwrap_or_else(|| "localhost".to_owned())
+    }
+
+    /// A cgroup for a service beside machined's own.
+    pub fn cgroup(&self, name: &str) -> anyhow::Result<Cgroup> {
+        Cgroup::beside_machined(name)
+    }
+
+    /// The log of a service, or machined's own.
+    pub fn log_of(&self, name: &str) -> Option<LogRing> {
+        match name {
+            "machined" => Some(self.own_log.clone()),
+            _ => Some(self.services.get(name)?.log().clone()),
+        }
+    }
+
+    /// The names that `log_of` knows.
+    pub fn log_names(&self) -> Vec<String> {
+        let services = self.services.list();
+        let ids = services.iter().map(|service| service.definition().id.clone());
+        std::iter::once("machined".to_owned()).chain(ids).collect()
+    }
+
+    /// What the machine does as a whole.
+    pub fn status(&self) -> MachineStatus {
+        self.store.get(MACHINE).unwrap_or(MachineStatus {
+            stage: MachineStage::Booting,
+            ready: false,
+            unmet: Vec::new(),
+        })
+    }
+
+    /// Enters a stage and tells everyone. Equal news are told once.
+    pub fn set_status(&self, status: MachineStatus) {
+        if self.store.get::<MachineStatus>(MACHINE).as_ref() == Some(&status) {
+            return;
+        }
+        let unmet = status.unmet.iter().map(|(name, reason)| UnmetCondition {
+            name: name.clone(),
+            reason: reason.clone(),
+        });
+        let event = MachineStatusEvent {
+            stage: status.stage as i32,
+            status: Some(WireStatus { ready: status.ready, unmet_conditions: unmet.collect() }),
+        };
+        self.store.put(MACHINE, status);
+        self.events.emit(&ActorId::default(), EventPayload::MachineStatus(event));
+    }
+
+    /// Enters a stage that is not ready for anything else.
+    pub fn enter(&self, stage: MachineStage) {
+        self.set_status(MachineStatus { stage, ready: false, unmet: Vec::new() });
+    }
+}

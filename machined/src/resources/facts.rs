@@ -1,0 +1,117 @@
+//! The facts that machined's domains publish.
+
+use serde::Serialize;
+
+use super::Resource;
+
+/// What the machine is doing as a whole; the values are those of the wire (`MachineStatusEvent.MachineStage`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MachineStage {
+    /// From the start of machined to the end of the boot sequence.
+    Booting = 1,
+    /// No machine config: waiting for one.
+    Maintenance = 3,
+    /// Booted.
+    Running = 4,
+    /// On the way to a reboot.
+    Rebooting = 5,
+    /// On the way to power off.
+    #[serde(rename = "shutting down")]
+    ShuttingDown = 6,
+    /// An upgrade has begun to disturb things.
+    Upgrading = 8,
+}
+
+/// Stage and readiness of the machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MachineStatus {
+    /// What it does.
+    pub stage: MachineStage,
+    /// Whether everything that the config asks for is there.
+    pub ready: bool,
+    /// What is not, as (name, reason).
+    pub unmet: Vec<(String, String)>,
+}
+
+impl Resource for MachineStatus {
+    const NAMESPACE: &'static str = "runtime";
+    const TYPE: &'static str = "MachineStatuses.runtime.talos.dev";
+}
+
+/// Whether a service runs and whether it is healthy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ServiceFact {
+    /// Its process is there.
+    pub running: bool,
+    /// Its health check passes; true as well for a running service that has none.
+    pub healthy: bool,
+    /// No health check has answered yet.
+    pub unknown: bool,
+}
+
+impl Resource for ServiceFact {
+    const NAMESPACE: &'static str = "runtime";
+    const TYPE: &'static str = "Services.v1alpha1.talos.dev";
+}
+
+/// How far the network is up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct NetworkFact {
+    /// A link has an address that is not a loopback one.
+    pub address_ready: bool,
+    /// There is a default route.
+    pub connectivity_ready: bool,
+    /// The hostname is set.
+    pub hostname_ready: bool,
+    /// `/etc/resolv.conf` and `/etc/hosts` are written.
+    pub etc_files_ready: bool,
+}
+
+impl Resource for NetworkFact {
+    const NAMESPACE: &'static str = "network";
+    const TYPE: &'static str = "NetworkStatuses.net.talos.dev";
+}
+
+/// Whether the clock has been set from a time server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClockFact {
+    /// A server has answered and the clock agrees with it.
+    pub synced: bool,
+    /// The config turns time sync off.
+    pub sync_disabled: bool,
+}
+
+impl Resource for ClockFact {
+    const NAMESPACE: &'static str = "runtime";
+    const TYPE: &'static str = "TimeStatuses.v1alpha1.talos.dev";
+}
+
+/// Where /var lives.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EphemeralFact {
+    /// The partition's device, or none for a tmpfs.
+    pub device: Option<String>,
+    /// One line for people.
+    pub description: String,
+}
+
+impl Resource for EphemeralFact {
+    const NAMESPACE: &'static str = "runtime";
+    const TYPE: &'static str = "VolumeStatuses.block.talos.dev";
+}
+
+/// Something that keeps the machine from being ready.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// What is wrong, in one line.
+    pub reason: String,
+}
+
+impl Resource for Problem {
+    const NAMESPACE: &'static str = "runtime";
+    const TYPE: &'static str = "Diagnostics.runtime.talos.dev";
+}

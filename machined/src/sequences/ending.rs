@@ -1,0 +1,56 @@
+//! Reboot and shutdown: the same way down, another end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Sequence, run, stop};
+use crate::event_log::ActorId;
+use crate::init_link::End;
+use crate::machine::{Busy, Machine};
+use crate::resources::MachineStage;
+
+/// Clients subscribe to events at the same time as they ask, and what comes before their subscription is lost to
+/// them: nothing starts before this has passed since the reply.
+pub(super) const ANSWER_FIRST: Duration = Duration::from_millis(500);
+/// Events that were emitted just now reach their readers within this.
+const LAST_EVENTS: Duration = Duration::from_millis(200);
+
+/// Reboots the machine, kernel and all.
+pub fn reboot(machine: &Arc<Machine>) -> Result<ActorId, Busy> {
+    start(machine, "reboot", MachineStage::Rebooting, End::Reboot)
+}
+
+/// Stops the machine and powers it off.
+pub fn shutdown(machine: &Arc<Machine>) -> Result<ActorId, Busy> {
+    start(machine, "shutdown", MachineStage::ShuttingDown, End::PowerOff)
+}
+
+fn start(
+    machine: &Arc<Machine>,
+    name: &'static str,
+    stage: MachineStage,
+    end: End,
+) -> Result<ActorId, Busy> {
+    let turn = machine.take_turn()?;
+    let actor = ActorId::new();
+    let (machine, as_actor) = (machine.clone(), actor.clone());
+    tokio::spawn(async move {
+        tokio::time::sleep(ANSWER_FIRST).await;
+        machine.enter(stage);
+        let phases = vec![stop::stop_services(&machine), stop::unmount(), stop::stop_everything()];
+        // None of these phases fails: what cannot be stopped in order is stopped by init.
+        let _ = run(Sequence { name, phases }, &as_actor, &machine.events).await;
+        leave(&machine, end).await;
+        drop(turn);
+    });
+    Ok(actor)
+}
+
+/// Tells init how the machine is to end. Does not return when init does as it is told.
+pub(super) async fn leave(machine: &Machine, end: End) {
+    tokio::time::sleep(LAST_EVENTS).await;
+    match machine.init.end(end).await {
+        Ok(()) => std::future::pending().await,
+        Err(error) => tracing::error!("init did not take the request to {end:?}: {error:#}"),
+    }
+}

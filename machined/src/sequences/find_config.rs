@@ -1,0 +1,65 @@
+//! Looking for the machine config in its sources, in order.
+
+use anyhow::Context as _;
+use std::path::Path;
+
+use crate::config::fetch::{FetchPolicy, fetch};
+use crate::config::source::{self, FW_CFG_PATH, Identity, Source};
+use crate::machine::Machine;
+use crate::modules::{Class, Drivers};
+
+/// Looks until a source has a config; none when no source does: that is maintenance mode.
+pub(super) async fn find_config(machine: &Machine) -> anyhow::Result<Option<Vec<u8>>> {
+    let cmdline = std::fs::read_to_string("/proc/cmdline").context("read /proc/cmdline")?;
+    let has_fw_cfg = look_for_fw_cfg().await;
+    let identity = identity(machine, &cmdline).await?;
+    for source in source::plan(&cmdline, &identity, has_fw_cfg)? {
+        tracing::info!("machine config: from {source}");
+        return match &source {
+            Source::FwCfg => source::read(Path::new(FW_CFG_PATH)).map(Some).map_err(anyhow::Error::from),
+            Source::Url(url) => {
+                network_is_up(machine).await?;
+                let report = |status: crate::config::fetch::FetchStatus<'_>| tracing::warn!("machine config: {status}");
+                Ok(Some(fetch(url, &FetchPolicy::default(), report).await?))
+            }
+        };
+    }
+    Ok(None)
+}
+
+/// Whether QEMU gave this machine a config. Its driver costs a tenth of a second, so other machines do without.
+async fn look_for_fw_cfg() -> bool {
+    let vendor = std::fs::read_to_string("/sys/class/dmi/id/sys_vendor").unwrap_or_default();
+    if vendor.trim() != "QEMU" {
+        return false;
+    }
+    let loaded = async { Drivers::of_running_kernel()?.load_named("qemu_fw_cfg").await };
+    if let Err(error) = loaded.await {
+        tracing::warn!("no config from QEMU: {:#}", anyhow::Error::from(error));
+    }
+    Path::new(FW_CFG_PATH).exists()
+}
+
+/// What a URL may ask for, as far as it does.
+async fn identity(machine: &Machine, cmdline: &str) -> anyhow::Result<Identity> {
+    let dmi = |file: &str| {
+        let text = std::fs::read_to_string(Path::new("/sys/class/dmi/id").join(file)).ok()?;
+        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+    };
+    let mut identity = Identity { uuid: dmi("product_uuid"), serial: dmi("product_serial"), ..Identity::default() };
+    if source::asks_for(cmdline, "mac") || source::asks_for(cmdline, "hostname") {
+        network_is_up(machine).await?;
+        let status = machine.network.status();
+        let status = status.borrow();
+        identity.hostname = Some(status.hostname.clone()).filter(|name| !name.is_empty());
+        identity.mac = status.main_hardware_address();
+    }
+    Ok(identity)
+}
+
+async fn network_is_up(machine: &Machine) -> anyhow::Result<()> {
+    Drivers::of_running_kernel()?.load_for(Class::Network).await.context("load the drivers of the network")?;
+    tracing::info!("machine config: waiting for the network");
+    machine.network.status().wait_for(|status| status.ready).await.context("the network task has ended")?;
+    Ok(())
+}

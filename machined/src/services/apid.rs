@@ -1,0 +1,122 @@
+//! apid as a service: a process of the rootfs that gets the listening socket and, over a stream, its identity.
+
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::process::Stdio;
+
+use anyhow::Context as _;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
+use tokio::sync::watch;
+
+use super::log_ring::LogRing;
+use super::workload::{Exit, Running, Signal, Step, Workload};
+use crate::apid::{Identity, send_identity};
+use crate::services::cgroup::Cgroup;
+
+/// What apid needs to be started, again and again.
+pub struct Apid {
+    listener: OwnedFd,
+    identity: watch::Receiver<Option<Identity>>,
+    cgroup: Cgroup,
+}
+
+impl Apid {
+    /// From the listening socket and the newest identity, none until there is one.
+    pub fn new(listener: OwnedFd, identity: watch::Receiver<Option<Identity>>, cgroup: Cgroup) -> Self {
+        Apid { listener, identity, cgroup }
+    }
+
+    async fn spawn(&self, log: LogRing) -> anyhow::Result<Box<dyn Running>> {
+        let mut identity = self.identity.clone();
+        let first = identity
+            .wait_for(Option::is_some)
+            .await
+            .context("there will be no identity")?
+            .clone()
+            .context("there is no identity")?;
+        let (mut ours, theirs) = UnixStream::pair().context("make the identity stream")?;
+        let theirs = OwnedFd::from(theirs.into_std()?);
+        let mut command = std::process::Command::new("/sbin/apid");
+        command
+            .arg0("apid")
+            .env_clear()
+            .stdin(Stdio::from(self.listener.as_fd().try_clone_to_owned()?))
+            .stdout(Stdio::from(theirs))
+            .stderr(Stdio::piped());
+        let mut child =
+            Command::from(command).kill_on_drop(true).spawn().context("start /sbin/apid")?;
+        let pid = child.id().context("apid has no process id")?;
+        // It waits for its identity, so it does nothing outside of its cgroup.
+        self.cgroup.take_in(pid)?;
+        let mut stderr = child.stderr.take().context("apid has no standard error")?;
+        tokio::spawn(async move {
+            let mut chunk = [0; 1024];
+            while let Ok(length @ 1..) = stderr.read(&mut chunk).await {
+                log.write(&chunk[..length]);
+            }
+        });
+        send_identity(&mut ours, &first).await.context("send the identity")?;
+        let feeder = tokio::spawn(async move {
+            while identity.changed().await.is_ok() {
+                let Some(next) = identity.borrow_and_update().clone() else { continue };
+                if send_identity(&mut ours, &next).await.is_err() {
+                    return;
+                }
+            }
+        });
+        let feeder = tokio_util::task::AbortOnDropHandle::new(feeder);
+        Ok(Box::new(RunningApid { pid, child, _feeder: feeder }))
+    }
+}
+
+impl Workload for Apid {
+    fn prepare(&self) -> Step<'_, anyhow::Result<()>> {
+        // One that an earlier machined started would go on with an identity that nobody renews.
+        Box::pin(async { self.cgroup.kill_all() })
+    }
+
+    fn start(&self, log: LogRing) -> Step<'_, anyhow::Result<Box<dyn Running>>> {
+        Box::pin(self.spawn(log))
+    }
+
+    fn adopt(&self, _log: LogRing) -> Step<'_, Option<Box<dyn Running>>> {
+        Box::pin(async { None })
+    }
+
+    fn exec<'a>(&'a self, _command: &'a [String]) -> Step<'a, anyhow::Result<()>> {
+        Box::pin(async { anyhow::bail!("apid is not a container") })
+    }
+}
+
+struct RunningApid {
+    pid: u32,
+    child: Child,
+    _feeder: tokio_util::task::AbortOnDropHandle<()>,
+}
+
+impl Running for RunningApid {
+    fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    fn wait(&mut self) -> Step<'_, Exit> {
+        Box::pin(async {
+            use std::os::unix::process::ExitStatusExt as _;
+            match self.child.wait().await {
+                Ok(status) => Exit::from_wait_status(status.into_raw()),
+                Err(_) => Exit::Unknown,
+            }
+        })
+    }
+
+    fn signal(&mut self, _signal: Signal) -> anyhow::Result<()> {
+        // It has nothing to put in order.
+        self.child.start_kill().context("kill apid")
+    }
+
+    fn clean_up(&mut self) -> Step<'_, ()> {
+        Box::pin(async {})
+    }
+}

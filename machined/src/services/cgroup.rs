@@ -1,0 +1,74 @@
+//! The cgroup of one service, a sibling of machined's own (cgroup v2; Documentation/admin-guide/cgroup-v2.rst).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+/// Where init mounts the hierarchy.
+const HIERARCHY: &str = "/sys/fs/cgroup";
+
+/// One service's cgroup.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cgroup {
+    /// As in `/generation.1/apid`.
+    path: String,
+}
+
+impl Cgroup {
+    /// The cgroup of this name beside machined's own.
+    pub fn beside_machined(name: &str) -> anyhow::Result<Self> {
+        let own = fs::read_to_string("/proc/self/cgroup").context("read /proc/self/cgroup")?;
+        Ok(Cgroup { path: sibling(&own, name)? })
+    }
+
+    /// The path inside the hierarchy, as container runtimes want it.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    fn directory(&self) -> PathBuf {
+        Path::new(HIERARCHY).join(self.path.trim_start_matches('/'))
+    }
+
+    /// Moves a process in, making the cgroup first when it is not there.
+    pub fn take_in(&self, pid: u32) -> anyhow::Result<()> {
+        let directory = self.directory();
+        fs::create_dir_all(&directory).with_context(|| format!("make the cgroup {}", self.path))?;
+        fs::write(directory.join("cgroup.procs"), pid.to_string())
+            .with_context(|| format!("move process {pid} to the cgroup {}", self.path))
+    }
+
+    /// Kills every process in it, if it exists.
+    pub fn kill_all(&self) -> anyhow::Result<()> {
+        match fs::write(self.directory().join("cgroup.kill"), "1") {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("kill the processes of the cgroup {}", self.path))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// From `0::/generation.1/machined` to `/generation.1/NAME`.
+fn sibling(own: &str, name: &str) -> anyhow::Result<String> {
+    let path = own
+        .lines()
+        .find_map(|line| line.strip_prefix("0::"))
+        .with_context(|| format!("no cgroup v2 in {own:?}"))?;
+    let (parent, _) = path.rsplit_once('/').with_context(|| format!("{path:?} is not a cgroup path"))?;
+    Ok(format!("{parent}/{name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn services_live_beside_machined() {
+        assert_eq!(sibling("0::/generation.3/machined\n", "apid").unwrap(), "/generation.3/apid");
+        assert_eq!(sibling("1:cpu:/x\n0::/machined\n", "apid").unwrap(), "/apid");
+        assert!(sibling("1:cpu:/x\n", "apid").is_err());
+    }
+}

@@ -1,0 +1,193 @@
+//! The output of one service: its newest bytes in bounded memory, readable again and followable.
+//!
+//! A slow reader loses the oldest lines and is told how many bytes it lost; it never holds the service up.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use bytes::Bytes;
+use tokio::sync::watch;
+
+/// How many bytes of output are kept per service.
+pub const CAPACITY: usize = 128 * 1024;
+/// The longest line that is kept whole; longer ones are cut into pieces of this size.
+const LONGEST_LINE: usize = 4096;
+
+/// The newest output of one service; clones share it.
+#[derive(Clone)]
+pub struct LogRing {
+    lines: Arc<Mutex<Lines>>,
+    /// Sequence number after the newest line: what followers wait for.
+    newest: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct Lines {
+    kept: VecDeque<Bytes>,
+    bytes: usize,
+    /// Sequence number of the first kept line.
+    first: u64,
+    /// The line that has not ended yet.
+    partial: Vec<u8>,
+}
+
+/// Where a reader starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tail {
+    /// With everything that is kept.
+    All,
+    /// With the newest lines, at most this many.
+    Lines(usize),
+}
+
+/// A position in a ring.
+pub struct Reader {
+    ring: LogRing,
+    next: u64,
+    news: watch::Receiver<u64>,
+}
+
+impl Default for LogRing {
+    fn default() -> Self {
+        LogRing { lines: Arc::default(), newest: watch::channel(0).0 }
+    }
+}
+
+impl LogRing {
+    fn lock(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Adds output as it came; lines may begin in one chunk and end in another.
+    pub fn write(&self, chunk: &[u8]) {
+        let newest = {
+            let mut lines = self.lock();
+            for piece in chunk.split_inclusive(|byte| *byte == b'\n') {
+                lines.partial.extend_from_slice(piece);
+                if lines.partial.ends_with(b"\n") || lines.partial.len() >= LONGEST_LINE {
+                    lines.end_line();
+                }
+            }
+            lines.first + lines.kept.len() as u64
+        };
+        self.newest.send_replace(newest);
+    }
+
+    /// Ends a line that the service left without a newline, as at its exit.
+    pub fn flush(&self) {
+        let newest = {
+            let mut lines = self.lock();
+            if !lines.partial.is_empty() {
+                lines.end_line();
+            }
+            lines.first + lines.kept.len() as u64
+        };
+        self.newest.send_replace(newest);
+    }
+
+    /// A reader from the given place on.
+    pub fn read(&self, tail: Tail) -> Reader {
+        let lines = self.lock();
+        let skipped = match tail {
+            Tail::All => 0,
+            Tail::Lines(count) => lines.kept.len().saturating_sub(count),
+        };
+        Reader {
+            ring: self.clone(),
+            next: lines.first + skipped as u64,
+            news: self.newest.subscribe(),
+        }
+    }
+}
+
+impl Lines {
+    fn end_line(&mut self) {
+        let mut line = std::mem::take(&mut self.partial);
+        if !line.ends_with(b"\n") {
+            line.push(b'\n');
+        }
+        self.bytes += line.len();
+        self.kept.push_back(line.into());
+        while self.bytes > CAPACITY {
+            let Some(oldest) = self.kept.pop_front() else { break };
+            self.bytes -= oldest.len();
+            self.first += 1;
+        }
+    }
+}
+
+impl Reader {
+    /// The next line that is there already, or none.
+    pub fn next_kept(&mut self) -> Option<Bytes> {
+        let lines = self.ring.lock();
+        if self.next < lines.first {
+            let lost = lines.first - self.next;
+            self.next = lines.first;
+            return Some(format!("[{lost} older lines were dropped]\n").into());
+        }
+        let line = lines.kept.get(usize::try_from(self.next - lines.first).ok()?)?.clone();
+        self.next += 1;
+        Some(line)
+    }
+
+    /// The next line, waiting for it. Never ends: the ring outlives its service's process.
+    pub async fn next(&mut self) -> Bytes {
+        loop {
+            if let Some(line) = self.next_kept() {
+                return line;
+            }
+            let next = self.next;
+            // The sender lives in `self.ring`, so this cannot fail.
+            let _ = self.news.wait_for(|newest| *newest > next).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn all(ring: &LogRing, tail: Tail) -> String {
+        let mut reader = ring.read(tail);
+        let mut text = String::new();
+        while let Some(line) = reader.next_kept() {
+            text.push_str(std::str::from_utf8(&line).unwrap());
+        }
+        text
+    }
+
+    #[test]
+    fn lines_are_joined_across_chunks() {
+        let ring = LogRing::default();
+        ring.write(b"one\ntw");
+        ring.write(b"o\nthree");
+        assert_eq!(all(&ring, Tail::All), "one\ntwo\n");
+        ring.flush();
+        assert_eq!(all(&ring, Tail::Lines(2)), "two\nthree\n");
+    }
+
+    #[test]
+    fn memory_is_bounded_and_a_slow_reader_is_told() {
+        let ring = LogRing::default();
+        let mut reader = ring.read(Tail::All);
+        for _ in 0..10 {
+            ring.write(&vec![b'x'; CAPACITY]);
+        }
+        assert!(ring.lock().bytes <= CAPACITY);
+        let first = reader.next_kept().unwrap();
+        assert!(first.starts_with(b"["), "{first:?}");
+        assert!(reader.next_kept().unwrap().starts_with(b"xxx"));
+    }
+
+    #[tokio::test]
+    async fn a_follower_gets_what_comes_later() {
+        let ring = LogRing::default();
+        let mut reader = ring.read(Tail::All);
+        let writer = ring.clone();
+        let follower = tokio::spawn(async move { reader.next().await });
+        tokio::task::yield_now().await;
+        writer.write(b"late\n");
+        assert_eq!(follower.await.unwrap(), Bytes::from("late\n"));
+    }
+}

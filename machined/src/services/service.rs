@@ -1,0 +1,319 @@
+//! One service's life: an actor that brings it up when wanted, keeps it up, and takes it down when told.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use instar_api::events::EventPayload;
+use instar_api::machine::{ServiceHealth, ServiceStateEvent, service_state_event::Action};
+use tokio::sync::watch;
+
+use super::health::HealthCheck;
+use super::log_ring::LogRing;
+use super::restart::BackOff;
+use super::state::{Health, Phase, ServiceStatus};
+use super::workload::{Exit, Running, Signal, Step, Workload};
+use crate::event_log::{ActorId, EventLog};
+use crate::resources::{ServiceFact, Store};
+
+/// How long a service may take to end before it is killed.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// What a service is, apart from what happens to it.
+pub struct Definition {
+    /// Its name, unique on the machine.
+    pub id: String,
+    /// What it runs.
+    pub workload: Arc<dyn Workload>,
+    /// What must be true before it starts; described for people.
+    pub depends_on: Vec<Dependency>,
+    /// Its health check.
+    pub health: Option<HealthCheck>,
+    /// Whether the API may start and stop it.
+    pub controllable: bool,
+    /// Whether an upgrade is healthy only when this service is up.
+    pub required: bool,
+}
+
+/// Something that a service waits for.
+pub struct Dependency {
+    /// As in "waiting for the network".
+    pub what: String,
+    /// Ends when it is there. Made anew for each wait.
+    pub wait: Box<dyn Fn() -> Step<'static, ()> + Send + Sync>,
+}
+
+/// What is wanted of a service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Up,
+    Down,
+}
+
+/// The handle of a service's actor.
+#[derive(Clone)]
+pub struct Service {
+    definition: Arc<Definition>,
+    wanted: watch::Sender<Wanted>,
+    status: watch::Sender<ServiceStatus>,
+    log: LogRing,
+}
+
+impl Service {
+    /// Makes the actor and starts it; the service itself comes up when it is told to.
+    pub fn spawn(definition: Definition, events: EventLog, store: Store) -> Service {
+        let checked = definition.health.is_some();
+        let service = Service {
+            definition: Arc::new(definition),
+            wanted: watch::channel(Wanted::Down).0,
+            status: watch::channel(ServiceStatus::new(checked)).0,
+            log: LogRing::default(),
+        };
+        let actor = Actor { service: service.clone(), events, store };
+        tokio::spawn(actor.live(service.wanted.subscribe()));
+        service
+    }
+
+    /// What it is.
+    pub fn definition(&self) -> &Definition {
+        &self.definition
+    }
+
+    /// Its newest output.
+    pub fn log(&self) -> &LogRing {
+        &self.log
+    }
+
+    /// What it looks like now.
+    pub fn status(&self) -> ServiceStatus {
+        self.status.borrow().clone()
+    }
+
+    /// Wants it up from now on.
+    pub fn start(&self) {
+        self.wanted.send_replace(Wanted::Up);
+    }
+
+    /// Wants it down and waits until it is.
+    pub async fn stop(&self) {
+        self.wanted.send_replace(Wanted::Down);
+        self.until(|status| matches!(status.phase, Phase::Initialized | Phase::Finished)).await;
+    }
+
+    /// Waits until it is up.
+    pub async fn up(&self) {
+        self.until(ServiceStatus::is_up).await;
+    }
+
+    /// Whether it stays up for the given time from now.
+    pub async fn stays_up(&self, time: Duration) -> bool {
+        let down = self.until(|status| !status.is_up());
+        tokio::time::timeout(time, down).await.is_err()
+    }
+
+    async fn until(&self, holds: impl Fn(&ServiceStatus) -> bool) {
+        // The sender lives in `self`, so this cannot fail.
+        let _ = self.status.subscribe().wait_for(|status| holds(status)).await;
+    }
+}
+
+struct Actor {
+    service: Service,
+    events: EventLog,
+    store: Store,
+}
+
+/// Why a run of the service is over.
+enum Ended {
+    /// It was told to end, and did.
+    Stopped,
+    /// By itself, or it never started.
+    Failed(String),
+}
+
+impl Actor {
+    async fn live(self, mut wanted: watch::Receiver<Wanted>) {
+        let mut back_off = BackOff::default();
+        let mut adopted = self.service.definition.workload.adopt(self.service.log.clone()).await;
+        loop {
+            if adopted.is_none() && wanted.wait_for(|wanted| *wanted == Wanted::Up).await.is_err() {
+                return;
+            }
+            let begun = Instant::now();
+            let ended = match adopted.take() {
+                Some(running) => self.watch_over(running, &mut wanted, "adopted").await,
+                None => self.run_once(&mut wanted).await,
+            };
+            match ended {
+                Ended::Stopped => {
+                    back_off = BackOff::default();
+                    self.enter(Phase::Finished, "stopped".to_owned());
+                }
+                Ended::Failed(why) => {
+                    let pause = back_off.after(begun.elapsed());
+                    self.enter(Phase::Failed, format!("{why}; next start in {:.1} s", pause.as_secs_f64()));
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        () = told_to_stop(&mut wanted) => self.enter(Phase::Finished, "stopped".to_owned()),
+                    }
+                }
+            }
+        }
+    }
+
+    async fn run_once(&self, wanted: &mut watch::Receiver<Wanted>) -> Ended {
+        let coming_up = async {
+            for dependency in &self.service.definition.depends_on {
+                self.enter(Phase::Waiting, format!("waiting for {}", dependency.what));
+                (dependency.wait)().await;
+            }
+            self.enter(Phase::Preparing, "preparing".to_owned());
+            self.service.definition.workload.prepare().await
+        };
+        // A stop while it waits or pulls takes effect at once; both can be dropped halfway.
+        let prepared = tokio::select! {
+            prepared = coming_up => prepared,
+            () = told_to_stop(wanted) => return Ended::Stopped,
+        };
+        if let Err(error) = prepared {
+            return Ended::Failed(format!("{error:#}"));
+        }
+        self.enter(Phase::Starting, "starting".to_owned());
+        match self.service.definition.workload.start(self.service.log.clone()).await {
+            Ok(running) => self.watch_over(running, wanted, "started").await,
+            Err(error) => Ended::Failed(format!("{error:#}")),
+        }
+    }
+
+    async fn watch_over(
+        &self,
+        mut running: Box<dyn Running>,
+        wanted: &mut watch::Receiver<Wanted>,
+        how: &str,
+    ) -> Ended {
+        self.enter(Phase::Running, format!("{how} as process {}", running.pid()));
+        let exit = tokio::select! {
+            exit = running.wait() => Some(exit),
+            () = told_to_stop(wanted) => None,
+            never = self.check_health() => match never {},
+        };
+        let ended = match exit {
+            Some(exit) => Ended::Failed(format!("the process {exit}")),
+            None => {
+                self.enter(Phase::Stopping, "asked to end".to_owned());
+                let exit = end(running.as_mut()).await;
+                tracing::info!("service {}: stopped, the process {exit}", self.service.definition.id);
+                Ended::Stopped
+            }
+        };
+        running.clean_up().await;
+        self.service.log.flush();
+        ended
+    }
+
+    /// Checks for as long as the process runs.
+    async fn check_health(&self) -> std::convert::Infallible {
+        let Some(check) = &self.service.definition.health else {
+            return std::future::pending().await;
+        };
+        let mut failures = 0;
+        loop {
+            match check.check(self.service.definition.workload.as_ref()).await {
+                Ok(()) => {
+                    failures = 0;
+                    self.note_health(Health::Healthy);
+                }
+                Err(error) => {
+                    failures += 1;
+                    if failures >= check.failures {
+                        self.note_health(Health::Unhealthy(format!("{error:#}")));
+                    }
+                }
+            }
+            tokio::time::sleep(check.interval).await;
+        }
+    }
+
+    fn enter(&self, phase: Phase, message: String) {
+        let id = &self.service.definition.id;
+        match phase {
+            Phase::Failed => tracing::warn!("service {id}: {message}"),
+            _ => tracing::debug!("service {id}: {}: {message}", phase.name()),
+        }
+        self.service.status.send_modify(|status| status.enter(phase, message));
+        self.publish();
+    }
+
+    fn note_health(&self, health: Health) {
+        if self.service.status.send_if_modified(|status| status.set_health(health)) {
+            self.publish();
+        }
+    }
+
+    fn publish(&self) {
+        let status = self.service.status();
+        let fact = ServiceFact {
+            running: status.phase == Phase::Running,
+            healthy: status.is_up(),
+            unknown: status.checked && status.health == Health::Unknown,
+        };
+        self.store.put(&self.service.definition.id, fact);
+        let event = ServiceStateEvent {
+            service: self.service.definition.id.clone(),
+            action: action(status.phase).into(),
+            message: status.happenings.back().map(|last| last.message.clone()).unwrap_or_default(),
+            health: Some(wire_health(&status)),
+        };
+        self.events.emit(&ActorId::default(), EventPayload::ServiceState(event));
+    }
+}
+
+/// Ends when the service is wanted down; pending for ever otherwise.
+async fn told_to_stop(wanted: &mut watch::Receiver<Wanted>) {
+    if wanted.wait_for(|wanted| *wanted == Wanted::Down).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+async fn end(running: &mut dyn Running) -> Exit {
+    for (signal, patience) in [(Signal::Terminate, GRACE), (Signal::Kill, GRACE)] {
+        if let Err(error) = running.signal(signal) {
+            tracing::debug!("signal {signal:?} to process {}: {error:#}", running.pid());
+        }
+        if let Ok(exit) = tokio::time::timeout(patience, running.wait()).await {
+            return exit;
+        }
+    }
+    // Not even SIGKILL: it hangs in the kernel. init's teardown deals with that.
+    Exit::Unknown
+}
+
+fn action(phase: Phase) -> Action {
+    match phase {
+        Phase::Initialized => Action::Initialized,
+        Phase::Waiting => Action::Waiting,
+        Phase::Preparing => Action::Preparing,
+        Phase::Starting => Action::Starting,
+        Phase::Running => Action::Running,
+        Phase::Stopping => Action::Stopping,
+        Phase::Finished => Action::Finished,
+        Phase::Failed => Action::Failed,
+    }
+}
+
+/// A service's health as `ServiceList` and the events carry it.
+pub fn wire_health(status: &ServiceStatus) -> ServiceHealth {
+    ServiceHealth {
+        unknown: status.health == Health::Unknown,
+        healthy: status.health == Health::Healthy,
+        last_message: match &status.health {
+            Health::Unhealthy(why) => why.clone(),
+            _ => String::new(),
+        },
+        last_change: Some(timestamp(status.health_changed)),
+    }
+}
+
+/// A time as the wire carries it.
+pub fn timestamp(time: SystemTime) -> prost_types::Timestamp {
+    time.into()
+}

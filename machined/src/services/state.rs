@@ -1,0 +1,153 @@
+//! What a service looks like from outside: its state, its health and the newest things that happened to it.
+
+use std::collections::VecDeque;
+use std::time::SystemTime;
+
+/// Where a service is in its life.
+///
+/// ```text
+/// Initialized ─► Waiting ─► Preparing ─► Starting ─► Running ─► Stopping ─► Finished
+///                  ▲            │            │          │
+///                  └────────────┴── Failed ◄─┴──────────┘   (again after a pause)
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Known, nothing done yet.
+    Initialized,
+    /// For what it depends on.
+    Waiting,
+    /// Its image is being pulled, its filesystem made.
+    Preparing,
+    /// Its process is being started.
+    Starting,
+    /// Its process runs.
+    Running,
+    /// It was told to end.
+    Stopping,
+    /// It ended because it was told to.
+    Finished,
+    /// It could not start or it ended by itself; it is started again after a pause.
+    Failed,
+}
+
+impl Phase {
+    /// The state's name on the wire (`ServiceInfo.state`).
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Initialized => "Initialized",
+            Phase::Waiting => "Waiting",
+            Phase::Preparing => "Preparing",
+            Phase::Starting => "Starting",
+            Phase::Running => "Running",
+            Phase::Stopping => "Stopping",
+            Phase::Finished => "Finished",
+            Phase::Failed => "Failed",
+        }
+    }
+}
+
+/// What the health check last said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Health {
+    /// There is no check, or none has ended yet.
+    Unknown,
+    /// The last check passed.
+    Healthy,
+    /// The checks fail; the text says how.
+    Unhealthy(String),
+}
+
+/// One thing that happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Happening {
+    /// The state that it led to.
+    pub phase: Phase,
+    /// One line.
+    pub message: String,
+    /// When.
+    pub at: SystemTime,
+}
+
+/// How many happenings are kept per service.
+const KEPT: usize = 64;
+
+/// A service as `ServiceList` shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceStatus {
+    /// Where it is in its life.
+    pub phase: Phase,
+    /// What its health check says.
+    pub health: Health,
+    /// When its health last changed.
+    pub health_changed: SystemTime,
+    /// Oldest first.
+    pub happenings: VecDeque<Happening>,
+    /// Whether the service has a health check at all.
+    pub checked: bool,
+}
+
+impl ServiceStatus {
+    /// A service that nothing has happened to.
+    pub fn new(checked: bool) -> Self {
+        ServiceStatus {
+            phase: Phase::Initialized,
+            health: Health::Unknown,
+            health_changed: SystemTime::now(),
+            happenings: VecDeque::new(),
+            checked,
+        }
+    }
+
+    /// Notes a step of its life.
+    pub fn enter(&mut self, phase: Phase, message: String) {
+        if phase != Phase::Running {
+            self.set_health(Health::Unknown);
+        }
+        self.phase = phase;
+        self.happenings.push_back(Happening { phase, message, at: SystemTime::now() });
+        if self.happenings.len() > KEPT {
+            self.happenings.pop_front();
+        }
+    }
+
+    /// Notes what the health check said; true if that is news.
+    pub fn set_health(&mut self, health: Health) -> bool {
+        if self.health == health {
+            return false;
+        }
+        self.health = health;
+        self.health_changed = SystemTime::now();
+        true
+    }
+
+    /// Whether it does what it is there for.
+    pub fn is_up(&self) -> bool {
+        self.phase == Phase::Running && (!self.checked || self.health == Health::Healthy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checked_service_is_up_only_when_its_check_passes() {
+        let mut status = ServiceStatus::new(true);
+        status.enter(Phase::Running, "started".into());
+        assert!(!status.is_up());
+        assert!(status.set_health(Health::Healthy));
+        assert!(status.is_up());
+        status.enter(Phase::Failed, "exit 1".into());
+        assert_eq!(status.health, Health::Unknown);
+        assert!(!status.is_up());
+    }
+
+    #[test]
+    fn happenings_are_bounded() {
+        let mut status = ServiceStatus::new(false);
+        for _ in 0..KEPT + 1 {
+            status.enter(Phase::Waiting, String::new());
+        }
+        assert_eq!(status.happenings.len(), KEPT);
+    }
+}

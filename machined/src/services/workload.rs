@@ -1,0 +1,76 @@
+//! What a service runs: a process of the rootfs or a container, behind one small seam.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use super::log_ring::LogRing;
+
+/// A future of a workload's step.
+pub type Step<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// With this exit code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+    /// It is gone, but nobody could say how.
+    Unknown,
+}
+
+impl Exit {
+    /// From the status word of wait(2).
+    pub fn from_wait_status(status: i32) -> Self {
+        use std::os::unix::process::ExitStatusExt as _;
+        let status = std::process::ExitStatus::from_raw(status);
+        match (status.code(), status.signal()) {
+            (Some(code), _) => Exit::Code(code),
+            (None, Some(signal)) => Exit::Signal(signal),
+            (None, None) => Exit::Unknown,
+        }
+    }
+}
+
+impl std::fmt::Display for Exit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Exit::Code(code) => write!(f, "exited with code {code}"),
+            Exit::Signal(signal) => write!(f, "was ended by signal {signal}"),
+            Exit::Unknown => write!(f, "is gone"),
+        }
+    }
+}
+
+/// What is asked of a running workload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Signal {
+    /// End, in your own time.
+    Terminate,
+    /// End now.
+    Kill,
+}
+
+/// Something that a service can run, again and again.
+pub trait Workload: Send + Sync + 'static {
+    /// Gets ready what takes long and may fail for a while: the image, the filesystem.
+    fn prepare(&self) -> Step<'_, anyhow::Result<()>>;
+    /// Starts it; its output goes to the log.
+    fn start(&self, log: LogRing) -> Step<'_, anyhow::Result<Box<dyn Running>>>;
+    /// Takes over what an earlier machined of this generation started, if it still runs.
+    fn adopt(&self, log: LogRing) -> Step<'_, Option<Box<dyn Running>>>;
+    /// A command inside it, as a health check; ends with an error that says what it printed.
+    fn exec<'a>(&'a self, command: &'a [String]) -> Step<'a, anyhow::Result<()>>;
+}
+
+/// A started workload.
+pub trait Running: Send {
+    /// Its first process, as the machine sees it.
+    fn pid(&self) -> u32;
+    /// Waits for its end. May be called again after a cancelled call.
+    fn wait(&mut self) -> Step<'_, Exit>;
+    /// Asks it to end.
+    fn signal(&mut self, signal: Signal) -> anyhow::Result<()>;
+    /// Removes what is left after its end.
+    fn clean_up(&mut self) -> Step<'_, ()>;
+}

@@ -1,0 +1,92 @@
+//! The machine's readiness: what its config asks for, held against what the store says is there.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use crate::machine::Machine;
+use crate::network::NetworkStatus;
+use crate::resources::{ClockFact, MachineStage, MachineStatus, NetworkFact, Problem};
+use crate::services::Phase;
+use crate::time::TimeStatus;
+
+/// Keeps stage and readiness of a booted machine true, until a sequence takes it somewhere else.
+pub async fn follow(machine: Arc<Machine>) {
+    let mut changes = machine.store.watch();
+    loop {
+        // A sequence on its way to an end sets the stage itself.
+        if matches!(
+            machine.status().stage,
+            MachineStage::Booting | MachineStage::Running | MachineStage::Maintenance
+        ) {
+            machine.set_status(assess(&machine));
+        }
+        // Lagging behind only means that much has changed.
+        let _ = changes.recv().await;
+    }
+}
+
+fn assess(machine: &Machine) -> MachineStatus {
+    let mut unmet: Vec<(String, String)> =
+        machine.store.list::<Problem>().into_iter().map(|(about, problem)| (about.id, problem.reason)).collect();
+    if machine.config().is_none() {
+        unmet.push(("config".to_owned(), "there is no machine config".to_owned()));
+        return MachineStatus { stage: MachineStage::Maintenance, ready: false, unmet };
+    }
+    let network: NetworkFact = machine.store.get("status").unwrap_or_default();
+    if !network.address_ready {
+        unmet.push(("network".to_owned(), "no link has an address".to_owned()));
+    }
+    for service in machine.services.list() {
+        let status = service.status();
+        // One that was stopped by the API is as it should be.
+        if !status.is_up() && status.phase != Phase::Finished {
+            let last = status.happenings.back().map_or("", |last| last.message.as_str());
+            let reason = format!("service {}: {}: {last}", service.definition().id, status.phase.name());
+            unmet.push(("services".to_owned(), reason));
+        }
+    }
+    MachineStatus { stage: MachineStage::Running, ready: unmet.is_empty(), unmet }
+}
+
+/// Notes something that keeps the machine from being ready.
+pub fn note_problem(machine: &Machine, about: &str, reason: &str) {
+    machine.store.put(about, Problem { reason: reason.to_owned() });
+}
+
+/// Publishes the network's state for as long as it is watched.
+pub fn follow_network(machine: &Arc<Machine>) {
+    let (store, mut status) = (machine.store.clone(), machine.network.status());
+    tokio::spawn(async move {
+        loop {
+            let fact = network_fact(&status.borrow_and_update());
+            store.put("status", fact);
+            if status.changed().await.is_err() {
+                return;
+            }
+        }
+    });
+}
+
+fn network_fact(status: &NetworkStatus) -> NetworkFact {
+    NetworkFact {
+        address_ready: status.address_ready,
+        connectivity_ready: status.connectivity_ready,
+        hostname_ready: !status.hostname.is_empty(),
+        etc_files_ready: status.etc_files_ready,
+    }
+}
+
+/// Publishes the clock's state for as long as it is watched.
+pub fn follow_clock(machine: &Arc<Machine>, mut status: watch::Receiver<TimeStatus>) {
+    let store = machine.store.clone();
+    tokio::spawn(async move {
+        loop {
+            let synced = status.borrow_and_update().synced;
+            store.put("node", ClockFact { synced, sync_disabled: false });
+            if status.changed().await.is_err() {
+                return;
+            }
+        }
+    });
+}

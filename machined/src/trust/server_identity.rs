@@ -1,0 +1,116 @@
+//! The node's own certificate: made from the machine config's CA, and made anew when the node's addresses or names
+//! change or it grows old.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context as _;
+use instar_pki::{CertificateAuthority, SubjectName};
+use tokio::sync::watch;
+
+use crate::apid::{Identity, Mode};
+
+/// How long a certificate is good for.
+const LIFETIME: Duration = Duration::from_secs(24 * 3600);
+/// When a new one is made, long before the old one ends.
+const RENEWAL: Duration = Duration::from_secs(12 * 3600);
+
+/// Whom the node believes and with what it signs.
+pub enum Trust {
+    /// From a machine config.
+    Configured {
+        /// Signs the node's certificate; none where the config brought no key (a worker's).
+        authority: Option<CertificateAuthority>,
+        /// DER of the authorities whose clients are let in.
+        accepted: Vec<Vec<u8>>,
+        /// Further names for the certificate.
+        extra_names: Vec<String>,
+    },
+    /// No machine config: a throw-away authority, and nobody is asked for a certificate.
+    Maintenance,
+}
+
+/// What the node can be called.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Names {
+    /// Its addresses, without loopback.
+    pub addresses: BTreeSet<IpAddr>,
+    /// Its hostname and full name.
+    pub hostnames: BTreeSet<String>,
+}
+
+/// Keeps apid's identity fit for use, for as long as it lives.
+pub struct KeepIdentity {
+    /// Newest trust.
+    pub trust: watch::Receiver<Option<Trust>>,
+    /// Newest names.
+    pub names: watch::Receiver<Names>,
+    /// Where identities go.
+    pub identity: watch::Sender<Option<Identity>>,
+}
+
+impl KeepIdentity {
+    /// Makes an identity now and whenever something changed.
+    pub async fn run(mut self) {
+        loop {
+            let next = {
+                let trust = self.trust.borrow_and_update();
+                let names = self.names.borrow_and_update();
+                trust.as_ref().map(|trust| issue(trust, &names, SystemTime::now()))
+            };
+            match next {
+                Some(Ok(identity)) => {
+                    self.identity.send_replace(Some(identity));
+                }
+                Some(Err(error)) => tracing::error!("no new certificate for the API: {error:#}"),
+                None => {}
+            }
+            tokio::select! {
+                changed = self.trust.changed() => if changed.is_err() { return },
+                changed = self.names.changed() => if changed.is_err() { return },
+                () = clock_moved_or_old() => {}
+            }
+        }
+    }
+}
+
+/// Ends when the certificate is due, or when the clock was set: timers do not see that, so look now and then.
+async fn clock_moved_or_old() {
+    let (began, clock) = (std::time::Instant::now(), SystemTime::now());
+    loop {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        let expected = clock + began.elapsed();
+        let now = SystemTime::now();
+        let moved = now.duration_since(expected).or_else(|_| expected.duration_since(now)).unwrap_or_default();
+        if moved > Duration::from_secs(60) || began.elapsed() > RENEWAL {
+            return;
+        }
+    }
+}
+
+fn issue(trust: &Trust, names: &Names, now: SystemTime) -> anyhow::Result<Identity> {
+    let throw_away;
+    let (authority, accepted, extra, mode): (_, &[Vec<u8>], &[String], _) = match trust {
+        Trust::Configured { authority: Some(authority), accepted, extra_names } => {
+            (authority, accepted, extra_names, Mode::Normal)
+        }
+        Trust::Configured { authority: None, accepted, extra_names } => {
+            // A worker's config brings no key to sign with; people pin the fingerprint instead.
+            throw_away = CertificateAuthority::generate(now).context("make a throw-away authority")?;
+            (&throw_away, accepted, extra_names, Mode::Normal)
+        }
+        Trust::Maintenance => {
+            throw_away = CertificateAuthority::generate(now).context("make a throw-away authority")?;
+            (&throw_away, &[], &[], Mode::Maintenance)
+        }
+    };
+    let mut known: BTreeSet<String> = names.addresses.iter().map(ToString::to_string).collect();
+    known.extend(names.hostnames.iter().cloned());
+    known.extend(["127.0.0.1", "::1", "localhost"].map(str::to_owned));
+    let subjects = known.iter().chain(extra).map(|name| SubjectName::from(name.as_str())).collect::<Vec<_>>();
+    let certificate =
+        authority.issue_server(&subjects, now, LIFETIME).context("issue the API's certificate")?;
+    tracing::info!("API certificate for {} names, fingerprint {}", subjects.len(), certificate.fingerprint());
+    Ok(Identity::new(mode, certificate.der(), certificate.key_der(), accepted, known.into_iter().collect()))
+}

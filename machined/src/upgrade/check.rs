@@ -1,0 +1,306 @@
+//! Whether an installer image can be taken on this machine, decided from its labels before anything is disturbed.
+
+use std::collections::BTreeMap;
+
+use anyhow::Context as _;
+
+use super::running::RunningSystem;
+
+/// Version of the protocol between init and machined that this machine's init speaks.
+const PROTOCOL: u32 = instar_init_protocol::VERSION;
+
+/// What an installer image says about itself (docs/contracts.md).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// As in `v0.2.0`.
+    pub version: String,
+    /// As in `amd64`.
+    pub architecture: String,
+    /// BLAKE3 of the kernel image.
+    pub kernel: blake3::Hash,
+    /// BLAKE3 of init.
+    pub init: blake3::Hash,
+    /// BLAKE3 of the root filesystem.
+    pub rootfs: blake3::Hash,
+    /// Size of the root filesystem.
+    pub rootfs_bytes: u64,
+}
+
+/// How the new version gets to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Path {
+    /// As the next generation under the running kernel and init.
+    Soft,
+    /// By a reboot, for this reason.
+    Reboot(&'static str),
+}
+
+/// What the machine has left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resources {
+    /// Bytes of memory that can be had without swapping.
+    pub memory: u64,
+    /// Bytes free where images are unpacked.
+    pub disk: u64,
+    /// The image store lies in memory too.
+    pub store_in_memory: bool,
+}
+
+/// Why an image is not taken. Nothing has been changed when this is said.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Refusal {
+    /// A label is not there: this is no installer image, or a damaged one.
+    #[error("the image has no label {0:?}: it is no Instar installer image")]
+    NoLabel(&'static str),
+    /// A label makes no sense.
+    #[error("the image's label {label:?} has the value {value:?}, which is not {expected}")]
+    BadLabel {
+        /// Its name.
+        label: &'static str,
+        /// What it holds.
+        value: String,
+        /// What it should hold.
+        expected: &'static str,
+    },
+    /// For another kind of machine.
+    #[error("the image is for {image}, this machine is {machine}")]
+    WrongArchitecture {
+        /// What the image is for.
+        image: String,
+        /// What this is.
+        machine: String,
+    },
+    /// Its machined talks to a newer init than this one.
+    #[error("the image needs version {image} of init's protocol, this init speaks {init}; upgrade with a reboot over a version in between")]
+    WrongProtocol {
+        /// What the image needs.
+        image: u32,
+        /// What there is.
+        init: u32,
+    },
+    /// Too little memory for two root filesystems at once.
+    #[error("the upgrade needs {needed} MiB of memory, {available} MiB are free; stop a service first")]
+    NotEnoughMemory {
+        /// MiB that it takes.
+        needed: u64,
+        /// MiB that there are.
+        available: u64,
+    },
+    /// Too little room to unpack the image.
+    #[error("the image needs {needed} MiB under /var, {available} MiB are free; remove an image first")]
+    NotEnoughDisk {
+        /// MiB that it takes.
+        needed: u64,
+        /// MiB that there are.
+        available: u64,
+    },
+    /// It failed here before.
+    #[error("version {version} of this very image failed here before ({reason}); use force to try it again")]
+    FailedBefore {
+        /// Its version.
+        version: String,
+        /// What was wrong then.
+        reason: String,
+    },
+}
+
+/// f_type of a tmpfs (statfs(2)).
+const TMPFS: i64 = 0x0102_1994;
+/// What machined and the new generation's start need beside the root filesystem itself.
+const MEMORY_RESERVE: u64 = 48 << 20;
+
+impl Resources {
+    /// Looks at the machine: /proc/meminfo and the filesystem of /var.
+    pub fn now() -> anyhow::Result<Self> {
+        let meminfo = std::fs::read_to_string("/proc/meminfo").context("read /proc/meminfo")?;
+        let var = rustix::fs::statfs("/var").context("look at the filesystem of /var")?;
+        Ok(Resources {
+            memory: available(&meminfo).context("find MemAvailable in /proc/meminfo")?,
+            disk: var.f_bavail.saturating_mul(var.f_bsize.unsigned_abs()),
+            store_in_memory: var.f_type == TMPFS,
+        })
+    }
+}
+
+fn available(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
+}
+
+impl Candidate {
+    /// Reads the labels of an image's config.
+    pub fn from_labels(labels: &BTreeMap<String, String>) -> Result<Self, Refusal> {
+        let get = |label: &'static str| labels.get(label).cloned().ok_or(Refusal::NoLabel(label));
+        let digest = |label: &'static str| {
+            let value = get(label)?;
+            blake3::Hash::from_hex(&value).map_err(|_| Refusal::BadLabel {
+                label,
+                value,
+                expected: "a BLAKE3 digest in hexadecimal",
+            })
+        };
+        let number = |label: &'static str| {
+            let value = get(label)?;
+            value.parse::<u64>().map_err(|_| Refusal::BadLabel { label, value, expected: "a number" })
+        };
+        let version = get("dev.instar.version")?;
+        if !is_version(&version) {
+            return Err(Refusal::BadLabel {
+                label: "dev.instar.version",
+                value: version,
+                expected: "a version such as v1.2.3",
+            });
+        }
+        let protocol = number("dev.instar.protocol")?;
+        let protocol = u32::try_from(protocol).unwrap_or(u32::MAX);
+        if protocol > PROTOCOL {
+            return Err(Refusal::WrongProtocol { image: protocol, init: PROTOCOL });
+        }
+        Ok(Candidate {
+            version,
+            architecture: get("dev.instar.architecture")?,
+            kernel: digest("dev.instar.kernel.blake3")?,
+            init: digest("dev.instar.init.blake3")?,
+            rootfs: digest("dev.instar.rootfs.blake3")?,
+            rootfs_bytes: number("dev.instar.rootfs.bytes")?,
+        })
+    }
+}
+
+/// Decides whether and how the candidate can come to run here.
+pub fn check(
+    candidate: &Candidate,
+    running: &RunningSystem,
+    resources: Resources,
+    unpacked_bytes: u64,
+) -> Result<Path, Refusal> {
+    if candidate.architecture != running.architecture {
+        return Err(Refusal::WrongArchitecture {
+            image: candidate.architecture.clone(),
+            machine: running.architecture.clone(),
+        });
+    }
+    if resources.disk < unpacked_bytes {
+        return Err(Refusal::NotEnoughDisk {
+            needed: mebibytes(unpacked_bytes),
+            available: resources.disk >> 20,
+        });
+    }
+    // The installer hands the root filesystem over in memory, while the running one is still there.
+    let in_store = if resources.store_in_memory { unpacked_bytes } else { 0 };
+    let needed = candidate.rootfs_bytes.saturating_add(in_store).saturating_add(MEMORY_RESERVE);
+    if resources.memory < needed {
+        return Err(Refusal::NotEnoughMemory {
+            needed: mebibytes(needed),
+            available: resources.memory >> 20,
+        });
+    }
+    Ok(match (&running.kernel, candidate.init == running.init) {
+        (Some(kernel), true) if *kernel == candidate.kernel => Path::Soft,
+        (Some(_), true) => Path::Reboot("the kernel is another one"),
+        (None, _) => Path::Reboot("the running kernel did not come with this version of Instar"),
+        (_, false) => Path::Reboot("init is another one"),
+    })
+}
+
+fn mebibytes(bytes: u64) -> u64 {
+    bytes.div_ceil(1 << 20)
+}
+
+/// Three numbers after a `v`, and anything that a semantic version allows behind them.
+fn is_version(text: &str) -> bool {
+    let Some(rest) = text.strip_prefix('v') else { return false };
+    let end = rest.find(['-', '+']).unwrap_or(rest.len());
+    let numbers: Vec<&str> = rest[..end].split('.').collect();
+    let plain = |part: &str| !part.is_empty() && part.len() < 10 && part.bytes().all(|b| b.is_ascii_digit());
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'+');
+    numbers.len() == 3 && numbers.into_iter().all(plain) && rest[end..].bytes().all(allowed) && rest.len() < 100
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn labels() -> BTreeMap<String, String> {
+        let digest = |byte: u8| blake3::hash(&[byte]).to_hex().to_string();
+        [
+            ("dev.instar.version", "v0.2.0".to_owned()),
+            ("dev.instar.architecture", "amd64".to_owned()),
+            ("dev.instar.kernel.blake3", digest(1)),
+            ("dev.instar.init.blake3", digest(2)),
+            ("dev.instar.rootfs.blake3", digest(3)),
+            ("dev.instar.rootfs.bytes", (20 << 20).to_string()),
+            ("dev.instar.protocol", "1".to_owned()),
+        ]
+        .into_iter()
+        .map(|(label, value)| (label.to_owned(), value))
+        .collect()
+    }
+
+    fn running() -> RunningSystem {
+        RunningSystem {
+            version: "v0.1.0".into(),
+            architecture: "amd64".into(),
+            kernel: Some(blake3::hash(&[1])),
+            init: blake3::hash(&[2]),
+        }
+    }
+
+    const PLENTY: Resources = Resources { memory: 1 << 30, disk: 1 << 30, store_in_memory: false };
+
+    fn verdict(labels: &BTreeMap<String, String>, resources: Resources) -> Result<Path, Refusal> {
+        check(&Candidate::from_labels(labels)?, &running(), resources, 40 << 20)
+    }
+
+    #[test]
+    fn the_same_kernel_and_init_need_no_reboot() {
+        assert_eq!(verdict(&labels(), PLENTY), Ok(Path::Soft));
+        for (label, why) in [
+            ("dev.instar.kernel.blake3", "the kernel is another one"),
+            ("dev.instar.init.blake3", "init is another one"),
+        ] {
+            let mut labels = labels();
+            labels.insert(label.into(), blake3::hash(b"new").to_hex().to_string());
+            assert_eq!(verdict(&labels, PLENTY), Ok(Path::Reboot(why)));
+        }
+    }
+
+    #[test]
+    fn every_label_is_needed_and_must_make_sense() {
+        for label in labels().keys() {
+            let mut without = labels();
+            without.remove(label);
+            assert!(matches!(verdict(&without, PLENTY), Err(Refusal::NoLabel(missing)) if missing == label));
+            let mut odd = labels();
+            odd.insert(label.clone(), "../nonsense".into());
+            assert!(verdict(&odd, PLENTY).is_err(), "{label}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_figures() {
+        let mut other = labels();
+        other.insert("dev.instar.architecture".into(), "arm64".into());
+        assert!(matches!(verdict(&other, PLENTY), Err(Refusal::WrongArchitecture { .. })));
+        let mut newer = labels();
+        newer.insert("dev.instar.protocol".into(), "2".into());
+        assert_eq!(verdict(&newer, PLENTY), Err(Refusal::WrongProtocol { image: 2, init: 1 }));
+        let small = Resources { memory: 60 << 20, ..PLENTY };
+        assert_eq!(verdict(&labels(), small), Err(Refusal::NotEnoughMemory { needed: 68, available: 60 }));
+        let in_memory = Resources { memory: 100 << 20, store_in_memory: true, ..PLENTY };
+        assert_eq!(verdict(&labels(), in_memory), Err(Refusal::NotEnoughMemory { needed: 108, available: 100 }));
+        let full = Resources { disk: 1 << 20, ..PLENTY };
+        assert_eq!(verdict(&labels(), full), Err(Refusal::NotEnoughDisk { needed: 40, available: 1 }));
+    }
+
+    #[test]
+    fn versions_are_semantic() {
+        for good in ["v0.1.0", "v1.22.333", "v0.3.0-alpha.1+x5"] {
+            assert!(is_version(good), "{good}");
+        }
+        for bad in ["", "v", "0.1.0", "v1.2", "v1.2.3.4", "v1..3", "v1.2.x", "v1.2.3 ", "v1.2.3-\n"] {
+            assert!(!is_version(bad), "{bad}");
+        }
+    }
+}

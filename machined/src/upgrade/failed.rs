@@ -1,0 +1,93 @@
+//! Images that failed on this machine: refused from then on unless forced.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
+
+/// How many are remembered; the record must not grow for ever.
+const REMEMBERED: usize = 32;
+
+/// Digests of images and why each failed.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct FailedImages(BTreeMap<String, String>);
+
+impl FailedImages {
+    /// Why the image failed, if it did.
+    pub fn reason(&self, digest: &str) -> Option<&str> {
+        self.0.get(digest).map(String::as_str)
+    }
+
+    /// Remembers a failure.
+    pub fn remember(&mut self, digest: String, reason: String) {
+        self.0.insert(digest, reason);
+        while self.0.len() > REMEMBERED {
+            self.0.pop_first();
+        }
+    }
+
+    /// Forgets an image that has proved itself.
+    pub fn forget(&mut self, digest: &str) {
+        self.0.remove(digest);
+    }
+
+    /// Adds what another record knows.
+    pub fn merge(&mut self, other: FailedImages) {
+        for (digest, reason) in other.0 {
+            self.remember(digest, reason);
+        }
+    }
+
+    /// Reads the record on EPHEMERAL; an absent one is empty.
+    pub fn load(file: &Path) -> anyhow::Result<Self> {
+        match std::fs::read(file) {
+            Ok(json) => serde_json::from_slice(&json).with_context(|| format!("parse {}", file.display())),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(error).with_context(|| format!("read {}", file.display())),
+        }
+    }
+
+    /// Writes the record to EPHEMERAL, whole or not at all.
+    pub fn save(&self, file: &Path) -> anyhow::Result<()> {
+        let new = file.with_extension("new");
+        if let Some(directory) = file.parent() {
+            std::fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
+        }
+        let written = std::fs::File::create(&new).with_context(|| format!("create {}", new.display()))?;
+        serde_json::to_writer(&written, self).with_context(|| format!("write {}", new.display()))?;
+        written.sync_all().with_context(|| format!("sync {}", new.display()))?;
+        std::fs::rename(&new, file).with_context(|| format!("rename {} to its name", new.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn failures_are_remembered_over_a_save_and_bounded() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("instar/failed-images.json");
+        let mut failed = FailedImages::load(&file).unwrap();
+        assert_eq!(failed.reason("sha256:a"), None);
+        for number in 0..REMEMBERED + 3 {
+            failed.remember(format!("sha256:{number:03}"), "hangs".into());
+        }
+        failed.save(&file).unwrap();
+        let loaded = FailedImages::load(&file).unwrap();
+        assert_eq!(loaded, failed);
+        assert_eq!(loaded.0.len(), REMEMBERED);
+        assert_eq!(loaded.reason("sha256:034"), Some("hangs"));
+    }
+
+    #[test]
+    fn a_damaged_record_is_an_error_not_an_empty_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("failed.json");
+        std::fs::write(&file, "{").unwrap();
+        assert!(FailedImages::load(&file).is_err());
+    }
+}

@@ -1,0 +1,159 @@
+//! Running the installer in its container and taking what it hands over: the next root filesystem in a sealed memfd.
+
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SocketFlags, SocketType,
+    recvmsg, socketpair,
+};
+use serde::Deserialize;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::check::Candidate;
+
+/// An installer that takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// The installer's message is one small JSON object.
+const LARGEST_MESSAGE: usize = 4096;
+
+/// The next root filesystem.
+#[derive(Debug)]
+pub struct Delivery {
+    /// Sealed; init checks that, and its digest.
+    pub memfd: OwnedFd,
+    /// What the installer says it is.
+    pub blake3: blake3::Hash,
+}
+
+#[derive(Deserialize)]
+struct Message {
+    rootfs: RootfsMessage,
+}
+
+#[derive(Deserialize)]
+struct RootfsMessage {
+    blake3: String,
+    bytes: u64,
+    version: String,
+}
+
+/// The two ends of the installer's line: ours, and the descriptor that becomes its number 3.
+pub fn line() -> anyhow::Result<(OwnedFd, OwnedFd)> {
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
+        .context("make the installer's socket")
+}
+
+/// Takes the delivery and holds it against the image's labels. init verifies the bytes themselves.
+pub async fn receive(ours: OwnedFd, candidate: &Candidate) -> anyhow::Result<Delivery> {
+    let socket = AsyncFd::with_interest(ours, Interest::READABLE).context("watch the installer's socket")?;
+    let received = socket.async_io(Interest::READABLE, |socket| receive_packet(socket));
+    let (packet, memfd) = tokio::time::timeout(PATIENCE, received)
+        .await
+        .with_context(|| format!("the installer delivered nothing within {} s", PATIENCE.as_secs()))?
+        .context("receive from the installer")?;
+    ensure!(!packet.is_empty(), "the installer ended without a delivery");
+    let message: Message = serde_json::from_slice(&packet).context("parse the installer's message")?;
+    let memfd = memfd.context("the installer's message came without a memfd")?;
+    check(&message.rootfs, candidate)?;
+    let blake3 = blake3::Hash::from_hex(&message.rootfs.blake3).context("parse the delivered digest")?;
+    Ok(Delivery { memfd, blake3 })
+}
+
+fn receive_packet(socket: &OwnedFd) -> std::io::Result<(Vec<u8>, Option<OwnedFd>)> {
+    let mut bytes = vec![0; LARGEST_MESSAGE];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received =
+        recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        return Err(std::io::Error::other("the installer's message is too long"));
+    }
+    let memfd = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    bytes.truncate(received.bytes);
+    Ok((bytes, memfd))
+}
+
+fn check(delivered: &RootfsMessage, candidate: &Candidate) -> anyhow::Result<()> {
+    if delivered.version != candidate.version {
+        bail!("the installer delivered version {}, the image's label says {}", delivered.version, candidate.version);
+    }
+    if delivered.bytes != candidate.rootfs_bytes {
+        bail!("the installer delivered {} bytes, the image's label says {}", delivered.bytes, candidate.rootfs_bytes);
+    }
+    if delivered.blake3 != candidate.rootfs.to_hex().as_str() {
+        bail!("the installer delivered a root filesystem of digest {}, the image's label says {}", delivered.blake3, candidate.rootfs);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+    use std::io::IoSlice;
+    use std::os::fd::AsFd as _;
+
+    fn candidate() -> Candidate {
+        Candidate {
+            version: "v0.2.0".into(),
+            architecture: "amd64".into(),
+            kernel: blake3::hash(b"k"),
+            init: blake3::hash(b"i"),
+            rootfs: blake3::hash(b"r"),
+            rootfs_bytes: 1,
+        }
+    }
+
+    fn message(version: &str, digest: &blake3::Hash) -> String {
+        format!(r#"{{"rootfs":{{"blake3":"{digest}","bytes":1,"version":"{version}"}}}}"#)
+    }
+
+    async fn deliver(text: &str, with_memfd: bool) -> anyhow::Result<Delivery> {
+        let (ours, theirs) = line().unwrap();
+        let memfd = rustix::fs::memfd_create("t", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let descriptors = [memfd.as_fd()];
+        if with_memfd {
+            ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+        }
+        sendmsg(&theirs, &[IoSlice::new(text.as_bytes())], &mut ancillary, SendFlags::empty()).unwrap();
+        receive(ours, &candidate()).await
+    }
+
+    #[tokio::test]
+    async fn a_delivery_that_fits_the_labels_is_taken() {
+        let delivery = deliver(&message("v0.2.0", &blake3::hash(b"r")), true).await.unwrap();
+        assert_eq!(delivery.blake3, blake3::hash(b"r"));
+    }
+
+    #[tokio::test]
+    async fn a_delivery_that_does_not_fit_is_refused() {
+        for (text, with_memfd, complaint) in [
+            (message("v0.3.0", &blake3::hash(b"r")), true, "version v0.3.0"),
+            (message("v0.2.0", &blake3::hash(b"other")), true, "digest"),
+            (message("v0.2.0", &blake3::hash(b"r")), false, "without a memfd"),
+            ("hello".to_owned(), true, "parse the installer's message"),
+        ] {
+            let error = format!("{:#}", deliver(&text, with_memfd).await.unwrap_err());
+            assert!(error.contains(complaint), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_installer_that_dies_is_noticed() {
+        let (ours, theirs) = line().unwrap();
+        drop(theirs);
+        let error = receive(ours, &candidate()).await.unwrap_err();
+        assert!(error.to_string().contains("without a delivery"), "{error:#}");
+    }
+}
