@@ -1,1 +1,79 @@
-//! See the README.
+//! The machine API on the wire: messages, clients and server traits, generated from `proto/`.
+//!
+//! Names and numbers follow the Talos machine API, so that its clients can talk to an Instar node; the files are written
+//! for this project and hold what a node serves. One module per proto package. Server traits answer UNIMPLEMENTED for
+//! every method that an implementation leaves out.
+
+pub mod events;
+
+/// Largest message that either side accepts, in bytes.
+pub const MAX_MESSAGE_BYTES: usize = 32 * 1024 * 1024;
+
+/// TCP port of the API.
+pub const PORT: u16 = 50000;
+
+/// gRPC metadata key that names the one node that a call is for.
+pub const NODE_KEY: &str = "node";
+
+/// gRPC metadata key of older clients: any number of nodes that a call is for.
+pub const NODES_KEY: &str = "nodes";
+
+/// Encoded `google.protobuf.FileDescriptorSet` of every file, for reflection.
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+
+/// Declares the module of one proto package.
+macro_rules! package {
+    ($(#[$doc:meta])* $name:ident, $file:literal $(, $($inner:tt)*)?) => {
+        $(#[$doc])*
+        #[allow(missing_docs, unused_qualifications, unreachable_pub, clippy::all)]
+        pub mod $name {
+            tonic::include_proto!($file);
+            $($($inner)*)?
+        }
+    };
+}
+
+package!(
+    /// What all services share.
+    common, "common"
+);
+package!(
+    /// `MachineService`, `ImageService`, `LifecycleService` and their messages.
+    machine, "machine"
+);
+package!(
+    /// `StorageService`: disks.
+    storage, "storage"
+);
+package!(
+    /// `TimeService`.
+    time, "time"
+);
+package!(
+    /// `ClusterService`.
+    cluster, "cluster"
+);
+package!(
+    /// `InspectService`.
+    inspect, "inspect"
+);
+
+/// Google's RPC error model.
+pub mod google {
+    package!(
+        /// `google.rpc.Status`, an error inside a reply.
+        rpc, "google.rpc"
+    );
+}
+
+/// The resource API.
+pub mod cosi {
+    package!(
+        /// `State`: read and watch resources.
+        resource, "cosi.resource",
+        /// Resources about resources.
+        pub mod meta {
+            tonic::include_proto!("cosi.resource.meta");
+        }
+    );
+}

@@ -1,1 +1,26 @@
-//! See the README.
+//! Certificates and roles of the machine API, and the client's configuration file.
+//!
+//! A machine has one [`CertificateAuthority`]. It signs the API server's certificate and those of clients, whose Organization
+//! values are their [`Role`]s. The clock is always an argument.
+//!
+//! Certificates are written with the few DER forms of [`der`] instead of a certificate library: the ones at hand keep a
+//! subject as a map and so write at most one Organization, but a client may have several roles.
+
+mod authority;
+mod certificate;
+pub mod client_config;
+mod der;
+mod key;
+mod peer;
+mod pem;
+mod role;
+mod sec1;
+
+pub use authority::{AuthorityError, CertificateAuthority, IssuedCertificate};
+pub use certificate::{SubjectName, ValidityError};
+pub use key::{KeyError, PrivateKey};
+pub use peer::{PeerError, client_roles, public_key_fingerprint};
+pub use pem::{
+    PemError, certificate_from_pem, certificate_to_pem, certificates_from_pem, private_key_from_pem,
+};
+pub use role::{Role, roles_from_list, roles_to_list};

@@ -1,0 +1,238 @@
+//! The machine's certificate authority.
+
+use std::time::{Duration, SystemTime};
+
+use rustls_pki_types::CertificateDer;
+use x509_parser::extensions::ParsedExtension;
+use x509_parser::parse_x509_certificate;
+
+use crate::certificate::{self, Purpose, SubjectName, Template, Validity, ValidityError};
+use crate::key::{KeyError, PrivateKey};
+use crate::peer;
+use crate::pem::{self, PemError};
+use crate::role::Role;
+
+/// How long a new authority lives: 10 years.
+const AUTHORITY_LIFETIME: Duration = Duration::from_secs(87_600 * 3600);
+
+/// Organization of the authority's subject, as other tools of this interface write it.
+const AUTHORITY_ORGANIZATION: &str = "talos";
+
+/// Why an authority cannot be had or cannot sign.
+#[derive(Debug, thiserror::Error)]
+pub enum AuthorityError {
+    /// The certificate's text.
+    #[error("cannot read the authority's certificate")]
+    Certificate(#[from] PemError),
+    /// The certificate's bytes.
+    #[error("the authority's certificate is no X.509: {0}")]
+    Malformed(String),
+    /// A certificate that may not sign others.
+    #[error("not the certificate of an authority: its basic constraints don't say so")]
+    NotAnAuthority,
+    /// The key, or a signature with it.
+    #[error("the authority's key does not work")]
+    Key(#[from] KeyError),
+    /// Certificate and key of different authorities.
+    #[error(
+        "the authority's key does not belong to its certificate; take both from the same configuration"
+    )]
+    KeyMismatch,
+    /// Dates.
+    #[error("cannot date the certificate")]
+    Validity(#[from] ValidityError),
+    /// A server certificate for nobody.
+    #[error("a server certificate needs at least one address or name")]
+    NoNames,
+    /// A name that is not ASCII cannot stand in a certificate.
+    #[error("{0:?} is no DNS name; write it in its ASCII form")]
+    BadName(String),
+}
+
+/// A certificate that the authority signed, with the private key that was made for it.
+#[derive(Debug)]
+pub struct IssuedCertificate {
+    certificate: CertificateDer<'static>,
+    key: PrivateKey,
+}
+
+impl IssuedCertificate {
+    /// The certificate.
+    pub fn der(&self) -> &CertificateDer<'static> {
+        &self.certificate
+    }
+
+    /// Its key: PKCS#8, Ed25519.
+    pub fn key_der(&self) -> &[u8] {
+        self.key.secret_der()
+    }
+
+    /// The certificate as PEM.
+    pub fn pem(&self) -> String {
+        pem::certificate_to_pem(&self.certificate)
+    }
+
+    /// Its key as PEM.
+    pub fn key_pem(&self) -> String {
+        self.key.to_pem()
+    }
+
+    /// What identifies its key, see [`crate::public_key_fingerprint`].
+    pub fn fingerprint(&self) -> String {
+        peer::fingerprint_of(&self.key.public_key_info())
+    }
+}
+
+/// Signs certificates of servers and clients.
+#[derive(Debug)]
+pub struct CertificateAuthority {
+    certificate: CertificateDer<'static>,
+    key: PrivateKey,
+    /// Encoded name, copied into what it issues: verifiers compare bytes.
+    subject: Vec<u8>,
+    key_id: Option<Vec<u8>>,
+}
+
+impl CertificateAuthority {
+    /// A new one with an Ed25519 key, for ten years.
+    ///
+    /// # Errors
+    /// No randomness, or a clock beyond reason.
+    pub fn generate(now: SystemTime) -> Result<Self, AuthorityError> {
+        let key = PrivateKey::generate()?;
+        let subject = certificate::subject(&[AUTHORITY_ORGANIZATION], None);
+        let key_id = certificate::key_id(key.public_key());
+        let certificate = Template {
+            purpose: Purpose::Authority,
+            issuer: &subject,
+            subject: &subject,
+            validity: Validity::starting(now, AUTHORITY_LIFETIME)?,
+            public_key_info: &key.public_key_info(),
+            key_id: &key_id,
+            authority_key_id: None,
+        }
+        .sign(&key)?;
+        Ok(Self {
+            certificate,
+            key,
+            subject,
+            key_id: Some(key_id),
+        })
+    }
+
+    /// One from a configuration.
+    ///
+    /// # Errors
+    /// Unreadable text, a certificate that is no authority's, or a key that is not its own.
+    pub fn from_pem(certificate: &str, key: &str) -> Result<Self, AuthorityError> {
+        let certificate = pem::certificates_from_pem(certificate)?.swap_remove(0);
+        let key = PrivateKey::from_pem(key)?;
+        let (_, parsed) = parse_x509_certificate(&certificate)
+            .map_err(|error| AuthorityError::Malformed(error.to_string()))?;
+        if !parsed.is_ca() {
+            return Err(AuthorityError::NotAnAuthority);
+        }
+        if parsed.public_key().raw != key.public_key_info() {
+            return Err(AuthorityError::KeyMismatch);
+        }
+        let subject = parsed.subject().as_raw().to_vec();
+        let key_id =
+            parsed
+                .extensions()
+                .iter()
+                .find_map(|extension| match extension.parsed_extension() {
+                    ParsedExtension::SubjectKeyIdentifier(id) => Some(id.0.to_vec()),
+                    _ => None,
+                });
+        Ok(Self {
+            certificate,
+            key,
+            subject,
+            key_id,
+        })
+    }
+
+    /// Its certificate.
+    pub fn certificate(&self) -> &CertificateDer<'static> {
+        &self.certificate
+    }
+
+    /// Its certificate as PEM.
+    pub fn certificate_pem(&self) -> String {
+        pem::certificate_to_pem(&self.certificate)
+    }
+
+    /// Its key as PEM.
+    pub fn key_pem(&self) -> String {
+        self.key.to_pem()
+    }
+
+    /// A client's certificate: its Organizations are the roles, in order.
+    ///
+    /// # Errors
+    /// No randomness, dates beyond reason, or the authority's key fails.
+    pub fn issue_client(
+        &self,
+        roles: &[Role],
+        now: SystemTime,
+        lifetime: Duration,
+    ) -> Result<IssuedCertificate, AuthorityError> {
+        let roles: Vec<&str> = roles.iter().map(Role::as_str).collect();
+        self.issue(
+            Purpose::Client,
+            &certificate::subject(&roles, None),
+            Validity::starting(now, lifetime)?,
+        )
+    }
+
+    /// A server's certificate for these names, every one as clients type it.
+    ///
+    /// # Errors
+    /// No name or a bad one, no randomness, or the authority's key fails.
+    pub fn issue_server(
+        &self,
+        names: &[SubjectName],
+        now: SystemTime,
+        lifetime: Duration,
+    ) -> Result<IssuedCertificate, AuthorityError> {
+        if names.is_empty() {
+            return Err(AuthorityError::NoNames);
+        }
+        for name in names {
+            match name {
+                SubjectName::Dns(name)
+                    if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_graphic()) =>
+                {
+                    return Err(AuthorityError::BadName(name.clone()));
+                }
+                _ => {}
+            }
+        }
+        let subject = certificate::subject(&[AUTHORITY_ORGANIZATION], Some("machine"));
+        self.issue(
+            Purpose::Server(names),
+            &subject,
+            Validity::starting(now, lifetime)?,
+        )
+    }
+
+    fn issue(
+        &self,
+        purpose: Purpose<'_>,
+        subject: &[u8],
+        validity: Validity,
+    ) -> Result<IssuedCertificate, AuthorityError> {
+        let key = PrivateKey::generate()?;
+        let certificate = Template {
+            purpose,
+            issuer: &self.subject,
+            subject,
+            validity,
+            public_key_info: &key.public_key_info(),
+            key_id: &certificate::key_id(key.public_key()),
+            authority_key_id: self.key_id.as_deref(),
+        }
+        .sign(&self.key)?;
+        Ok(IssuedCertificate { certificate, key })
+    }
+}

@@ -1,0 +1,216 @@
+//! What goes into a certificate (RFC 5280), and its bytes.
+
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
+
+use rustls_pki_types::CertificateDer;
+
+use crate::der;
+use crate::key::{KeyError, PrivateKey, random};
+
+/// A certificate is valid from a little before it is made, for nodes whose clock is a little behind.
+const CLOCK_TOLERANCE: Duration = Duration::from_secs(600);
+
+/// From when to when a certificate counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Validity {
+    not_before: jiff::Timestamp,
+    not_after: jiff::Timestamp,
+}
+
+/// A time that no certificate can hold.
+#[derive(Debug, thiserror::Error)]
+#[error("a certificate cannot be valid for {lifetime:?} from {now:?}: years 1950 to 9999 only")]
+pub struct ValidityError {
+    /// The clock that was given.
+    pub now: SystemTime,
+    /// The lifetime that was asked for.
+    pub lifetime: Duration,
+}
+
+impl Validity {
+    /// For `lifetime` from `now`, and for ten minutes before.
+    pub(crate) fn starting(now: SystemTime, lifetime: Duration) -> Result<Self, ValidityError> {
+        let error = || ValidityError { now, lifetime };
+        let timestamp = |at: SystemTime| {
+            jiff::Timestamp::try_from(at)
+                .ok()
+                .filter(|at| (1950..=9999).contains(&at.to_zoned(jiff::tz::TimeZone::UTC).year()))
+                .ok_or_else(error)
+        };
+        let not_before = timestamp(now.checked_sub(CLOCK_TOLERANCE).ok_or_else(error)?)?;
+        let not_after = timestamp(now.checked_add(lifetime).ok_or_else(error)?)?;
+        Ok(Self {
+            not_before,
+            not_after,
+        })
+    }
+
+    fn der(&self) -> Vec<u8> {
+        der::sequence(&[&der::time(self.not_before), &der::time(self.not_after)])
+    }
+}
+
+/// A name that a server answers to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum SubjectName {
+    /// An address, as clients type it.
+    Ip(IpAddr),
+    /// A DNS name.
+    Dns(String),
+}
+
+impl From<IpAddr> for SubjectName {
+    fn from(address: IpAddr) -> Self {
+        Self::Ip(address)
+    }
+}
+
+impl From<&str> for SubjectName {
+    /// An address if it reads as one, else a DNS name.
+    fn from(text: &str) -> Self {
+        text.parse()
+            .map_or_else(|_| Self::Dns(text.to_owned()), Self::Ip)
+    }
+}
+
+/// What a certificate is for.
+pub(crate) enum Purpose<'a> {
+    Authority,
+    Server(&'a [SubjectName]),
+    Client,
+}
+
+/// Everything that is signed.
+pub(crate) struct Template<'a> {
+    pub(crate) purpose: Purpose<'a>,
+    /// Encoded name.
+    pub(crate) issuer: &'a [u8],
+    /// Encoded name.
+    pub(crate) subject: &'a [u8],
+    pub(crate) validity: Validity,
+    pub(crate) public_key_info: &'a [u8],
+    /// SubjectKeyIdentifier of the certificate itself.
+    pub(crate) key_id: &'a [u8],
+    /// SubjectKeyIdentifier of the authority, if it has one.
+    pub(crate) authority_key_id: Option<&'a [u8]>,
+}
+
+impl Template<'_> {
+    /// The signed certificate.
+    pub(crate) fn sign(&self, key: &PrivateKey) -> Result<CertificateDer<'static>, KeyError> {
+        let algorithm = key.signature_algorithm();
+        let to_be_signed = der::sequence(&[
+            &der::explicit(0, &der::unsigned(&[2])),
+            &der::unsigned(&random::<16>()?),
+            &algorithm,
+            self.issuer,
+            &self.validity.der(),
+            self.subject,
+            self.public_key_info,
+            &der::explicit(3, &der::value(0x30, &self.extensions().concat())),
+        ]);
+        let signature = der::bit_string(&key.sign(&to_be_signed)?);
+        Ok(der::sequence(&[&to_be_signed, &algorithm, &signature]).into())
+    }
+
+    fn extensions(&self) -> Vec<Vec<u8>> {
+        let usages: &[&[u8]] = match self.purpose {
+            Purpose::Authority => &[der::oid::SERVER_AUTH, der::oid::CLIENT_AUTH],
+            Purpose::Server(_) => &[der::oid::SERVER_AUTH],
+            Purpose::Client => &[der::oid::CLIENT_AUTH],
+        };
+        let usages: Vec<u8> = usages.iter().flat_map(|oid| der::object_id(oid)).collect();
+        let authority = matches!(self.purpose, Purpose::Authority);
+        // Bit 0 is digitalSignature, bit 5 keyCertSign, counted from the top.
+        let key_usage = if authority {
+            der::bit_string_unused(&[0x84], 2)
+        } else {
+            der::bit_string_unused(&[0x80], 7)
+        };
+        let constraints = if authority {
+            der::sequence(&[&der::boolean(true)])
+        } else {
+            der::sequence(&[])
+        };
+        let mut extensions = vec![
+            extension(der::oid::KEY_USAGE, true, &key_usage),
+            extension(der::oid::EXT_KEY_USAGE, false, &der::value(0x30, &usages)),
+            extension(der::oid::BASIC_CONSTRAINTS, true, &constraints),
+            extension(
+                der::oid::SUBJECT_KEY_ID,
+                false,
+                &der::octet_string(self.key_id),
+            ),
+        ];
+        if let Some(id) = self.authority_key_id {
+            let id = der::sequence(&[&der::implicit(0, id)]);
+            extensions.push(extension(der::oid::AUTHORITY_KEY_ID, false, &id));
+        }
+        if let Purpose::Server(names) = self.purpose {
+            let names: Vec<u8> = names.iter().flat_map(general_name).collect();
+            extensions.push(extension(
+                der::oid::SUBJECT_ALT_NAME,
+                false,
+                &der::value(0x30, &names),
+            ));
+        }
+        extensions
+    }
+}
+
+/// A name of Organization values and perhaps a common name, one attribute per RDN.
+pub(crate) fn subject(organizations: &[&str], common_name: Option<&str>) -> Vec<u8> {
+    let attribute =
+        |oid, text| der::set_of_one(&der::sequence(&[&der::object_id(oid), &der::utf8(text)]));
+    let organizations = organizations
+        .iter()
+        .map(|text| attribute(der::oid::ORGANIZATION, text));
+    let common_name = common_name.map(|text| attribute(der::oid::COMMON_NAME, text));
+    der::value(
+        0x30,
+        &organizations
+            .chain(common_name)
+            .collect::<Vec<_>>()
+            .concat(),
+    )
+}
+
+/// A key identifier: the first 20 bytes of the public key's SHA-256 (RFC 7093 §2, method 1).
+pub(crate) fn key_id(public_key: &[u8]) -> Vec<u8> {
+    ring::digest::digest(&ring::digest::SHA256, public_key).as_ref()[..20].to_vec()
+}
+
+fn extension(oid: &[u8], critical: bool, content: &[u8]) -> Vec<u8> {
+    let critical = if critical {
+        der::boolean(true)
+    } else {
+        Vec::new()
+    };
+    der::sequence(&[&der::object_id(oid), &critical, &der::octet_string(content)])
+}
+
+fn general_name(name: &SubjectName) -> Vec<u8> {
+    match name {
+        SubjectName::Dns(name) => der::implicit(2, name.as_bytes()),
+        SubjectName::Ip(IpAddr::V4(address)) => der::implicit(7, &address.octets()),
+        SubjectName::Ip(IpAddr::V6(address)) => der::implicit(7, &address.octets()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn dates_beyond_a_certificate_are_refused() {
+        let day = Duration::from_secs(24 * 3600);
+        let now = SystemTime::UNIX_EPOCH + day * 20_000;
+        assert!(Validity::starting(now, Duration::from_secs(u64::MAX)).is_err());
+        assert!(Validity::starting(now, day * 365 * 9000).is_err());
+        // A clock that nobody has set yet still makes a certificate.
+        assert!(Validity::starting(SystemTime::UNIX_EPOCH, day).is_ok());
+    }
+}

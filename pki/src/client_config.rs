@@ -1,0 +1,250 @@
+//! The client's configuration file, in the shape of a talosconfig: named contexts, each with endpoints and an identity.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde::{Deserialize, Serialize};
+
+use crate::authority::{CertificateAuthority, IssuedCertificate};
+
+/// Where a service account's configuration is mounted, the last place to look.
+const MOUNTED: &str = "/var/run/secrets/talos.dev/config";
+
+/// Why a configuration is of no use.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientConfigError {
+    /// Not the YAML that is expected.
+    #[error("cannot read the client configuration: {0}")]
+    Parse(String),
+    /// Cannot be written as YAML.
+    #[error("cannot write the client configuration: {0}")]
+    Write(String),
+    /// No context of that name.
+    #[error(
+        "no context {name:?} in the client configuration; it has {}",
+        list(known)
+    )]
+    NoContext {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// No context chosen.
+    #[error(
+        "the client configuration chooses no context; name one with --context, it has {}",
+        list(known)
+    )]
+    NoneChosen {
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// A key of the context is not base64 of text.
+    #[error("{key:?} of the context is not base64 of PEM text")]
+    BadBase64 {
+        /// `ca`, `crt` or `key`.
+        key: &'static str,
+    },
+}
+
+fn list(names: &[String]) -> String {
+    if names.is_empty() {
+        "none".to_owned()
+    } else {
+        names.join(", ")
+    }
+}
+
+/// The whole file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientConfig {
+    /// Name of the context in use.
+    #[serde(default)]
+    pub context: String,
+    /// By name.
+    #[serde(default)]
+    pub contexts: BTreeMap<String, Context>,
+}
+
+/// One place to talk to and as whom.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Context {
+    /// Where to connect: host, host:port or URL.
+    #[serde(default)]
+    pub endpoints: Vec<String>,
+    /// Which nodes calls are for, if none is named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<String>,
+    /// Base64 of the authority's certificate in PEM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca: Option<String>,
+    /// Base64 of the client's certificate in PEM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub crt: Option<String>,
+    /// Base64 of the client's key in PEM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Old name of `endpoints`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+    /// Cluster behind a proxy; kept, not used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<String>,
+    /// Proxy; kept, not used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proxy_url: Option<String>,
+}
+
+/// Without the key.
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context")
+            .field("endpoints", &self.endpoints)
+            .field("nodes", &self.nodes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Context {
+    /// A context for one identity.
+    pub fn new(
+        endpoints: Vec<String>,
+        authority: &CertificateAuthority,
+        identity: &IssuedCertificate,
+    ) -> Self {
+        Self {
+            endpoints,
+            ca: Some(BASE64_STANDARD.encode(authority.certificate_pem())),
+            crt: Some(BASE64_STANDARD.encode(identity.pem())),
+            key: Some(BASE64_STANDARD.encode(identity.key_pem())),
+            ..Self::default()
+        }
+    }
+
+    /// Where to connect, the old key `target` included.
+    pub fn endpoints(&self) -> Vec<String> {
+        if self.endpoints.is_empty() {
+            self.target.iter().cloned().collect()
+        } else {
+            self.endpoints.clone()
+        }
+    }
+
+    /// The authority's certificate in PEM.
+    ///
+    /// # Errors
+    /// The value is not base64 of text.
+    pub fn ca_pem(&self) -> Result<Option<String>, ClientConfigError> {
+        decode("ca", self.ca.as_deref())
+    }
+
+    /// The client's certificate in PEM.
+    ///
+    /// # Errors
+    /// The value is not base64 of text.
+    pub fn crt_pem(&self) -> Result<Option<String>, ClientConfigError> {
+        decode("crt", self.crt.as_deref())
+    }
+
+    /// The client's key in PEM.
+    ///
+    /// # Errors
+    /// The value is not base64 of text.
+    pub fn key_pem(&self) -> Result<Option<String>, ClientConfigError> {
+        decode("key", self.key.as_deref())
+    }
+}
+
+fn decode(key: &'static str, value: Option<&str>) -> Result<Option<String>, ClientConfigError> {
+    let Some(value) = value.filter(|value| !value.is_empty()) else {
+        return Ok(None);
+    };
+    let bytes = BASE64_STANDARD
+        .decode(value.trim())
+        .map_err(|_| ClientConfigError::BadBase64 { key })?;
+    String::from_utf8(bytes)
+        .map(Some)
+        .map_err(|_| ClientConfigError::BadBase64 { key })
+}
+
+impl ClientConfig {
+    /// A file with one context, which is the one in use.
+    pub fn single(name: &str, context: Context) -> Self {
+        Self {
+            context: name.to_owned(),
+            contexts: BTreeMap::from([(name.to_owned(), context)]),
+        }
+    }
+
+    /// From YAML. An empty file is an empty configuration.
+    ///
+    /// # Errors
+    /// With line and column.
+    pub fn from_yaml(text: &str) -> Result<Self, ClientConfigError> {
+        if text.trim().is_empty() {
+            return Ok(Self::default());
+        }
+        serde_saphyr::from_str(text).map_err(|error| ClientConfigError::Parse(error.to_string()))
+    }
+
+    /// As YAML.
+    ///
+    /// # Errors
+    /// Never in practice.
+    pub fn to_yaml(&self) -> Result<String, ClientConfigError> {
+        serde_saphyr::to_string(self).map_err(|error| ClientConfigError::Write(error.to_string()))
+    }
+
+    /// The context of that name, or the one in use.
+    ///
+    /// # Errors
+    /// There is none such.
+    pub fn context(&self, name: Option<&str>) -> Result<&Context, ClientConfigError> {
+        let known = || self.contexts.keys().cloned().collect();
+        match name.unwrap_or(&self.context) {
+            "" => Err(ClientConfigError::NoneChosen { known: known() }),
+            name => self
+                .contexts
+                .get(name)
+                .ok_or_else(|| ClientConfigError::NoContext {
+                    name: name.to_owned(),
+                    known: known(),
+                }),
+        }
+    }
+}
+
+/// What decides where the file is.
+#[derive(Clone, Debug, Default)]
+pub struct Lookup {
+    /// From the command line.
+    pub argument: Option<PathBuf>,
+    /// `$TALOSCONFIG`.
+    pub talosconfig: Option<PathBuf>,
+    /// `$TALOS_HOME`.
+    pub talos_home: Option<PathBuf>,
+    /// `$HOME`.
+    pub home: Option<PathBuf>,
+}
+
+impl Lookup {
+    /// Every place to look at, in order. A place that was named outright is the only one.
+    pub fn places(&self) -> Vec<PathBuf> {
+        if let Some(named) = self.argument.as_ref().or(self.talosconfig.as_ref()) {
+            return vec![named.clone()];
+        }
+        let own = match &self.talos_home {
+            Some(directory) if directory.is_absolute() => Some(directory.join("config")),
+            _ => self.home.as_ref().map(|home| home.join(".talos/config")),
+        };
+        own.into_iter().chain([PathBuf::from(MOUNTED)]).collect()
+    }
+
+    /// The first place for which `exists` says yes.
+    pub fn find(&self, exists: impl Fn(&Path) -> bool) -> Option<PathBuf> {
+        self.places().into_iter().find(|place| exists(place))
+    }
+}

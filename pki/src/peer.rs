@@ -1,0 +1,75 @@
+//! Reading a certificate that somebody presented. Its chain and dates are the TLS library's business.
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::parse_x509_certificate;
+
+use crate::role::Role;
+
+/// Why a certificate is not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum PeerError {
+    /// The bytes.
+    #[error("not an X.509 certificate: {0}")]
+    Malformed(String),
+    /// Extended key usage other than exactly client authentication.
+    #[error(
+        "not a client's certificate: its extended key usage must be clientAuth and nothing else"
+    )]
+    NotForClients,
+    /// An Organization that is no text.
+    #[error("an Organization of the certificate is not text")]
+    BadOrganization,
+}
+
+/// The roles in a client's certificate, in its order; empty names are skipped.
+///
+/// # Errors
+/// It is broken, or its extended key usage is anything but exactly clientAuth.
+pub fn client_roles(certificate: &[u8]) -> Result<Vec<Role>, PeerError> {
+    let certificate = parse(certificate)?;
+    let usage = certificate
+        .extended_key_usage()
+        .map_err(|error| PeerError::Malformed(error.to_string()))?
+        .ok_or(PeerError::NotForClients)?
+        .value;
+    let others = usage.any
+        || usage.server_auth
+        || usage.code_signing
+        || usage.email_protection
+        || usage.time_stamping
+        || usage.ocsp_signing
+        || !usage.other.is_empty();
+    if !usage.client_auth || others {
+        return Err(PeerError::NotForClients);
+    }
+    certificate
+        .subject()
+        .iter_organization()
+        .map(|value| value.as_str().map_err(|_| PeerError::BadOrganization))
+        .filter(|name| !matches!(name, Ok("")))
+        .map(|name| name.map(Role::from))
+        .collect()
+}
+
+/// What identifies a certificate's key: standard base64 of the SHA-256 of its SubjectPublicKeyInfo.
+///
+/// # Errors
+/// It is broken.
+pub fn public_key_fingerprint(certificate: &[u8]) -> Result<String, PeerError> {
+    let certificate = parse(certificate)?;
+    Ok(fingerprint_of(certificate.public_key().raw))
+}
+
+pub(crate) fn fingerprint_of(public_key_info: &[u8]) -> String {
+    BASE64_STANDARD.encode(ring::digest::digest(&ring::digest::SHA256, public_key_info))
+}
+
+fn parse(der: &[u8]) -> Result<X509Certificate<'_>, PeerError> {
+    match parse_x509_certificate(der) {
+        Ok(([], certificate)) => Ok(certificate),
+        Ok(_) => Err(PeerError::Malformed("bytes after its end".to_owned())),
+        Err(error) => Err(PeerError::Malformed(error.to_string())),
+    }
+}

@@ -1,0 +1,113 @@
+//! What a caller may do.
+
+use std::fmt;
+
+/// A role, named in an Organization value of a client certificate.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    /// Everything.
+    Admin,
+    /// Reads, reboots, restarts services.
+    Operator,
+    /// Reads what is not secret.
+    Reader,
+    /// Takes snapshots of etcd.
+    EtcdBackup,
+    /// Verifies image signatures.
+    ImageVerifier,
+    /// Writes META keys.
+    MetaWriter,
+    /// Acts under roles that it names itself.
+    Impersonator,
+    /// A name that nobody here knows. Grants nothing.
+    Unknown(String),
+}
+
+impl Role {
+    /// Its name on the wire.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Admin => "os:admin",
+            Self::Operator => "os:operator",
+            Self::Reader => "os:reader",
+            Self::EtcdBackup => "os:etcd:backup",
+            Self::ImageVerifier => "os:image:verifier",
+            Self::MetaWriter => "os:meta:writer",
+            Self::Impersonator => "os:impersonator",
+            Self::Unknown(name) => name,
+        }
+    }
+}
+
+impl From<&str> for Role {
+    fn from(name: &str) -> Self {
+        match name {
+            "os:admin" => Self::Admin,
+            "os:operator" => Self::Operator,
+            "os:reader" => Self::Reader,
+            "os:etcd:backup" => Self::EtcdBackup,
+            "os:image:verifier" => Self::ImageVerifier,
+            "os:meta:writer" => Self::MetaWriter,
+            "os:impersonator" => Self::Impersonator,
+            name => Self::Unknown(name.to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Roles comma separated, to pass them on to another process. Unknown ones stay behind: they grant nothing, and a comma in
+/// such a name would make two of one.
+pub fn roles_to_list(roles: &[Role]) -> String {
+    let known = roles
+        .iter()
+        .filter(|role| !matches!(role, Role::Unknown(_)));
+    known.map(Role::as_str).collect::<Vec<_>>().join(",")
+}
+
+/// The reverse of [`roles_to_list`].
+pub fn roles_from_list(list: &str) -> Vec<Role> {
+    list.split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty())
+        .map(Role::from)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_come_back() {
+        for name in [
+            "os:admin",
+            "os:operator",
+            "os:reader",
+            "os:etcd:backup",
+            "os:image:verifier",
+            "os:meta:writer",
+            "os:impersonator",
+        ] {
+            let role = Role::from(name);
+            assert!(!matches!(role, Role::Unknown(_)), "{name}");
+            assert_eq!(role.as_str(), name);
+        }
+        assert_eq!(Role::from("OS:ADMIN"), Role::Unknown("OS:ADMIN".into()));
+    }
+
+    #[test]
+    fn a_comma_in_an_unknown_name_grants_nothing() {
+        let roles = [Role::from("x,os:admin"), Role::Reader];
+        assert_eq!(roles_from_list(&roles_to_list(&roles)), [Role::Reader]);
+    }
+
+    #[test]
+    fn no_roles_pass_as_no_roles() {
+        assert!(roles_from_list(&roles_to_list(&[])).is_empty());
+    }
+}

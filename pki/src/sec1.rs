@@ -1,0 +1,42 @@
+//! `EC PRIVATE KEY` (SEC 1, RFC 5915) in a PKCS#8 wrapper, the only form that ring reads.
+
+use x509_parser::der_parser::ber::BerObjectContent;
+use x509_parser::der_parser::der::parse_der;
+
+use crate::der;
+
+/// The key as PKCS#8, or nothing if it is not a P-256 or P-384 key that names its curve.
+pub(crate) fn to_pkcs8(sec1: &[u8]) -> Option<Vec<u8>> {
+    let curve = curve_of(sec1)?;
+    let algorithm = der::sequence(&[
+        &der::object_id(der::oid::EC_PUBLIC_KEY),
+        &der::object_id(curve),
+    ]);
+    Some(der::sequence(&[
+        &der::unsigned(&[0]),
+        &algorithm,
+        &der::octet_string(sec1),
+    ]))
+}
+
+/// `ECPrivateKey ::= SEQUENCE { version, privateKey, [0] parameters, [1] publicKey }`: the curve is the OID in `[0]`.
+fn curve_of(sec1: &[u8]) -> Option<&'static [u8]> {
+    let (rest, key) = parse_der(sec1).ok()?;
+    if !rest.is_empty() {
+        return None;
+    }
+    for part in key.as_sequence().ok()? {
+        if part.header.raw_tag() != Some(&[0xa0]) {
+            continue;
+        }
+        let inner = part.as_slice().ok()?;
+        let (_, parameters) = parse_der(inner).ok()?;
+        let BerObjectContent::OID(oid) = &parameters.content else {
+            return None;
+        };
+        return [der::oid::P256, der::oid::P384]
+            .into_iter()
+            .find(|curve| oid.as_bytes() == *curve);
+    }
+    None
+}
