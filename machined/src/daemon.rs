@@ -1,7 +1,7 @@
 //! machined from its first instruction to its last: greet init, serve the API, boot the generation.
 
 use std::collections::BTreeMap;
-use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,11 +9,13 @@ use anyhow::Context as _;
 use instar_init_protocol::SOCKET_FD;
 
 use crate::containers::ImageStore;
+use crate::disk::{Ephemeral, Places};
 use crate::init_link::{InitLink, Introduction, Scope};
 use crate::machine::{Generation, Machine, Parts};
 use crate::network::{Leftovers, Network, NetworkWish, Options};
 use crate::sequences::{Beginning, boot};
 use crate::services::LogRing;
+use crate::time::{TimeSync, TimeWish, raise_to_floor};
 use crate::upgrade::{Handover, RunningSystem, handover};
 use crate::{api, logging, special_mounts, status, sys};
 
@@ -21,6 +23,8 @@ use crate::{api, logging, special_mounts, status, sys};
 const LISTENER: &str = "api";
 /// Where images are unpacked.
 const IMAGES: &str = "/var/lib/instar";
+/// 2026-11-01: no Instar was built before, so no clock is right before.
+const CLOCK_FLOOR: u64 = 1_793_491_200;
 
 /// Runs machined. It ends only when something is broken that a new machined may mend; init sees to that.
 pub fn run() -> anyhow::Result<()> {
@@ -35,6 +39,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
     let (init, introduction) = InitLink::connect(socket).await.context("greet init")?;
     let Introduction { welcome, mut kept } = introduction;
     special_mounts::mount()?;
+    raise_to_floor(CLOCK_FLOOR)?;
     let running = RunningSystem::read()?;
     tracing::info!("{} as generation {} ({})", running.version, welcome.generation, welcome.start.as_str());
 
@@ -53,11 +58,17 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
             kernel_boot_id: welcome.kernel_boot_id,
         },
         init,
-        images: Arc::new(ImageStore::new(IMAGES.into())),
+        images: ImageStore::new(IMAGES.into()),
         own_log,
         network,
+        ephemeral: Ephemeral::new(Places::default()),
+        // Off until there is a config: nobody is asked for the time without being named.
+        clock: TimeSync::start(TimeWish { enabled: false, servers: Vec::new() }, CLOCK_FLOOR),
+        failed: left.as_ref().map(|left| left.failed.clone()).unwrap_or_default(),
+        kept,
     }));
     status::follow_network(&machine);
+    status::follow_clock(&machine);
     let api = tokio::spawn(api::serve(api::bind()?, machine.clone()));
     let beginning = Beginning {
         start: welcome.start,

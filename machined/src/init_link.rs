@@ -63,7 +63,7 @@ impl InitLink {
     pub async fn connect(socket: OwnedFd) -> anyhow::Result<(InitLink, Introduction)> {
         rustix::io::ioctl_fionbio(&socket, true).context("set the socket to init to non-blocking")?;
         let shared = Arc::new(Shared {
-            socket: AsyncFd::new(socket).context("watch the socket to init")?,
+            socket: AsyncFd::register(socket).context("watch the socket to init")?,
             waiting: Mutex::default(),
             order: tokio::sync::Mutex::default(),
             exits: watch::channel(BTreeMap::new()).0,

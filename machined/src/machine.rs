@@ -1,5 +1,7 @@
 //! The machine as its parts see each other: what runs, what is true, and whose turn it is to change it.
 
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use instar_api::events::EventPayload;
@@ -13,9 +15,11 @@ use crate::config::MachineConfig;
 use crate::containers::ImageStore;
 use crate::event_log::{ActorId, EventLog};
 use crate::init_link::{BootId, InitLink};
-use crate::network::NetworkStatus;
+use crate::disk::Ephemeral;
+use crate::network::Network;
 use crate::resources::{MachineStage, MachineStatus, Store};
 use crate::services::{Cgroup, LogRing, Services};
+use crate::time::TimeSync;
 use crate::upgrade::{FailedImages, RunningSystem};
 
 /// The id of the only machine status.
@@ -56,13 +60,18 @@ pub struct Machine {
     /// The way to init.
     pub init: InitLink,
     /// Where images are unpacked.
-    pub images: Arc<ImageStore>,
+    pub images: ImageStore,
     /// machined's own output.
     pub own_log: LogRing,
-    /// The network as it is.
-    pub network: watch::Receiver<NetworkStatus>,
+    /// The task that owns the network.
+    pub network: Network,
+    /// /var.
+    pub ephemeral: Ephemeral,
+    /// The task that owns the clock.
+    pub clock: TimeSync,
     config: watch::Sender<Option<Arc<Configured>>>,
     failed: Mutex<FailedImages>,
+    kept: Mutex<BTreeMap<String, OwnedFd>>,
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -83,13 +92,19 @@ pub struct Parts {
     /// The way to init.
     pub init: InitLink,
     /// Where images are unpacked.
-    pub images: Arc<ImageStore>,
+    pub images: ImageStore,
     /// machined's own output.
     pub own_log: LogRing,
-    /// The network as it is.
-    pub network: watch::Receiver<NetworkStatus>,
+    /// The task that owns the network.
+    pub network: Network,
+    /// /var.
+    pub ephemeral: Ephemeral,
+    /// The task that owns the clock.
+    pub clock: TimeSync,
     /// Images that failed, as far as the previous generation knew.
     pub failed: FailedImages,
+    /// Descriptors that an earlier machined of this generation left with init.
+    pub kept: BTreeMap<String, OwnedFd>,
 }
 
 impl Machine {
@@ -106,8 +121,11 @@ impl Machine {
             images: parts.images,
             own_log: parts.own_log,
             network: parts.network,
+            ephemeral: parts.ephemeral,
+            clock: parts.clock,
             config: watch::channel(None).0,
             failed: Mutex::new(parts.failed),
+            kept: Mutex::new(parts.kept),
             turn: Arc::default(),
         }
     }
@@ -137,9 +155,16 @@ impl Machine {
         self.failed.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
+    /// A descriptor that an earlier machined of this generation left with init; the second call finds none.
+    pub fn take_kept(&self, name: &str) -> Option<OwnedFd> {
+        self.kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(name)
+    }
+
     /// The node's hostname.
     pub fn hostname(&self) -> String {
-        self.network.borrow().hostname.clone().unwrap_or_else(|| "localhost".to_owned())
+        let status = self.network.status();
+        let hostname = status.borrow().hostname.clone();
+        if hostname.is_empty() { "localhost".to_owned() } else { hostname }
     }
 
     /// A cgroup for a service beside machined's own.

@@ -2,13 +2,10 @@
 
 use std::sync::Arc;
 
-use tokio::sync::watch;
-
 use crate::machine::Machine;
 use crate::network::NetworkStatus;
 use crate::resources::{ClockFact, MachineStage, MachineStatus, NetworkFact, Problem};
 use crate::services::Phase;
-use crate::time::TimeStatus;
 
 /// Keeps stage and readiness of a booted machine true, until a sequence takes it somewhere else.
 pub async fn follow(machine: Arc<Machine>) {
@@ -24,6 +21,19 @@ pub async fn follow(machine: Arc<Machine>) {
         // Lagging behind only means that much has changed.
         let _ = changes.recv().await;
     }
+}
+
+/// Waits in maintenance mode until there is a config.
+pub async fn maintenance(machine: &Arc<Machine>) {
+    let mut config = machine.watch_config();
+    while config.borrow_and_update().is_none() {
+        machine.set_status(assess(machine));
+        if config.changed().await.is_err() {
+            return;
+        }
+    }
+    // What was wrong with the last one is not wrong with this one.
+    machine.store.remove::<Problem>("config");
 }
 
 fn assess(machine: &Machine) -> MachineStatus {
@@ -78,12 +88,15 @@ fn network_fact(status: &NetworkStatus) -> NetworkFact {
 }
 
 /// Publishes the clock's state for as long as it is watched.
-pub fn follow_clock(machine: &Arc<Machine>, mut status: watch::Receiver<TimeStatus>) {
-    let store = machine.store.clone();
+pub fn follow_clock(machine: &Arc<Machine>) {
+    let (store, mut status) = (machine.store.clone(), machine.clock.status());
     tokio::spawn(async move {
         loop {
-            let synced = status.borrow_and_update().synced;
-            store.put("node", ClockFact { synced, sync_disabled: false });
+            let fact = {
+                let status = status.borrow_and_update();
+                ClockFact { synced: status.synced, sync_disabled: status.disabled }
+            };
+            store.put("node", fact);
             if status.changed().await.is_err() {
                 return;
             }

@@ -38,7 +38,7 @@ impl KernelLog {
         let up = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let up = Duration::new(up.tv_sec.unsigned_abs(), u32::try_from(up.tv_nsec).unwrap_or(0));
         let boot = SystemTime::now().checked_sub(up).unwrap_or(SystemTime::UNIX_EPOCH);
-        Ok(KernelLog { device: AsyncFd::with_interest(device, Interest::READABLE)?, boot })
+        Ok(KernelLog { device: AsyncFd::register_with_interest(device, Interest::READABLE)?, boot })
     }
 
     /// The next record that is there already, as a line; none at the end of the log.

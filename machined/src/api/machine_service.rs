@@ -10,7 +10,7 @@ use tonic::{Request, Response, Status};
 
 use super::{caller, events, logs, memory, read, service_list};
 use crate::machine::{Busy, Machine};
-use crate::sequences;
+use crate::sequences::{self, ApplyError};
 use crate::services::ControlError;
 use crate::upgrade::{UpgradeError, UpgradeRequest};
 
@@ -182,11 +182,10 @@ impl MachineService for MachineApi {
         let metadata = caller::reply_metadata(request.metadata());
         tracing::info!("apply-config by {}", caller::peer(&request));
         let request = request.into_inner();
-        let applied = crate::config::apply(&self.machine, &request.data, request.dry_run)
-            .await
+        let applied = sequences::apply_config(&self.machine, &request.data, request.dry_run)
             .map_err(|error| match error {
-                crate::config::ApplyError::Invalid(_) => Status::invalid_argument(error.chain()),
-                _ => Status::failed_precondition(error.chain()),
+                ApplyError::Invalid(_) | ApplyError::NotText => Status::invalid_argument(error.to_string()),
+                ApplyError::Configured => Status::failed_precondition(error.to_string()),
             })?;
         let message = wire::ApplyConfiguration {
             metadata,

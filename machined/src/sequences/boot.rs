@@ -1,4 +1,4 @@
-//! The boot of a generation: config, API, network, EPHEMERAL, services; then the verdict.
+//! The boot of a generation: config, API and network first, then EPHEMERAL, the clock and services; then the verdict.
 //!
 //! The API comes up as early as it can, and stays up whatever fails after it: a machine that cannot be asked what is
 //! wrong with it cannot be mended from afar.
@@ -9,28 +9,33 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use instar_api::events::EventPayload;
+use instar_api::machine::ConfigLoadErrorEvent;
 
+use super::find_config::find_config;
 use super::{Phase, Sequence, Task, emit_failure, run};
-use crate::config::{self, Sources};
+use crate::config;
 use crate::event_log::ActorId;
-use crate::init_link::Start;
+use crate::init_link::StartReason;
 use crate::intent;
 use crate::machine::{Configured, Machine};
 use crate::modules::{Class, Drivers};
 use crate::resources::{EphemeralFact, MachineStage};
 use crate::services::{Apid, Definition};
+use crate::status;
 use crate::upgrade::{FailedImages, Gate, Handover};
-use crate::{disk, status, time};
 
 /// Where images that failed are remembered.
 const FAILED_IMAGES: &str = "/var/lib/instar/failed-images.json";
 /// The verdict is told this long before init's deadline, so that the reason is told too.
 const BEFORE_DEADLINE: Duration = Duration::from_secs(5);
+/// apid that takes longer than this to start is broken.
+const APID: Duration = Duration::from_secs(60);
 
 /// What a generation begins with.
 pub struct Beginning {
     /// Why it was started.
-    pub start: Start,
+    pub start: StartReason,
     /// Time that init leaves it to become healthy.
     pub deadline: Duration,
     /// What the previous generation left.
@@ -41,19 +46,29 @@ pub struct Beginning {
 
 /// Boots the generation and tells init how it went.
 pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
-    // Nobody else can have it yet: the API is not up.
-    let turn = machine.take_turn();
     let Beginning { start, deadline, handover, listener } = beginning;
     let handover = handover.unwrap_or_default();
+    let nobody = ActorId::default();
+    // Nobody else can have the turn yet: the API is not up.
+    let mut turn = machine.take_turn();
     // First in the history, so that a client that waits for the upgrade sees its failure before anything else.
     tell_rollback(&machine, &start, &handover);
     machine.enter(MachineStage::Booting);
 
-    let outcome = run(sequence(&machine, &start, &handover, listener), &ActorId::default(), &machine.events).await;
-    let gate = Gate { services: handover.services_up.clone() };
+    let mut outcome = run(become_reachable(&machine, &start, &handover, listener), &nobody, &machine.events).await;
+    if outcome.is_ok() && machine.config().is_none() {
+        // A machine without a config has nothing else to prove.
+        commit(&machine, &start, &handover).await;
+        drop(turn);
+        status::maintenance(&machine).await;
+        turn = machine.take_turn();
+    }
+    if outcome.is_ok() {
+        outcome = run(become_useful(&machine, &start), &nobody, &machine.events).await;
+    }
     let verdict = match (&start, outcome) {
-        (Start::Next, Err(failed)) => Err(failed.chain()),
-        (Start::Next, Ok(())) => wait_at_gate(&machine, &gate, deadline).await,
+        (StartReason::Next, Err(failed)) => Err(failed.chain()),
+        (StartReason::Next, Ok(())) => wait_at_gate(&machine, &handover, deadline).await,
         // There is nothing to go back to: the API tells what is wrong.
         (_, Err(failed)) => {
             status::note_problem(&machine, "boot", &failed.chain());
@@ -63,68 +78,93 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
     };
     match verdict {
         Ok(()) => commit(&machine, &start, &handover).await,
-        Err(reason) => {
-            tracing::error!("this generation gives itself up: {reason}");
-            if let Err(error) = machine.init.give_up(&reason).await {
-                tracing::error!("init did not take it back, the deadline will: {error:#}");
-            }
-            std::future::pending::<()>().await;
-        }
+        Err(reason) => give_up(&machine, &reason).await,
     }
     drop(turn);
     status::follow(machine).await;
 }
 
-fn sequence(
+/// Config, API and network: what it takes to be asked.
+fn become_reachable(
     machine: &Arc<Machine>,
-    start: &Start,
+    start: &StartReason,
     handover: &Handover,
     listener: OwnedFd,
 ) -> Sequence {
-    let m = || machine.clone();
-    Sequence {
-        name: "boot",
-        phases: vec![
-            Phase::of("loadConfig", load_config(m(), handover.machine_config.clone())),
-            Phase::of("startApi", start_api(m(), listener)),
-            Phase::new(
-                "machine",
-                vec![
-                    Task::new("network", bring_up_network(m())),
-                    Task::new("ephemeral", mount_ephemeral(m(), handover.failed.clone())),
-                    Task::new("time", start_clock(m())),
-                ],
-            ),
-            Phase::of("startServices", start_services(m(), matches!(start, Start::Restart { .. }))),
-        ],
-    }
+    let phases = vec![
+        Phase::of("loadConfig", load_config(machine.clone(), handover.machine_config.clone(), start.clone())),
+        Phase::of("startApi", start_api(machine.clone(), listener)),
+        Phase::of("network", bring_up_network(machine.clone())),
+    ];
+    Sequence { name: "initialize", phases }
+}
+
+/// Everything that the config asks for.
+fn become_useful(machine: &Arc<Machine>, start: &StartReason) -> Sequence {
+    let restarted = matches!(start, StartReason::Restart { .. });
+    let phases = vec![
+        Phase::new(
+            "machine",
+            vec![
+                Task::new("ephemeral", mount_ephemeral(machine.clone(), restarted)),
+                Task::new("time", start_clock(machine.clone())),
+            ],
+        ),
+        Phase::of("startServices", start_services(machine.clone())),
+    ];
+    Sequence { name: "boot", phases }
 }
 
 /// Says why the previous upgrade is not there, to whoever asked for it, and remembers its image.
-fn tell_rollback(machine: &Machine, start: &Start, handover: &Handover) {
-    let Start::Rollback { cause, failed_version } = start else { return };
+fn tell_rollback(machine: &Machine, start: &StartReason, handover: &Handover) {
+    let StartReason::Rollback { cause, failed_version } = start else { return };
     tracing::error!("version {failed_version} was given up, {} runs again: {cause}", machine.running.version);
     let Some(upgrade) = &handover.upgrade else { return };
+    machine.failed_images().remember(upgrade.digest.clone(), cause.to_string());
     let reason = format!("version {failed_version} was rolled back: {cause}");
-    machine.failed_images().remember(upgrade.digest.clone(), cause.clone());
     emit_failure(&machine.events, &upgrade.actor, "upgrade", reason);
 }
 
-async fn load_config(machine: Arc<Machine>, handed_over: Option<String>) -> anyhow::Result<()> {
+async fn load_config(
+    machine: Arc<Machine>,
+    handed_over: Option<String>,
+    start: StartReason,
+) -> anyhow::Result<()> {
+    match read_config(&machine, handed_over).await {
+        Ok(Some(configured)) => {
+            machine.set_config(Arc::new(configured));
+            Ok(())
+        }
+        Ok(None) => {
+            tracing::warn!("no machine config: maintenance mode; bring one with apply-config --insecure");
+            Ok(())
+        }
+        // The version before understood it; that is what runs again then.
+        Err(error) if matches!(start, StartReason::Next) => Err(error),
+        Err(error) => {
+            let text = format!("{error:#}");
+            tracing::error!("maintenance mode: {text}");
+            status::note_problem(&machine, "config", &text);
+            let event = ConfigLoadErrorEvent { error: text };
+            machine.events.emit(&ActorId::default(), EventPayload::ConfigLoadError(event));
+            Ok(())
+        }
+    }
+}
+
+async fn read_config(machine: &Machine, handed_over: Option<String>) -> anyhow::Result<Option<Configured>> {
     let text = match handed_over {
-        Some(text) => Some(text),
-        None => Sources::of_this_machine()?.find(&machine).await?,
-    };
-    let Some(text) = text else {
-        tracing::warn!("no machine config: maintenance mode, bring one with apply-config --insecure");
-        return Ok(());
+        Some(text) => text,
+        None => match find_config(machine).await? {
+            Some(bytes) => String::from_utf8(bytes).context("the machine config is not UTF-8")?,
+            None => return Ok(None),
+        },
     };
     let parsed = config::parse(text.as_bytes()).context("the machine config is unusable")?;
     for warning in &parsed.warnings {
         tracing::warn!("machine config: {warning}");
     }
-    machine.set_config(Arc::new(Configured { text, config: parsed.config }));
-    Ok(())
+    Ok(Some(Configured { text, config: parsed.config }))
 }
 
 async fn start_api(machine: Arc<Machine>, listener: OwnedFd) -> anyhow::Result<()> {
@@ -138,12 +178,11 @@ async fn start_api(machine: Arc<Machine>, listener: OwnedFd) -> anyhow::Result<(
         required: true,
     })?;
     apid.start();
-    tokio::time::timeout(Duration::from_secs(60), apid.up()).await.context("apid does not come up")?;
-    Ok(())
+    tokio::time::timeout(APID, apid.up()).await.context("apid does not come up")
 }
 
 async fn bring_up_network(machine: Arc<Machine>) -> anyhow::Result<()> {
-    let drivers = Drivers::of_running_kernel().context("read the tables of the kernel's modules")?;
+    let drivers = Drivers::of_running_kernel()?;
     drivers.load_for(Class::Network).await.context("load the drivers of the network")?;
     if let Some(configured) = machine.config() {
         machine.network.set_wish(intent::network(&configured.config));
@@ -151,71 +190,68 @@ async fn bring_up_network(machine: Arc<Machine>) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn mount_ephemeral(machine: Arc<Machine>, handed_over: FailedImages) -> anyhow::Result<()> {
-    let drivers = Drivers::of_running_kernel().context("read the tables of the kernel's modules")?;
-    drivers.load_for(Class::Block).await.context("load the drivers of disks")?;
-    let configured = machine.config();
-    let wish = configured.as_ref().and_then(|configured| intent::disk(&configured.config));
-    let ephemeral = disk::mount_ephemeral(wish.as_ref()).await.context("mount EPHEMERAL")?;
-    tracing::info!("/var: {ephemeral}");
-    machine.store.put(
-        "EPHEMERAL",
-        EphemeralFact {
-            device: ephemeral.device().map(|device| device.display().to_string()),
-            description: ephemeral.to_string(),
-        },
-    );
-    machine.images.open().await.context("open the image store")?;
-    let mut failed = machine.failed_images();
-    failed.merge(FailedImages::load(Path::new(FAILED_IMAGES))?);
-    failed.merge(handed_over);
+async fn mount_ephemeral(machine: Arc<Machine>, restarted: bool) -> anyhow::Result<()> {
+    Drivers::of_running_kernel()?.load_for(Class::Block).await.context("load the drivers of disks")?;
+    // A machined that was started again finds /var where it left it.
+    if !restarted
+        && let Some(configured) = machine.config()
+    {
+        machine.ephemeral.mount(&intent::disk(&configured.config)?).await.context("mount EPHEMERAL")?;
+    }
+    let status = machine.ephemeral.status().borrow().clone();
+    machine.store.put("EPHEMERAL", EphemeralFact { device: status.device, description: status.description });
+    let on_disk = FailedImages::load(Path::new(FAILED_IMAGES))?;
+    machine.failed_images().merge(on_disk);
     Ok(())
 }
 
 async fn start_clock(machine: Arc<Machine>) -> anyhow::Result<()> {
-    let configured = machine.config();
-    let wish = intent::time(configured.as_ref().map(|configured| &configured.config));
-    let clock = time::start(wish);
-    status::follow_clock(&machine, clock);
+    if let Some(configured) = machine.config() {
+        machine.clock.set_wish(intent::time(&configured.config));
+    }
     Ok(())
 }
 
-async fn start_services(machine: Arc<Machine>, restarted: bool) -> anyhow::Result<()> {
+async fn start_services(machine: Arc<Machine>) -> anyhow::Result<()> {
     let Some(configured) = machine.config() else { return Ok(()) };
     if !configured.config.containers.is_empty() {
-        let drivers = Drivers::of_running_kernel().context("read the tables of the kernel's modules")?;
+        let drivers = Drivers::of_running_kernel()?;
         drivers.load_named("overlay").await.context("load the module overlay")?;
     }
     for container in &configured.config.containers {
-        let definition = intent::service(&machine, &configured.config, container, restarted)?;
+        let definition = intent::service(&machine, &configured.config, container)?;
         machine.services.add(definition)?.start();
     }
     Ok(())
 }
 
-async fn wait_at_gate(machine: &Arc<Machine>, gate: &Gate, deadline: Duration) -> Result<(), String> {
+async fn wait_at_gate(machine: &Arc<Machine>, handover: &Handover, deadline: Duration) -> Result<(), String> {
+    let gate = Gate { services: handover.services_up.clone() };
     let patience = deadline.saturating_sub(BEFORE_DEADLINE);
-    match tokio::time::timeout(patience, gate.pass(machine)).await {
-        Ok(()) => Ok(()),
-        Err(_) => Err(format!(
-            "not healthy after {} s: {}",
-            patience.as_secs(),
-            gate.missing(machine).join("; ")
-        )),
-    }
+    tokio::time::timeout(patience, gate.pass(machine)).await.map_err(|_| {
+        format!("not healthy after {} s: {}", patience.as_secs(), gate.missing(machine).join("; "))
+    })
 }
 
-async fn commit(machine: &Arc<Machine>, start: &Start, handover: &Handover) {
+async fn give_up(machine: &Machine, reason: &str) {
+    tracing::error!("this generation gives itself up: {reason}");
+    if let Err(error) = machine.init.give_up(reason).await {
+        tracing::error!("init did not take it back, its deadline will: {error:#}");
+    }
+    std::future::pending().await
+}
+
+async fn commit(machine: &Arc<Machine>, start: &StartReason, handover: &Handover) {
     if let Err(error) = machine.init.healthy(&machine.generation.boot_id).await {
         tracing::error!("init did not take the report of health: {error:#}");
         return;
     }
     match (start, &handover.upgrade) {
-        (Start::Next, Some(upgrade)) => {
+        (StartReason::Next, Some(upgrade)) => {
             machine.failed_images().forget(&upgrade.digest);
             tracing::info!("upgraded from {} to {}", upgrade.from, upgrade.to);
         }
-        (Start::Boot, _) => tracing::info!("booted {}", machine.running.version),
+        (StartReason::Boot, _) => tracing::info!("booted {}", machine.running.version),
         _ => {}
     }
     let failed = machine.failed_images().clone();

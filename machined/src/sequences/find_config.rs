@@ -52,7 +52,11 @@ async fn identity(machine: &Machine, cmdline: &str) -> anyhow::Result<Identity> 
         let status = machine.network.status();
         let status = status.borrow();
         identity.hostname = Some(status.hostname.clone()).filter(|name| !name.is_empty());
-        identity.mac = status.main_hardware_address();
+        // The link with the default route; without one, the first that is a device.
+        let main = status.routes.iter().find(|route| route.destination.prefix() == 0).map(|route| &route.link);
+        let mut links = status.links.iter().filter(|link| link.name != "lo");
+        let link = links.clone().find(|link| Some(&link.name) == main).or_else(|| links.next());
+        identity.mac = link.map(|link| link.mac.clone());
     }
     Ok(identity)
 }

@@ -4,11 +4,14 @@
 //! The event stream and the log lines fall out of it. A task that fails ends its sequence; what follows is the
 //! sequence's own business.
 
+mod apply_config;
 mod boot;
 mod ending;
+mod find_config;
 mod stop;
 mod upgrade;
 
+pub use apply_config::{ApplyError, apply_config};
 pub use boot::{Beginning, boot};
 pub use ending::{reboot, shutdown};
 pub use upgrade::upgrade;
@@ -126,9 +129,12 @@ async fn run_phase(
         events.emit(actor, EventPayload::Phase(event));
     };
     emit(phase_event::Action::Start);
-    let tasks = phase.tasks.into_iter().map(|task| async {
+    let tasks = phase.tasks.into_iter().map(|task| async move {
         let emit = |action: task_event::Action| {
-            let event = TaskEvent { task: task.name.to_owned(), action: action.into() };
+            let event = TaskEvent {
+                task: task.name.to_owned(),
+                action: action.into(),
+            };
             events.emit(actor, EventPayload::Task(event));
         };
         emit(task_event::Action::Start);

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::{Phase, Task};
-use crate::disk;
 use crate::machine::Machine;
 
 /// Stops what the config asked for, and leaves the API.
@@ -16,10 +15,11 @@ pub(super) fn stop_services(machine: &Arc<Machine>) -> Phase {
 }
 
 /// Unmounts EPHEMERAL. What still holds it is named; it goes with the generation's mount namespace all the same.
-pub(super) fn unmount() -> Phase {
-    Phase::of("unmountEphemeral", async {
-        if let Err(error) = disk::unmount_ephemeral().await {
-            tracing::warn!("/var is left to init's teardown: {error:#}");
+pub(super) fn unmount(machine: &Arc<Machine>) -> Phase {
+    let machine = machine.clone();
+    Phase::of("unmountEphemeral", async move {
+        if let Err(error) = machine.ephemeral.unmount().await {
+            tracing::warn!("/var is left to init's teardown: {:#}", anyhow::Error::from(error));
             rustix::fs::sync();
         }
         Ok(())

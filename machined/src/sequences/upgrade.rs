@@ -115,7 +115,7 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
             Ok(())
         }
     };
-    let mut phases = vec![stop::stop_services(machine), Phase::of("upgrade", install), stop::unmount()];
+    let mut phases = vec![stop::stop_services(machine), Phase::of("upgrade", install), stop::unmount(machine)];
     match path {
         Path::Soft => {
             let machine = machine.clone();
@@ -148,7 +148,7 @@ async fn next_generation(
     let deadline = configured.as_ref().map_or(DEADLINE, |configured| configured.config.upgrade_gate.timeout);
     let left = Handover {
         machine_config: configured.map(|configured| configured.text.clone()),
-        lease: machine.network.borrow().lease(),
+        leases: machine.network.leases(),
         upgrade: Some(pending),
         failed: machine.failed_images().clone(),
         services_up,

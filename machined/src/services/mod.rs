@@ -12,7 +12,7 @@ mod workload;
 
 pub use apid::Apid;
 pub use cgroup::Cgroup;
-pub use container::{ContainerWorkload, Exits};
+pub use container::{ContainerWorkload, output_name};
 pub use health::{HealthCheck, Probe};
 pub use log_ring::{LogRing, Reader as LogReader, Tail};
 pub use service::{Definition, Dependency, Service, timestamp, wire_health};

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::failed::FailedImages;
 use crate::event_log::ActorId;
+use crate::network::Lease;
 
 /// The name that init keeps it under.
 pub const NAME: &str = "handover";
@@ -41,8 +42,8 @@ pub struct PendingUpgrade {
 pub struct Handover {
     /// The machine config as it was given.
     pub machine_config: Option<String>,
-    /// The network's lease, as the network left it.
-    pub lease: Option<serde_json::Value>,
+    /// The network's leases: in force at once, confirmed in the background.
+    pub leases: Vec<Lease>,
     /// The upgrade under way.
     pub upgrade: Option<PendingUpgrade>,
     /// Images that failed on this machine.

@@ -10,12 +10,18 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SocketFlags, SocketType,
     recvmsg, socketpair,
 };
+use rustix::process::Signal;
 use serde::Deserialize;
-use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncReadExt as _, Interest};
 
 use super::check::Candidate;
+use crate::containers::{ContainerSpec, HostView, PulledImage, Runtime, Streams};
+use crate::machine::Machine;
+use crate::services::Exit;
 
+/// The installer's container and cgroup.
+const CONTAINER: &str = "installer";
 /// An installer that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// The installer's message is one small JSON object.
@@ -42,6 +48,45 @@ struct RootfsMessage {
     version: String,
 }
 
+/// Runs the installer of a pulled image in its container, and takes its delivery.
+pub async fn run(machine: &Machine, image: &PulledImage, candidate: &Candidate) -> anyhow::Result<Delivery> {
+    let (ours, theirs) = line()?;
+    let name = CONTAINER.parse()?;
+    let mut spec = ContainerSpec::new(name, machine.cgroup(CONTAINER)?.path().to_owned());
+    spec.args = vec!["install".to_owned(), "--upgrade".to_owned()];
+    spec.read_only = true;
+    let (output, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context("make the output's pipe")?;
+    let said = tokio::spawn(collect(output));
+    let streams = Streams { stdout: write.try_clone()?, stderr: write };
+    let runtime = Runtime::default();
+    let host = HostView::default();
+    let running = runtime.start(&spec, image, &machine.images, &host, streams, &[theirs]).await?;
+    let received = receive(ours, candidate).await;
+    if received.is_err() {
+        // One that hangs is ended; one that failed has ended.
+        running.kill(Signal::KILL).context("end the installer")?;
+    }
+    running.wait().await.context("wait for the installer")?;
+    let exit = tokio::time::timeout(Duration::from_secs(5), machine.init.exit_of(running.pid())).await;
+    runtime.delete(&spec.name, &machine.images).await?;
+    let said = said.await.unwrap_or_default();
+    let delivery = received.with_context(|| format!("the installer said: {}", said.trim()))?;
+    match exit {
+        Ok(Exit::Code(0)) => Ok(delivery),
+        Ok(exit) => bail!("the installer {exit}: {}", said.trim()),
+        Err(_) => bail!("nobody knows how the installer ended: {}", said.trim()),
+    }
+}
+
+/// What the installer prints, as much as an error can hold.
+async fn collect(output: OwnedFd) -> String {
+    let Ok(output) = tokio::net::unix::pipe::Receiver::from_owned_fd(output) else { return String::new() };
+    let mut said = Vec::new();
+    // What cannot be read is not shown.
+    let _ = output.take(LARGEST_MESSAGE as u64).read_to_end(&mut said).await;
+    String::from_utf8_lossy(&said).into_owned()
+}
+
 /// The two ends of the installer's line: ours, and the descriptor that becomes its number 3.
 pub fn line() -> anyhow::Result<(OwnedFd, OwnedFd)> {
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
@@ -50,7 +95,7 @@ pub fn line() -> anyhow::Result<(OwnedFd, OwnedFd)> {
 
 /// Takes the delivery and holds it against the image's labels. init verifies the bytes themselves.
 pub async fn receive(ours: OwnedFd, candidate: &Candidate) -> anyhow::Result<Delivery> {
-    let socket = AsyncFd::with_interest(ours, Interest::READABLE).context("watch the installer's socket")?;
+    let socket = AsyncFd::register_with_interest(ours, Interest::READABLE).context("watch the installer's socket")?;
     let received = socket.async_io(Interest::READABLE, |socket| receive_packet(socket));
     let (packet, memfd) = tokio::time::timeout(PATIENCE, received)
         .await

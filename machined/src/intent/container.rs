@@ -1,0 +1,177 @@
+//! A container of the config as a service.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use crate::config::{self, MachineConfig, NetworkCondition};
+use crate::containers::{
+    Capabilities, ContainerSpec, Mount, MountSource, ResourceLimits, RunAs, Runtime,
+};
+use crate::machine::Machine;
+use crate::resources::{ClockFact, NetworkFact};
+use crate::services::{ContainerWorkload, Definition, Dependency, HealthCheck, Probe, output_name};
+
+/// How often a path is looked for that a container waits for.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// The service that runs a container.
+pub fn service(
+    machine: &Arc<Machine>,
+    config: &MachineConfig,
+    container: &config::Container,
+) -> anyhow::Result<Definition> {
+    let id = container.name.to_string();
+    let image = container.image.to_string().parse().with_context(|| format!("the image of container {id}"))?;
+    let spec = spec(container, machine.cgroup(&id)?.path().to_owned())?;
+    let workload = ContainerWorkload {
+        spec,
+        image,
+        puller: Arc::new(super::puller(Some(config))?),
+        images: machine.images.clone(),
+        runtime: Runtime::default(),
+        init: machine.init.clone(),
+        kept_output: machine.take_kept(&output_name(&id)).into(),
+    };
+    Ok(Definition {
+        id,
+        workload: Arc::new(workload),
+        depends_on: dependencies(machine, container),
+        health: container.health.as_ref().map(health_check).transpose()?,
+        controllable: true,
+        required: container.health.as_ref().is_some_and(|health| health.required),
+    })
+}
+
+fn spec(container: &config::Container, cgroup: String) -> anyhow::Result<ContainerSpec> {
+    let name = container.name.as_str().parse()?;
+    let run_as = (container.uid.is_some() || container.gid.is_some())
+        .then_some(RunAs { uid: container.uid, gid: container.gid });
+    Ok(ContainerSpec {
+        entrypoint: container.entrypoint.clone().unwrap_or_default(),
+        args: container.args.clone().unwrap_or_default(),
+        working_dir: container.working_dir.as_ref().map(ToString::to_string),
+        run_as,
+        environment: container.environment.iter().map(|var| format!("{}={}", var.name, var.value)).collect(),
+        mounts: container.mounts.iter().map(mount).collect(),
+        capabilities: Capabilities { add: container.security.add.clone(), drop: container.security.drop.clone() },
+        limits: ResourceLimits {
+            cpu_millis: container.cpu_limit.map(|limit| limit.0),
+            memory_bytes: container.memory_limit.map(|limit| limit.0),
+        },
+        ..ContainerSpec::new(name, cgroup)
+    })
+}
+
+fn mount(mount: &config::Mount) -> Mount {
+    let source = match &mount.source {
+        config::MountSource::UserVolume(name) => MountSource::HostPath(user_volume(name)),
+        config::MountSource::Tmpfs { size } => MountSource::Tmpfs { size: size.map(|size| size.0) },
+        config::MountSource::HostPath(path) => MountSource::HostPath(path.as_str().into()),
+    };
+    Mount {
+        source,
+        destination: mount.destination.as_str().into(),
+        options: mount.options.iter().map(|option| option.word().to_owned()).collect(),
+    }
+}
+
+fn user_volume(name: &config::VolumeName) -> std::path::PathBuf {
+    Path::new("/var/mnt").join(name.as_str())
+}
+
+fn health_check(health: &config::ContainerHealth) -> anyhow::Result<HealthCheck> {
+    let probe = match &health.check {
+        config::HealthCheck::Http(url) => {
+            let uri: http::Uri = url.to_string().parse().context("the URL of the health check")?;
+            let authority = uri.authority().context("the URL of the health check has no host")?;
+            let port = authority.port_u16().unwrap_or(80);
+            let path = uri.path_and_query().map_or("/", |path| path.as_str());
+            Probe::Http { authority: format!("{}:{port}", authority.host()), path: path.to_owned() }
+        }
+        config::HealthCheck::Tcp(address) => Probe::Tcp(address.to_string()),
+        config::HealthCheck::Exec(command) => Probe::Exec(command.clone()),
+    };
+    Ok(HealthCheck {
+        probe,
+        interval: health.interval,
+        timeout: health.timeout,
+        failures: health.failure_threshold,
+    })
+}
+
+fn dependencies(machine: &Arc<Machine>, container: &config::Container) -> Vec<Dependency> {
+    let mut dependencies = Vec::new();
+    let wanted = &container.depends_on;
+    let volumes = container.mounts.iter().filter_map(|mount| match &mount.source {
+        config::MountSource::UserVolume(name) => Some(user_volume(name)),
+        _ => None,
+    });
+    let paths = wanted.paths.iter().map(|path| path.as_str().into()).chain(volumes);
+    for path in paths {
+        dependencies.push(path_exists(path));
+    }
+    for condition in &wanted.networks {
+        dependencies.push(network(machine, *condition));
+    }
+    if wanted.time {
+        let store = machine.store.clone();
+        dependencies.push(Dependency {
+            what: "the clock".to_owned(),
+            wait: Box::new(move || {
+                let store = store.clone();
+                Box::pin(async move {
+                    store.wait_for::<ClockFact>("node", |clock| clock.is_some_and(|clock| clock.synced || clock.sync_disabled)).await;
+                })
+            }),
+        });
+    }
+    for name in &wanted.containers {
+        let (services, name) = (machine.services.clone(), name.to_string());
+        dependencies.push(Dependency {
+            what: format!("container {name}"),
+            wait: Box::new(move || {
+                let service = services.get(&name);
+                Box::pin(async move {
+                    if let Some(service) = service {
+                        service.up().await;
+                    }
+                })
+            }),
+        });
+    }
+    dependencies
+}
+
+fn path_exists(path: std::path::PathBuf) -> Dependency {
+    Dependency {
+        what: format!("the path {}", path.display()),
+        wait: Box::new(move || {
+            let path = path.clone();
+            Box::pin(async move {
+                while !path.exists() {
+                    tokio::time::sleep(LOOK_AGAIN).await;
+                }
+            })
+        }),
+    }
+}
+
+fn network(machine: &Arc<Machine>, condition: NetworkCondition) -> Dependency {
+    let store = machine.store.clone();
+    let (what, holds): (_, fn(&NetworkFact) -> bool) = match condition {
+        NetworkCondition::Addresses => ("an address", |network| network.address_ready),
+        NetworkCondition::Connectivity => ("a default route", |network| network.connectivity_ready),
+        NetworkCondition::Hostname => ("the hostname", |network| network.hostname_ready),
+        NetworkCondition::EtcFiles => ("/etc/resolv.conf", |network| network.etc_files_ready),
+    };
+    Dependency {
+        what: what.to_owned(),
+        wait: Box::new(move || {
+            let store = store.clone();
+            Box::pin(async move { store.wait_for::<NetworkFact>("status", |network| network.is_some_and(holds)).await })
+        }),
+    }
+}
