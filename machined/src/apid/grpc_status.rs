@@ -6,7 +6,7 @@ use http::{HeaderValue, Response};
 
 /// The codes that apid uses (google.rpc.Code).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Code {
+pub(super) enum Code {
     /// The request makes no sense.
     InvalidArgument = 3,
     /// The caller may not do that.
@@ -16,7 +16,7 @@ pub enum Code {
 }
 
 /// A reply that only says how the call ended.
-pub fn reply<B: Default>(code: Code, message: &str) -> Response<B> {
+pub(super) fn reply<B: Default>(code: Code, message: &str) -> Response<B> {
     let mut response = Response::new(B::default());
     let headers = response.headers_mut();
     headers.insert(http::header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));

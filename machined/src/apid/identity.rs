@@ -69,7 +69,7 @@ pub async fn send(stream: &mut (impl AsyncWrite + Unpin), identity: &Identity) -
 }
 
 /// Receives the next identity; none at the end of the stream.
-pub async fn receive(stream: &mut (impl AsyncRead + Unpin)) -> anyhow::Result<Option<Identity>> {
+pub(super) async fn receive(stream: &mut (impl AsyncRead + Unpin)) -> anyhow::Result<Option<Identity>> {
     let length = match stream.read_u32().await {
         Ok(length) if length <= LARGEST => length,
         Ok(length) => bail!("an identity of {length} bytes is too large"),
@@ -83,15 +83,15 @@ pub async fn receive(stream: &mut (impl AsyncRead + Unpin)) -> anyhow::Result<Op
 
 /// Who calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Caller {
+pub(super) struct Caller {
     /// What the client certificate grants.
-    pub roles: Vec<Role>,
+    pub(super) roles: Vec<Role>,
     /// Where the connection comes from.
-    pub peer: SocketAddr,
+    pub(super) peer: SocketAddr,
 }
 
 /// An identity, ready for connections.
-pub struct Credentials {
+pub(super) struct Credentials {
     mode: Mode,
     names: Vec<String>,
     config: Arc<ServerConfig>,
@@ -99,7 +99,7 @@ pub struct Credentials {
 
 impl Credentials {
     /// Checks an identity and makes it ready.
-    pub fn new(identity: &Identity) -> anyhow::Result<Self> {
+    pub(super) fn new(identity: &Identity) -> anyhow::Result<Self> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?;
@@ -127,12 +127,12 @@ impl Credentials {
     }
 
     /// What accepts connections with this identity.
-    pub fn acceptor(&self) -> TlsAcceptor {
+    pub(super) fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(self.config.clone())
     }
 
     /// Who is at the other end of an accepted connection.
-    pub fn caller(&self, connection: &ServerConnection, peer: SocketAddr) -> anyhow::Result<Caller> {
+    pub(super) fn caller(&self, connection: &ServerConnection, peer: SocketAddr) -> anyhow::Result<Caller> {
         let roles = match self.mode {
             Mode::Maintenance => vec![Role::Reader],
             Mode::Normal => tls::roles_of(connection)?,
@@ -141,12 +141,12 @@ impl Credentials {
     }
 
     /// How callers are told apart.
-    pub fn mode(&self) -> Mode {
+    pub(super) fn mode(&self) -> Mode {
         self.mode
     }
 
     /// Whether a name that a caller gave means this node.
-    pub fn is_this_node(&self, name: &str) -> bool {
+    pub(super) fn is_this_node(&self, name: &str) -> bool {
         self.names.iter().any(|own| own.eq_ignore_ascii_case(name))
     }
 }

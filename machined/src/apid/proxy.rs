@@ -17,27 +17,27 @@ use super::identity::{Caller, Credentials, Mode};
 use super::permissions;
 
 /// Roles of the caller; only apid may set it.
-pub const ROLES: HeaderName = HeaderName::from_static("instar-roles");
+const ROLES: HeaderName = HeaderName::from_static("instar-roles");
 /// Address of the caller; only apid may set it.
-pub const PEER: HeaderName = HeaderName::from_static("instar-peer");
+const PEER: HeaderName = HeaderName::from_static("instar-peer");
 
 type Body = Either<Incoming, Empty<Bytes>>;
 
 /// The way to machined; clones share one connection.
 #[derive(Clone)]
-pub struct Proxy {
+pub(super) struct Proxy {
     socket: &'static str,
     connection: Arc<Mutex<Option<SendRequest<Incoming>>>>,
 }
 
 impl Proxy {
     /// Connects when the first call comes.
-    pub fn new(socket: &'static str) -> Self {
+    pub(super) fn new(socket: &'static str) -> Self {
         Proxy { socket, connection: Arc::default() }
     }
 
     /// Answers a call: by machined if the caller may make it, with a status otherwise.
-    pub async fn forward(
+    pub(super) async fn forward(
         &self,
         request: Request<Incoming>,
         caller: &Caller,

@@ -12,7 +12,7 @@ use super::{ROOT, USER};
 /// Enters the sandbox: own root directory, own user, no capabilities, few system calls, and no way back.
 ///
 /// Must run before the process has a second thread: user and capabilities belong to the thread.
-pub fn enter() -> anyhow::Result<()> {
+pub(super) fn enter() -> anyhow::Result<()> {
     rustix::process::chroot(ROOT).with_context(|| format!("chroot to {ROOT}"))?;
     rustix::process::chdir("/").context("chdir to the new root")?;
     caps::clear(None, caps::CapSet::Bounding).context("empty the bounding set")?;

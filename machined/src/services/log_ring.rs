@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 /// How many bytes of output are kept per service.
-pub const CAPACITY: usize = 128 * 1024;
+const CAPACITY: usize = 128 * 1024;
 /// The longest line that is kept whole; longer ones are cut into pieces of this size.
 const LONGEST_LINE: usize = 4096;
 

@@ -11,13 +11,13 @@ const GOOD_RUN: Duration = Duration::from_secs(60);
 
 /// Doubling pauses between the starts of one service.
 #[derive(Debug, Default)]
-pub struct BackOff {
+pub(super) struct BackOff {
     failures: u32,
 }
 
 impl BackOff {
     /// The pause after a run of the given length.
-    pub fn after(&mut self, run: Duration) -> Duration {
+    pub(super) fn after(&mut self, run: Duration) -> Duration {
         if run >= GOOD_RUN {
             self.failures = 0;
         }
