@@ -1,0 +1,385 @@
+//! What registries say about images: index, manifest and config, read into what we use of them.
+//!
+//! Both the OCI and the older Docker media types are understood; they differ in name only.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::digest::Digest;
+
+/// What this machine runs.
+pub const PLATFORM: Platform<'static> = Platform { os: "linux", architecture: "amd64" };
+/// More layers than any builder makes (overlay mounts end at 128 or so).
+const MOST_LAYERS: usize = 256;
+
+/// What asking for a manifest accepts.
+pub(super) const MANIFEST_MEDIA_TYPES: &str = "application/vnd.oci.image.index.v1+json, \
+    application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.list.v2+json, \
+    application/vnd.docker.distribution.manifest.v2+json";
+
+/// Operating system and processor of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Platform<'a> {
+    /// As in `linux`.
+    pub os: &'a str,
+    /// As in `amd64`.
+    pub architecture: &'a str,
+}
+
+impl fmt::Display for Platform<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.os, self.architecture)
+    }
+}
+
+/// How a layer is packed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Compression {
+    /// A plain tar archive.
+    None,
+    /// tar+gzip.
+    Gzip,
+    /// tar+zstd.
+    Zstd,
+}
+
+/// One layer: a blob and what it unpacks to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layer {
+    /// Of the blob, as it is stored.
+    pub digest: Digest,
+    /// Bytes of the blob.
+    pub size: u64,
+    /// Of the unpacked archive.
+    pub diff_id: Digest,
+    /// How it is packed.
+    pub compression: Compression,
+}
+
+/// What an image says about how to run it, and its labels.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub struct ImageConfig {
+    /// As in `amd64`.
+    pub architecture: String,
+    /// As in `linux`.
+    pub os: String,
+    /// When it was built (RFC 3339), if it says so.
+    pub created: Option<String>,
+    /// The program and its first arguments.
+    pub entrypoint: Vec<String>,
+    /// The other arguments, or the program where there is no entry point.
+    pub command: Vec<String>,
+    /// `KEY=VALUE`.
+    pub environment: Vec<String>,
+    /// `USER[:GROUP]`, names or numbers; empty for root.
+    pub user: String,
+    /// Where it starts; empty for the root directory.
+    pub working_dir: String,
+    /// Labels by name.
+    pub labels: BTreeMap<String, String>,
+    /// The signal that ends it well, as in `SIGTERM`.
+    pub stop_signal: Option<String>,
+}
+
+/// Why a document of a registry is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    /// Not JSON, or not of that shape.
+    #[error("the {what} cannot be read")]
+    Json {
+        /// `manifest` or `config`.
+        what: &'static str,
+        /// Where.
+        source: serde_json::Error,
+    },
+    /// A document with the fields of both could be read as either.
+    #[error("the manifest is both an index and an image; it is refused as ambiguous")]
+    Ambiguous,
+    /// Schema 1 and everything else.
+    #[error("the manifest is of type {0:?}, which is no image")]
+    MediaType(String),
+    /// Helm charts, WASM modules, foreign layers.
+    #[error("a layer is of type {0:?}, which cannot be unpacked; tar, tar+gzip and tar+zstd can")]
+    LayerType(String),
+    /// An index without us, or a single image of another kind.
+    #[error("the image is for {found}, this machine is {wanted}", wanted = PLATFORM)]
+    Platform {
+        /// What there is instead.
+        found: String,
+    },
+    /// The two lists of layers.
+    #[error("the manifest has {layers} layers, the config {diff_ids}")]
+    LayerCount {
+        /// Of the manifest.
+        layers: usize,
+        /// Of the config.
+        diff_ids: usize,
+    },
+    /// Bomb.
+    #[error("the image has {0} layers; at most {MOST_LAYERS} are taken")]
+    TooManyLayers(usize),
+}
+
+/// A pointer to a blob or manifest.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Descriptor {
+    #[serde(default)]
+    pub(super) media_type: String,
+    pub(super) digest: Digest,
+    pub(super) size: u64,
+    #[serde(default)]
+    platform: Option<RawPlatform>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct RawPlatform {
+    os: String,
+    architecture: String,
+    #[serde(default)]
+    variant: Option<String>,
+}
+
+/// What a manifest request answered.
+#[derive(Debug)]
+pub(super) enum Manifest {
+    /// Several images, one per platform.
+    Index(Vec<Descriptor>),
+    /// One image.
+    Image { config: Descriptor, layers: Vec<Descriptor> },
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawManifest {
+    #[serde(default)]
+    schema_version: u32,
+    #[serde(default)]
+    media_type: Option<String>,
+    manifests: Option<Vec<Descriptor>>,
+    config: Option<Descriptor>,
+    layers: Option<Vec<Descriptor>>,
+}
+
+impl Manifest {
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, ManifestError> {
+        let raw: RawManifest =
+            serde_json::from_slice(bytes).map_err(|source| ManifestError::Json { what: "manifest", source })?;
+        let media_type = raw.media_type.unwrap_or_default();
+        if raw.schema_version != 2 {
+            return Err(ManifestError::MediaType(format!("schema version {}", raw.schema_version)));
+        }
+        let unknown = |media_type: String| Err(ManifestError::MediaType(media_type.chars().take(100).collect()));
+        match (raw.manifests, raw.config, raw.layers) {
+            (Some(manifests), None, None) => match media_type.as_str() {
+                "" | "application/vnd.oci.image.index.v1+json"
+                | "application/vnd.docker.distribution.manifest.list.v2+json" => Ok(Manifest::Index(manifests)),
+                _ => unknown(media_type),
+            },
+            (None, Some(config), Some(layers)) => match media_type.as_str() {
+                "" | "application/vnd.oci.image.manifest.v1+json"
+                | "application/vnd.docker.distribution.manifest.v2+json" => Ok(Manifest::Image { config, layers }),
+                _ => unknown(media_type),
+            },
+            (Some(_), _, _) => Err(ManifestError::Ambiguous),
+            _ => unknown(media_type),
+        }
+    }
+}
+
+/// The image of an index that runs here.
+pub(super) fn select(manifests: Vec<Descriptor>) -> Result<Descriptor, ManifestError> {
+    let runs_here = |entry: &Descriptor| {
+        // amd64/v2 and up may need instructions that this processor lacks.
+        entry.platform.as_ref().is_some_and(|platform| {
+            platform.os == PLATFORM.os
+                && platform.architecture == PLATFORM.architecture
+                && platform.variant.as_deref().is_none_or(|variant| matches!(variant, "" | "v1"))
+        })
+    };
+    if let Some(entry) = manifests.iter().find(|entry| runs_here(entry)) {
+        return Ok(entry.clone());
+    }
+    // An index of one, without a platform: its config will tell.
+    if let [only @ Descriptor { platform: None, .. }] = manifests.as_slice() {
+        return Ok(only.clone());
+    }
+    let platforms = manifests.iter().filter_map(|entry| entry.platform.as_ref());
+    let mut found: Vec<String> = platforms
+        .filter(|platform| platform.os != "unknown")
+        .map(|platform| match &platform.variant {
+            Some(variant) => format!("{}/{}/{variant}", platform.os, platform.architecture),
+            None => format!("{}/{}", platform.os, platform.architecture),
+        })
+        .collect();
+    found.dedup();
+    found.truncate(20);
+    let found = if found.is_empty() { "no platform".to_owned() } else { found.join(", ") };
+    Err(ManifestError::Platform { found })
+}
+
+#[derive(Deserialize)]
+struct RawConfig {
+    #[serde(default)]
+    architecture: String,
+    #[serde(default)]
+    os: String,
+    created: Option<String>,
+    config: Option<RawRunConfig>,
+    rootfs: RawRootfs,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "PascalCase")]
+struct RawRunConfig {
+    user: Option<String>,
+    env: Option<Vec<String>>,
+    entrypoint: Option<Vec<String>>,
+    cmd: Option<Vec<String>>,
+    working_dir: Option<String>,
+    labels: Option<BTreeMap<String, String>>,
+    stop_signal: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct RawRootfs {
+    diff_ids: Vec<Digest>,
+}
+
+/// Reads a config and pairs the manifest's layers with what they unpack to.
+pub(super) fn image(config: &[u8], layers: &[Descriptor]) -> Result<(ImageConfig, Vec<Layer>), ManifestError> {
+    let raw: RawConfig =
+        serde_json::from_slice(config).map_err(|source| ManifestError::Json { what: "config", source })?;
+    let platform = Platform { os: &raw.os, architecture: &raw.architecture };
+    if platform != PLATFORM {
+        return Err(ManifestError::Platform { found: platform.to_string().chars().take(100).collect() });
+    }
+    let diff_ids = raw.rootfs.diff_ids;
+    if layers.len() != diff_ids.len() {
+        return Err(ManifestError::LayerCount { layers: layers.len(), diff_ids: diff_ids.len() });
+    }
+    if layers.len() > MOST_LAYERS {
+        return Err(ManifestError::TooManyLayers(layers.len()));
+    }
+    let layers = layers.iter().zip(diff_ids).map(|(descriptor, diff_id)| {
+        let compression = compression(&descriptor.media_type)?;
+        Ok(Layer { digest: descriptor.digest, size: descriptor.size, diff_id, compression })
+    });
+    let layers = layers.collect::<Result<_, ManifestError>>()?;
+    let run = raw.config.unwrap_or_default();
+    let config = ImageConfig {
+        architecture: raw.architecture,
+        os: raw.os,
+        created: raw.created,
+        entrypoint: run.entrypoint.unwrap_or_default(),
+        command: run.cmd.unwrap_or_default(),
+        environment: run.env.unwrap_or_default(),
+        user: run.user.unwrap_or_default(),
+        working_dir: run.working_dir.unwrap_or_default(),
+        labels: run.labels.unwrap_or_default(),
+        stop_signal: run.stop_signal,
+    };
+    Ok((config, layers))
+}
+
+fn compression(media_type: &str) -> Result<Compression, ManifestError> {
+    match media_type {
+        "application/vnd.oci.image.layer.v1.tar"
+        | "application/vnd.oci.image.layer.nondistributable.v1.tar"
+        | "application/vnd.docker.image.rootfs.diff.tar" => Ok(Compression::None),
+        "application/vnd.oci.image.layer.v1.tar+gzip"
+        | "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip"
+        | "application/vnd.docker.image.rootfs.diff.tar.gzip" => Ok(Compression::Gzip),
+        "application/vnd.oci.image.layer.v1.tar+zstd"
+        | "application/vnd.oci.image.layer.nondistributable.v1.tar+zstd"
+        | "application/vnd.docker.image.rootfs.diff.tar.zstd" => Ok(Compression::Zstd),
+        other => Err(ManifestError::LayerType(other.chars().take(100).collect())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use serde_json::json;
+
+    fn descriptor(platform: serde_json::Value) -> serde_json::Value {
+        json!({"mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": Digest::of(platform.to_string().as_bytes()),
+               "size": 10, "platform": platform})
+    }
+
+    fn index(platforms: &[serde_json::Value]) -> Result<Descriptor, ManifestError> {
+        let manifests: Vec<_> = platforms.iter().cloned().map(descriptor).collect();
+        let document = json!({"schemaVersion": 2, "manifests": manifests});
+        match Manifest::parse(document.to_string().as_bytes())? {
+            Manifest::Index(manifests) => select(manifests),
+            Manifest::Image { .. } => panic!("not an index"),
+        }
+    }
+
+    #[test]
+    fn an_index_gives_the_image_for_this_machine() {
+        let ours = json!({"os": "linux", "architecture": "amd64"});
+        let newer = json!({"os": "linux", "architecture": "amd64", "variant": "v3"});
+        let arm = json!({"os": "linux", "architecture": "arm64", "variant": "v8"});
+        let attestation = json!({"os": "unknown", "architecture": "unknown"});
+        let expected = Digest::of(ours.to_string().as_bytes());
+        let chosen = index(&[arm.clone(), newer.clone(), attestation.clone(), ours]).unwrap();
+        assert_eq!(chosen.digest, expected);
+
+        let error = index(&[arm, newer, attestation]).unwrap_err();
+        let said = error.to_string();
+        assert_eq!(said, "the image is for linux/arm64/v8, linux/amd64/v3, this machine is linux/amd64");
+        assert!(index(&[serde_json::Value::Null]).is_ok());
+        assert!(index(&[serde_json::Value::Null, serde_json::Value::Null]).is_err());
+        assert!(index(&[]).is_err());
+    }
+
+    #[test]
+    fn documents_that_are_two_things_or_none_are_refused() {
+        let config = json!({"digest": Digest::of(b""), "size": 1});
+        let parse = |document: serde_json::Value| Manifest::parse(document.to_string().as_bytes());
+        let both = json!({"schemaVersion": 2, "manifests": [], "config": config, "layers": []});
+        assert!(matches!(parse(both), Err(ManifestError::Ambiguous)));
+        let mislabelled =
+            json!({"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "manifests": []});
+        assert!(matches!(parse(mislabelled), Err(ManifestError::MediaType(_))));
+        assert!(matches!(parse(json!({"schemaVersion": 1, "fsLayers": []})), Err(ManifestError::MediaType(_))));
+        assert!(matches!(parse(json!({"schemaVersion": 2})), Err(ManifestError::MediaType(_))));
+        assert!(matches!(Manifest::parse(b"<html>"), Err(ManifestError::Json { .. })));
+        let evil = json!({"schemaVersion": 2, "config": {"digest": "sha256:../../etc", "size": 1}, "layers": []});
+        assert!(matches!(parse(evil), Err(ManifestError::Json { .. })));
+    }
+
+    fn layer(media_type: &str) -> Descriptor {
+        let json = json!({"mediaType": media_type, "digest": Digest::of(b"l"), "size": 3});
+        serde_json::from_value(json).unwrap()
+    }
+
+    #[test]
+    fn a_config_is_paired_with_its_layers() {
+        let config = json!({
+            "os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": [Digest::of(b"d")]},
+            "config": {"Env": ["A=b"], "Entrypoint": ["/app"], "Cmd": null, "Labels": {"k": "v"}, "User": "10:20"},
+        });
+        let gzip = layer("application/vnd.oci.image.layer.v1.tar+gzip");
+        let (config_read, layers) = image(config.to_string().as_bytes(), std::slice::from_ref(&gzip)).unwrap();
+        assert_eq!(config_read.entrypoint, ["/app"]);
+        assert!(config_read.command.is_empty());
+        assert_eq!(config_read.labels["k"], "v");
+        assert_eq!(layers[0].compression, Compression::Gzip);
+        assert_eq!(layers[0].diff_id, Digest::of(b"d"));
+
+        let error = image(config.to_string().as_bytes(), &[gzip.clone(), gzip.clone()]).unwrap_err();
+        assert!(matches!(error, ManifestError::LayerCount { layers: 2, diff_ids: 1 }));
+        let chart = layer("application/vnd.cncf.helm.chart.content.v1.tar+gzip");
+        assert!(matches!(image(config.to_string().as_bytes(), &[chart]), Err(ManifestError::LayerType(_))));
+        let arm = config.to_string().replace("amd64", "arm64");
+        let error = image(arm.as_bytes(), &[gzip]).unwrap_err();
+        assert_eq!(error.to_string(), "the image is for linux/arm64, this machine is linux/amd64");
+    }
+}

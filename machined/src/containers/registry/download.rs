@@ -1,0 +1,143 @@
+//! One blob on its way from a registry to a thread that unpacks it, resumed where a connection breaks.
+
+use std::io::{self, Read};
+
+use bytes::Bytes;
+use http::StatusCode;
+use tokio::sync::mpsc;
+
+use super::{RegistryClient, RegistryError, RequestError, Tried};
+use crate::containers::manifest::Layer;
+use crate::containers::reference::ImageReference;
+use crate::containers::registries::Endpoint;
+
+/// Pieces between network and unpacking. With hyper's buffer, some 256 KiB.
+const PIECES: usize = 4;
+/// A download that goes on breaking off is given up even if each attempt gets a little further.
+const MOST_BREAKS: u32 = 50;
+
+/// The unpacking end. A plain `Read` that blocks; it ends early (and the layer is then refused as truncated) when the
+/// other end is given up.
+pub(in crate::containers) struct Download {
+    pieces: mpsc::Receiver<io::Result<Bytes>>,
+    current: Bytes,
+}
+
+impl Read for Download {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.current.is_empty() {
+            match self.pieces.blocking_recv() {
+                Some(piece) => self.current = piece?,
+                None => return Ok(0),
+            }
+        }
+        let count = self.current.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&self.current.split_to(count));
+        Ok(count)
+    }
+}
+
+/// The network end.
+pub(in crate::containers) struct Upstream(mpsc::Sender<io::Result<Bytes>>);
+
+impl Download {
+    pub(in crate::containers) fn channel() -> (Upstream, Download) {
+        let (sender, pieces) = mpsc::channel(PIECES);
+        (Upstream(sender), Download { pieces, current: Bytes::new() })
+    }
+}
+
+/// How an attempt at one endpoint ended.
+enum Ended {
+    /// The registry has sent everything that it has.
+    Complete,
+    /// Nobody wants the rest.
+    Unwanted,
+}
+
+impl RegistryClient {
+    /// Sends a layer's blob through the channel, from whichever endpoint has it.
+    /// Failures go through the channel as well: the unpacking end is where they count.
+    pub(in crate::containers) async fn download(
+        &self,
+        reference: &ImageReference,
+        layer: &Layer,
+        upstream: Upstream,
+        arrived: &(dyn Fn(u64) + Send + Sync),
+    ) {
+        let mut tried = Vec::new();
+        let mut offset = 0;
+        for endpoint in self.registries.endpoints(reference.registry()) {
+            match self.download_from(&endpoint, reference, layer, &upstream, &mut offset, arrived).await {
+                Ok(Ended::Complete | Ended::Unwanted) => return,
+                Err(error) => tried.push((endpoint.to_string(), error)),
+            }
+        }
+        let error = RegistryError { reference: reference.at(layer.digest), tried: Tried(tried) };
+        // Nobody there to hear it means that unpacking failed first.
+        let _ = upstream.0.send(Err(io::Error::other(error))).await;
+    }
+
+    async fn download_from(
+        &self,
+        endpoint: &Endpoint,
+        reference: &ImageReference,
+        layer: &Layer,
+        upstream: &Upstream,
+        offset: &mut u64,
+        arrived: &(dyn Fn(u64) + Send + Sync),
+    ) -> Result<Ended, RequestError> {
+        let path = format!("{}/blobs/{}", reference.repository(), layer.digest);
+        let mut failed_in_a_row = 0;
+        let mut breaks = 0;
+        loop {
+            let before = *offset;
+            let error = match self.attempt(endpoint, reference, &path, upstream, offset, arrived).await {
+                Ok(ended) => return Ok(ended),
+                Err(error) => error,
+            };
+            breaks += 1;
+            failed_in_a_row = if *offset > before { 1 } else { failed_in_a_row + 1 };
+            match self.retries.delay(failed_in_a_row) {
+                Some(delay) if error.is_transient() && breaks < MOST_BREAKS => tokio::time::sleep(delay).await,
+                _ => {
+                    return Err(match error {
+                        RequestError::Transport(source) if *offset > 0 => {
+                            RequestError::Interrupted { at: *offset, source }
+                        }
+                        other => other,
+                    });
+                }
+            }
+        }
+    }
+
+    async fn attempt(
+        &self,
+        endpoint: &Endpoint,
+        reference: &ImageReference,
+        path: &str,
+        upstream: &Upstream,
+        offset: &mut u64,
+        arrived: &(dyn Fn(u64) + Send + Sync),
+    ) -> Result<Ended, RequestError> {
+        let mut answer = self.get(endpoint, reference, path, "*/*", *offset).await?;
+        // A registry that knows no ranges starts again; what is there already is skipped.
+        let mut skip = if answer.status == StatusCode::PARTIAL_CONTENT { 0 } else { *offset };
+        while let Some(mut piece) = answer.piece().await? {
+            let known = usize::try_from(skip).unwrap_or(usize::MAX).min(piece.len());
+            skip -= known as u64;
+            let piece = piece.split_off(known);
+            if piece.is_empty() {
+                continue;
+            }
+            let length = piece.len() as u64;
+            if upstream.0.send(Ok(piece)).await.is_err() {
+                return Ok(Ended::Unwanted);
+            }
+            *offset += length;
+            arrived(length);
+        }
+        Ok(Ended::Complete)
+    }
+}

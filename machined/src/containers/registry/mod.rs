@@ -1,0 +1,450 @@
+//! Asking registries: which image a name means, and the bytes of its layers.
+//!
+//! Written on hyper and rustls rather than on a registry crate: client certificates, mirrors with a path of their
+//! own, bounded documents and resumed downloads are all needed here, and it is 2 MB less in the root filesystem.
+
+mod challenge;
+mod download;
+mod tls;
+mod transport;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, RANGE, WWW_AUTHENTICATE};
+use http::{StatusCode, Uri};
+use serde::Deserialize;
+
+use super::digest::Digest;
+use super::manifest::{self, ImageConfig, Layer, MANIFEST_MEDIA_TYPES, Manifest, ManifestError};
+use super::reference::ImageReference;
+use super::registries::{Endpoint, Registries, RegistryAuth};
+use challenge::Challenge;
+pub(super) use download::Download;
+pub use tls::TlsError;
+use transport::{Answer, Transport};
+pub use transport::TransportError;
+
+/// Registries take no manifest above 4 MiB; real ones have a few KiB.
+const LARGEST_DOCUMENT: u64 = 1 << 20;
+/// Tokens and error messages.
+const LARGEST_ANSWER: usize = 256 * 1024;
+
+/// How often and after how long a request is sent again when trying again may help.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retries {
+    /// All attempts, the first one counted.
+    pub attempts: u32,
+    /// Before the second attempt; doubles with each further one.
+    pub first_delay: Duration,
+}
+
+impl Default for Retries {
+    fn default() -> Self {
+        Retries { attempts: 4, first_delay: Duration::from_millis(500) }
+    }
+}
+
+impl Retries {
+    /// How long to wait after that many failed attempts; `None` to give up.
+    fn delay(&self, failed: u32) -> Option<Duration> {
+        (failed < self.attempts).then(|| self.first_delay * 2_u32.saturating_pow(failed.saturating_sub(1).min(8)))
+    }
+}
+
+/// What a name means: everything about an image but the content of its layers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResolvedImage {
+    /// The name.
+    pub reference: ImageReference,
+    /// Of the image's manifest for this platform.
+    pub digest: Digest,
+    /// Of what the name points to: the index where there is one. It is what people pin and sign.
+    pub named_digest: Digest,
+    /// How to run it, and its labels.
+    pub config: ImageConfig,
+    /// Lowest first.
+    pub layers: Vec<Layer>,
+}
+
+impl ResolvedImage {
+    /// Bytes of all layers as they come over the network.
+    pub fn download_bytes(&self) -> u64 {
+        self.layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.size))
+    }
+}
+
+/// Why one endpoint did not give what was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// No answer.
+    #[error("there was no answer")]
+    Transport(#[from] TransportError),
+    /// 404.
+    #[error("it does not have it{said}")]
+    NotFound {
+        /// The registry's words.
+        said: Said,
+    },
+    /// 401 and 403.
+    #[error("it refuses access{said}; check the credentials in RegistryAuthConfig")]
+    Denied {
+        /// The registry's words.
+        said: Said,
+    },
+    /// The realm that hands out tokens.
+    #[error("it wants a token from {realm:?}, which is not asked: a token service must use https")]
+    Realm {
+        /// Its URL.
+        realm: String,
+    },
+    /// Not a token.
+    #[error("its token service gave no token")]
+    Token,
+    /// Any other status.
+    #[error("it answered {status}{said}")]
+    Status {
+        /// The status.
+        status: StatusCode,
+        /// The registry's words.
+        said: Said,
+    },
+    /// What came is not what was asked for.
+    #[error("it sent {what} with the digest {actual}, not {expected}")]
+    Digest {
+        /// `a manifest`, `a config`.
+        what: &'static str,
+        /// Asked for.
+        expected: Digest,
+        /// Came.
+        actual: Digest,
+    },
+    /// Readable, but of no use.
+    #[error("the image cannot be used")]
+    Manifest(#[from] ManifestError),
+    /// Bomb.
+    #[error("its {what} has {size} bytes; at most {LARGEST_DOCUMENT} are taken")]
+    TooLarge {
+        /// `manifest` or `config`.
+        what: &'static str,
+        /// Bytes.
+        size: u64,
+    },
+    /// An index in an index.
+    #[error("the index points to another index")]
+    Nested,
+    /// The end of a download's patience.
+    #[error("the download broke off too often, last at {at} bytes")]
+    Interrupted {
+        /// Where.
+        at: u64,
+        /// The last reason.
+        source: TransportError,
+    },
+}
+
+/// What a registry says about a failure, ready to follow a sentence.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Said(Option<String>);
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Some(words) => write!(f, " ({words})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl RequestError {
+    fn is_transient(&self) -> bool {
+        match self {
+            RequestError::Transport(error) => error.is_transient(),
+            RequestError::Status { status, .. } => matches!(status.as_u16(), 408 | 429 | 500 | 502 | 503 | 504),
+            _ => false,
+        }
+    }
+}
+
+/// Why an image could not be resolved or read: what each endpoint said.
+#[derive(Debug, thiserror::Error)]
+#[error("no registry gives {reference}")]
+pub struct RegistryError {
+    /// The image.
+    pub reference: ImageReference,
+    /// Endpoint by endpoint.
+    #[source]
+    pub tried: Tried,
+}
+
+/// Endpoints and their failures, in the order of asking.
+#[derive(Debug)]
+pub struct Tried(pub Vec<(String, RequestError)>);
+
+impl std::error::Error for Tried {}
+
+impl fmt::Display for Tried {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("its mirrors are empty and skipFallback is set: there is nobody to ask");
+        }
+        for (index, (endpoint, error)) in self.0.iter().enumerate() {
+            write!(f, "{}{endpoint}: {error}", if index == 0 { "" } else { "; " })?;
+            let mut source = std::error::Error::source(error);
+            while let Some(cause) = source {
+                write!(f, ": {cause}")?;
+                source = cause.source();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A client for all registries. It keeps tokens and TLS settings: make one for a pull and drop it after.
+pub struct RegistryClient {
+    registries: Arc<Registries>,
+    transport: Transport,
+    retries: Retries,
+    /// Header values by endpoint and repository.
+    authorizations: Mutex<HashMap<String, HeaderValue>>,
+}
+
+impl RegistryClient {
+    /// With these settings.
+    pub fn new(registries: Arc<Registries>, retries: Retries) -> Self {
+        let transport = Transport::new(Arc::clone(&registries));
+        RegistryClient { registries, transport, retries, authorizations: Mutex::default() }
+    }
+
+    /// Finds out what a name means. Nothing but manifest and config is transferred.
+    pub async fn resolve(&self, reference: &ImageReference) -> Result<ResolvedImage, RegistryError> {
+        let mut tried = Vec::new();
+        for endpoint in self.registries.endpoints(reference.registry()) {
+            match self.resolve_at(&endpoint, reference).await {
+                Ok(image) => return Ok(image),
+                Err(error) => tried.push((endpoint.to_string(), error)),
+            }
+        }
+        Err(RegistryError { reference: reference.clone(), tried: Tried(tried) })
+    }
+
+    async fn resolve_at(&self, endpoint: &Endpoint, reference: &ImageReference) -> Result<ResolvedImage, RequestError> {
+        let selector = reference.selector();
+        let (document, named_digest) = self.manifest(endpoint, reference, &selector, reference.digest()).await?;
+        let (document, digest) = match Manifest::parse(&document)? {
+            Manifest::Image { .. } => (document, named_digest),
+            Manifest::Index(manifests) => {
+                let ours = manifest::select(manifests)?.digest;
+                self.manifest(endpoint, reference, &ours.to_string(), Some(ours)).await?
+            }
+        };
+        let Manifest::Image { config, layers } = Manifest::parse(&document)? else { return Err(RequestError::Nested) };
+        if config.size > LARGEST_DOCUMENT {
+            return Err(RequestError::TooLarge { what: "config", size: config.size });
+        }
+        let path = format!("{}/blobs/{}", reference.repository(), config.digest);
+        let bytes = self.document(endpoint, reference, &path, "*/*").await?;
+        let actual = Digest::of(&bytes);
+        if actual != config.digest {
+            return Err(RequestError::Digest { what: "a config", expected: config.digest, actual });
+        }
+        let (config, layers) = manifest::image(&bytes, &layers)?;
+        Ok(ResolvedImage { reference: reference.clone(), digest, named_digest, config, layers })
+    }
+
+    /// A manifest by tag or digest, and its digest.
+    async fn manifest(
+        &self,
+        endpoint: &Endpoint,
+        reference: &ImageReference,
+        selector: &str,
+        expected: Option<Digest>,
+    ) -> Result<(Vec<u8>, Digest), RequestError> {
+        let path = format!("{}/manifests/{selector}", reference.repository());
+        let bytes = self.document(endpoint, reference, &path, MANIFEST_MEDIA_TYPES).await?;
+        let actual = Digest::of(&bytes);
+        match expected {
+            Some(expected) if expected != actual => {
+                Err(RequestError::Digest { what: "a manifest", expected, actual })
+            }
+            _ => Ok((bytes, actual)),
+        }
+    }
+
+    /// A small document, asked for again while that may help.
+    async fn document(
+        &self,
+        endpoint: &Endpoint,
+        reference: &ImageReference,
+        path: &str,
+        accept: &'static str,
+    ) -> Result<Vec<u8>, RequestError> {
+        let mut failed = 0;
+        loop {
+            let result = async {
+                let mut answer = self.get(endpoint, reference, path, accept, 0).await?;
+                Ok(answer.document(LARGEST_DOCUMENT as usize).await?)
+            };
+            let error: RequestError = match result.await {
+                Ok(document) => return Ok(document),
+                Err(error) => error,
+            };
+            failed += 1;
+            match self.retries.delay(failed) {
+                Some(delay) if error.is_transient() => tokio::time::sleep(delay).await,
+                _ => return Err(error),
+            }
+        }
+    }
+
+    /// One GET below an endpoint's root, from an offset on, with whatever credentials it takes.
+    async fn get(
+        &self,
+        endpoint: &Endpoint,
+        reference: &ImageReference,
+        path: &str,
+        accept: &'static str,
+        offset: u64,
+    ) -> Result<Answer, RequestError> {
+        let namespace = endpoint.mirrors.as_deref().map(|registry| format!("?ns={}", challenge::escaped(registry)));
+        let uri: Uri = format!("{}/{path}{}", endpoint.root, namespace.unwrap_or_default())
+            .parse()
+            .map_err(|error: http::uri::InvalidUri| TransportError::Request(error.into()))?;
+        let mut headers = HeaderMap::new();
+        headers.insert(ACCEPT, HeaderValue::from_static(accept));
+        if offset > 0 {
+            let range = HeaderValue::try_from(format!("bytes={offset}-"));
+            headers.insert(RANGE, range.map_err(|error| TransportError::Request(error.into()))?);
+        }
+        let key = format!("{} {}", endpoint.root, reference.repository());
+        let known = self.authorizations().get(&key).cloned();
+        if let Some(known) = &known {
+            headers.insert(AUTHORIZATION, known.clone());
+        }
+        let mut answer = self.transport.send(&uri, &headers, None).await?;
+        if answer.status == StatusCode::UNAUTHORIZED
+            && let Some(authorization) = self.authorize(endpoint, reference, &answer).await?
+        {
+            self.authorizations().insert(key, authorization.clone());
+            headers.insert(AUTHORIZATION, authorization);
+            answer = self.transport.send(&uri, &headers, None).await?;
+        }
+        checked(answer).await
+    }
+
+    fn authorizations(&self) -> std::sync::MutexGuard<'_, HashMap<String, HeaderValue>> {
+        self.authorizations.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// What to answer to a challenge; `None` if there is nothing to answer with.
+    async fn authorize(
+        &self,
+        endpoint: &Endpoint,
+        reference: &ImageReference,
+        refusal: &Answer,
+    ) -> Result<Option<HeaderValue>, RequestError> {
+        let auth = self.registries.auth.get(&endpoint.root.authority);
+        let headers = refusal.headers.get_all(WWW_AUTHENTICATE).iter();
+        let value = match (Challenge::find(headers.filter_map(|value| value.to_str().ok())), auth) {
+            (Some(Challenge::Basic), Some(RegistryAuth::Password { username, password })) => {
+                challenge::basic(username, password)
+            }
+            (Some(Challenge::Bearer { realm, service, scope }), auth) => {
+                let scope = scope.unwrap_or_else(|| format!("repository:{}:pull", reference.repository()));
+                let token = self.token(endpoint, &realm, service.as_deref(), &scope, auth).await?;
+                format!("Bearer {token}")
+            }
+            _ => return Ok(None),
+        };
+        let mut value = HeaderValue::try_from(value).map_err(|_| RequestError::Token)?;
+        value.set_sensitive(true);
+        Ok(Some(value))
+    }
+
+    async fn token(
+        &self,
+        endpoint: &Endpoint,
+        realm: &str,
+        service: Option<&str>,
+        scope: &str,
+        auth: Option<&RegistryAuth>,
+    ) -> Result<String, RequestError> {
+        #[derive(Deserialize)]
+        struct Token {
+            token: Option<String>,
+            access_token: Option<String>,
+        }
+        let refuse = || RequestError::Realm { realm: realm.chars().take(200).collect() };
+        // Our password goes there: only a registry that is plain http itself may name a plain http service.
+        if !(realm.starts_with("https://") || realm.starts_with("http://") && !endpoint.root.https) {
+            return Err(refuse());
+        }
+        let (url, form) = challenge::token_request(realm, service, scope, auth);
+        let uri: Uri = url.parse().map_err(|_| refuse())?;
+        let mut headers = HeaderMap::new();
+        if let Some(RegistryAuth::Password { username, password }) = auth {
+            let basic = HeaderValue::try_from(challenge::basic(username, password));
+            headers.insert(AUTHORIZATION, basic.map_err(|_| RequestError::Token)?);
+        }
+        let mut answer = checked(self.transport.send(&uri, &headers, form.as_deref()).await?).await?;
+        let document = answer.document(LARGEST_ANSWER).await?;
+        let token: Token = serde_json::from_slice(&document).map_err(|_| RequestError::Token)?;
+        token.token.or(token.access_token).filter(|token| !token.is_empty()).ok_or(RequestError::Token)
+    }
+}
+
+/// An answer that says yes, or why not.
+async fn checked(mut answer: Answer) -> Result<Answer, RequestError> {
+    let status = answer.status;
+    if status.is_success() {
+        return Ok(answer);
+    }
+    // Whatever goes wrong with the explanation, the status is what matters.
+    let said = said(&answer.document(LARGEST_ANSWER).await.unwrap_or_default());
+    Err(match status {
+        StatusCode::NOT_FOUND => RequestError::NotFound { said },
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => RequestError::Denied { said },
+        _ => RequestError::Status { status, said },
+    })
+}
+
+/// `{"errors":[{"code":…,"message":…}]}`, as the distribution specification has it.
+fn said(body: &[u8]) -> Said {
+    #[derive(Deserialize)]
+    struct Errors {
+        errors: Vec<Message>,
+    }
+    #[derive(Deserialize)]
+    struct Message {
+        #[serde(default)]
+        code: String,
+        #[serde(default)]
+        message: String,
+    }
+    let first = serde_json::from_slice::<Errors>(body).ok().and_then(|errors| errors.errors.into_iter().next());
+    Said(first.map(|Message { code, message }| {
+        format!("{code}: {message}").chars().filter(|c| !c.is_control()).take(200).collect()
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retries_back_off_and_end() {
+        let retries = Retries { attempts: 4, first_delay: Duration::from_secs(1) };
+        let delays: Vec<_> = (1..=4).map(|failed| retries.delay(failed).map(|delay| delay.as_secs())).collect();
+        assert_eq!(delays, [Some(1), Some(2), Some(4), None]);
+    }
+
+    #[test]
+    fn the_words_of_a_registry_are_kept_short() {
+        let body = br#"{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest\nunknown","detail":{}}]}"#;
+        assert_eq!(said(body).to_string(), " (MANIFEST_UNKNOWN: manifestunknown)");
+        assert_eq!(said(b"<html>").to_string(), "");
+        assert_eq!(said(br#"{"errors":[]}"#).to_string(), "");
+    }
+}

@@ -1,0 +1,149 @@
+//! TLS for registries: the system's authorities, the config's, or none at all where the config says so.
+
+use std::io;
+use std::sync::Arc;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+
+use crate::containers::registries::RegistryTls;
+
+/// The authorities that the root filesystem ships.
+const SYSTEM_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// Why there can be no TLS connection with these settings.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// The file.
+    #[error("the system's certificate authorities at {SYSTEM_BUNDLE} cannot be read")]
+    Bundle(#[source] io::Error),
+    /// PEM of the config.
+    #[error("the {what} in the registry settings is not usable PEM")]
+    Pem {
+        /// Which of them.
+        what: &'static str,
+        /// Where it is broken.
+        source: rustls_pki_types::pem::Error,
+    },
+    /// Certificate and key of the config.
+    #[error("the client identity in the registry settings cannot be used")]
+    Identity(#[source] rustls::Error),
+    /// An authority's certificate.
+    #[error("a certificate authority in the registry settings cannot be used")]
+    Authority(#[source] rustls::Error),
+    /// No bundle and no settings.
+    #[error(
+        "there is no certificate authority to check a registry against: {SYSTEM_BUNDLE} is missing and the config names \
+         none; give the registry a CA in RegistryTLSConfig, or add TrustedRootsConfig"
+    )]
+    NoRoots,
+    /// rustls itself.
+    #[error("TLS cannot be set up")]
+    Setup(#[source] rustls::Error),
+}
+
+/// The system's authorities and the config's. Without a bundle (a minimal root filesystem) only the latter.
+pub(super) fn roots(configured: &[String]) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    match std::fs::read(SYSTEM_BUNDLE) {
+        Ok(bundle) => {
+            // One odd certificate of a large bundle is no reason to trust none.
+            roots.add_parsable_certificates(CertificateDer::pem_slice_iter(&bundle).flatten());
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(TlsError::Bundle(error)),
+    }
+    for pem in configured {
+        add(&mut roots, pem, "trusted root")?;
+    }
+    Ok(roots)
+}
+
+fn add(roots: &mut RootCertStore, pem: &str, what: &'static str) -> Result<(), TlsError> {
+    let mut found = false;
+    for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+        let certificate = certificate.map_err(|source| TlsError::Pem { what, source })?;
+        roots.add(certificate).map_err(TlsError::Authority)?;
+        found = true;
+    }
+    if found { Ok(()) } else { Err(TlsError::Pem { what, source: rustls_pki_types::pem::Error::NoItemsFound }) }
+}
+
+/// The settings of one host as rustls takes them.
+pub(super) fn client_config(roots: &RootCertStore, settings: Option<&RegistryTls>) -> Result<ClientConfig, TlsError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(TlsError::Setup)?;
+    let nothing = RegistryTls::default();
+    let settings = settings.unwrap_or(&nothing);
+    let builder = if settings.insecure_skip_verify {
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(TakeAny(provider)))
+    } else {
+        let mut roots = roots.clone();
+        if let Some(ca) = &settings.ca {
+            add(&mut roots, ca, "CA")?;
+        }
+        if roots.is_empty() {
+            return Err(TlsError::NoRoots);
+        }
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
+            .build()
+            .map_err(|error| TlsError::Setup(rustls::Error::General(error.to_string())))?;
+        builder.with_webpki_verifier(verifier)
+    };
+    match &settings.client_identity {
+        None => Ok(builder.with_no_client_auth()),
+        Some(identity) => {
+            let chain = CertificateDer::pem_slice_iter(identity.certificate.as_bytes())
+                .collect::<Result<Vec<_>, _>>()
+                .map_err(|source| TlsError::Pem { what: "client certificate", source })?;
+            let key = PrivateKeyDer::from_pem_slice(identity.key.as_bytes())
+                .map_err(|source| TlsError::Pem { what: "client key", source })?;
+            builder.with_client_auth_cert(chain, key).map_err(TlsError::Identity)
+        }
+    }
+}
+
+/// `insecureSkipVerify`: the name is not checked, signatures of the handshake still are.
+#[derive(Debug)]
+struct TakeAny(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for TakeAny {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

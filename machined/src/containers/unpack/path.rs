@@ -1,0 +1,155 @@
+//! Paths inside an image: what a hostile archive may name is cut down to what can exist below the root.
+
+use std::fmt;
+
+/// Longest path and name that Linux takes, and a depth that no real image reaches (fds and stack are spent per level).
+const LONGEST_PATH: usize = 4095;
+const LONGEST_NAME: usize = 255;
+const DEEPEST: usize = 256;
+
+/// A path relative to the image's root, without `.`, `..`, double or outer slashes. Empty is the root itself.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub(super) struct ImagePath(Vec<u8>);
+
+/// Why a name in an archive is not a path below the root.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum PathRefusal {
+    /// `..` has no place in a layer: nothing that packs a directory writes it.
+    #[error("the path goes upwards (..)")]
+    Upwards,
+    /// C strings end at it.
+    #[error("the path contains a zero byte")]
+    ZeroByte,
+    /// Longer than the kernel takes.
+    #[error("the path is longer than {LONGEST_PATH} bytes, has a name longer than {LONGEST_NAME} or more than {DEEPEST} levels")]
+    TooLong,
+}
+
+impl ImagePath {
+    /// Reads a name as archives have it. A leading slash means the image's root: several image builders write names
+    /// so, and every runtime reads them so.
+    pub(super) fn parse(name: &[u8]) -> Result<Self, PathRefusal> {
+        if name.contains(&0) {
+            return Err(PathRefusal::ZeroByte);
+        }
+        let mut path = Vec::with_capacity(name.len());
+        let mut depth = 0;
+        for component in name.split(|&byte| byte == b'/') {
+            match component {
+                b"" | b"." => continue,
+                b".." => return Err(PathRefusal::Upwards),
+                _ => {}
+            }
+            depth += 1;
+            if component.len() > LONGEST_NAME || depth > DEEPEST {
+                return Err(PathRefusal::TooLong);
+            }
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(component);
+        }
+        if path.len() > LONGEST_PATH { Err(PathRefusal::TooLong) } else { Ok(ImagePath(path)) }
+    }
+
+    /// The bytes, without a slash at either end.
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Where it is and what it is called; `None` for the root.
+    pub(super) fn split(&self) -> Option<(ImagePath, &[u8])> {
+        if self.0.is_empty() {
+            return None;
+        }
+        match self.0.iter().rposition(|&byte| byte == b'/') {
+            Some(slash) => Some((ImagePath(self.0[..slash].to_vec()), &self.0[slash + 1..])),
+            None => Some((ImagePath::default(), &self.0)),
+        }
+    }
+
+    /// Each path on the way down, itself last.
+    pub(super) fn ancestors_and_self(&self) -> impl Iterator<Item = &[u8]> {
+        let slashes = self.0.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+        slashes.chain((!self.0.is_empty()).then_some(self.0.len())).map(|end| &self.0[..end])
+    }
+}
+
+impl fmt::Display for ImagePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "/{}", self.0.escape_ascii())
+    }
+}
+
+impl fmt::Debug for ImagePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Whether a symbolic link in a directory of that depth points above the root, taken literally.
+pub(super) fn climbs_out(target: &[u8], depth_of_directory: usize) -> bool {
+    let mut depth = if target.starts_with(b"/") { 0 } else { depth_of_directory };
+    for component in target.split(|&byte| byte == b'/') {
+        match component {
+            b"" | b"." => {}
+            b".." if depth == 0 => return true,
+            b".." => depth -= 1,
+            _ => depth += 1,
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn names_become_plain_paths() {
+        for (name, path) in [
+            ("", ""),
+            ("./", ""),
+            ("/", ""),
+            ("./usr/bin/", "usr/bin"),
+            ("//ko-app//x", "ko-app/x"),
+            ("a/./b", "a/b"),
+            ("..a/b..", "..a/b.."),
+        ] {
+            assert_eq!(ImagePath::parse(name.as_bytes()).unwrap().as_bytes(), path.as_bytes());
+        }
+        let path = ImagePath::parse(b"a/b/c").unwrap();
+        let all: Vec<_> = path.ancestors_and_self().collect();
+        assert_eq!(all, [&b"a"[..], b"a/b", b"a/b/c"]);
+        assert_eq!(path.split().unwrap().0.as_bytes(), b"a/b");
+        assert_eq!(ImagePath::default().ancestors_and_self().count(), 0);
+        assert_eq!(ImagePath::parse(b"a\nb\xff").unwrap().to_string(), "/a\\nb\\xff");
+    }
+
+    #[test]
+    fn hostile_names_are_refused() {
+        for name in ["..", "../x", "a/../b", "/../../etc/passwd", "a/.."] {
+            assert_eq!(ImagePath::parse(name.as_bytes()), Err(PathRefusal::Upwards), "{name}");
+        }
+        assert_eq!(ImagePath::parse(b"a\0b"), Err(PathRefusal::ZeroByte));
+        for name in ["x".repeat(256), "a/".repeat(257), "abcdefghijklmnopqrstuvwxyz/".repeat(200)] {
+            assert_eq!(ImagePath::parse(name.as_bytes()), Err(PathRefusal::TooLong));
+        }
+    }
+
+    #[test]
+    fn links_that_climb_out_are_seen() {
+        for (target, depth, out) in [
+            ("../../etc", 1, true),
+            ("..", 1, false),
+            ("..", 0, true),
+            ("a/../../..", 1, true),
+            ("/..", 5, true),
+            ("/etc", 0, false),
+            ("../lib", 2, false),
+        ] {
+            assert_eq!(climbs_out(target.as_bytes(), depth), out, "{target} at {depth}");
+        }
+    }
+}

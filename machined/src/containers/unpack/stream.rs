@@ -1,0 +1,223 @@
+//! The bytes of a layer on their way: from the blob through its digest, decompression and limits to the archive.
+//!
+//! Nothing is kept: each reader hands on what the next one asks for and remembers only counts and hashes.
+
+use std::cell::Cell;
+use std::io::{self, BufRead, BufReader, Read};
+use std::rc::Rc;
+
+use flate2::bufread::MultiGzDecoder;
+use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+
+use super::{Limits, UnpackError};
+use crate::containers::digest::{Digest, Hasher};
+use crate::containers::manifest::Compression;
+
+/// What decompressors read at a time.
+const BUFFER: usize = 64 * 1024;
+/// The largest zstd window: `zstd -19` needs 8 MiB; much more is a bomb for a small node.
+const LARGEST_WINDOW: u64 = 32 * 1024 * 1024;
+/// Below this, a high ratio harms nobody, and small layers of zeros are common.
+const RATIO_COUNTS_FROM: u64 = 32 * 1024 * 1024;
+
+/// A blob as it arrives: counted and hashed, never longer than announced.
+pub(super) struct Blob<R> {
+    inner: R,
+    hasher: Hasher,
+    size: u64,
+    read: Rc<Cell<u64>>,
+    failure: Option<UnpackError>,
+}
+
+impl<R: Read> Blob<R> {
+    pub(super) fn new(inner: R, size: u64) -> Self {
+        Blob { inner, hasher: Hasher::default(), size, read: Rc::default(), failure: None }
+    }
+
+    /// How many bytes came so far.
+    pub(super) fn counter(&self) -> Rc<Cell<u64>> {
+        Rc::clone(&self.read)
+    }
+
+    /// Reads to the end and checks what came: the verdict about the blob itself, whatever its content was good for.
+    pub(super) fn verify(mut self, expected: Digest) -> Result<(), UnpackError> {
+        let mut buffer = [0; 8 * 1024];
+        while self.failure.is_none() {
+            match self.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        if let Some(failure) = self.failure {
+            return Err(failure);
+        }
+        let read = self.read.get();
+        if read != self.size {
+            return Err(UnpackError::BlobTruncated { read, expected: self.size });
+        }
+        let actual = self.hasher.finish();
+        if actual == expected { Ok(()) } else { Err(UnpackError::BlobDigest { expected, actual }) }
+    }
+}
+
+impl<R: Read> Read for Blob<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = match self.inner.read(buffer) {
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Err(error),
+            Err(error) => {
+                // The decompressor gets a copy; the real one is told by `verify`.
+                let copy = io::Error::new(error.kind(), error.to_string());
+                self.failure = Some(UnpackError::Blob(error));
+                return Err(copy);
+            }
+        };
+        self.hasher.update(&buffer[..count]);
+        self.read.set(self.read.get() + count as u64);
+        if self.read.get() > self.size {
+            self.failure = Some(UnpackError::BlobTooLong { expected: self.size });
+            return Err(io::Error::other("the blob is longer than announced"));
+        }
+        Ok(count)
+    }
+}
+
+/// The three ways in which layers are stored.
+enum Decoder<R: BufRead> {
+    Plain(R),
+    Gzip(Box<MultiGzDecoder<R>>),
+    Zstd(Box<ZstdFrames<R>>),
+}
+
+impl<R: BufRead> Read for Decoder<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Decoder::Plain(inner) => inner.read(buffer),
+            Decoder::Gzip(inner) => inner.read(buffer),
+            Decoder::Zstd(inner) => inner.read(buffer),
+        }
+    }
+}
+
+/// Zstd frames one after the other: chunked images have several, and skippable ones between.
+struct ZstdFrames<R> {
+    source: R,
+    decoder: FrameDecoder,
+    inside: bool,
+}
+
+impl<R: BufRead> ZstdFrames<R> {
+    fn new(source: R) -> Self {
+        let mut decoder = FrameDecoder::new();
+        decoder.set_max_window_size(LARGEST_WINDOW);
+        ZstdFrames { source, decoder, inside: false }
+    }
+
+    /// Enters the next frame; `false` at the end.
+    fn next_frame(&mut self) -> io::Result<bool> {
+        while !self.source.fill_buf()?.is_empty() {
+            match self.decoder.init(&mut self.source) {
+                Ok(()) => return Ok(true),
+                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame { length, .. })) => {
+                    let skipped = io::copy(&mut (&mut self.source).take(length.into()), &mut io::sink())?;
+                    if skipped < length.into() {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
+                }
+                Err(error) => return Err(io::Error::other(error)),
+            }
+        }
+        Ok(false)
+    }
+}
+
+impl<R: BufRead> Read for ZstdFrames<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if !self.inside {
+                self.inside = self.next_frame()?;
+                if !self.inside {
+                    return Ok(0);
+                }
+            }
+            let count = self.decoder.read(buffer)?;
+            if count > 0 || buffer.is_empty() {
+                return Ok(count);
+            }
+            if self.decoder.is_finished() {
+                self.inside = false;
+            } else {
+                let one = BlockDecodingStrategy::UptoBlocks(1);
+                self.decoder.decode_blocks(&mut self.source, one).map_err(io::Error::other)?;
+            }
+        }
+    }
+}
+
+/// The unpacked bytes: counted, hashed and limited.
+pub(super) struct Unpacked<'a, R: Read> {
+    decoder: Decoder<BufReader<&'a mut Blob<R>>>,
+    hasher: Hasher,
+    compressed: Rc<Cell<u64>>,
+    count: u64,
+    /// Bytes of the layers before, which count towards the limit of the image.
+    before: u64,
+    limits: Limits,
+    failure: Option<UnpackError>,
+}
+
+impl<'a, R: Read> Unpacked<'a, R> {
+    pub(super) fn new(blob: &'a mut Blob<R>, compression: Compression, limits: Limits, before: u64) -> Self {
+        let compressed = blob.counter();
+        let source = BufReader::with_capacity(BUFFER, blob);
+        let decoder = match compression {
+            Compression::None => Decoder::Plain(source),
+            Compression::Gzip => Decoder::Gzip(Box::new(MultiGzDecoder::new(source))),
+            Compression::Zstd => Decoder::Zstd(Box::new(ZstdFrames::new(source))),
+        };
+        Unpacked { decoder, hasher: Hasher::default(), compressed, count: 0, before, limits, failure: None }
+    }
+
+    /// Reads what follows the archive's end mark: it belongs to the digest too.
+    pub(super) fn drain(&mut self) -> io::Result<()> {
+        let mut buffer = [0; 8 * 1024];
+        loop {
+            match self.read(&mut buffer) {
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Bytes of this layer and the ones before, its digest, and the limit that ended it, if one did.
+    pub(super) fn finish(self) -> (u64, Digest, Option<UnpackError>) {
+        (self.before + self.count, self.hasher.finish(), self.failure)
+    }
+
+    fn exceeded(&self) -> Option<UnpackError> {
+        if self.before + self.count > self.limits.unpacked_bytes {
+            return Some(UnpackError::TooLarge { limit: self.limits.unpacked_bytes });
+        }
+        let allowed = self.compressed.get().saturating_mul(self.limits.ratio);
+        (self.count > RATIO_COUNTS_FROM && self.count > allowed)
+            .then_some(UnpackError::TooDense { limit: self.limits.ratio })
+    }
+}
+
+impl<R: Read> Read for Unpacked<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.decoder.read(buffer)?;
+        self.hasher.update(&buffer[..count]);
+        self.count += count as u64;
+        if let Some(failure) = self.exceeded() {
+            self.failure = Some(failure);
+            return Err(io::Error::other("a limit is exceeded"));
+        }
+        Ok(count)
+    }
+}
