@@ -1,11 +1,33 @@
 //! OCI images and containers: from a name at a registry to a running process.
+//!
+//! Images: [`ImageReference`] → [`Puller::resolve`] → [`ResolvedImage`] → [`Puller::pull`] → [`PulledImage`] in the
+//! [`ImageStore`]. Containers: [`ContainerSpec`] and a [`PulledImage`] → [`Runtime::start`] → [`RunningContainer`].
 
 pub mod digest;
 pub mod manifest;
+mod pull;
+#[cfg(test)]
+mod pull_tests;
 pub mod reference;
+pub mod registries;
+pub mod registry;
+pub mod rootfs;
+pub mod runtime;
+pub mod spec;
+pub mod store;
 pub mod unpack;
 
 pub use digest::Digest;
 pub use manifest::{ImageConfig, Layer};
-pub use reference::ImageReference;
+pub use pull::{Progress, PullError, Puller};
+pub use reference::{ImageReference, ReferenceError};
+pub use registries::{
+    ClientIdentity, EndpointUrl, EndpointUrlError, Mirror, MirrorEndpoint, Registries, RegistryAuth, RegistryTls,
+};
+pub use registry::{RegistryError, ResolvedImage, Retries};
+pub use runtime::{RunningContainer, Runtime, RuntimeError, Streams};
+pub use spec::{
+    Capabilities, ContainerName, ContainerSpec, HostView, Mount, MountSource, ResourceLimits, RunAs, SpecError,
+};
+pub use store::{ImageStore, PulledImage, StoreError};
 pub use unpack::{Limits, Ownership, UnpackError};

@@ -1,4 +1,5 @@
 //! The bottom: the only place for `unsafe`, one file per kernel facility.
 
+pub mod container;
 pub mod inherited;
 pub mod listen;

@@ -8,7 +8,7 @@ mod download;
 mod tls;
 mod transport;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -70,6 +70,16 @@ pub struct ResolvedImage {
 }
 
 impl ResolvedImage {
+    /// Of the image's manifest for this platform: what the store calls it by.
+    pub fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// What it says about itself.
+    pub fn labels(&self) -> &BTreeMap<String, String> {
+        &self.config.labels
+    }
+
     /// Bytes of all layers as they come over the network.
     pub fn download_bytes(&self) -> u64 {
         self.layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.size))
@@ -283,11 +293,7 @@ impl RegistryClient {
     ) -> Result<Vec<u8>, RequestError> {
         let mut failed = 0;
         loop {
-            let result = async {
-                let mut answer = self.get(endpoint, reference, path, accept, 0).await?;
-                Ok(answer.document(LARGEST_DOCUMENT as usize).await?)
-            };
-            let error: RequestError = match result.await {
+            let error = match self.document_once(endpoint, reference, path, accept).await {
                 Ok(document) => return Ok(document),
                 Err(error) => error,
             };
@@ -297,6 +303,17 @@ impl RegistryClient {
                 _ => return Err(error),
             }
         }
+    }
+
+    async fn document_once(
+        &self,
+        endpoint: &Endpoint,
+        reference: &ImageReference,
+        path: &str,
+        accept: &'static str,
+    ) -> Result<Vec<u8>, RequestError> {
+        let mut answer = self.get(endpoint, reference, path, accept, 0).await?;
+        Ok(answer.document(LARGEST_DOCUMENT as usize).await?)
     }
 
     /// One GET below an endpoint's root, from an offset on, with whatever credentials it takes.

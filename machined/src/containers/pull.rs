@@ -1,0 +1,175 @@
+//! From a name to an unpacked image in the store.
+//!
+//! Two steps, so that labels can be checked before anything large moves. Layers go from the network straight into
+//! the unpacking, one after the other: no blob is ever stored, and memory stays at some hundred KiB.
+
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use futures_util::future::{Either, select};
+
+use super::digest::Digest;
+use super::reference::ImageReference;
+use super::registries::Registries;
+use super::registry::{Download, RegistryClient, RegistryError, ResolvedImage, Retries};
+use super::store::{ImageStore, Incoming, PulledImage, StoreError};
+use super::unpack::{Limits, Ownership, UnpackError, Unpacker};
+
+/// Pulls images. It holds tokens and certificates: make one when one is needed.
+pub struct Puller {
+    client: RegistryClient,
+}
+
+/// How far a pull is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes that arrived.
+    pub bytes: u64,
+    /// Bytes in all.
+    pub total: u64,
+}
+
+/// Why an image is not in the store.
+#[derive(Debug, thiserror::Error)]
+pub enum PullError {
+    /// Its name leads nowhere.
+    #[error("the image cannot be resolved")]
+    Resolve(#[from] RegistryError),
+    /// Said by the manifest already.
+    #[error("{reference} has {bytes} bytes to download, but may unpack to {limit} at most")]
+    TooLarge {
+        /// The image.
+        reference: ImageReference,
+        /// Of all layers.
+        bytes: u64,
+        /// Of the limits.
+        limit: u64,
+    },
+    /// A layer is damaged, hostile or could not be transferred.
+    #[error("layer {layer} of {reference} is not taken")]
+    Layer {
+        /// The image.
+        reference: ImageReference,
+        /// The layer's blob.
+        layer: Digest,
+        /// Why.
+        source: UnpackError,
+    },
+    /// The disk.
+    #[error("{reference} cannot be stored")]
+    Store {
+        /// The image.
+        reference: ImageReference,
+        /// Why.
+        source: StoreError,
+    },
+    /// The thread that unpacks ended without a result.
+    #[error("unpacking {reference} was interrupted")]
+    Interrupted {
+        /// The image.
+        reference: ImageReference,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// What goes to the unpacking thread and comes back.
+struct Work {
+    incoming: Incoming,
+    unpacker: Unpacker,
+}
+
+impl Puller {
+    /// With these settings, and the usual retries.
+    pub fn new(registries: Arc<Registries>) -> Self {
+        Puller::with_retries(registries, Retries::default())
+    }
+
+    /// With retries of one's own.
+    pub fn with_retries(registries: Arc<Registries>, retries: Retries) -> Self {
+        Puller { client: RegistryClient::new(registries, retries) }
+    }
+
+    /// Finds out what a name means now: digest, config, labels. Nothing large moves.
+    pub async fn resolve(&self, reference: &ImageReference) -> Result<ResolvedImage, PullError> {
+        Ok(self.client.resolve(reference).await?)
+    }
+
+    /// Brings a resolved image into the store, unless it is there.
+    pub async fn pull(
+        &self,
+        image: &ResolvedImage,
+        store: &ImageStore,
+        limits: &Limits,
+    ) -> Result<PulledImage, PullError> {
+        self.pull_with_progress(image, store, limits, &|_| {}).await
+    }
+
+    /// The same, told about every piece that arrives. Dropping the future ends the pull and leaves nothing behind.
+    pub async fn pull_with_progress(
+        &self,
+        image: &ResolvedImage,
+        store: &ImageStore,
+        limits: &Limits,
+        progress: &(dyn Fn(Progress) + Send + Sync),
+    ) -> Result<PulledImage, PullError> {
+        let reference = &image.reference;
+        let stored = |source| PullError::Store { reference: reference.clone(), source };
+        if let Some(pulled) = store.get(image.digest()) {
+            return store.add_name(pulled, reference).map_err(stored);
+        }
+        let total = image.download_bytes();
+        if total > limits.unpacked_bytes {
+            let limit = limits.unpacked_bytes;
+            return Err(PullError::TooLarge { reference: reference.clone(), bytes: total, limit });
+        }
+        let bytes = AtomicU64::new(0);
+        let arrived = |count| {
+            let bytes = bytes.fetch_add(count, Ordering::Relaxed) + count;
+            progress(Progress { bytes, total });
+        };
+        let incoming = store.incoming(image.digest()).map_err(stored)?;
+        let refused = |layer, source| PullError::Layer { reference: reference.clone(), layer, source };
+        let unpacker = Unpacker::new(&incoming.rootfs(), *limits, ownership())
+            .map_err(|source| refused(image.digest(), source))?;
+        let mut work = Work { incoming, unpacker };
+        for layer in &image.layers {
+            let (upstream, mut download) = Download::channel();
+            let unpacking = {
+                let layer = layer.clone();
+                blocking(move || {
+                    let result = work.unpacker.layer(&layer, &mut download);
+                    (work, result)
+                })
+            };
+            let transfer = pin!(self.client.download(reference, layer, upstream, &arrived));
+            // When unpacking ends first, nobody needs the rest of the transfer.
+            let (back, result) = match select(pin!(unpacking), transfer).await {
+                Either::Left((unpacked, _)) => unpacked,
+                Either::Right(((), unpacking)) => unpacking.await,
+            }
+            .map_err(|source| PullError::Interrupted { reference: reference.clone(), source })?;
+            work = back;
+            result.map_err(|source| refused(layer.digest, source))?;
+        }
+        let (name, config) = (reference.clone(), image.config.clone());
+        let committed = blocking(move || {
+            let unpacked = work.unpacker.bytes();
+            work.incoming.commit(&name, config, total, unpacked)
+        });
+        let committed =
+            committed.await.map_err(|source| PullError::Interrupted { reference: reference.clone(), source })?;
+        committed.map_err(stored)
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)
+}
+
+/// A node runs as root and keeps owners; a developer's tests cannot.
+fn ownership() -> Ownership {
+    if rustix::process::geteuid().is_root() { Ownership::Keep } else { Ownership::Ignore }
+}

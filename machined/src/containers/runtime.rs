@@ -1,0 +1,401 @@
+//! Containers as processes, made by crun.
+//!
+//! crun runs as a process of its own and is gone when the container's first process runs: that one then belongs to
+//! init, which reaps it and tells its exit status. Here it is watched, and signalled, by its pidfd, so that no signal
+//! can ever reach another process of the same number.
+//!
+//! ```text
+//! <run>/<name>/rootfs/       the joined file system (only while the container exists)
+//!             /config.json   what crun was told
+//!             /pid, crun.log
+//! ```
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::Deserialize;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::process::Command;
+
+use super::rootfs::{self, RootfsError};
+use super::spec::{ContainerName, ContainerSpec, HostView, SpecError, runtime_config};
+use super::store::{ImageStore, PulledImage};
+use crate::sys::container::pass_descriptors;
+
+/// crun needs some 50 ms; on a machine that is out of memory, much more.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How much of crun's log goes into an error.
+const LOG_TAIL: usize = 1000;
+
+/// The runtime's program and places.
+#[derive(Debug, Clone)]
+pub struct Runtime {
+    crun: PathBuf,
+    /// crun's own state.
+    state: PathBuf,
+    /// Bundles and mounts.
+    run: PathBuf,
+}
+
+/// A container's streams.
+#[derive(Debug)]
+pub struct Streams {
+    /// Its standard output.
+    pub stdout: OwnedFd,
+    /// Its standard error.
+    pub stderr: OwnedFd,
+}
+
+/// Why a container does not run, or could not be looked after.
+#[derive(Debug, thiserror::Error)]
+pub enum RuntimeError {
+    /// What it is to be makes no sense.
+    #[error("container {name} cannot be described")]
+    Spec {
+        /// The container.
+        name: ContainerName,
+        /// Why.
+        source: SpecError,
+    },
+    /// Its files.
+    #[error("container {name} has no root file system")]
+    Rootfs {
+        /// The container.
+        name: ContainerName,
+        /// Why.
+        source: RootfsError,
+    },
+    /// Files of ours.
+    #[error("{step} {path:?} failed")]
+    Io {
+        /// What was tried.
+        step: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// The kernel's word.
+        source: io::Error,
+    },
+    /// crun could not be run at all.
+    #[error("{program:?} could not be run")]
+    Program {
+        /// crun.
+        program: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// crun said no.
+    #[error("crun {step} of container {name} failed: {said}")]
+    Crun {
+        /// `create`, `start`, `delete` or `state`.
+        step: &'static str,
+        /// The container.
+        name: ContainerName,
+        /// The end of its log, or how it ended.
+        said: String,
+    },
+    /// The process.
+    #[error("the process of container {name} cannot be watched")]
+    Watch {
+        /// The container.
+        name: ContainerName,
+        /// The kernel's word.
+        source: io::Error,
+    },
+}
+
+/// A container whose first process has been started. Dropping this changes nothing about it.
+#[derive(Debug)]
+pub struct RunningContainer {
+    name: ContainerName,
+    pid: Pid,
+    pidfd: AsyncFd<OwnedFd>,
+}
+
+impl RunningContainer {
+    fn watch(name: &ContainerName, pid: Pid) -> io::Result<Self> {
+        let pidfd = pidfd_open(pid, PidfdFlags::NONBLOCK)?;
+        let pidfd = AsyncFd::with_interest(pidfd, Interest::READABLE)?;
+        Ok(RunningContainer { name: name.clone(), pid, pidfd })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &ContainerName {
+        &self.name
+    }
+
+    /// Its first process, as the machine numbers it: the number that init tells its exit status by.
+    pub fn pid(&self) -> u32 {
+        self.pid.as_raw_nonzero().get().unsigned_abs()
+    }
+
+    /// Returns when the first process has ended. Its status comes from init.
+    pub async fn wait(&self) -> io::Result<()> {
+        // A pidfd stays readable once the process has ended, so that the readiness may stay as well.
+        self.pidfd.readable().await?.retain_ready();
+        Ok(())
+    }
+
+    /// Sends a signal to the first process; one that has ended has got it.
+    pub fn kill(&self, signal: Signal) -> io::Result<()> {
+        match pidfd_send_signal(self.pidfd.get_ref(), signal) {
+            Ok(()) | Err(Errno::SRCH) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+/// What `crun state` prints, as far as it matters.
+#[derive(Deserialize)]
+struct State {
+    pid: i32,
+    status: String,
+}
+
+impl Default for Runtime {
+    fn default() -> Self {
+        Runtime::new("/usr/bin/crun".into(), "/run/crun".into(), "/run/machined/containers".into())
+    }
+}
+
+impl Runtime {
+    /// With that program, directory of crun's state, and directory of bundles.
+    pub fn new(crun: PathBuf, state: PathBuf, run: PathBuf) -> Self {
+        Runtime { crun, state, run }
+    }
+
+    /// Starts a container from an image, over whatever is left of one of that name. The preserved descriptors become
+    /// 3, 4, … in it. After an error nothing of it is left.
+    pub async fn start(
+        &self,
+        spec: &ContainerSpec,
+        image: &PulledImage,
+        store: &ImageStore,
+        host: &HostView,
+        streams: Streams,
+        preserved: &[OwnedFd],
+    ) -> Result<RunningContainer, RuntimeError> {
+        let name = &spec.name;
+        self.delete(name, store).await?;
+        let spec = ContainerSpec { preserved_fds: preserved.len() as u32, ..spec.clone() };
+        let started = async {
+            self.write_bundle(&spec, image, store, host)?;
+            self.create(&spec, streams, preserved).await?;
+            let running = self.watch_created(name)?;
+            self.crun("start", name, &[name.as_str().as_ref()]).await?;
+            Ok(running)
+        };
+        match started.await {
+            Ok(running) => Ok(running),
+            Err(error) => {
+                if let Err(left) = self.delete(name, store).await {
+                    tracing::warn!("something of container {name} is left: {left}");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// A container that an earlier machined started and that still runs.
+    pub async fn adopt(&self, name: &ContainerName) -> Result<Option<RunningContainer>, RuntimeError> {
+        let Some(pid) = self.running_pid(name).await? else { return Ok(None) };
+        let running = match RunningContainer::watch(name, pid) {
+            Ok(running) => running,
+            // It has ended between the two calls.
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::SRCH) => return Ok(None),
+            Err(source) => return Err(RuntimeError::Watch { name: name.clone(), source }),
+        };
+        // crun compares the start time: the same number now means that the pidfd is of the right process.
+        Ok((self.running_pid(name).await? == Some(pid)).then_some(running))
+    }
+
+    /// Names of all containers that something is left of, running or not.
+    pub fn names(&self) -> Result<Vec<ContainerName>, RuntimeError> {
+        let entries = match fs::read_dir(&self.run) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(failed("listing", &self.run)(error)),
+        };
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        Ok(names.collect())
+    }
+
+    /// Ends a container if it runs (SIGKILL) and removes all that belongs to it. One that is not there is removed.
+    pub async fn delete(&self, name: &ContainerName, store: &ImageStore) -> Result<(), RuntimeError> {
+        if self.is_known(name) {
+            self.crun("delete", name, &["--force".as_ref(), name.as_str().as_ref()]).await?;
+        }
+        let bundle = self.bundle(name);
+        let (layer, target) = (store.container_directory(name.as_str()), bundle.join("rootfs"));
+        let removal = move || {
+            rootfs::unmount_and_remove(&layer, &target)?;
+            match fs::remove_dir_all(&bundle) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                result => {
+                    result.map_err(|source| RootfsError::Io { step: "removing", path: bundle.clone(), source })
+                }
+            }
+        };
+        let removed = tokio::task::spawn_blocking(removal).await;
+        let removed = removed.unwrap_or_else(|error| {
+            let path = self.bundle(name);
+            Err(RootfsError::Io { step: "removing", path, source: io::Error::other(error) })
+        });
+        removed.map_err(|source| RuntimeError::Rootfs { name: name.clone(), source })
+    }
+
+    fn bundle(&self, name: &ContainerName) -> PathBuf {
+        self.run.join(name.as_str())
+    }
+
+    fn is_known(&self, name: &ContainerName) -> bool {
+        self.state.join(name.as_str()).exists()
+    }
+
+    fn write_bundle(
+        &self,
+        spec: &ContainerSpec,
+        image: &PulledImage,
+        store: &ImageStore,
+        host: &HostView,
+    ) -> Result<(), RuntimeError> {
+        let name = &spec.name;
+        let bundle = self.bundle(name);
+        let config = runtime_config(spec, image.config(), &image.rootfs(), &bundle.join("rootfs"), host)
+            .map_err(|source| RuntimeError::Spec { name: name.clone(), source })?;
+        let layer = store.container_directory(name.as_str());
+        rootfs::mount(&image.rootfs(), &layer, &bundle.join("rootfs"))
+            .map_err(|source| RuntimeError::Rootfs { name: name.clone(), source })?;
+        let path = bundle.join("config.json");
+        fs::write(&path, config.to_string()).map_err(failed("writing", &path))
+    }
+
+    async fn create(
+        &self,
+        spec: &ContainerSpec,
+        streams: Streams,
+        preserved: &[OwnedFd],
+    ) -> Result<(), RuntimeError> {
+        let name = &spec.name;
+        let bundle = self.bundle(name);
+        let pid_file = bundle.join("pid");
+        let count = spec.preserved_fds.to_string();
+        let arguments: [&OsStr; 7] = [
+            "--bundle".as_ref(),
+            bundle.as_os_str(),
+            "--pid-file".as_ref(),
+            pid_file.as_os_str(),
+            "--preserve-fds".as_ref(),
+            count.as_ref(),
+            name.as_str().as_ref(),
+        ];
+        let mut command = self.command("create", name, &arguments);
+        command.stdout(streams.stdout).stderr(streams.stderr);
+        let passing = pass_descriptors(&mut command, preserved).map_err(failed("passing descriptors to", &self.crun))?;
+        let result = self.run(command, "create", name).await;
+        drop(passing);
+        result.map(|_| ())
+    }
+
+    fn watch_created(&self, name: &ContainerName) -> Result<RunningContainer, RuntimeError> {
+        let path = self.bundle(name).join("pid");
+        let text = fs::read_to_string(&path).map_err(failed("reading", &path))?;
+        let pid = text.trim().parse().ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or_else(|| failed("reading", &path)(io::ErrorKind::InvalidData.into()))?;
+        // It waits for `start`: it cannot have ended, and its number cannot be another's.
+        RunningContainer::watch(name, pid)
+            .map_err(|source| RuntimeError::Watch { name: name.clone(), source })
+    }
+
+    async fn running_pid(&self, name: &ContainerName) -> Result<Option<Pid>, RuntimeError> {
+        if !self.is_known(name) {
+            return Ok(None);
+        }
+        let output = self.crun("state", name, &[name.as_str().as_ref()]).await?;
+        let state: State = serde_json::from_slice(&output).map_err(|error| RuntimeError::Crun {
+            step: "state",
+            name: name.clone(),
+            said: format!("unreadable answer: {error}"),
+        })?;
+        Ok(Pid::from_raw(state.pid).filter(|_| state.status == "running"))
+    }
+
+    async fn crun(
+        &self,
+        step: &'static str,
+        name: &ContainerName,
+        arguments: &[&OsStr],
+    ) -> Result<Vec<u8>, RuntimeError> {
+        let mut command = self.command(step, name, arguments);
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        self.run(command, step, name).await
+    }
+
+    fn command(&self, step: &str, name: &ContainerName, arguments: &[&OsStr]) -> Command {
+        let mut command = Command::new(&self.crun);
+        command
+            .arg("--root")
+            .arg(&self.state)
+            .arg("--cgroup-manager=cgroupfs")
+            // Its standard error is the container's: what it has to say itself goes elsewhere.
+            .arg("--log")
+            .arg(self.log(name))
+            .arg(step)
+            .args(arguments)
+            .env_clear()
+            .env("PATH", "/usr/bin:/usr/sbin:/bin:/sbin")
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
+        command
+    }
+
+    /// In the bundle, or beside all of them for one that has none (any more).
+    fn log(&self, name: &ContainerName) -> PathBuf {
+        let bundle = self.bundle(name);
+        if bundle.is_dir() { bundle.join("crun.log") } else { self.run.join("crun.log") }
+    }
+
+    async fn run(&self, mut command: Command, step: &'static str, name: &ContainerName) -> Result<Vec<u8>, RuntimeError> {
+        fs::create_dir_all(&self.run).map_err(failed("creating", &self.run))?;
+        let log = self.log(name);
+        let before = fs::metadata(&log).map_or(0, |metadata| metadata.len());
+        let program = |source| RuntimeError::Program { program: self.crun.clone(), source };
+        let child = command.spawn().map_err(program)?;
+        // The command holds copies of the container's streams; the reader of their other end waits for all of them.
+        drop(command);
+        let said = |end: String| {
+            let tail = tail(&log, before);
+            if tail.is_empty() { end } else { tail }
+        };
+        let refused = |said| RuntimeError::Crun { step, name: name.clone(), said };
+        match tokio::time::timeout(PATIENCE, child.wait_with_output()).await {
+            Ok(Ok(output)) if output.status.success() => Ok(output.stdout),
+            Ok(Ok(output)) => Err(refused(said(format!("it ended with {}", output.status)))),
+            Ok(Err(source)) => Err(program(source)),
+            Err(_) => Err(refused(said(format!("it did not end within {} s", PATIENCE.as_secs())))),
+        }
+    }
+}
+
+fn failed<'a>(step: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> RuntimeError + 'a {
+    move |source| RuntimeError::Io { step, path: path.to_owned(), source }
+}
+
+/// The last lines that came into a log after `before`, on one line.
+fn tail(log: &Path, before: u64) -> String {
+    let bytes = fs::read(log).unwrap_or_default();
+    let new = bytes.get(usize::try_from(before).unwrap_or(usize::MAX)..).unwrap_or_default();
+    let end = &new[new.len().saturating_sub(LOG_TAIL)..];
+    let text = String::from_utf8_lossy(end);
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests;

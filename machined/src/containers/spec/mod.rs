@@ -1,0 +1,372 @@
+//! What a container is to be, and the OCI runtime configuration that says so to crun.
+//!
+//! A container gets little: no privileges to gain, few capabilities, a list of system calls it may not use, a fresh
+//! /dev and /proc with the dangerous parts covered. The network is the machine's.
+
+mod capabilities;
+mod seccomp;
+mod user;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde_json::{Value, json};
+
+use super::manifest::ImageConfig;
+pub use capabilities::{Capabilities, UnknownCapability};
+use user::Database;
+pub use user::{RunAs, UnknownUser, User};
+
+/// Where programs are looked for when image and config say nothing.
+const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// More processes and threads than any service of a node needs, fewer than a fork bomb.
+const MOST_PROCESSES: u64 = 4096;
+/// Open files: room for servers, and no surprise for programs that walk over all of them.
+const OPEN_FILES: u64 = 65536;
+/// The period of CPU limits, microseconds.
+const CPU_PERIOD: u64 = 100_000;
+
+/// 1 to 63 of `a-z0-9-`, no hyphen at an end: it becomes a directory, a cgroup and a host name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ContainerName(String);
+
+/// Not the name of a container.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{0:?} is not a container name: 1 to 63 of a-z, 0-9 and -, with no - at an end, are expected")]
+pub struct ContainerNameError(String);
+
+impl FromStr for ContainerName {
+    type Err = ContainerNameError;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let good = (1..=63).contains(&name.len())
+            && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+            && !name.starts_with('-')
+            && !name.ends_with('-');
+        if good { Ok(ContainerName(name.to_owned())) } else { Err(ContainerNameError(name.chars().take(80).collect())) }
+    }
+}
+
+impl ContainerName {
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ContainerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a container is to be. Empty means "as the image says".
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerSpec {
+    /// Its name, unique on the machine.
+    pub name: ContainerName,
+    /// Replaces the image's entry point, and its command with it.
+    pub entrypoint: Vec<String>,
+    /// Replaces the image's command.
+    pub args: Vec<String>,
+    /// Replaces the image's working directory.
+    pub working_dir: Option<String>,
+    /// Overrides the image's user.
+    pub run_as: Option<RunAs>,
+    /// `KEY=VALUE`, over the image's.
+    pub environment: Vec<String>,
+    /// Beside the ones that every container has.
+    pub mounts: Vec<Mount>,
+    /// Changes to the default set.
+    pub capabilities: Capabilities,
+    /// CPU and memory.
+    pub limits: ResourceLimits,
+    /// Absolute in the cgroup hierarchy, as in `/generation.1/web`.
+    pub cgroup: String,
+    /// The image's files cannot be changed.
+    pub read_only: bool,
+    /// How many descriptors from 3 on are handed to the process.
+    pub preserved_fds: u32,
+}
+
+impl ContainerSpec {
+    /// A container that is all as its image says.
+    pub fn new(name: ContainerName, cgroup: String) -> Self {
+        ContainerSpec {
+            name,
+            entrypoint: Vec::new(),
+            args: Vec::new(),
+            working_dir: None,
+            run_as: None,
+            environment: Vec::new(),
+            mounts: Vec::new(),
+            capabilities: Capabilities::default(),
+            limits: ResourceLimits::default(),
+            cgroup,
+            read_only: false,
+            preserved_fds: 0,
+        }
+    }
+}
+
+/// What a container may use at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ResourceLimits {
+    /// Thousandths of one CPU.
+    pub cpu_millis: Option<u64>,
+    /// Bytes of memory; there is no swap beside it.
+    pub memory_bytes: Option<u64>,
+}
+
+/// Something mounted into a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// What.
+    pub source: MountSource,
+    /// Where, absolute.
+    pub destination: PathBuf,
+    /// As in mount(8): `ro`, `rw`, `noexec`, `nosuid`, `nodev`, `noatime`, `rbind`, `rshared`, …
+    pub options: Vec<String>,
+}
+
+/// What is mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MountSource {
+    /// Memory, of at most that many bytes.
+    Tmpfs {
+        /// Bytes; half of the machine's memory if absent.
+        size: Option<u64>,
+    },
+    /// A file or directory of the machine; it must exist.
+    HostPath(PathBuf),
+}
+
+/// What of the machine shows in every container.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct HostView {
+    /// The host name.
+    pub hostname: Option<String>,
+    /// Files of the machine over files of the image, read-only: resolvers and hosts.
+    pub files: Vec<(PathBuf, PathBuf)>,
+}
+
+impl HostView {
+    /// This machine: its name, and those of `/run/etc/resolv.conf` and `/run/etc/hosts` that exist.
+    pub fn of_this_machine() -> Self {
+        let files = [("/run/etc/resolv.conf", "/etc/resolv.conf"), ("/run/etc/hosts", "/etc/hosts")];
+        let files = files.iter().map(|(from, to)| (PathBuf::from(from), PathBuf::from(to)));
+        let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        HostView { hostname: Some(hostname), files: files.filter(|(from, _)| from.exists()).collect() }
+    }
+}
+
+/// Why there is no such container.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum SpecError {
+    /// Nothing to start.
+    #[error("neither the image nor the config says which program to start")]
+    NoProgram,
+    /// Its user.
+    #[error("it cannot be said who the container runs as")]
+    User(#[from] UnknownUser),
+    /// Its capabilities.
+    #[error("the capabilities cannot be granted")]
+    Capability(#[from] UnknownCapability),
+    /// `KEY=VALUE`.
+    #[error("{0:?} is not an environment variable; KEY=VALUE is expected")]
+    Environment(String),
+    /// Relative or upward.
+    #[error("{0:?} is not an absolute path without ..")]
+    Path(PathBuf),
+    /// Arguments and paths end at it.
+    #[error("{0} contains a zero byte")]
+    ZeroByte(&'static str),
+}
+
+/// The runtime configuration of a container: `config.json` of its bundle. `image_files` is read for its user database;
+/// `root` is what the container will see.
+pub fn runtime_config(
+    spec: &ContainerSpec,
+    image: &ImageConfig,
+    image_files: &Path,
+    root: &Path,
+    host: &HostView,
+) -> Result<Value, SpecError> {
+    let user = Database::read(image_files).resolve(&image.user, spec.run_as)?;
+    let granted = spec.capabilities.resolve()?;
+    // Whoever is not root has no capabilities but those that were asked for by name.
+    let none = Vec::new();
+    let (effective, kept_over_exec) =
+        if user.uid == 0 { (&granted.all, &none) } else { (&granted.asked_for, &granted.asked_for) };
+    let process = json!({
+        "terminal": false,
+        "user": {"uid": user.uid, "gid": user.gid, "additionalGids": user.additional_gids},
+        "args": arguments(spec, image)?,
+        "env": environment(spec, image, &user)?,
+        "cwd": working_dir(spec, image)?,
+        "noNewPrivileges": true,
+        "capabilities": {
+            "bounding": granted.all,
+            "permitted": effective,
+            "effective": effective,
+            "inheritable": kept_over_exec,
+            "ambient": kept_over_exec,
+        },
+        "rlimits": [{"type": "RLIMIT_NOFILE", "soft": OPEN_FILES, "hard": OPEN_FILES}],
+        // A service that uses too much memory goes before the machine's own processes.
+        "oomScoreAdj": 100,
+    });
+    let mut config = json!({
+        "ociVersion": "1.0.2",
+        "root": {"path": root, "readonly": spec.read_only},
+        "process": process,
+        "mounts": mounts(spec, host)?,
+        "linux": {
+            // The network is the machine's; user ids are, too.
+            "namespaces": [
+                {"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"}, {"type": "cgroup"}
+            ],
+            "cgroupsPath": spec.cgroup,
+            "resources": resources(&spec.limits),
+            "seccomp": seccomp::profile(&granted.all),
+            "maskedPaths": MASKED,
+            "readonlyPaths": READ_ONLY,
+            "rootfsPropagation": "private",
+        },
+    });
+    if let Some(hostname) = &host.hostname {
+        config["hostname"] = json!(hostname);
+    }
+    Ok(config)
+}
+
+/// Parts of /proc and /sys that tell about, or reach, more than the container. The list of the other runtimes.
+const MASKED: [&str; 12] = [
+    "/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+    "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/devices/virtual/powercap",
+    "/sys/firmware",
+];
+const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+fn arguments(spec: &ContainerSpec, image: &ImageConfig) -> Result<Vec<String>, SpecError> {
+    let (program, rest) = if !spec.entrypoint.is_empty() {
+        (&spec.entrypoint, &spec.args)
+    } else if !spec.args.is_empty() {
+        (&image.entrypoint, &spec.args)
+    } else {
+        (&image.entrypoint, &image.command)
+    };
+    let all: Vec<String> = program.iter().chain(rest).cloned().collect();
+    match all.first() {
+        None => Err(SpecError::NoProgram),
+        Some(first) if first.is_empty() => Err(SpecError::NoProgram),
+        Some(_) if all.iter().any(|argument| argument.contains('\0')) => Err(SpecError::ZeroByte("an argument")),
+        Some(_) => Ok(all),
+    }
+}
+
+/// The image's variables with the config's over them, and what programs count on.
+fn environment(spec: &ContainerSpec, image: &ImageConfig, user: &User) -> Result<Vec<String>, SpecError> {
+    let mut variables: Vec<String> = vec![DEFAULT_PATH.to_owned()];
+    variables.extend(user.home.iter().map(|home| format!("HOME={home}")));
+    for variable in image.environment.iter().chain(&spec.environment) {
+        let key = match variable.split_once('=') {
+            Some((key, _)) if !key.is_empty() => key,
+            _ => return Err(SpecError::Environment(variable.chars().take(80).collect())),
+        };
+        if variable.contains('\0') {
+            return Err(SpecError::ZeroByte("an environment variable"));
+        }
+        let same = |known: &&mut String| known.split_once('=').is_some_and(|(name, _)| name == key);
+        match variables.iter_mut().find(same) {
+            Some(known) => known.clone_from(variable),
+            None => variables.push(variable.clone()),
+        }
+    }
+    Ok(variables)
+}
+
+fn working_dir(spec: &ContainerSpec, image: &ImageConfig) -> Result<String, SpecError> {
+    let wanted = spec.working_dir.as_ref().unwrap_or(&image.working_dir);
+    let directory = if wanted.is_empty() { "/" } else { wanted };
+    checked_path(Path::new(directory))?;
+    Ok(directory.to_owned())
+}
+
+fn checked_path(path: &Path) -> Result<(), SpecError> {
+    use std::path::Component;
+    let upward = path.components().any(|component| component == Component::ParentDir);
+    if path.is_absolute() && !upward { Ok(()) } else { Err(SpecError::Path(path.to_owned())) }
+}
+
+/// One mount of the configuration. `options` are separated by commas.
+fn mount(kind: &str, destination: &str, options: &str) -> Value {
+    let options: Vec<&str> = options.split(',').collect();
+    json!({"destination": destination, "type": kind, "source": kind, "options": options})
+}
+
+fn bind(source: &Path, destination: &Path, options: &[&str]) -> Value {
+    json!({"destination": destination, "type": "bind", "source": source, "options": options})
+}
+
+fn mounts(spec: &ContainerSpec, host: &HostView) -> Result<Vec<Value>, SpecError> {
+    let mut mounts = vec![
+        mount("proc", "/proc", "nosuid,noexec,nodev"),
+        mount("tmpfs", "/dev", "nosuid,noexec,strictatime,mode=755,size=64k"),
+        mount("devpts", "/dev/pts", "nosuid,noexec,newinstance,ptmxmode=0666,mode=0620,gid=5"),
+        mount("tmpfs", "/dev/shm", "nosuid,noexec,nodev,mode=1777,size=64m"),
+        mount("mqueue", "/dev/mqueue", "nosuid,noexec,nodev"),
+        mount("sysfs", "/sys", "nosuid,noexec,nodev,ro"),
+        // With a cgroup namespace: programs read their limits here.
+        mount("cgroup", "/sys/fs/cgroup", "nosuid,noexec,nodev,relatime,ro"),
+    ];
+    for (source, destination) in &host.files {
+        mounts.push(bind(source, destination, &["bind", "ro", "nosuid", "noexec", "nodev"]));
+    }
+    for Mount { source, destination, options } in &spec.mounts {
+        checked_path(destination)?;
+        let mut options: Vec<&str> = options.iter().map(String::as_str).collect();
+        match source {
+            MountSource::Tmpfs { size } => {
+                let size = size.map(|size| format!("size={size}"));
+                options.extend(["nosuid", "nodev"]);
+                options.extend(size.as_deref());
+                mounts.push(json!({"destination": destination, "type": "tmpfs", "source": "tmpfs", "options": options}));
+            }
+            MountSource::HostPath(path) => {
+                checked_path(path)?;
+                if !options.iter().any(|option| matches!(*option, "bind" | "rbind")) {
+                    options.push("rbind");
+                }
+                // Writing to the machine's files is said, never implied.
+                if !options.iter().any(|option| matches!(*option, "ro" | "rw")) {
+                    options.push("ro");
+                }
+                mounts.push(bind(path, destination, &options));
+            }
+        }
+    }
+    Ok(mounts)
+}
+
+fn resources(limits: &ResourceLimits) -> Value {
+    let mut resources = json!({
+        // crun adds null, zero, full, random, urandom, tty and pts.
+        "devices": [{"allow": false, "access": "rwm"}],
+        "pids": {"limit": MOST_PROCESSES},
+    });
+    if let Some(bytes) = limits.memory_bytes {
+        // In the runtime specification, swap is memory and swap together.
+        resources["memory"] = json!({"limit": bytes, "swap": bytes});
+    }
+    if let Some(millis) = limits.cpu_millis {
+        // The kernel takes no quota below a millisecond.
+        let quota = (millis.saturating_mul(CPU_PERIOD) / 1000).max(1000);
+        resources["cpu"] = json!({"quota": quota, "period": CPU_PERIOD});
+    }
+    resources
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,167 @@
+//! System calls that containers do not get, each with the reason.
+//!
+//! A list of what is denied and not of what is allowed: a new libc's new call must not break a service, and most of
+//! what is denied here is also denied by missing capabilities; this is the second lock on those doors, and the only
+//! one where the kernel asks for no capability.
+
+use serde_json::{Value, json};
+
+/// Calls, what lifts the ban, and why they are banned.
+struct Denied {
+    calls: &'static [&'static str],
+    /// Who has this capability needs these calls.
+    unless: Option<&'static str>,
+    #[expect(dead_code, reason = "read by people")]
+    reason: &'static str,
+}
+
+const DENIED: &[Denied] = &[
+    Denied {
+        calls: &[
+            "mount", "umount", "umount2", "pivot_root", "move_mount", "open_tree", "fsopen", "fsconfig", "fsmount",
+            "fspick", "mount_setattr",
+        ],
+        unless: Some("CAP_SYS_ADMIN"),
+        reason: "a container's file systems are made for it; within user namespaces mounts were the way out more than once",
+    },
+    Denied {
+        calls: &["setns", "unshare"],
+        unless: Some("CAP_SYS_ADMIN"),
+        reason: "namespaces of its own give a process capabilities over much more of the kernel's code",
+    },
+    Denied {
+        calls: &["kexec_load", "kexec_file_load", "reboot"],
+        unless: Some("CAP_SYS_BOOT"),
+        reason: "the machine is not the container's to stop",
+    },
+    Denied {
+        calls: &["create_module", "delete_module", "finit_module", "get_kernel_syms", "init_module", "query_module"],
+        unless: Some("CAP_SYS_MODULE"),
+        reason: "code in the kernel",
+    },
+    Denied {
+        calls: &["bpf"],
+        unless: Some("CAP_BPF"),
+        reason: "programs in the kernel; the verifier had its holes",
+    },
+    Denied {
+        calls: &["perf_event_open"],
+        unless: Some("CAP_PERFMON"),
+        reason: "sees other processes and had its holes",
+    },
+    Denied {
+        calls: &["add_key", "keyctl", "request_key"],
+        unless: None,
+        reason: "the kernel's keyrings are not separated by container",
+    },
+    Denied {
+        calls: &["userfaultfd"],
+        unless: Some("CAP_SYS_PTRACE"),
+        reason: "stops the kernel in the middle of a copy: half of every exploit of a race",
+    },
+    Denied {
+        calls: &["io_uring_enter", "io_uring_register", "io_uring_setup"],
+        unless: None,
+        reason: "does what other calls do past this filter, and is where the kernel's holes have been lately",
+    },
+    Denied {
+        calls: &["open_by_handle_at"],
+        unless: Some("CAP_DAC_READ_SEARCH"),
+        reason: "opens files outside of the root by number",
+    },
+    Denied {
+        calls: &["clock_adjtime", "clock_settime", "settimeofday", "stime"],
+        unless: Some("CAP_SYS_TIME"),
+        reason: "there is one clock for the whole machine",
+    },
+    Denied {
+        calls: &["ioperm", "iopl"],
+        unless: Some("CAP_SYS_RAWIO"),
+        reason: "the hardware",
+    },
+    Denied {
+        calls: &["acct", "quotactl", "quotactl_fd", "swapoff", "swapon", "vhangup"],
+        unless: Some("CAP_SYS_ADMIN"),
+        reason: "settings of the whole machine",
+    },
+    Denied {
+        calls: &["syslog"],
+        unless: Some("CAP_SYSLOG"),
+        reason: "the kernel's log holds addresses and other people's messages",
+    },
+    Denied {
+        calls: &["_sysctl", "lookup_dcookie", "nfsservctl", "uselib", "ustat", "sysfs", "vm86", "vm86old", "modify_ldt"],
+        unless: None,
+        reason: "left over from other times; nobody needs them and nobody looks after them",
+    },
+    Denied {
+        calls: &["fanotify_init", "name_to_handle_at"],
+        unless: Some("CAP_SYS_ADMIN"),
+        reason: "watches or names files beyond the container's root",
+    },
+];
+
+const EPERM: u32 = 1;
+const ENOSYS: u32 = 38;
+/// The flags of clone that make namespaces: NEWTIME to NEWCGROUP (include/uapi/linux/sched.h). Without NEWTIME, whose
+/// bit is part of the exit signal in clone.
+const CLONE_NAMESPACES: u64 = 0x7e02_0000;
+
+/// The profile for a process with these capabilities.
+pub(super) fn profile(capabilities: &[&str]) -> Value {
+    let has = |name: &str| capabilities.contains(&name);
+    let mut rules: Vec<Value> = DENIED
+        .iter()
+        .filter(|denied| denied.unless.is_none_or(|capability| !has(capability)))
+        .map(|denied| json!({"names": denied.calls, "action": "SCMP_ACT_ERRNO", "errnoRet": EPERM}))
+        .collect();
+    if !has("CAP_SYS_ADMIN") {
+        // One bit at a time: a filter can compare, not intersect.
+        for bit in (0..32).map(|bit| 1_u64 << bit).filter(|bit| CLONE_NAMESPACES & bit != 0) {
+            let argument = json!({"index": 0, "value": bit, "valueTwo": bit, "op": "SCMP_CMP_MASKED_EQ"});
+            rules.push(
+                json!({"names": ["clone"], "action": "SCMP_ACT_ERRNO", "errnoRet": EPERM, "args": [argument]}),
+            );
+        }
+        // Its flags are in memory, where a filter cannot look. Every libc falls back to clone.
+        rules.push(json!({"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS}));
+    }
+    json!({
+        "defaultAction": "SCMP_ACT_ALLOW",
+        // All three ways into this processor's kernel, or the list is passed by on another.
+        "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"],
+        "syscalls": rules,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn denied(capabilities: &[&str]) -> Vec<String> {
+        let profile = profile(capabilities);
+        let rules = profile["syscalls"].as_array().unwrap();
+        let names = rules.iter().flat_map(|rule| rule["names"].as_array().unwrap().clone());
+        names.map(|name| name.as_str().unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn bans_are_lifted_with_the_capability_that_needs_it() {
+        let default = denied(&["CAP_CHOWN"]);
+        for call in ["mount", "unshare", "kexec_load", "finit_module", "bpf", "clone3", "keyctl"] {
+            assert!(default.iter().any(|name| name == call), "{call}");
+        }
+        let admin = denied(&["CAP_SYS_ADMIN"]);
+        assert!(!admin.iter().any(|name| name == "mount" || name == "clone3" || name == "clone"));
+        assert!(admin.iter().any(|name| name == "keyctl") && admin.iter().any(|name| name == "bpf"));
+    }
+
+    #[test]
+    fn every_namespace_flag_of_clone_is_caught() {
+        // NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
+        let all = [0x0002_0000, 0x0200_0000, 0x0400_0000, 0x0800_0000, 0x1000_0000, 0x2000_0000, 0x4000_0000];
+        assert_eq!(all.iter().sum::<u64>(), CLONE_NAMESPACES);
+        assert_eq!(denied(&[]).iter().filter(|name| *name == "clone").count(), all.len());
+    }
+}

@@ -1,0 +1,212 @@
+//! Who a container runs as: the image's user, looked up in its own /etc/passwd and /etc/group.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+
+/// Larger user databases are not looked at.
+const LARGEST_DATABASE: u64 = 1 << 20;
+
+/// Numbers that override the image's user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunAs {
+    /// User; the image's if absent.
+    pub uid: Option<u32>,
+    /// Group; that of the user if absent.
+    pub gid: Option<u32>,
+}
+
+/// The process's identity.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct User {
+    /// User.
+    pub uid: u32,
+    /// Primary group.
+    pub gid: u32,
+    /// Groups that list the user by name.
+    pub additional_gids: Vec<u32>,
+    /// Home directory, where /etc/passwd knows one.
+    pub home: Option<String>,
+}
+
+/// The image names somebody that it does not have.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("the image runs as {what} {name:?}, which is not in its {file}; give runAs a number")]
+pub struct UnknownUser {
+    what: &'static str,
+    name: String,
+    file: &'static str,
+}
+
+/// The image's user database.
+#[derive(Debug, Default)]
+pub(super) struct Database {
+    passwd: String,
+    group: String,
+}
+
+impl Database {
+    /// Reads what is there. Links in the image lead nowhere but into the image.
+    pub(super) fn read(rootfs: &Path) -> Self {
+        Database { passwd: read(rootfs, "etc/passwd"), group: read(rootfs, "etc/group") }
+    }
+
+    /// `user` is the image's `USER[:GROUP]`.
+    pub(super) fn resolve(&self, user: &str, run_as: Option<RunAs>) -> Result<User, UnknownUser> {
+        let (user, group) = match user.split_once(':') {
+            Some((user, group)) => (user, Some(group)),
+            None => (user, None),
+        };
+        let run_as = run_as.unwrap_or(RunAs { uid: None, gid: None });
+        let entry = match run_as.uid {
+            Some(uid) => self.user(|_, number| number == uid).unwrap_or_else(|| numbered(uid)),
+            None => self.image_user(user)?,
+        };
+        // The image's group goes with the image's user.
+        let group = group.filter(|group| run_as.uid.is_none() && !group.is_empty());
+        let gid = match (run_as.gid, group) {
+            (Some(gid), _) => gid,
+            (None, Some(group)) => self.group(group)?,
+            (None, None) => entry.gid,
+        };
+        let additional_gids = entry.name.map(|name| self.memberships(name)).unwrap_or_default();
+        Ok(User { uid: entry.uid, gid, additional_gids, home: entry.home.map(str::to_owned) })
+    }
+
+    fn image_user<'a>(&'a self, user: &str) -> Result<Entry<'a>, UnknownUser> {
+        if user.is_empty() {
+            return Ok(self.user(|_, number| number == 0).unwrap_or_else(|| numbered(0)));
+        }
+        if let Some(entry) = self.user(|name, _| name == user) {
+            return Ok(entry);
+        }
+        match user.parse() {
+            Ok(uid) => Ok(self.user(|_, number| number == uid).unwrap_or_else(|| numbered(uid))),
+            Err(_) if user == "root" => Ok(numbered(0)),
+            Err(_) => Err(UnknownUser { what: "user", name: shown(user), file: "/etc/passwd" }),
+        }
+    }
+
+    fn user(&self, wanted: impl Fn(&str, u32) -> bool) -> Option<Entry<'_>> {
+        self.passwd.lines().find_map(|line| {
+            let mut fields = line.split(':');
+            let name = fields.next()?;
+            let uid = fields.nth(1)?.parse().ok()?;
+            let gid = fields.next()?.parse().ok()?;
+            let home = fields.nth(1).filter(|home| home.starts_with('/'));
+            wanted(name, uid).then_some(Entry { name: Some(name), uid, gid, home })
+        })
+    }
+
+    fn group(&self, group: &str) -> Result<u32, UnknownUser> {
+        let named = self.groups().find(|(name, _, _)| *name == group).map(|(_, gid, _)| gid);
+        let unknown = || UnknownUser { what: "group", name: shown(group), file: "/etc/group" };
+        named.or_else(|| group.parse().ok()).ok_or_else(unknown)
+    }
+
+    fn memberships(&self, user: &str) -> Vec<u32> {
+        let member = |members: &str| members.split(',').any(|member| member == user);
+        self.groups().filter(|(_, _, members)| member(members)).map(|(_, gid, _)| gid).collect()
+    }
+
+    fn groups(&self) -> impl Iterator<Item = (&str, u32, &str)> {
+        self.group.lines().filter_map(|line| {
+            let mut fields = line.split(':');
+            let name = fields.next()?;
+            let gid = fields.nth(1)?.parse().ok()?;
+            Some((name, gid, fields.next().unwrap_or_default()))
+        })
+    }
+}
+
+struct Entry<'a> {
+    name: Option<&'a str>,
+    uid: u32,
+    gid: u32,
+    home: Option<&'a str>,
+}
+
+/// Somebody without a line: group 0, as every runtime has it.
+fn numbered(uid: u32) -> Entry<'static> {
+    Entry { name: None, uid, gid: 0, home: None }
+}
+
+fn shown(text: &str) -> String {
+    text.chars().take(80).collect()
+}
+
+/// A file of the image, empty if there is none of a sensible kind.
+fn read(rootfs: &Path, path: &str) -> String {
+    let open = || -> std::io::Result<String> {
+        let root = openat2(CWD, rootfs, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::empty())?;
+        // Nonblocking: it may be a fifo.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let file = File::from(openat2(&root, path, flags, Mode::empty(), resolve)?);
+        let mut bytes = Vec::new();
+        if file.metadata()?.is_file() {
+            file.take(LARGEST_DATABASE).read_to_end(&mut bytes)?;
+        }
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    open().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn database() -> Database {
+        Database {
+            passwd: "root:x:0:0::/root:/bin/sh\nbroken\nweb:x:33:34:Web:/srv:/bin/false\nnohome:x:40:41::relative:\n".into(),
+            group: "root:x:0:\nstaff:x:50:web,other\nlog:x:51:web\nweb:x:34:\n".into(),
+        }
+    }
+
+    fn resolve(user: &str, uid: Option<u32>, gid: Option<u32>) -> (u32, u32, usize, Option<String>) {
+        let user = database().resolve(user, Some(RunAs { uid, gid })).unwrap();
+        (user.uid, user.gid, user.additional_gids.len(), user.home)
+    }
+
+    #[test]
+    fn images_name_users_in_every_way() {
+        let srv = Some("/srv".to_owned());
+        assert_eq!(resolve("", None, None), (0, 0, 0, Some("/root".into())));
+        assert_eq!(resolve("web", None, None), (33, 34, 2, srv.clone()));
+        assert_eq!(resolve("33", None, None), (33, 34, 2, srv.clone()));
+        assert_eq!(resolve("web:staff", None, None), (33, 50, 2, srv.clone()));
+        assert_eq!(resolve("web:7", None, None), (33, 7, 2, srv.clone()));
+        assert_eq!(resolve("1000:2000", None, None), (1000, 2000, 0, None));
+        assert_eq!(resolve("1000", None, None), (1000, 0, 0, None));
+        assert_eq!(resolve("nohome", None, None), (40, 41, 0, None));
+        assert_eq!(resolve("web:staff", Some(1000), None), (1000, 0, 0, None));
+        assert_eq!(resolve("web:staff", None, Some(9)), (33, 9, 2, srv.clone()));
+        assert_eq!(resolve("nobody-there", Some(33), None), (33, 34, 2, srv));
+        assert_eq!(Database::default().resolve("root", None).unwrap(), User::default());
+        for unknown in ["ghost", "web:ghosts", "-1", "4294967296"] {
+            assert!(database().resolve(unknown, None).is_err(), "{unknown}");
+        }
+    }
+
+    #[test]
+    fn the_database_is_read_inside_the_image_only() {
+        let outside = tempfile::tempdir().unwrap();
+        std::fs::write(outside.path().join("passwd"), "evil:x:1:1::/:\n").unwrap();
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("etc")).unwrap();
+        let link = root.path().join("etc/passwd");
+        std::os::unix::fs::symlink(outside.path().join("passwd"), &link).unwrap();
+        assert_eq!(Database::read(root.path()).passwd, "");
+        std::fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink("/lib/passwd", &link).unwrap();
+        std::fs::create_dir(root.path().join("lib")).unwrap();
+        std::fs::write(root.path().join("lib/passwd"), "good:x:1:1::/:\n").unwrap();
+        assert!(Database::read(root.path()).resolve("good", None).is_ok());
+        std::fs::remove_file(&link).unwrap();
+        rustix::fs::mkfifoat(CWD, &link, Mode::RUSR | Mode::WUSR).unwrap();
+        assert_eq!(Database::read(root.path()).passwd, "", "a fifo must not block");
+    }
+}
