@@ -1,1 +1,82 @@
-//! config
+//! The machine config: from bytes to one validated model.
+//!
+//! ```text
+//! bytes ─ yaml ─► documents ─ shape ─► known kinds and fields ─ resolve ─► MachineConfig
+//!                    │                     │            └ warnings: known, but not served here
+//!                    │                     └ conflicts: the same thing said twice
+//!                    └ every node knows its line and column
+//! ```
+//!
+//! Two shapes are input: one large document `version: v1alpha1` (`machine:`, `cluster:`), and a document per concern
+//! (`apiVersion: v1alpha1`, `kind: …`). They may be mixed, as long as nothing is said in both. What a document may
+//! contain is a table ([`v1alpha1`], [`documents`]); what of it this node does is another ([`warnings`]). Beyond the tables
+//! nobody sees YAML: the rest of the daemon reads [`MachineConfig`].
+//!
+//! All problems of a config are reported at once, each with its document, line and column. Messages never quote a value
+//! that could be a secret.
+
+mod conflicts;
+mod documents;
+pub mod fetch;
+mod model;
+mod problem;
+mod resolve;
+mod section;
+mod shape;
+pub mod source;
+mod suggestion;
+#[cfg(test)]
+mod tests;
+mod v1alpha1;
+mod validate;
+mod warnings;
+mod yaml;
+
+pub use self::{
+    model::*,
+    problem::{ConfigErrors, Position, Problem},
+    warnings::Warning,
+};
+use self::{documents::Identified, problem::Problems};
+
+/// The longest config that is read, in bytes. Large configs carry a few certificates and manifests: tens of KiB.
+pub const MAX_CONFIG_BYTES: usize = 1024 * 1024;
+
+/// A config that can be used as it is.
+#[derive(Debug, Clone)]
+pub struct Parsed {
+    /// What it says.
+    pub config: MachineConfig,
+    /// What it asks for and won't get, in the order of the file.
+    pub warnings: Vec<Warning>,
+}
+
+/// Reads and checks a machine config.
+///
+/// # Errors
+/// Everything that is wrong with it, in the order of the file: YAML that is not well-formed, an unknown kind or field, a
+/// value that doesn't fit its field, a setting that is given twice, a reference to something that isn't there.
+pub fn parse(bytes: &[u8]) -> Result<Parsed, ConfigErrors> {
+    let problems = Problems::default();
+    let documents = yaml::documents(bytes, MAX_CONFIG_BYTES)?;
+    let documents: Vec<Identified<'_>> = documents
+        .iter()
+        .filter_map(|document| documents::identify(document, &problems))
+        .collect();
+    for document in &documents {
+        shape::check(document, &problems);
+    }
+    conflicts::check(&documents, &problems);
+    problems.result()?;
+
+    let config = resolve::config(&documents, &problems);
+    if let Some((config, origins)) = &config {
+        validate::references(config, origins);
+    }
+    problems.result()?;
+    let (config, _) = config.ok_or_else(ConfigErrors::no_machine_document)?;
+    Ok(Parsed {
+        config,
+        warnings: warnings::collect(&documents),
+    })
+}

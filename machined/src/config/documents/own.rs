@@ -1,0 +1,29 @@
+//! Our own kinds: what Talos has no word for.
+
+use super::super::shape::{Field, Kind, Shape::*, TEXTS, kind, opt, req};
+
+const HTTP: Field = opt("http", Fields(&[req("url", Url(&["http", "https"]))]));
+const TCP: Field = opt("tcp", Fields(&[req("address", Text)]));
+
+pub(super) const KINDS: &[Kind] = &[
+    kind(
+        "ContainerHealthConfig",
+        &[
+            req("name", Text),
+            HTTP,
+            TCP,
+            opt("exec", Fields(&[req("command", TEXTS)])),
+            opt("interval", Duration),
+            opt("timeout", Duration),
+            opt("failureThreshold", Int),
+            opt("required", Bool),
+        ],
+    ),
+    kind(
+        "UpgradeGateConfig",
+        &[
+            opt("timeout", Duration),
+            opt("probes", List(&Fields(&[req("name", Text), HTTP, TCP, opt("timeout", Duration)]))),
+        ],
+    ),
+];

@@ -1,0 +1,221 @@
+//! Containers as the config describes them.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use super::{AbsolutePath, ByteSize, ContainerName, HostPort, HttpUrl, ImageName, Millicores, VolumeName};
+
+/// A container to run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Container {
+    /// Its name; unique.
+    pub name: ContainerName,
+    /// Its image.
+    pub image: ImageName,
+    /// Instead of the image's ENTRYPOINT; None keeps it.
+    pub entrypoint: Option<Vec<String>>,
+    /// Instead of the image's CMD; None keeps it.
+    pub args: Option<Vec<String>>,
+    /// Instead of the image's working directory.
+    pub working_dir: Option<AbsolutePath>,
+    /// Instead of the user of the image's USER.
+    pub uid: Option<u32>,
+    /// Instead of the group of the image's USER.
+    pub gid: Option<u32>,
+    /// Added to the image's environment; the same name wins over the image's.
+    pub environment: Vec<EnvVar>,
+    /// Filesystems, in order.
+    pub mounts: Vec<Mount>,
+    /// What it may do.
+    pub security: Security,
+    /// Which network it sees.
+    pub network: ContainerNetwork,
+    /// Share of all CPUs' time; None is no limit.
+    pub cpu_limit: Option<Millicores>,
+    /// Memory; None is no limit.
+    pub memory_limit: Option<ByteSize>,
+    /// What must be there before it starts.
+    pub depends_on: DependsOn,
+    /// Whether it does its work; None: it is healthy while it runs.
+    pub health: Option<ContainerHealth>,
+}
+
+/// An environment variable. The value may be a secret, and `Debug` doesn't show it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct EnvVar {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+}
+
+impl FromStr for EnvVar {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once('=') {
+            Some((name, value)) if !name.is_empty() && !text.contains('\0') => Ok(Self {
+                name: name.to_owned(),
+                value: value.to_owned(),
+            }),
+            _ => Err("write an environment variable as `NAME=value`"),
+        }
+    }
+}
+
+impl fmt::Debug for EnvVar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}=[redacted]", self.name)
+    }
+}
+
+/// A filesystem in a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// What is mounted.
+    pub source: MountSource,
+    /// Where, inside.
+    pub destination: AbsolutePath,
+    /// How; in the order given, without repetition. Writable unless [`MountOption::ReadOnly`] is here.
+    pub options: Vec<MountOption>,
+}
+
+/// What is mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MountSource {
+    /// A user volume, from `/var/mnt/<name>`. The container waits for it.
+    UserVolume(VolumeName),
+    /// Memory; without a size the kernel's default, half of all.
+    Tmpfs {
+        /// At most this much.
+        size: Option<ByteSize>,
+    },
+    /// A path of the host, which must exist.
+    HostPath(AbsolutePath),
+}
+
+/// How something is mounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MountOption {
+    /// `ro`
+    ReadOnly,
+    /// `rw`
+    ReadWrite,
+    /// `noexec`
+    NoExec,
+    /// `nosuid`
+    NoSuid,
+    /// `nodev`
+    NoDev,
+    /// `noatime`
+    NoAtime,
+    /// `rbind`
+    Rbind,
+    /// `rshared`
+    Rshared,
+}
+
+impl MountOption {
+    /// All of them, with the words of the config.
+    pub const WORDS: [(&str, MountOption); 8] = [
+        ("ro", Self::ReadOnly),
+        ("rw", Self::ReadWrite),
+        ("noexec", Self::NoExec),
+        ("nosuid", Self::NoSuid),
+        ("nodev", Self::NoDev),
+        ("noatime", Self::NoAtime),
+        ("rbind", Self::Rbind),
+        ("rshared", Self::Rshared),
+    ];
+
+    /// The word of the config, which is also the word of an OCI runtime.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        Self::WORDS
+            .iter()
+            .find(|(_, option)| *option == self)
+            .map_or("", |(word, _)| word)
+    }
+}
+
+/// What a container may do.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Security {
+    /// Where to begin.
+    pub profile: SecurityProfile,
+    /// Capabilities to add, without `CAP_`, upper case.
+    pub add: Vec<String>,
+    /// Capabilities to take away, without `CAP_`, upper case; `ALL` is all.
+    pub drop: Vec<String>,
+}
+
+/// Where a container's rights begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SecurityProfile {
+    /// No capabilities, no devices, root filesystem and /sys read-only.
+    #[default]
+    Restricted,
+    /// Every capability and device.
+    Privileged,
+}
+
+/// Which network a container sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ContainerNetwork {
+    /// None: an empty namespace of its own.
+    #[default]
+    None,
+    /// The host's.
+    Host,
+}
+
+/// What must be there before a container starts.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DependsOn {
+    /// Paths of the host that must exist.
+    pub paths: Vec<AbsolutePath>,
+    /// States of the network.
+    pub networks: Vec<NetworkCondition>,
+    /// The clock must be synchronised.
+    pub time: bool,
+    /// Containers that must run.
+    pub containers: Vec<ContainerName>,
+}
+
+/// A state of the network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NetworkCondition {
+    /// There is an address.
+    Addresses,
+    /// There is a default route.
+    Connectivity,
+    /// The host name is set.
+    Hostname,
+    /// /etc/hosts and /etc/resolv.conf are written.
+    EtcFiles,
+}
+
+/// How to find out whether a container does its work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerHealth {
+    /// What to try.
+    pub check: HealthCheck,
+    /// Time between two tries.
+    pub interval: Duration,
+    /// How long one try may take.
+    pub timeout: Duration,
+    /// Failures in a row that make it unhealthy; at least 1.
+    pub failure_threshold: u32,
+    /// An upgrade is only kept once this container is healthy.
+    pub required: bool,
+}
+
+/// What to try.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HealthCheck {
+    /// A GET that answers 200 to 399.
+    Http(HttpUrl),
+    /// A connection that opens.
+    Tcp(HostPort),
+    /// A program in the container that ends with 0; never empty.
+    Exec(Vec<String>),
+}

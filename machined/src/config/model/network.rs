@@ -1,0 +1,74 @@
+//! The network as the config describes it.
+
+use std::net::IpAddr;
+
+use super::{Cidr, Hostname, LinkName, Nameserver, StaticHost};
+
+/// Links, addresses, names. Empty throughout: DHCP on the first link with a carrier.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Network {
+    /// Links with settings of their own, by name, in the order of the file.
+    pub links: Vec<Link>,
+    /// Links with DHCPv4, in the order of the file.
+    pub dhcp4: Vec<Dhcp4>,
+    /// Name servers, in order; empty leaves it to DHCP.
+    pub nameservers: Vec<Nameserver>,
+    /// Domains that short names are looked up in.
+    pub search_domains: Vec<Hostname>,
+    /// Entries of /etc/hosts.
+    pub static_hosts: Vec<StaticHost>,
+}
+
+/// A link's settings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    /// Its name.
+    pub name: LinkName,
+    /// Whether it shall be up.
+    pub up: bool,
+    /// Its MTU; None leaves it.
+    pub mtu: Option<u32>,
+    /// Its addresses.
+    pub addresses: Vec<LinkAddress>,
+    /// Routes over it.
+    pub routes: Vec<Route>,
+}
+
+/// An address of a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkAddress {
+    /// The address with its network's prefix.
+    pub address: Cidr,
+    /// Priority (metric) of the network's own route; None is the kernel's.
+    pub route_priority: Option<u32>,
+}
+
+/// A route over a link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// Where to; None is everywhere (the default route).
+    pub destination: Option<Cidr>,
+    /// Through whom; None is directly on the link.
+    pub gateway: Option<IpAddr>,
+    /// With which address of ours.
+    pub source: Option<IpAddr>,
+    /// Lower wins; None is the default, 1024.
+    pub metric: Option<u32>,
+    /// MTU of the route.
+    pub mtu: Option<u32>,
+    /// Which routing table, by name or number; None is `main`.
+    pub table: Option<String>,
+}
+
+/// DHCPv4 on a link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dhcp4 {
+    /// Which.
+    pub link: LinkName,
+    /// Metric of the routes it brings; None is the default, 1024.
+    pub route_metric: Option<u32>,
+    /// Don't take the host name it offers.
+    pub ignore_hostname: bool,
+    /// Don't take the routes it offers.
+    pub ignore_routes: bool,
+}

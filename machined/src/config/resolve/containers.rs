@@ -1,0 +1,240 @@
+//! Containers, their volumes and health, and when an upgrade is kept.
+
+use std::time::Duration;
+
+use super::{
+    super::{
+        model::{
+            Container, ContainerHealth, ContainerNetwork, DependsOn, HealthCheck, Mount, MountOption, MountSource, NetworkCondition,
+            Probe, Security, SecurityProfile, UpgradeGate, UserVolume, UserVolumeKind,
+        },
+        section::{Scalar, Section},
+    },
+    Documents, Origins,
+};
+
+/// What a health check is when the config doesn't say.
+const INTERVAL: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(5);
+const FAILURE_THRESHOLD: u32 = 3;
+/// How long a new version may take to become healthy. init gives a generation at most an hour.
+const GATE_TIMEOUT: Duration = Duration::from_secs(300);
+const GATE_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
+/// Names of capabilities are short; the kernel has 41.
+const MAX_CAPABILITY_BYTES: usize = 32;
+
+pub(super) fn containers<'a>(documents: &Documents<'a>, origins: &mut Origins<'a>) -> Vec<Container> {
+    let mut containers: Vec<Container> = documents
+        .of("ContainerConfig")
+        .filter_map(|document| {
+            let container = container(&document)?;
+            origins.containers.insert(container.name.clone(), document);
+            Some(container)
+        })
+        .collect();
+    for document in documents.of("ContainerHealthConfig") {
+        let (Some(name), health) = (document.required("name"), health(&document)) else { continue };
+        if let Some(container) = containers.iter_mut().find(|container| container.name == name) {
+            container.health = health;
+        }
+        origins.health.push((name, document));
+    }
+    containers
+}
+
+fn container(document: &Section<'_>) -> Option<Container> {
+    let name = document.required("name");
+    let image = document.required("image");
+    let run_as = document.section("runAs");
+    let id = |field| run_as.as_ref().and_then(|section| section.number(field, 0..=u32::MAX - 1));
+    let limits = document.section("resources").and_then(|resources| resources.section("limits"));
+    let entrypoint = document.list("entrypoint").filter(|words| !words.is_empty());
+    let container = Container {
+        name: name?,
+        image: image?,
+        entrypoint,
+        args: document.list("args"),
+        working_dir: document.parsed("workingDir"),
+        uid: id("uid"),
+        gid: id("gid"),
+        environment: document.parsed_list("environment"),
+        mounts: document.sections("mounts").iter().filter_map(|(_, section)| mount(section)).collect(),
+        security: document.section("security").map(|section| security(&section)).unwrap_or_default(),
+        network: match document.section("network").and_then(|network| network.text("mode")) {
+            Some("host") => ContainerNetwork::Host,
+            _ => ContainerNetwork::None,
+        },
+        cpu_limit: limits.as_ref().and_then(|limits| limits.parsed("cpu")),
+        memory_limit: limits.as_ref().and_then(|limits| limits.parsed("memory")),
+        depends_on: document.section("dependsOn").map(|section| depends_on(&section)).unwrap_or_default(),
+        health: None,
+    };
+    for (i, mount) in container.mounts.iter().enumerate() {
+        if container.mounts.iter().take(i).any(|other| other.destination == mount.destination) {
+            document.wrong_field("mounts", format_args!("two mounts have the destination `{}`", mount.destination));
+        }
+    }
+    Some(container)
+}
+
+fn mount(mount: &Section<'_>) -> Option<Mount> {
+    let sources = ["userVolume", "tmpfs", "hostPath"];
+    let given: Vec<(&str, Section<'_>)> = sources
+        .into_iter()
+        .filter_map(|source| Some((source, mount.section(source)?)))
+        .collect();
+    let [(kind, section)] = given.as_slice() else {
+        mount.wrong("a mount has exactly one source: `userVolume`, `tmpfs` or `hostPath`");
+        return None;
+    };
+    let source = match *kind {
+        "userVolume" => MountSource::UserVolume(section.required("name")?),
+        "tmpfs" => MountSource::Tmpfs { size: section.parsed("size") },
+        _ => MountSource::HostPath(section.required("source")?),
+    };
+    let mut options: Vec<MountOption> = Vec::new();
+    for option in section.texts("options") {
+        match MountOption::WORDS.iter().find(|(word, _)| *word == option.text) {
+            Some((_, found)) if !options.contains(found) => options.push(*found),
+            Some(_) => {}
+            None => {
+                let words: Vec<&str> = MountOption::WORDS.iter().map(|(word, _)| *word).collect();
+                option.wrong(format_args!("there is no such mount option; known: {}", words.join(", ")));
+            }
+        }
+    }
+    if options.contains(&MountOption::ReadOnly) && options.contains(&MountOption::ReadWrite) {
+        section.wrong_field("options", "`ro` and `rw` exclude each other");
+    }
+    Some(Mount {
+        source,
+        destination: section.required("destination")?,
+        options,
+    })
+}
+
+fn security(section: &Section<'_>) -> Security {
+    let capabilities = section.section("capabilities");
+    let list = |field| {
+        let names = capabilities.as_ref().map(|section| section.texts(field)).unwrap_or_default();
+        names.iter().filter_map(capability).collect()
+    };
+    Security {
+        profile: match section.text("profile") {
+            Some("privileged") => SecurityProfile::Privileged,
+            _ => SecurityProfile::Restricted,
+        },
+        add: list("add"),
+        drop: list("drop"),
+    }
+}
+
+fn capability(name: &Scalar<'_>) -> Option<String> {
+    let bare = name.text.to_ascii_uppercase();
+    let bare = bare.strip_prefix("CAP_").unwrap_or(&bare);
+    let fits = !bare.is_empty() && bare.len() <= MAX_CAPABILITY_BYTES && bare.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_');
+    if !fits {
+        name.wrong("a capability's name belongs here, such as `NET_ADMIN`");
+        return None;
+    }
+    Some(bare.to_owned())
+}
+
+fn depends_on(section: &Section<'_>) -> DependsOn {
+    let networks = section.texts("networks");
+    DependsOn {
+        paths: section.parsed_list("paths"),
+        networks: networks
+            .iter()
+            .filter_map(|condition| match condition.text {
+                "addresses" => Some(NetworkCondition::Addresses),
+                "connectivity" => Some(NetworkCondition::Connectivity),
+                "hostname" => Some(NetworkCondition::Hostname),
+                "etcfiles" => Some(NetworkCondition::EtcFiles),
+                _ => None,
+            })
+            .collect(),
+        time: section.flag("time").unwrap_or(false),
+        containers: section.parsed_list("containers"),
+    }
+}
+
+fn health(document: &Section<'_>) -> Option<ContainerHealth> {
+    Some(ContainerHealth {
+        check: check(document, "`http`, `tcp` or `exec`")?,
+        interval: positive(document, "interval").unwrap_or(INTERVAL),
+        timeout: positive(document, "timeout").unwrap_or(TIMEOUT),
+        failure_threshold: document.number("failureThreshold", 1..=1000).unwrap_or(FAILURE_THRESHOLD),
+        required: document.flag("required").unwrap_or(true),
+    })
+}
+
+/// The one check of a section that has several to choose from.
+fn check(section: &Section<'_>, choice: &str) -> Option<HealthCheck> {
+    let given = ["http", "tcp", "exec"].into_iter().filter(|kind| section.section(kind).is_some()).count();
+    if given != 1 {
+        section.wrong(format_args!("exactly one of {choice} belongs here"));
+        return None;
+    }
+    if let Some(http) = section.section("http") {
+        return http.required("url").map(HealthCheck::Http);
+    }
+    if let Some(tcp) = section.section("tcp") {
+        return tcp.required("address").map(HealthCheck::Tcp);
+    }
+    let exec = section.section("exec")?;
+    let command = exec.list("command").filter(|words| words.first().is_some_and(|program| !program.is_empty()));
+    if command.is_none() {
+        exec.wrong_field("command", "the program to run belongs here");
+    }
+    command.map(HealthCheck::Exec)
+}
+
+fn positive(section: &Section<'_>, field: &str) -> Option<Duration> {
+    let duration = section.duration(field)?;
+    if duration.is_zero() {
+        section.wrong_field(field, "this must be longer than 0");
+        return None;
+    }
+    Some(duration)
+}
+
+pub(super) fn upgrade_gate(documents: &Documents<'_>) -> UpgradeGate {
+    let Some(document) = documents.one("UpgradeGateConfig") else {
+        return UpgradeGate { timeout: GATE_TIMEOUT, probes: Vec::new() };
+    };
+    let timeout = positive(&document, "timeout").unwrap_or(GATE_TIMEOUT);
+    if timeout > GATE_TIMEOUT_MAX || timeout < Duration::from_secs(1) {
+        document.wrong_field("timeout", "this is between one second and one hour");
+    }
+    let mut probes: Vec<Probe> = Vec::new();
+    for (_, section) in document.sections("probes") {
+        let (Some(name), Some(check)) = (section.required::<String>("name"), check(&section, "`http` or `tcp`")) else { continue };
+        if probes.iter().any(|probe| probe.name == name) {
+            section.wrong_field("name", "another probe has this name");
+        }
+        probes.push(Probe {
+            name,
+            check,
+            timeout: positive(&section, "timeout").unwrap_or(TIMEOUT),
+        });
+    }
+    UpgradeGate { timeout, probes }
+}
+
+pub(super) fn user_volumes(documents: &Documents<'_>) -> Vec<UserVolume> {
+    documents
+        .of("UserVolumeConfig")
+        .filter_map(|document| {
+            Some(UserVolume {
+                name: document.required("name")?,
+                kind: match document.text("volumeType") {
+                    Some("directory") => UserVolumeKind::Directory,
+                    Some("disk") => UserVolumeKind::Disk,
+                    // What Talos takes when the type isn't said.
+                    _ => UserVolumeKind::Partition,
+                },
+            })
+        })
+        .collect()
+}

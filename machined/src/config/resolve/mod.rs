@@ -1,0 +1,86 @@
+//! From documents to the model: each setting is read where it stands, in either shape.
+//!
+//! [`super::conflicts`] has made sure that no setting is in both, so that whichever is there is simply taken.
+
+mod containers;
+mod install;
+mod network;
+mod registries;
+mod system;
+mod trust;
+
+use std::collections::HashMap;
+
+use super::{
+    documents::Identified,
+    model::*,
+    problem::Problems,
+    section::Section,
+};
+
+/// Where the parts of the model come from, so that what is found wrong later can still be shown in the file.
+#[derive(Default)]
+pub(super) struct Origins<'a> {
+    /// Containers, by name.
+    pub(super) containers: HashMap<ContainerName, Section<'a>>,
+    /// Health checks, by the name of the container that they are for.
+    pub(super) health: Vec<(ContainerName, Section<'a>)>,
+}
+
+/// All documents, as sections of their kind.
+struct Documents<'a> {
+    machine: Section<'a>,
+    all: &'a [Identified<'a>],
+    problems: &'a Problems,
+}
+
+impl<'a> Documents<'a> {
+    /// The documents of a kind, in the order of the file.
+    fn of(&self, kind: &str) -> impl Iterator<Item = Section<'a>> {
+        let problems = self.problems;
+        self.all
+            .iter()
+            .filter(move |document| document.kind.name == kind)
+            .map(move |document| Section::of(document, problems))
+    }
+
+    /// The document of a kind that there is one of.
+    fn one(&self, kind: &str) -> Option<Section<'a>> {
+        self.of(kind).next()
+    }
+}
+
+/// Reads everything. None when there is no machine document; whatever is wrong otherwise is reported and left out.
+pub(super) fn config<'a>(all: &'a [Identified<'a>], problems: &'a Problems) -> Option<(MachineConfig, Origins<'a>)> {
+    let root = Section::of(all.iter().find(|document| document.is_machine())?, problems);
+    let documents = Documents {
+        machine: root.section("machine")?,
+        all,
+        problems,
+    };
+    let mut origins = Origins::default();
+    let trust = trust::trust(&documents);
+    let config = MachineConfig {
+        machine_type: match documents.machine.text("type") {
+            Some("controlplane") => MachineType::ControlPlane,
+            _ => MachineType::Worker,
+        },
+        trust: trust?,
+        token: documents.machine.secret("token"),
+        hostname: system::hostname(&documents),
+        install: install::wish(&documents),
+        containers: containers::containers(&documents, &mut origins),
+        upgrade_gate: containers::upgrade_gate(&documents),
+        user_volumes: containers::user_volumes(&documents),
+        time: system::time(&documents),
+        registries: registries::registries(&documents),
+        network: network::network(&documents),
+        sysctls: system::parameters(&documents, "sysctls", "SysctlConfig"),
+        sysfs: system::parameters(&documents, "sysfs", "SysfsConfig"),
+        kernel_modules: system::kernel_modules(&documents),
+        environment: system::environment(&documents),
+        etc_files: system::etc_files(&documents),
+        trusted_roots: trust::trusted_roots(&documents),
+    };
+    Some((config, origins))
+}

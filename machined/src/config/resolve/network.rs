@@ -1,0 +1,162 @@
+//! Links, addresses, names.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::{
+    super::{
+        model::{Cidr, Dhcp4, Hostname, Link, LinkAddress, LinkName, Network, Route, StaticHost},
+        section::{Scalar, Section},
+    },
+    Documents,
+};
+
+/// Smallest MTU of IPv4 (RFC 791), largest of any link.
+const MTU: std::ops::RangeInclusive<u32> = 68..=65536;
+const METRIC: std::ops::RangeInclusive<u32> = 0..=u32::MAX;
+const DNS_PORT: u16 = 53;
+
+pub(super) fn network(documents: &Documents<'_>) -> Network {
+    let mut network = Network::default();
+    if let Some(old) = documents.machine.section("network") {
+        for (_, interface) in old.sections("interfaces") {
+            old_interface(&interface, &mut network);
+        }
+        network.nameservers = addresses(&old, "nameservers");
+        network.search_domains = old.parsed_list("searchDomains");
+        network.static_hosts = old
+            .sections("extraHostEntries")
+            .iter()
+            .filter_map(|(_, entry)| static_host(entry, "ip", "aliases"))
+            .collect();
+    }
+    network.links.extend(documents.of("LinkConfig").filter_map(|link| self::link(&link)));
+    network.dhcp4.extend(documents.of("DHCPv4Config").filter_map(|dhcp| {
+        Some(Dhcp4 {
+            link: dhcp.required("name")?,
+            route_metric: dhcp.number("routeMetric", METRIC),
+            ignore_hostname: dhcp.flag("ignoreHostname").unwrap_or(false),
+            ignore_routes: dhcp.flag("ignoreRoutes").unwrap_or(false),
+        })
+    }));
+    if let Some(resolver) = documents.one("ResolverConfig") {
+        network.nameservers = resolver
+            .sections("nameservers")
+            .iter()
+            // Asking a server in the clear that was named for TLS would tell the network what it was not to know.
+            .filter(|(_, server)| matches!(server.text("protocol"), None | Some("Do53")))
+            .filter_map(|(_, server)| server.required::<IpAddr>("address"))
+            .map(|address| SocketAddr::new(address, DNS_PORT))
+            .collect();
+        let domains = resolver.section("searchDomains");
+        network.search_domains = domains.map(|section| section.parsed_list("domains")).unwrap_or_default();
+    }
+    network
+        .static_hosts
+        .extend(documents.of("StaticHostConfig").filter_map(|host| static_host(&host, "name", "hostnames")));
+    network
+}
+
+fn addresses(section: &Section<'_>, field: &str) -> Vec<SocketAddr> {
+    section
+        .parsed_list(field)
+        .into_iter()
+        .map(|address: IpAddr| SocketAddr::new(address, DNS_PORT))
+        .collect()
+}
+
+fn static_host(section: &Section<'_>, address: &str, names: &str) -> Option<StaticHost> {
+    let hostnames: Vec<Hostname> = section.parsed_list(names);
+    if section.texts(names).is_empty() {
+        section.wrong_field(names, "at least one name belongs here");
+    }
+    Some(StaticHost {
+        address: section.required(address)?,
+        hostnames,
+    })
+}
+
+fn link(document: &Section<'_>) -> Option<Link> {
+    Some(Link {
+        name: document.required("name")?,
+        up: document.flag("up").unwrap_or(true),
+        mtu: document.number("mtu", MTU),
+        addresses: document
+            .sections("addresses")
+            .iter()
+            .filter_map(|(_, address)| {
+                Some(LinkAddress {
+                    address: address.required("address")?,
+                    route_priority: address.number("routePriority", METRIC),
+                })
+            })
+            .collect(),
+        routes: document.sections("routes").iter().filter_map(|(_, route)| self::route(route, "destination")).collect(),
+    })
+}
+
+/// `destination`: what this shape calls it.
+fn route(section: &Section<'_>, destination: &str) -> Option<Route> {
+    let route = Route {
+        destination: section.parsed::<Cidr>(destination).filter(|to| to.prefix != 0 || !to.address.is_unspecified()),
+        gateway: section.parsed("gateway"),
+        source: section.parsed("source"),
+        metric: section.number("metric", METRIC),
+        mtu: section.number("mtu", MTU),
+        table: section.owned("table"),
+    };
+    if section.text(destination).is_none() && route.gateway.is_none() {
+        section.wrong("a route needs a destination, a gateway, or both");
+        return None;
+    }
+    if let (Some(to), Some(gateway)) = (section.parsed::<Cidr>(destination), route.gateway)
+        && to.address.is_ipv4() != gateway.is_ipv4()
+    {
+        section.wrong_field("gateway", "the gateway and the destination are of different families");
+        return None;
+    }
+    Some(route)
+}
+
+/// An interface of the large document: a link and its DHCP at once. One that is found by a selector has no name yet, and
+/// is left to the warnings.
+fn old_interface(interface: &Section<'_>, network: &mut Network) {
+    let Some(name) = interface.parsed::<LinkName>("interface") else { return };
+    if interface.flag("ignore") == Some(true) {
+        return;
+    }
+    let mut addresses: Vec<LinkAddress> = interface.texts("addresses").iter().filter_map(old_address).collect();
+    // `cidr` is what `addresses` was before 0.12.
+    addresses.extend(interface.parsed::<Cidr>("cidr").map(|address| LinkAddress {
+        address,
+        route_priority: None,
+    }));
+    network.links.push(Link {
+        name: name.clone(),
+        up: true,
+        mtu: interface.number("mtu", MTU),
+        addresses,
+        routes: interface.sections("routes").iter().filter_map(|(_, route)| self::route(route, "network")).collect(),
+    });
+    let options = interface.section("dhcpOptions");
+    let v4 = options.as_ref().and_then(|options| options.flag("ipv4")).unwrap_or(true);
+    if interface.flag("dhcp") == Some(true) && v4 {
+        network.dhcp4.push(Dhcp4 {
+            link: name,
+            route_metric: options.and_then(|options| options.number("routeMetric", METRIC)),
+            ignore_hostname: false,
+            ignore_routes: false,
+        });
+    }
+}
+
+/// An address with a prefix, or alone.
+fn old_address(text: &Scalar<'_>) -> Option<LinkAddress> {
+    let address = match text.text.parse::<IpAddr>() {
+        Ok(address) => Cidr::host(address),
+        Err(_) => text.parsed()?,
+    };
+    Some(LinkAddress {
+        address,
+        route_priority: None,
+    })
+}

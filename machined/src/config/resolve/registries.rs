@@ -1,0 +1,106 @@
+//! Where images come from.
+
+use super::{
+    super::{
+        model::{MirrorEndpoint, Registries, RegistryAuth, RegistryHost, RegistryMirror, RegistryTls},
+        section::Section,
+    },
+    Documents, trust,
+};
+
+pub(super) fn registries(documents: &Documents<'_>) -> Registries {
+    let mut registries = Registries::default();
+    if let Some(old) = documents.machine.section("registries") {
+        for (host, section) in old.sections("mirrors") {
+            if let Some(host) = host_name(&section, host) {
+                registries.mirrors.insert(host, old_mirror(&section));
+            }
+        }
+        for (host, section) in old.sections("config") {
+            let Some(host) = host_name(&section, host) else { continue };
+            if let Some(section) = section.section("tls") {
+                registries.tls.insert(host.clone(), tls(&section, "crt"));
+            }
+            if let Some(section) = section.section("auth") {
+                registries.auth.insert(host, auth(&section));
+            }
+        }
+    }
+    for document in documents.of("RegistryMirrorConfig") {
+        if let Some(host) = document.required("name") {
+            registries.mirrors.insert(host, mirror(&document));
+        }
+    }
+    for document in documents.of("RegistryTLSConfig") {
+        if let Some(host) = document.required("name") {
+            registries.tls.insert(host, tls(&document, "cert"));
+        }
+    }
+    for document in documents.of("RegistryAuthConfig") {
+        if let Some(host) = document.required("name") {
+            registries.auth.insert(host, auth(&document));
+        }
+    }
+    registries
+}
+
+/// The large document has the host as the key of a map.
+fn host_name(section: &Section<'_>, host: &str) -> Option<RegistryHost> {
+    host.parse().map_err(|error| section.wrong(error)).ok()
+}
+
+fn old_mirror(section: &Section<'_>) -> RegistryMirror {
+    let override_path = section.flag("overridePath").unwrap_or(false);
+    RegistryMirror {
+        endpoints: section
+            .parsed_list("endpoints")
+            .into_iter()
+            .map(|url| MirrorEndpoint { url, override_path })
+            .collect(),
+        skip_fallback: section.flag("skipFallback").unwrap_or(false),
+    }
+}
+
+fn mirror(document: &Section<'_>) -> RegistryMirror {
+    RegistryMirror {
+        endpoints: document
+            .sections("endpoints")
+            .into_iter()
+            .filter_map(|(_, endpoint)| {
+                Some(MirrorEndpoint {
+                    url: endpoint.required("url")?,
+                    override_path: endpoint.flag("overridePath").unwrap_or(false),
+                })
+            })
+            .collect(),
+        skip_fallback: document.flag("skipFallback").unwrap_or(false),
+    }
+}
+
+/// `certificate`: what this shape calls the client's certificate.
+fn tls(section: &Section<'_>, certificate: &str) -> RegistryTls {
+    let client_identity = section.section("clientIdentity").and_then(|identity| {
+        let pair = (trust::certificate(&identity, certificate), trust::key(&identity, "key"));
+        match pair {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            _ => {
+                identity.wrong(format_args!("a client's identity needs both `{certificate}` and `key`"));
+                None
+            }
+        }
+    });
+    RegistryTls {
+        ca: trust::certificate(section, "ca"),
+        client_identity,
+        insecure_skip_verify: section.flag("insecureSkipVerify").unwrap_or(false),
+    }
+}
+
+fn auth(section: &Section<'_>) -> RegistryAuth {
+    RegistryAuth {
+        username: section.owned("username"),
+        password: section.secret("password"),
+        auth: section.secret("auth"),
+        identity_token: section.secret("identityToken"),
+    }
+}

@@ -1,0 +1,212 @@
+//! A map of a document, read field by field.
+//!
+//! The document has its shape already ([`super::shape`]), so that a field which is there is what it must be. What is left
+//! to find out is whether its value makes sense; what doesn't is reported, and reads as absent.
+
+use std::{collections::BTreeMap, fmt::Display, str::FromStr, time::Duration};
+
+use super::{
+    documents::Identified,
+    model::{Secret, quantity},
+    problem::{Problem, Problems},
+    shape::{boolean, integer, join},
+    yaml::{Node, Value},
+};
+
+/// A map and where it stands.
+#[derive(Clone)]
+pub(super) struct Section<'a> {
+    document: &'a Identified<'a>,
+    node: &'a Node,
+    path: String,
+    problems: &'a Problems,
+}
+
+/// A single value and where it stands: an item of a list, mostly.
+pub(super) struct Scalar<'a> {
+    section: Section<'a>,
+    pub(super) text: &'a str,
+}
+
+impl<'a> Section<'a> {
+    pub(super) fn of(document: &'a Identified<'a>, problems: &'a Problems) -> Self {
+        Self {
+            document,
+            node: document.root,
+            path: String::new(),
+            problems,
+        }
+    }
+
+    fn node(&self, field: &str) -> Option<&'a Node> {
+        self.node.get(field)
+    }
+
+    fn at(&self, node: &'a Node, field: &str) -> Section<'a> {
+        Section {
+            node,
+            path: join(&self.path, field),
+            ..self.clone()
+        }
+    }
+
+    /// Says that this map as a whole is wrong.
+    pub(super) fn wrong(&self, message: impl Display) {
+        self.problems.push(Problem {
+            at: Some(self.node.at),
+            document: Some(self.document.to_string()),
+            path: self.path.clone(),
+            message: message.to_string(),
+        });
+    }
+
+    /// Says that a field is wrong, or that it is missing.
+    pub(super) fn wrong_field(&self, field: &str, message: impl Display) {
+        self.at(self.node(field).unwrap_or(self.node), field).wrong(message);
+    }
+
+    /// A field's text; none when it is absent or empty, which is how Go writes "not set".
+    pub(super) fn text(&self, field: &str) -> Option<&'a str> {
+        self.node(field)?.text().filter(|text| !text.is_empty())
+    }
+
+    /// A field's text as it is, empty ones too.
+    pub(super) fn raw_text(&self, field: &str) -> Option<&'a str> {
+        self.node(field)?.text()
+    }
+
+    pub(super) fn owned(&self, field: &str) -> Option<String> {
+        self.text(field).map(str::to_owned)
+    }
+
+    pub(super) fn secret(&self, field: &str) -> Option<Secret> {
+        self.text(field).map(Secret::new)
+    }
+
+    pub(super) fn flag(&self, field: &str) -> Option<bool> {
+        boolean(self.text(field)?)
+    }
+
+    pub(super) fn duration(&self, field: &str) -> Option<Duration> {
+        quantity::duration(self.text(field)?)
+    }
+
+    /// A number that must be within the range.
+    pub(super) fn number<T>(&self, field: &str, range: std::ops::RangeInclusive<T>) -> Option<T>
+    where
+        T: TryFrom<i64> + PartialOrd + Display + Copy,
+    {
+        let value = integer(self.text(field)?)?;
+        let found = T::try_from(value).ok().filter(|value| range.contains(value));
+        if found.is_none() {
+            self.wrong_field(field, format_args!("{value} is not within {} and {}", range.start(), range.end()));
+        }
+        found
+    }
+
+    /// A field's text as a value of its own type.
+    pub(super) fn parsed<T>(&self, field: &str) -> Option<T>
+    where
+        T: FromStr,
+        T::Err: Display,
+    {
+        let node = self.node(field)?;
+        let text = self.text(field)?;
+        Scalar { section: self.at(node, field), text }.parsed()
+    }
+
+    /// The same, for a field that must be there and not empty.
+    pub(super) fn required<T>(&self, field: &str) -> Option<T>
+    where
+        T: FromStr,
+        T::Err: Display,
+    {
+        if self.text(field).is_none() {
+            self.wrong_field(field, "this field must not be empty");
+        }
+        self.parsed(field)
+    }
+
+    /// A map below this one.
+    pub(super) fn section(&self, field: &str) -> Option<Section<'a>> {
+        Some(self.at(self.node(field)?, field))
+    }
+
+    /// The maps of a list, or of a map with names of the user's choice.
+    pub(super) fn sections(&self, field: &str) -> Vec<(&'a str, Section<'a>)> {
+        let Some(node) = self.node(field) else {
+            return Vec::new();
+        };
+        let all = self.at(node, field);
+        match &node.value {
+            Value::Map(_) => node
+                .entries()
+                .map(|entry| (entry.key.as_str(), all.at(&entry.node, &entry.key)))
+                .collect(),
+            _ => all
+                .indexed()
+                .map(|section| ("", section))
+                .collect(),
+        }
+    }
+
+    /// The texts of a list.
+    pub(super) fn texts(&self, field: &str) -> Vec<Scalar<'a>> {
+        let Some(node) = self.node(field) else {
+            return Vec::new();
+        };
+        self.at(node, field)
+            .indexed()
+            .filter_map(|section| {
+                let text = section.node.text()?;
+                Some(Scalar { section, text })
+            })
+            .collect()
+    }
+
+    /// The texts of a list that is there, empty or not.
+    pub(super) fn list(&self, field: &str) -> Option<Vec<String>> {
+        self.node(field)?;
+        Some(self.texts(field).into_iter().map(|scalar| scalar.text.to_owned()).collect())
+    }
+
+    /// The texts of a list as values of their own type.
+    pub(super) fn parsed_list<T>(&self, field: &str) -> Vec<T>
+    where
+        T: FromStr,
+        T::Err: Display,
+    {
+        self.texts(field).iter().filter_map(Scalar::parsed).collect()
+    }
+
+    /// A map of names of the user's choice to text.
+    pub(super) fn text_map(&self, field: &str) -> BTreeMap<String, String> {
+        let entries = self.node(field).into_iter().flat_map(Node::entries);
+        entries
+            .filter_map(|entry| Some((entry.key.clone(), entry.node.text()?.to_owned())))
+            .collect()
+    }
+
+    fn indexed(self) -> impl Iterator<Item = Section<'a>> {
+        let items = self.node.items();
+        items.iter().enumerate().map(move |(i, node)| Section {
+            node,
+            path: format!("{}[{i}]", self.path),
+            ..self.clone()
+        })
+    }
+}
+
+impl Scalar<'_> {
+    pub(super) fn parsed<T>(&self) -> Option<T>
+    where
+        T: FromStr,
+        T::Err: Display,
+    {
+        self.text.parse().map_err(|error: T::Err| self.wrong(error)).ok()
+    }
+
+    pub(super) fn wrong(&self, message: impl Display) {
+        self.section.wrong(message);
+    }
+}

@@ -1,0 +1,360 @@
+//! Where the machine config comes from.
+//!
+//! ```text
+//! instar.config=URL on the kernel's command line   ─► fetch
+//! QEMU's fw_cfg, opt/dev.instar/config             ─► read
+//! neither                                          ─► maintenance mode
+//! ```
+//!
+//! [`plan`] says which, in order, as a value; it reads nothing. The machine's identity is filled into the URL there, so that
+//! one URL serves a whole rack.
+
+use std::{fmt, io::Read, path::Path};
+
+use super::MAX_CONFIG_BYTES;
+
+/// Where the kernel shows what QEMU was given as `-fw_cfg name=opt/dev.instar/config,file=…`, once its module is loaded.
+pub const FW_CFG_PATH: &str = "/sys/firmware/qemu_fw_cfg/by_name/opt/dev.instar/config/raw";
+
+/// Kernel arguments that name the config, ours first. The other is what people type who come from Talos.
+const ARGUMENTS: [&str; 2] = ["instar.config", "talos.config"];
+
+/// A place that may hold the config.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// Fetch it from here.
+    Url(http::Uri),
+    /// Read it from QEMU, if it has one.
+    FwCfg,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            // Only host and path: a query may hold a token, and the console is not private.
+            Self::Url(url) => f.write_str(&shown(url)),
+            Self::FwCfg => f.write_str("QEMU fw_cfg"),
+        }
+    }
+}
+
+/// A URL without user and query, to be shown.
+pub(super) fn shown(url: &http::Uri) -> String {
+    let authority = url.authority().map_or("", http::uri::Authority::as_str);
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    format!("{}://{host}{}", url.scheme_str().unwrap_or_default(), url.path())
+}
+
+/// What a URL may ask for. None is unknown.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// `${uuid}`: the machine's UUID, from SMBIOS.
+    pub uuid: Option<String>,
+    /// `${mac}`: the hardware address of the link that has the default route, or the first.
+    pub mac: Option<String>,
+    /// `${serial}`: the machine's serial number, from SMBIOS.
+    pub serial: Option<String>,
+    /// `${hostname}`: as DHCP gave it.
+    pub hostname: Option<String>,
+}
+
+/// Why there is no plan. Nothing was tried; the machine goes to maintenance mode.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// The argument is no URL of http or https.
+    #[error("the kernel argument {argument} is no URL of http or https; write for example {argument}=http://10.0.2.2:8080/config.yaml")]
+    NotAUrl {
+        /// Which argument.
+        argument: &'static str,
+    },
+    /// The URL has a `${…}` that nobody knows.
+    #[error("the kernel argument {argument} has the variable ${{{variable}}}, which is not one of ${{uuid}}, ${{mac}}, ${{serial}}, ${{hostname}}")]
+    UnknownVariable {
+        /// Which argument.
+        argument: &'static str,
+        /// What it asks for.
+        variable: String,
+    },
+    /// The URL asks for something that this machine doesn't have.
+    #[error("the kernel argument {argument} asks for ${{{variable}}}, and this machine has none")]
+    NoValue {
+        /// Which argument.
+        argument: &'static str,
+        /// What it asks for.
+        variable: &'static str,
+    },
+}
+
+/// The sources to try, in order; the first that has a config decides. Empty: maintenance mode.
+///
+/// `cmdline` is the kernel's command line, `identity` what is known of the machine. `fw_cfg`: whether this is QEMU with that
+/// entry (see [`FW_CFG_PATH`]).
+///
+/// # Errors
+/// The kernel's command line names a URL that can't be one.
+pub fn plan(cmdline: &str, identity: &Identity, fw_cfg: bool) -> Result<Vec<Source>, PlanError> {
+    let mut sources = Vec::new();
+    for argument in ARGUMENTS {
+        if let Some(value) = last_argument(cmdline, argument) {
+            let url = substitute(argument, value, identity)?;
+            sources.push(Source::Url(parse_url(&url).ok_or(PlanError::NotAUrl { argument })?));
+            break;
+        }
+    }
+    if fw_cfg {
+        sources.push(Source::FwCfg);
+    }
+    Ok(sources)
+}
+
+/// Whether the URL on the command line asks for this variable, so that a caller knows what to wait for.
+#[must_use]
+pub fn asks_for(cmdline: &str, variable: &str) -> bool {
+    let url = ARGUMENTS.iter().find_map(|argument| last_argument(cmdline, argument));
+    url.is_some_and(|url| url.contains(&format!("${{{variable}}}")))
+}
+
+/// The value of an argument. The last one wins, as with the kernel's own; a value may be in double quotes.
+fn last_argument<'a>(cmdline: &'a str, name: &str) -> Option<&'a str> {
+    cmdline
+        .split_ascii_whitespace()
+        // After `--` come the arguments of init.
+        .take_while(|word| *word != "--")
+        .filter_map(|word| word.trim_matches('"').strip_prefix(name)?.strip_prefix('='))
+        .map(|value| value.trim_matches('"'))
+        .filter(|value| !value.is_empty())
+        .last()
+}
+
+fn substitute(argument: &'static str, template: &str, identity: &Identity) -> Result<String, PlanError> {
+    let mut url = String::new();
+    let mut rest = template;
+    while let Some((before, after)) = rest.split_once("${") {
+        let (variable, tail) = after.split_once('}').ok_or(PlanError::NotAUrl { argument })?;
+        let (variable, value) = match variable {
+            "uuid" => ("uuid", &identity.uuid),
+            "mac" => ("mac", &identity.mac),
+            "serial" => ("serial", &identity.serial),
+            "hostname" => ("hostname", &identity.hostname),
+            other => {
+                return Err(PlanError::UnknownVariable {
+                    argument,
+                    variable: other.chars().take(32).collect(),
+                });
+            }
+        };
+        let value = value.as_deref().filter(|value| !value.is_empty());
+        url.push_str(before);
+        percent_encode(value.ok_or(PlanError::NoValue { argument, variable })?, &mut url);
+        rest = tail;
+    }
+    url.push_str(rest);
+    Ok(url)
+}
+
+/// Everything but RFC 3986's unreserved characters: a value stays one part of a path or query, whatever a vendor wrote into
+/// its SMBIOS.
+fn percent_encode(value: &str, into: &mut String) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    for byte in value.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
+            into.push(char::from(byte));
+        } else {
+            into.push('%');
+            into.push(char::from(HEX[usize::from(byte >> 4)]));
+            into.push(char::from(HEX[usize::from(byte & 15)]));
+        }
+    }
+}
+
+/// A URL of http or https with a host; a fragment is left out.
+pub(super) fn parse_url(text: &str) -> Option<http::Uri> {
+    let text = text.split('#').next().unwrap_or(text);
+    let url: http::Uri = text.parse().ok()?;
+    let host = url.host().is_some_and(|host| !host.is_empty());
+    (matches!(url.scheme_str(), Some("http" | "https")) && host).then_some(url)
+}
+
+/// Why a config that is there could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// Reading failed.
+    #[error("cannot read the machine config from {path}")]
+    Io {
+        /// From where.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It is longer than a config may be.
+    #[error("the machine config at {path} is longer than {MAX_CONFIG_BYTES} bytes")]
+    TooLong {
+        /// Where.
+        path: String,
+    },
+    /// It is compressed, and the compression is broken.
+    #[error("the machine config at {path} is gzip that cannot be decompressed")]
+    Gzip {
+        /// Where.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// Reads the config that QEMU holds. None when there is none: no such entry, or an empty one.
+///
+/// # Errors
+/// It is there and cannot be read, or is too long.
+pub fn read_fw_cfg(path: &Path) -> Result<Option<Vec<u8>>, ReadError> {
+    let shown = || path.display().to_string();
+    let file = match std::fs::File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(ReadError::Io { path: shown(), source }),
+    };
+    let mut bytes = Vec::new();
+    // The size that sysfs reports is a page; what counts is where reading ends.
+    file.take(MAX_CONFIG_BYTES as u64 + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|source| ReadError::Io { path: shown(), source })?;
+    if bytes.len() > MAX_CONFIG_BYTES {
+        return Err(ReadError::TooLong { path: shown() });
+    }
+    let bytes = match gunzip(bytes) {
+        Ok(bytes) => bytes,
+        Err(GunzipError::TooLong) => return Err(ReadError::TooLong { path: shown() }),
+        Err(GunzipError::Broken(source)) => return Err(ReadError::Gzip { path: shown(), source }),
+    };
+    Ok((!bytes.is_empty()).then_some(bytes))
+}
+
+/// Why gzip could not be decompressed.
+#[derive(Debug)]
+pub(super) enum GunzipError {
+    /// To more than a config may have.
+    TooLong,
+    /// At all.
+    Broken(std::io::Error),
+}
+
+/// Decompresses what begins as gzip does; returns everything else as it is.
+pub(super) fn gunzip(bytes: Vec<u8>) -> Result<Vec<u8>, GunzipError> {
+    if !bytes.starts_with(&[0x1f, 0x8b]) {
+        return Ok(bytes);
+    }
+    let mut plain = Vec::new();
+    flate2::read::MultiGzDecoder::new(bytes.as_slice())
+        .take(MAX_CONFIG_BYTES as u64 + 1)
+        .read_to_end(&mut plain)
+        .map_err(GunzipError::Broken)?;
+    if plain.len() > MAX_CONFIG_BYTES {
+        return Err(GunzipError::TooLong);
+    }
+    Ok(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::io::Write;
+
+    use super::*;
+
+    fn identity() -> Identity {
+        Identity {
+            uuid: Some("0b9f-42".into()),
+            mac: Some("52:54:00:12:34:56".into()),
+            serial: Some("A/B C?&é".into()),
+            hostname: None,
+        }
+    }
+
+    fn url(cmdline: &str) -> String {
+        match plan(cmdline, &identity(), false).unwrap().as_slice() {
+            [Source::Url(url)] => url.to_string(),
+            other => format!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_plan_is_in_order() {
+        let sources = plan("quiet instar.config=http://10.0.2.2:8080/c.yaml", &identity(), true).unwrap();
+        assert_eq!(sources, [Source::Url("http://10.0.2.2:8080/c.yaml".parse().unwrap()), Source::FwCfg]);
+        assert_eq!(plan("quiet", &identity(), true).unwrap(), [Source::FwCfg]);
+        assert_eq!(plan("", &identity(), false).unwrap(), []);
+        assert_eq!(plan("instar.config= -- instar.config=http://x/", &identity(), false).unwrap(), []);
+    }
+
+    #[test]
+    fn the_last_of_ours_wins() {
+        assert_eq!(url("instar.config=http://a/ instar.config=http://b/"), "http://b/");
+        assert_eq!(url("talos.config=http://a/"), "http://a/");
+        assert_eq!(url("instar.config=http://b/ talos.config=http://a/"), "http://b/");
+        assert_eq!(url("instar.config=\"https://b/x\""), "https://b/x");
+    }
+
+    #[test]
+    fn the_identity_is_encoded() {
+        assert_eq!(url("instar.config=http://a/${uuid}/${mac}.yaml"), "http://a/0b9f-42/52%3A54%3A00%3A12%3A34%3A56.yaml");
+        assert_eq!(url("instar.config=http://a/?s=${serial}"), "http://a/?s=A%2FB%20C%3F%26%C3%A9");
+        assert!(asks_for("instar.config=http://a/${hostname}", "hostname"));
+        assert!(!asks_for("instar.config=http://a/${hostname}", "uuid"));
+    }
+
+    #[test]
+    fn a_url_that_cannot_be_is_said() {
+        let error = |cmdline: &str| plan(cmdline, &identity(), true).unwrap_err().to_string();
+        assert_eq!(
+            error("instar.config=http://a/${hostname}"),
+            "the kernel argument instar.config asks for ${hostname}, and this machine has none"
+        );
+        assert_eq!(
+            error("instar.config=http://a/${ip}"),
+            "the kernel argument instar.config has the variable ${ip}, which is not one of ${uuid}, ${mac}, ${serial}, ${hostname}"
+        );
+        for bad in ["metal-iso", "ftp://a/b", "http://", "/etc/config", "http://a/${uuid"] {
+            assert_eq!(
+                error(&format!("talos.config={bad}")),
+                "the kernel argument talos.config is no URL of http or https; write for example talos.config=http://10.0.2.2:8080/config.yaml"
+            );
+        }
+    }
+
+    #[test]
+    fn secrets_of_a_url_are_not_shown() {
+        let source = Source::Url("https://user:secret@a:1/x?token=secret".parse().unwrap());
+        assert_eq!(source.to_string(), "https://a:1/x");
+    }
+
+    #[test]
+    fn fw_cfg_is_read_to_its_end_and_no_further() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("raw");
+        assert_eq!(read_fw_cfg(&path).unwrap(), None);
+        std::fs::write(&path, "").unwrap();
+        assert_eq!(read_fw_cfg(&path).unwrap(), None);
+        std::fs::write(&path, "version: v1alpha1").unwrap();
+        assert_eq!(read_fw_cfg(&path).unwrap().unwrap(), b"version: v1alpha1");
+        std::fs::write(&path, vec![b'#'; MAX_CONFIG_BYTES + 1]).unwrap();
+        assert!(matches!(read_fw_cfg(&path), Err(ReadError::TooLong { .. })));
+        assert!(matches!(read_fw_cfg(directory.path()), Err(ReadError::Io { .. })));
+    }
+
+    #[test]
+    fn gzip_is_unpacked_within_bounds() {
+        let pack = |bytes: &[u8]| {
+            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+            encoder.write_all(bytes).unwrap();
+            encoder.finish().unwrap()
+        };
+        assert_eq!(gunzip(b"plain".to_vec()).unwrap(), b"plain");
+        assert_eq!(gunzip(pack(b"packed")).unwrap(), b"packed");
+        let bomb = pack(&vec![0; 100 * MAX_CONFIG_BYTES]);
+        assert!(bomb.len() < MAX_CONFIG_BYTES);
+        assert!(matches!(gunzip(bomb), Err(GunzipError::TooLong)));
+        let mut cut = pack(b"packed packed packed");
+        cut.truncate(cut.len() - 9);
+        assert!(matches!(gunzip(cut), Err(GunzipError::Broken(_))));
+    }
+}

@@ -1,0 +1,63 @@
+//! What can only be checked once everything is read: references between documents.
+
+use std::collections::HashSet;
+
+use super::{
+    model::{ContainerName, MachineConfig, MountSource},
+    resolve::Origins,
+};
+
+/// Reports references to what isn't there, and containers that wait for each other in a circle.
+pub(super) fn references(config: &MachineConfig, origins: &Origins<'_>) {
+    for container in &config.containers {
+        let Some(document) = origins.containers.get(&container.name) else { continue };
+        for mount in &container.mounts {
+            if let MountSource::UserVolume(volume) = &mount.source
+                && !config.user_volumes.iter().any(|known| known.name == *volume)
+            {
+                document.wrong_field("mounts", format_args!("there is no UserVolumeConfig `{volume}`"));
+            }
+        }
+        for name in &container.depends_on.containers {
+            if !config.containers.iter().any(|known| known.name == *name) {
+                document.wrong_field("dependsOn", format_args!("there is no ContainerConfig `{name}`"));
+            }
+        }
+    }
+    for (name, document) in &origins.health {
+        if !config.containers.iter().any(|known| known.name == *name) {
+            document.wrong_field("name", format_args!("there is no ContainerConfig `{name}`"));
+        }
+    }
+    if let Some(circle) = circle(config)
+        && let Some(document) = circle.first().and_then(|name| origins.containers.get(name))
+    {
+        let path: Vec<&str> = circle.iter().chain(circle.first()).map(ContainerName::as_str).collect();
+        document.wrong_field("dependsOn", format_args!("these wait for each other: {}", path.join(" → ")));
+    }
+}
+
+/// A circle of containers that wait for each other, if there is one.
+///
+/// Containers that wait for nothing left are taken away until none is; what remains waits, and following what it waits
+/// for must come round.
+fn circle(config: &MachineConfig) -> Option<Vec<ContainerName>> {
+    let mut waiting: Vec<_> = config.containers.iter().collect();
+    loop {
+        let before = waiting.len();
+        let names: HashSet<&ContainerName> = waiting.iter().map(|container| &container.name).collect();
+        waiting.retain(|container| container.depends_on.containers.iter().any(|name| names.contains(name)));
+        if waiting.len() == before {
+            break;
+        }
+    }
+    let mut path: Vec<ContainerName> = Vec::new();
+    let mut current = waiting.first()?;
+    loop {
+        if let Some(start) = path.iter().position(|name| *name == current.name) {
+            return Some(path.split_off(start));
+        }
+        path.push(current.name.clone());
+        current = waiting.iter().find(|container| current.depends_on.containers.contains(&container.name))?;
+    }
+}

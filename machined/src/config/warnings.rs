@@ -1,0 +1,195 @@
+//! What is known and not served, by path. **The table of what is served is here**: serving one more thing is one line.
+
+use std::fmt;
+
+use super::{
+    documents::Identified,
+    problem::Position,
+    shape::{Field, Shape, join},
+    yaml::{Node, Value},
+};
+
+/// Paths that this node acts on, everything below included. A kind's name alone is the whole document.
+const SERVED: &[&str] = &[
+    // The document `version: v1alpha1`.
+    "machine.type",
+    "machine.token",
+    "machine.ca",
+    "machine.acceptedCAs",
+    "machine.certSANs",
+    "machine.install.disk",
+    "machine.install.diskSelector",
+    "machine.install.image",
+    "machine.install.wipe",
+    "machine.network.hostname",
+    "machine.network.interfaces.interface",
+    "machine.network.interfaces.addresses",
+    "machine.network.interfaces.cidr",
+    "machine.network.interfaces.routes",
+    "machine.network.interfaces.mtu",
+    "machine.network.interfaces.dhcp",
+    "machine.network.interfaces.dhcpOptions.routeMetric",
+    "machine.network.interfaces.dhcpOptions.ipv4",
+    "machine.network.nameservers",
+    "machine.network.extraHostEntries",
+    "machine.time",
+    "machine.registries",
+    // Documents of a concern each.
+    "HostnameConfig",
+    "UnattendedInstallConfig",
+    "ContainerConfig",
+    "UserVolumeConfig.name",
+    "TimeSyncConfig.enabled",
+    "TimeSyncConfig.bootTimeout",
+    "TimeSyncConfig.ntp.servers",
+    "RegistryMirrorConfig",
+    "RegistryTLSConfig",
+    "RegistryAuthConfig",
+    "LinkConfig",
+    "DHCPv4Config.name",
+    "DHCPv4Config.routeMetric",
+    "DHCPv4Config.ignoreHostname",
+    "DHCPv4Config.ignoreRoutes",
+    "ResolverConfig.nameservers.address",
+    "StaticHostConfig",
+    // Our own.
+    "ContainerHealthConfig",
+    "UpgradeGateConfig",
+];
+
+/// Exceptions within what is served.
+const NOT_SERVED: &[&str] = &["ContainerConfig.security.machinedAccess", "LinkConfig.multicast"];
+
+/// Values that ask for nothing but what happens anyway, at paths that are not served otherwise.
+const SERVED_VALUES: &[(&str, &str)] = &[
+    ("debug", "false"),
+    ("persist", "true"),
+    ("machine.features.rbac", "true"),
+    ("machine.features.stableHostname", "true"),
+    ("machine.features.apidCheckExtKeyUsage", "true"),
+    ("machine.network.interfaces.ignore", "false"),
+    ("machine.network.interfaces.dummy", "false"),
+    ("machine.network.interfaces.dhcpOptions.ipv6", "false"),
+    ("TimeSyncConfig.ntp.useNTS", "false"),
+    ("ResolverConfig.nameservers.protocol", "Do53"),
+    ("UserVolumeConfig.volumeType", "directory"),
+    ("ContainerConfig.security.machinedAccess", "false"),
+];
+
+/// Something that the config asks for and doesn't get.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Warning {
+    /// `KubeletConfig` for a whole document, `machine.kubelet.image` for a field.
+    pub path: String,
+    /// Where it stands.
+    pub at: Position,
+    /// What it means for the user.
+    pub message: String,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} ({})", self.path, self.message, self.at)
+    }
+}
+
+/// All warnings, in the order of the file.
+pub(super) fn collect(documents: &[Identified<'_>]) -> Vec<Warning> {
+    let mut warnings = Vec::new();
+    for document in documents {
+        let root = if document.is_machine() { "" } else { document.kind.name };
+        if !document.is_machine() && !served_in_part(root) {
+            warnings.push(Warning {
+                path: root.to_owned(),
+                at: document.root.at,
+                message: match document.name {
+                    Some(name) => format!("document {} (`{}`) is known, but not served by this version", document.number, super::shape::shorten(name)),
+                    None => format!("document {} is known, but not served by this version", document.number),
+                },
+            });
+            continue;
+        }
+        let mut walk = Walk { warnings: &mut warnings };
+        walk.fields(document.root, document.kind.fields, root, root);
+    }
+    warnings
+}
+
+struct Walk<'a> {
+    warnings: &'a mut Vec<Warning>,
+}
+
+impl Walk<'_> {
+    /// `path` is as people see it, `row` as the table has it: without the indexes of lists.
+    fn fields(&mut self, node: &Node, fields: &'static [Field], path: &str, row: &str) {
+        for entry in node.entries() {
+            if let Some(field) = fields.iter().find(|field| field.name == entry.key) {
+                self.value(&entry.node, &field.shape, &join(path, field.name), &join(row, field.name));
+            }
+        }
+    }
+
+    fn value(&mut self, node: &Node, shape: &'static Shape, path: &str, row: &str) {
+        match (shape, &node.value) {
+            (Shape::Fields(fields), _) => self.fields(node, fields, path, row),
+            (Shape::List(item @ Shape::Fields(_)) | Shape::OneOrMore(item), Value::List(items)) => {
+                for (i, node) in items.iter().enumerate() {
+                    self.value(node, item, &format!("{path}[{i}]"), row);
+                }
+            }
+            (Shape::OneOrMore(item), _) => self.value(node, item, path, row),
+            (Shape::MapOf(item), _) => {
+                for entry in node.entries() {
+                    self.value(&entry.node, item, &join(path, &entry.key), row);
+                }
+            }
+            _ => self.leaf(node, path, row),
+        }
+    }
+
+    fn leaf(&mut self, node: &Node, path: &str, row: &str) {
+        let asks = match &node.value {
+            Value::Null => false,
+            Value::Scalar { text, .. } => !text.is_empty() && !SERVED_VALUES.contains(&(row, text.as_str())),
+            Value::List(items) => !items.is_empty(),
+            Value::Map(_) => node.entries().next().is_some(),
+        };
+        if asks && !served(row) {
+            self.warnings.push(Warning {
+                path: path.to_owned(),
+                at: node.at,
+                message: "known, but not served by this version".to_owned(),
+            });
+        }
+    }
+}
+
+fn within(path: &str, table: &[&str]) -> bool {
+    table
+        .iter()
+        .any(|row| path.strip_prefix(row).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
+}
+
+fn served(row: &str) -> bool {
+    within(row, SERVED) && !within(row, NOT_SERVED)
+}
+
+fn served_in_part(kind: &str) -> bool {
+    SERVED.iter().any(|row| row.split('.').next() == Some(kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_covers_what_is_below_it_and_nothing_else() {
+        assert!(served("HostnameConfig.hostname"));
+        assert!(served("machine.ca.key"));
+        assert!(!served("machine.caX"));
+        assert!(!served("machine.kubelet.image"));
+        assert!(!served("LinkConfig.multicast"));
+        assert!(served_in_part("ResolverConfig"));
+        assert!(!served_in_part("KubeletConfig"));
+    }
+}
