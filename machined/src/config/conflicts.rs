@@ -17,11 +17,19 @@ struct Moved {
 }
 
 const fn moved(from: &'static str, to: &'static str) -> Moved {
-    Moved { from, to, by_name: false }
+    Moved {
+        from,
+        to,
+        by_name: false,
+    }
 }
 
 const fn moved_by_name(from: &'static str, to: &'static str) -> Moved {
-    Moved { from, to, by_name: true }
+    Moved {
+        from,
+        to,
+        by_name: true,
+    }
 }
 
 const MOVED: &[Moved] = &[
@@ -48,14 +56,20 @@ const MOVED: &[Moved] = &[
     moved("machine.env", "EnvironmentConfig"),
     moved("machine.udev", "UdevRulesConfig"),
     moved_by_name("machine.kernel.modules", "KernelModuleConfig"),
-    moved("machine.baseRuntimeSpecOverrides", "CRIBaseRuntimeSpecConfig"),
+    moved(
+        "machine.baseRuntimeSpecOverrides",
+        "CRIBaseRuntimeSpecConfig",
+    ),
     moved("machine.kubelet", "KubeletConfig"),
     moved("machine.nodeLabels", "KubeNodeConfig"),
     moved("machine.nodeAnnotations", "KubeNodeConfig"),
     moved("machine.nodeTaints", "KubeNodeConfig"),
     moved("machine.features.kubePrism", "KubePrismConfig"),
     moved("machine.features.imageCache", "ImageCacheConfig"),
-    moved("machine.features.kubernetesTalosAPIAccess", "KubeTalosAPIAccessConfig"),
+    moved(
+        "machine.features.kubernetesTalosAPIAccess",
+        "KubeTalosAPIAccessConfig",
+    ),
     moved("cluster.id", "DiscoveryIdentityConfig"),
     moved("cluster.secret", "DiscoveryIdentityConfig"),
     moved("cluster.discovery", "DiscoveryServiceConfig"),
@@ -70,7 +84,10 @@ const MOVED: &[Moved] = &[
     moved("cluster.aggregatorCA", "KubeAggregatorCAConfig"),
     moved("cluster.serviceAccount", "KubeServiceAccountConfig"),
     moved("cluster.aescbcEncryptionSecret", "KubeEtcdEncryptionConfig"),
-    moved("cluster.secretboxEncryptionSecret", "KubeEtcdEncryptionConfig"),
+    moved(
+        "cluster.secretboxEncryptionSecret",
+        "KubeEtcdEncryptionConfig",
+    ),
     moved("cluster.apiServer", "KubeAPIServerConfig"),
     moved("cluster.controllerManager", "KubeControllerManagerConfig"),
     moved("cluster.scheduler", "KubeSchedulerConfig"),
@@ -94,11 +111,16 @@ pub(super) fn check(documents: &[Identified<'_>], problems: &Problems) {
     }
     for machine in documents.iter().filter(|document| document.is_machine()) {
         for moved in MOVED {
-            let Some(old) = find(machine.root, moved.from).filter(|node| says_something(node)) else {
+            let Some(old) = find(machine.root, moved.from).filter(|node| says_something(node))
+            else {
                 continue;
             };
-            for document in documents.iter().filter(|document| document.kind.name == moved.to) {
-                let same = !moved.by_name || document.name.is_some_and(|name| names(old).contains(&name));
+            for document in documents
+                .iter()
+                .filter(|document| document.kind.name == moved.to)
+            {
+                let same =
+                    !moved.by_name || document.name.is_some_and(|name| names(old).contains(&name));
                 if same {
                     let which = match document.name.filter(|_| moved.by_name) {
                         Some(name) => format!("`{}` of `{}`", shorten(name), moved.from),
@@ -108,7 +130,10 @@ pub(super) fn check(documents: &[Identified<'_>], problems: &Problems) {
                         problems,
                         document,
                         document.root,
-                        format!("this is also set by {which} at {}; keep one of the two", old.at),
+                        format!(
+                            "this is also set by {which} at {}; keep one of the two",
+                            old.at
+                        ),
                     );
                 }
             }
@@ -126,7 +151,8 @@ fn report(problems: &Problems, document: &Identified<'_>, node: &Node, message: 
 }
 
 fn find<'a>(root: &'a Node, path: &str) -> Option<&'a Node> {
-    path.split('.').try_fold(root, |node, field| node.get(field))
+    path.split('.')
+        .try_fold(root, |node, field| node.get(field))
 }
 
 /// Empty text, lists and maps are how Go writes "not set".
@@ -144,9 +170,16 @@ fn names(node: &Node) -> Vec<&str> {
     let of_items = node
         .items()
         .iter()
-        .filter_map(|item| ["interface", "name", "ip"].into_iter().find_map(|field| item.get(field)))
+        .filter_map(|item| {
+            ["interface", "name", "ip"]
+                .into_iter()
+                .find_map(|field| item.get(field))
+        })
         .filter_map(Node::text);
-    node.entries().map(|entry| entry.key.as_str()).chain(of_items).collect()
+    node.entries()
+        .map(|entry| entry.key.as_str())
+        .chain(of_items)
+        .collect()
 }
 
 #[cfg(test)]
@@ -159,15 +192,24 @@ mod tests {
     fn every_row_names_what_exists() {
         use crate::config::shape::{Field, Shape};
         fn exists(fields: &[Field], path: &str) -> bool {
-            let (first, rest) = path.split_once('.').map_or((path, None), |(first, rest)| (first, Some(rest)));
-            fields.iter().filter(|field| field.name == first).any(|field| match (rest, &field.shape) {
-                (None, _) => true,
-                (Some(rest), Shape::Fields(fields)) => exists(fields, rest),
-                _ => false,
-            })
+            let (first, rest) = path
+                .split_once('.')
+                .map_or((path, None), |(first, rest)| (first, Some(rest)));
+            fields
+                .iter()
+                .filter(|field| field.name == first)
+                .any(|field| match (rest, &field.shape) {
+                    (None, _) => true,
+                    (Some(rest), Shape::Fields(fields)) => exists(fields, rest),
+                    _ => false,
+                })
         }
         for moved in MOVED {
-            assert!(exists(v1alpha1::CONFIG.fields, moved.from), "{}", moved.from);
+            assert!(
+                exists(v1alpha1::CONFIG.fields, moved.from),
+                "{}",
+                moved.from
+            );
             assert!(crate::config::documents::is_kind(moved.to), "{}", moved.to);
         }
     }

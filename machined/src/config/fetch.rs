@@ -53,7 +53,9 @@ impl Default for FetchPolicy {
 impl FetchPolicy {
     fn pause(&self, failures: u32) -> Duration {
         let doublings = failures.saturating_sub(1).min(31);
-        self.first_pause.saturating_mul(1 << doublings).min(self.longest_pause)
+        self.first_pause
+            .saturating_mul(1 << doublings)
+            .min(self.longest_pause)
     }
 }
 
@@ -86,8 +88,13 @@ pub enum FetchStatus<'a> {
 impl fmt::Display for FetchStatus<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Trying { url, attempt: 1, .. } => write!(f, "fetching the machine config from {url}"),
-            Self::Trying { url, attempt, of } => write!(f, "fetching the machine config from {url}, try {attempt} of {of}"),
+            Self::Trying {
+                url, attempt: 1, ..
+            } => write!(f, "fetching the machine config from {url}"),
+            Self::Trying { url, attempt, of } => write!(
+                f,
+                "fetching the machine config from {url}, try {attempt} of {of}"
+            ),
             Self::Failed { error, again_in } => {
                 write!(f, "{error}")?;
                 let mut source = std::error::Error::source(error);
@@ -210,7 +217,11 @@ pub enum FetchError {
 ///
 /// # Errors
 /// What the last try failed with.
-pub async fn fetch(url: &Uri, policy: &FetchPolicy, mut report: impl FnMut(FetchStatus<'_>)) -> Result<Vec<u8>, FetchError> {
+pub async fn fetch(
+    url: &Uri,
+    policy: &FetchPolicy,
+    mut report: impl FnMut(FetchStatus<'_>),
+) -> Result<Vec<u8>, FetchError> {
     let mut attempt = 1;
     loop {
         report(FetchStatus::Trying {
@@ -233,7 +244,10 @@ pub async fn fetch(url: &Uri, policy: &FetchPolicy, mut report: impl FnMut(Fetch
             return Err(error);
         }
         let again_in = policy.pause(attempt);
-        report(FetchStatus::Failed { error: &error, again_in });
+        report(FetchStatus::Failed {
+            error: &error,
+            again_in,
+        });
         tokio::time::sleep(again_in).await;
         attempt += 1;
     }
@@ -262,20 +276,29 @@ async fn get(url: &Uri, policy: &FetchPolicy) -> Result<Answer, FetchError> {
     let port = url.port_u16().unwrap_or(if https { 443 } else { 80 });
     let host = format!("{name}:{port}");
     // An address of IPv6 is in brackets in a URL and in what connects, and without in a certificate.
-    let tcp = TcpStream::connect(&host).await.map_err(|source| FetchError::Connect {
-        host: host.clone(),
-        source,
-    })?;
+    let tcp = TcpStream::connect(&host)
+        .await
+        .map_err(|source| FetchError::Connect {
+            host: host.clone(),
+            source,
+        })?;
     if !https {
         return exchange(tcp, url, host).await;
     }
     let bare = name.trim_start_matches('[').trim_end_matches(']');
-    let server = ServerName::try_from(bare.to_owned()).map_err(|source| FetchError::ServerName { host: host.clone(), source })?;
+    let server =
+        ServerName::try_from(bare.to_owned()).map_err(|source| FetchError::ServerName {
+            host: host.clone(),
+            source,
+        })?;
     let connector = tokio_rustls::TlsConnector::from(Arc::new(tls(policy)?));
-    let stream = connector.connect(server, tcp).await.map_err(|source| FetchError::Tls {
-        host: host.clone(),
-        source,
-    })?;
+    let stream = connector
+        .connect(server, tcp)
+        .await
+        .map_err(|source| FetchError::Tls {
+            host: host.clone(),
+            source,
+        })?;
     exchange(stream, url, host).await
 }
 
@@ -287,35 +310,62 @@ fn tls(policy: &FetchPolicy) -> Result<rustls::ClientConfig, FetchError> {
     let mut roots = rustls::RootCertStore::empty();
     let certificates = CertificateDer::pem_file_iter(&policy.ca_bundle).map_err(bundle)?;
     // A bundle may hold a certificate that the verifier doesn't know how to use; the others still count.
-    let certificates = certificates.collect::<Result<Vec<_>, _>>().map_err(bundle)?;
+    let certificates = certificates
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(bundle)?;
     roots.add_parsable_certificates(certificates);
-    Ok(rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(FetchError::TlsSetup)?
-        .with_root_certificates(roots)
-        .with_no_client_auth())
+    Ok(rustls::ClientConfig::builder_with_provider(Arc::new(
+        rustls::crypto::ring::default_provider(),
+    ))
+    .with_safe_default_protocol_versions()
+    .map_err(FetchError::TlsSetup)?
+    .with_root_certificates(roots)
+    .with_no_client_auth())
 }
 
 /// Asks on a connection that is there, and reads the answer.
-async fn exchange(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, url: &Uri, host: String) -> Result<Answer, FetchError> {
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    url: &Uri,
+    host: String,
+) -> Result<Answer, FetchError> {
     let failed = |source| FetchError::Http {
         host: host.clone(),
         source,
     };
-    let authority = url.authority().map_or(host.as_str(), |authority| authority.as_str());
-    let asked = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    let path = url.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+    let authority = url
+        .authority()
+        .map_or(host.as_str(), |authority| authority.as_str());
+    let asked = authority
+        .rsplit_once('@')
+        .map_or(authority, |(_, host)| host);
+    let path = url
+        .path_and_query()
+        .map_or("/", http::uri::PathAndQuery::as_str);
     let request = Request::get(path)
         .header(header::HOST, asked)
-        .header(header::USER_AGENT, concat!("instar/", env!("CARGO_PKG_VERSION")))
+        .header(
+            header::USER_AGENT,
+            concat!("instar/", env!("CARGO_PKG_VERSION")),
+        )
         .header(header::ACCEPT, "*/*")
         .body(Empty::<bytes::Bytes>::new())
-        .map_err(|source| FetchError::Request { url: shown(url), source })?;
+        .map_err(|source| FetchError::Request {
+            url: shown(url),
+            source,
+        })?;
 
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+        .await
+        .map_err(failed)?;
     // It ends with the sender, at the end of this function.
     let connection = tokio::spawn(connection);
-    let answer = answer(sender.send_request(request).await.map_err(failed)?, url, &failed).await;
+    let answer = answer(
+        sender.send_request(request).await.map_err(failed)?,
+        url,
+        &failed,
+    )
+    .await;
     connection.abort();
     answer
 }
@@ -327,11 +377,17 @@ async fn answer(
 ) -> Result<Answer, FetchError> {
     let status = response.status();
     if status.is_redirection() && status != StatusCode::NOT_MODIFIED {
-        let location = response.headers().get(header::LOCATION).and_then(|value| value.to_str().ok());
+        let location = response
+            .headers()
+            .get(header::LOCATION)
+            .and_then(|value| value.to_str().ok());
         return redirect(url, location).map(Answer::Elsewhere);
     }
     if status != StatusCode::OK {
-        return Err(FetchError::Status { url: shown(url), status });
+        return Err(FetchError::Status {
+            url: shown(url),
+            status,
+        });
     }
     let mut bytes = Vec::new();
     let mut body = response.into_body();
@@ -346,7 +402,10 @@ async fn answer(
     match gunzip(bytes) {
         Ok(bytes) => Ok(Answer::Config(bytes)),
         Err(GunzipError::TooLong) => Err(FetchError::TooLong { url: shown(url) }),
-        Err(GunzipError::Broken(source)) => Err(FetchError::Gzip { url: shown(url), source }),
+        Err(GunzipError::Broken(source)) => Err(FetchError::Gzip {
+            url: shown(url),
+            source,
+        }),
     }
 }
 

@@ -32,12 +32,12 @@ mod validate;
 mod warnings;
 mod yaml;
 
+use self::{documents::Identified, problem::Problems};
 pub use self::{
     model::*,
     problem::{ConfigErrors, Position, Problem},
     warnings::Warning,
 };
-use self::{documents::Identified, problem::Problems};
 
 /// The longest config that is read, in bytes. Large configs carry a few certificates and manifests: tens of KiB.
 pub const MAX_CONFIG_BYTES: usize = 1024 * 1024;

@@ -62,7 +62,8 @@ impl<'a> Section<'a> {
 
     /// Says that a field is wrong, or that it is missing.
     pub(super) fn wrong_field(&self, field: &str, message: impl Display) {
-        self.at(self.node(field).unwrap_or(self.node), field).wrong(message);
+        self.at(self.node(field).unwrap_or(self.node), field)
+            .wrong(message);
     }
 
     /// A field's text; none when it is absent or empty, which is how Go writes "not set".
@@ -97,9 +98,18 @@ impl<'a> Section<'a> {
         T: TryFrom<i64> + PartialOrd + Display + Copy,
     {
         let value = integer(self.text(field)?)?;
-        let found = T::try_from(value).ok().filter(|value| range.contains(value));
+        let found = T::try_from(value)
+            .ok()
+            .filter(|value| range.contains(value));
         if found.is_none() {
-            self.wrong_field(field, format_args!("{value} is not within {} and {}", range.start(), range.end()));
+            self.wrong_field(
+                field,
+                format_args!(
+                    "{value} is not within {} and {}",
+                    range.start(),
+                    range.end()
+                ),
+            );
         }
         found
     }
@@ -112,7 +122,11 @@ impl<'a> Section<'a> {
     {
         let node = self.node(field)?;
         let text = self.text(field)?;
-        Scalar { section: self.at(node, field), text }.parsed()
+        Scalar {
+            section: self.at(node, field),
+            text,
+        }
+        .parsed()
     }
 
     /// The same, for a field that must be there and not empty.
@@ -143,10 +157,7 @@ impl<'a> Section<'a> {
                 .entries()
                 .map(|entry| (entry.key.as_str(), all.at(&entry.node, &entry.key)))
                 .collect(),
-            _ => all
-                .indexed()
-                .map(|section| ("", section))
-                .collect(),
+            _ => all.indexed().map(|section| ("", section)).collect(),
         }
     }
 
@@ -167,7 +178,12 @@ impl<'a> Section<'a> {
     /// The texts of a list that is there, empty or not.
     pub(super) fn list(&self, field: &str) -> Option<Vec<String>> {
         self.node(field)?;
-        Some(self.texts(field).into_iter().map(|scalar| scalar.text.to_owned()).collect())
+        Some(
+            self.texts(field)
+                .into_iter()
+                .map(|scalar| scalar.text.to_owned())
+                .collect(),
+        )
     }
 
     /// The texts of a list as values of their own type.
@@ -176,7 +192,10 @@ impl<'a> Section<'a> {
         T: FromStr,
         T::Err: Display,
     {
-        self.texts(field).iter().filter_map(Scalar::parsed).collect()
+        self.texts(field)
+            .iter()
+            .filter_map(Scalar::parsed)
+            .collect()
     }
 
     /// A map of names of the user's choice to text.
@@ -203,7 +222,10 @@ impl Scalar<'_> {
         T: FromStr,
         T::Err: Display,
     {
-        self.text.parse().map_err(|error: T::Err| self.wrong(error)).ok()
+        self.text
+            .parse()
+            .map_err(|error: T::Err| self.wrong(error))
+            .ok()
     }
 
     pub(super) fn wrong(&self, message: impl Display) {

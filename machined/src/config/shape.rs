@@ -22,7 +22,7 @@ pub(super) enum Shape {
     Text,
     /// `1h30m`, `500ms`.
     Duration,
-    /// `10.0.0.0/8`.
+    /// An address with the length of its network's prefix.
     Cidr,
     /// An address of either family.
     Ip,
@@ -56,12 +56,20 @@ pub(super) struct Field {
 
 /// A field that may be there.
 pub(super) const fn opt(name: &'static str, shape: Shape) -> Field {
-    Field { name, shape, required: false }
+    Field {
+        name,
+        shape,
+        required: false,
+    }
 }
 
 /// A field that must be there.
 pub(super) const fn req(name: &'static str, shape: Shape) -> Field {
-    Field { name, shape, required: true }
+    Field {
+        name,
+        shape,
+        required: true,
+    }
 }
 
 /// A list of text.
@@ -118,7 +126,10 @@ impl Walk<'_> {
         let message = match suggestion::closest(key, names()) {
             Some(name) => format!("there is no such field; did you mean `{name}`?"),
             None if fields.is_empty() => "there is no such field; none is known here".to_owned(),
-            None => format!("there is no such field; known here: {}", names().collect::<Vec<_>>().join(", ")),
+            None => format!(
+                "there is no such field; known here: {}",
+                names().collect::<Vec<_>>().join(", ")
+            ),
         };
         self.push(at, path, message);
     }
@@ -127,7 +138,8 @@ impl Walk<'_> {
         match (shape, &node.value) {
             (Shape::Opaque, _) | (_, Value::Null) | (Shape::Text, Value::Scalar { .. }) => {}
             (Shape::Fields(fields), _) => self.fields(node, path, fields, &[]),
-            (Shape::List(item), Value::List(items)) | (Shape::OneOrMore(item), Value::List(items)) => {
+            (Shape::List(item), Value::List(items))
+            | (Shape::OneOrMore(item), Value::List(items)) => {
                 for (i, node) in items.iter().enumerate() {
                     let path = format!("{path}[{i}]");
                     if matches!(node.value, Value::Null) && !matches!(item, Shape::Opaque) {
@@ -160,7 +172,11 @@ impl Walk<'_> {
     }
 
     fn wrong(&self, node: &Node, path: &str, expected: &str) {
-        self.push(node.at, path.to_owned(), format!("{expected} belongs here, not {}", node.describe()));
+        self.push(
+            node.at,
+            path.to_owned(),
+            format!("{expected} belongs here, not {}", node.describe()),
+        );
     }
 
     fn push(&self, at: Position, path: String, message: impl Into<String>) {
@@ -175,7 +191,11 @@ impl Walk<'_> {
 
 /// The path of a field below another.
 pub(super) fn join(path: &str, field: &str) -> String {
-    if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") }
+    if path.is_empty() {
+        field.to_owned()
+    } else {
+        format!("{path}.{field}")
+    }
 }
 
 impl Shape {
@@ -202,15 +222,36 @@ impl Shape {
         }
         Err(match self {
             Shape::Url(schemes) => {
-                let schemes: Vec<String> = schemes.iter().map(|scheme| format!("`{scheme}://`")).collect();
-                format!("this must be a URL that begins with {}", schemes.join(" or "))
+                let schemes: Vec<String> = schemes
+                    .iter()
+                    .map(|scheme| format!("`{scheme}://`"))
+                    .collect();
+                format!(
+                    "this must be a URL that begins with {}",
+                    schemes.join(" or ")
+                )
             }
             Shape::OneOf(words) => match suggestion::closest(text, words.iter().copied()) {
-                Some(word) => format!("`{}` is not known here; did you mean `{word}`?", shorten(text)),
-                None => format!("`{}` is not known here; known: {}", shorten(text), words.join(", ")),
+                Some(word) => format!(
+                    "`{}` is not known here; did you mean `{word}`?",
+                    shorten(text)
+                ),
+                None => format!(
+                    "`{}` is not known here; known: {}",
+                    shorten(text),
+                    words.join(", ")
+                ),
             },
-            Shape::Bool if matches!(text, "yes" | "no" | "on" | "off" | "Yes" | "No" | "On" | "Off") => {
+            Shape::Bool
+                if matches!(
+                    text,
+                    "yes" | "no" | "on" | "off" | "Yes" | "No" | "On" | "Off"
+                ) =>
+            {
                 format!("write `true` or `false`; `{text}` is text")
+            }
+            Shape::Bool | Shape::Int if !plain => {
+                "in quotes this is text; write it without".to_owned()
             }
             _ => format!("`{}` is not {}", shorten(text), self.noun()),
         })
@@ -222,7 +263,7 @@ impl Shape {
             Shape::Int => "a whole number",
             Shape::Text => "a single value",
             Shape::Duration => "a duration such as `1h30m` or `10s`",
-            Shape::Cidr => "a network such as `10.0.0.0/8`",
+            Shape::Cidr => "an address with a prefix such as `10.0.0.0/8`",
             Shape::Ip => "an IP address",
             Shape::Mac => "a hardware address such as `52:54:00:12:34:56`",
             Shape::Url(_) => "a URL",
@@ -239,7 +280,11 @@ impl Shape {
 /// Enough of a value to find it again, in a message.
 pub(super) fn shorten(text: &str) -> String {
     const KEEP: usize = 40;
-    let mut short: String = text.chars().take(KEEP).flat_map(char::escape_debug).collect();
+    let mut short: String = text
+        .chars()
+        .take(KEEP)
+        .flat_map(char::escape_debug)
+        .collect();
     if text.chars().nth(KEEP).is_some() {
         short.push('…');
     }
@@ -296,10 +341,32 @@ mod tests {
 
     #[test]
     fn whole_numbers() {
-        for (text, value) in [("0", 0), ("1500", 1500), ("-7", -7), ("+7", 7), ("0644", 0o644), ("0o644", 0o644), ("0x1F", 31), ("0b101", 5)] {
+        for (text, value) in [
+            ("0", 0),
+            ("1500", 1500),
+            ("-7", -7),
+            ("+7", 7),
+            ("0644", 0o644),
+            ("0o644", 0o644),
+            ("0x1F", 31),
+            ("0b101", 5),
+        ] {
             assert_eq!(integer(text), Some(value), "{text}");
         }
-        for text in ["", "-", "--1", "0x", "0x-1", "1.5", "1e3", "12k", "089", "9223372036854775808", "0o+7", "٣"] {
+        for text in [
+            "",
+            "-",
+            "--1",
+            "0x",
+            "0x-1",
+            "1.5",
+            "1e3",
+            "12k",
+            "089",
+            "9223372036854775808",
+            "0o+7",
+            "٣",
+        ] {
             assert_eq!(integer(text), None, "{text}");
         }
     }
@@ -308,16 +375,23 @@ mod tests {
     fn single_values() {
         assert!(Shape::Bool.fits("true", true).is_ok());
         assert!(Shape::Bool.fits("true", false).is_err(), "quoted is text");
-        assert_eq!(Shape::Bool.fits("yes", true).unwrap_err(), "write `true` or `false`; `yes` is text");
+        assert_eq!(
+            Shape::Bool.fits("yes", true).unwrap_err(),
+            "write `true` or `false`; `yes` is text"
+        );
         assert!(Shape::Mac.fits("52:54:00:12:34:56", true).is_ok());
         assert!(Shape::Mac.fits("52:54:00:12:34", true).is_err());
         assert!(Shape::Url(&["https"]).fits("https://x", true).is_ok());
         assert_eq!(
-            Shape::Url(&["http", "https"]).fits("ftp://x", true).unwrap_err(),
+            Shape::Url(&["http", "https"])
+                .fits("ftp://x", true)
+                .unwrap_err(),
             "this must be a URL that begins with `http://` or `https://`"
         );
         assert_eq!(
-            Shape::OneOf(&["stable", "off"]).fits("stabel", true).unwrap_err(),
+            Shape::OneOf(&["stable", "off"])
+                .fits("stabel", true)
+                .unwrap_err(),
             "`stabel` is not known here; did you mean `stable`?"
         );
     }

@@ -41,8 +41,14 @@ impl fmt::Display for Source {
 /// A URL without user and query, to be shown.
 pub(super) fn shown(url: &http::Uri) -> String {
     let authority = url.authority().map_or("", http::uri::Authority::as_str);
-    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    format!("{}://{host}{}", url.scheme_str().unwrap_or_default(), url.path())
+    let host = authority
+        .rsplit_once('@')
+        .map_or(authority, |(_, host)| host);
+    format!(
+        "{}://{host}{}",
+        url.scheme_str().unwrap_or_default(),
+        url.path()
+    )
 }
 
 /// What a URL may ask for. None is unknown.
@@ -62,13 +68,17 @@ pub struct Identity {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// The argument is no URL of http or https.
-    #[error("the kernel argument {argument} is no URL of http or https; write for example {argument}=http://10.0.2.2:8080/config.yaml")]
+    #[error(
+        "the kernel argument {argument} is no URL of http or https; write for example {argument}=http://10.0.2.2:8080/config.yaml"
+    )]
     NotAUrl {
         /// Which argument.
         argument: &'static str,
     },
     /// The URL has a `${…}` that nobody knows.
-    #[error("the kernel argument {argument} has the variable ${{{variable}}}, which is not one of ${{uuid}}, ${{mac}}, ${{serial}}, ${{hostname}}")]
+    #[error(
+        "the kernel argument {argument} has the variable ${{{variable}}}, which is not one of ${{uuid}}, ${{mac}}, ${{serial}}, ${{hostname}}"
+    )]
     UnknownVariable {
         /// Which argument.
         argument: &'static str,
@@ -97,7 +107,9 @@ pub fn plan(cmdline: &str, identity: &Identity, fw_cfg: bool) -> Result<Vec<Sour
     for argument in ARGUMENTS {
         if let Some(value) = last_argument(cmdline, argument) {
             let url = substitute(argument, value, identity)?;
-            sources.push(Source::Url(parse_url(&url).ok_or(PlanError::NotAUrl { argument })?));
+            sources.push(Source::Url(
+                parse_url(&url).ok_or(PlanError::NotAUrl { argument })?,
+            ));
             break;
         }
     }
@@ -110,7 +122,9 @@ pub fn plan(cmdline: &str, identity: &Identity, fw_cfg: bool) -> Result<Vec<Sour
 /// Whether the URL on the command line asks for this variable, so that a caller knows what to wait for.
 #[must_use]
 pub fn asks_for(cmdline: &str, variable: &str) -> bool {
-    let url = ARGUMENTS.iter().find_map(|argument| last_argument(cmdline, argument));
+    let url = ARGUMENTS
+        .iter()
+        .find_map(|argument| last_argument(cmdline, argument));
     url.is_some_and(|url| url.contains(&format!("${{{variable}}}")))
 }
 
@@ -126,11 +140,17 @@ fn last_argument<'a>(cmdline: &'a str, name: &str) -> Option<&'a str> {
         .last()
 }
 
-fn substitute(argument: &'static str, template: &str, identity: &Identity) -> Result<String, PlanError> {
+fn substitute(
+    argument: &'static str,
+    template: &str,
+    identity: &Identity,
+) -> Result<String, PlanError> {
     let mut url = String::new();
     let mut rest = template;
     while let Some((before, after)) = rest.split_once("${") {
-        let (variable, tail) = after.split_once('}').ok_or(PlanError::NotAUrl { argument })?;
+        let (variable, tail) = after
+            .split_once('}')
+            .ok_or(PlanError::NotAUrl { argument })?;
         let (variable, value) = match variable {
             "uuid" => ("uuid", &identity.uuid),
             "mac" => ("mac", &identity.mac),
@@ -145,7 +165,10 @@ fn substitute(argument: &'static str, template: &str, identity: &Identity) -> Re
         };
         let value = value.as_deref().filter(|value| !value.is_empty());
         url.push_str(before);
-        percent_encode(value.ok_or(PlanError::NoValue { argument, variable })?, &mut url);
+        percent_encode(
+            value.ok_or(PlanError::NoValue { argument, variable })?,
+            &mut url,
+        );
         rest = tail;
     }
     url.push_str(rest);
@@ -202,31 +225,32 @@ pub enum ReadError {
     },
 }
 
-/// Reads the config that QEMU holds. None when there is none: no such entry, or an empty one.
+/// Reads the config from a file, such as QEMU's entry ([`FW_CFG_PATH`]), and unpacks it when it is gzip.
 ///
 /// # Errors
-/// It is there and cannot be read, or is too long.
-pub fn read_fw_cfg(path: &Path) -> Result<Option<Vec<u8>>, ReadError> {
+/// It is not there, cannot be read, or is too long.
+pub fn read(path: &Path) -> Result<Vec<u8>, ReadError> {
     let shown = || path.display().to_string();
-    let file = match std::fs::File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => return Err(ReadError::Io { path: shown(), source }),
+    let failed = |source| ReadError::Io {
+        path: shown(),
+        source,
     };
+    let file = std::fs::File::open(path).map_err(failed)?;
     let mut bytes = Vec::new();
     // The size that sysfs reports is a page; what counts is where reading ends.
     file.take(MAX_CONFIG_BYTES as u64 + 1)
         .read_to_end(&mut bytes)
-        .map_err(|source| ReadError::Io { path: shown(), source })?;
+        .map_err(failed)?;
     if bytes.len() > MAX_CONFIG_BYTES {
         return Err(ReadError::TooLong { path: shown() });
     }
-    let bytes = match gunzip(bytes) {
-        Ok(bytes) => bytes,
-        Err(GunzipError::TooLong) => return Err(ReadError::TooLong { path: shown() }),
-        Err(GunzipError::Broken(source)) => return Err(ReadError::Gzip { path: shown(), source }),
-    };
-    Ok((!bytes.is_empty()).then_some(bytes))
+    gunzip(bytes).map_err(|error| match error {
+        GunzipError::TooLong => ReadError::TooLong { path: shown() },
+        GunzipError::Broken(source) => ReadError::Gzip {
+            path: shown(),
+            source,
+        },
+    })
 }
 
 /// Why gzip could not be decompressed.
@@ -279,25 +303,56 @@ mod tests {
 
     #[test]
     fn the_plan_is_in_order() {
-        let sources = plan("quiet instar.config=http://10.0.2.2:8080/c.yaml", &identity(), true).unwrap();
-        assert_eq!(sources, [Source::Url("http://10.0.2.2:8080/c.yaml".parse().unwrap()), Source::FwCfg]);
+        let sources = plan(
+            "quiet instar.config=http://10.0.2.2:8080/c.yaml",
+            &identity(),
+            true,
+        )
+        .unwrap();
+        assert_eq!(
+            sources,
+            [
+                Source::Url("http://10.0.2.2:8080/c.yaml".parse().unwrap()),
+                Source::FwCfg
+            ]
+        );
         assert_eq!(plan("quiet", &identity(), true).unwrap(), [Source::FwCfg]);
         assert_eq!(plan("", &identity(), false).unwrap(), []);
-        assert_eq!(plan("instar.config= -- instar.config=http://x/", &identity(), false).unwrap(), []);
+        assert_eq!(
+            plan(
+                "instar.config= -- instar.config=http://x/",
+                &identity(),
+                false
+            )
+            .unwrap(),
+            []
+        );
     }
 
     #[test]
     fn the_last_of_ours_wins() {
-        assert_eq!(url("instar.config=http://a/ instar.config=http://b/"), "http://b/");
+        assert_eq!(
+            url("instar.config=http://a/ instar.config=http://b/"),
+            "http://b/"
+        );
         assert_eq!(url("talos.config=http://a/"), "http://a/");
-        assert_eq!(url("instar.config=http://b/ talos.config=http://a/"), "http://b/");
+        assert_eq!(
+            url("instar.config=http://b/ talos.config=http://a/"),
+            "http://b/"
+        );
         assert_eq!(url("instar.config=\"https://b/x\""), "https://b/x");
     }
 
     #[test]
     fn the_identity_is_encoded() {
-        assert_eq!(url("instar.config=http://a/${uuid}/${mac}.yaml"), "http://a/0b9f-42/52%3A54%3A00%3A12%3A34%3A56.yaml");
-        assert_eq!(url("instar.config=http://a/?s=${serial}"), "http://a/?s=A%2FB%20C%3F%26%C3%A9");
+        assert_eq!(
+            url("instar.config=http://a/${uuid}/${mac}.yaml"),
+            "http://a/0b9f-42/52%3A54%3A00%3A12%3A34%3A56.yaml"
+        );
+        assert_eq!(
+            url("instar.config=http://a/?s=${serial}"),
+            "http://a/?s=A%2FB%20C%3F%26%C3%A9"
+        );
         assert!(asks_for("instar.config=http://a/${hostname}", "hostname"));
         assert!(!asks_for("instar.config=http://a/${hostname}", "uuid"));
     }
@@ -313,7 +368,13 @@ mod tests {
             error("instar.config=http://a/${ip}"),
             "the kernel argument instar.config has the variable ${ip}, which is not one of ${uuid}, ${mac}, ${serial}, ${hostname}"
         );
-        for bad in ["metal-iso", "ftp://a/b", "http://", "/etc/config", "http://a/${uuid"] {
+        for bad in [
+            "metal-iso",
+            "ftp://a/b",
+            "http://",
+            "/etc/config",
+            "http://a/${uuid",
+        ] {
             assert_eq!(
                 error(&format!("talos.config={bad}")),
                 "the kernel argument talos.config is no URL of http or https; write for example talos.config=http://10.0.2.2:8080/config.yaml"
@@ -328,23 +389,25 @@ mod tests {
     }
 
     #[test]
-    fn fw_cfg_is_read_to_its_end_and_no_further() {
+    fn a_file_is_read_to_its_end_and_no_further() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("raw");
-        assert_eq!(read_fw_cfg(&path).unwrap(), None);
-        std::fs::write(&path, "").unwrap();
-        assert_eq!(read_fw_cfg(&path).unwrap(), None);
+        assert_eq!(
+            read(&path).unwrap_err().to_string(),
+            format!("cannot read the machine config from {}", path.display())
+        );
         std::fs::write(&path, "version: v1alpha1").unwrap();
-        assert_eq!(read_fw_cfg(&path).unwrap().unwrap(), b"version: v1alpha1");
+        assert_eq!(read(&path).unwrap(), b"version: v1alpha1");
         std::fs::write(&path, vec![b'#'; MAX_CONFIG_BYTES + 1]).unwrap();
-        assert!(matches!(read_fw_cfg(&path), Err(ReadError::TooLong { .. })));
-        assert!(matches!(read_fw_cfg(directory.path()), Err(ReadError::Io { .. })));
+        assert!(matches!(read(&path), Err(ReadError::TooLong { .. })));
+        assert!(matches!(read(directory.path()), Err(ReadError::Io { .. })));
     }
 
     #[test]
     fn gzip_is_unpacked_within_bounds() {
         let pack = |bytes: &[u8]| {
-            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+            let mut encoder =
+                flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
             encoder.write_all(bytes).unwrap();
             encoder.finish().unwrap()
         };

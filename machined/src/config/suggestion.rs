@@ -1,7 +1,10 @@
 //! "Did you mean …?" for a misspelt name.
 
 /// The candidate that `written` most likely meant: the same but for case, or at most two edits away.
-pub(super) fn closest<'a>(written: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub(super) fn closest<'a>(
+    written: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
     // Names are short. A long one is not a typo, and comparing is quadratic.
     if written.len() > 64 {
         return None;
@@ -9,8 +12,13 @@ pub(super) fn closest<'a>(written: &str, candidates: impl IntoIterator<Item = &'
     let written = written.to_ascii_lowercase();
     candidates
         .into_iter()
-        .map(|candidate| (distance(&written, &candidate.to_ascii_lowercase()), candidate))
-        .filter(|&(distance, candidate)| distance <= 2 && distance < candidate.len() / 2)
+        .map(|candidate| {
+            (
+                distance(&written, &candidate.to_ascii_lowercase()),
+                candidate,
+            )
+        })
+        .filter(|&(distance, candidate)| distance <= 2 && distance * 2 < candidate.len())
         .min_by_key(|&(distance, _)| distance)
         .map(|(_, candidate)| candidate)
 }
@@ -40,7 +48,13 @@ mod tests {
 
     #[test]
     fn counts_edits() {
-        for (a, b, edits) in [("", "", 0), ("", "abc", 3), ("kitten", "sitting", 3), ("mtu", "mut", 2), ("disk", "disk", 0)] {
+        for (a, b, edits) in [
+            ("", "", 0),
+            ("", "abc", 3),
+            ("kitten", "sitting", 3),
+            ("mtu", "mut", 2),
+            ("disk", "disk", 0),
+        ] {
             assert_eq!(distance(a, b), edits, "{a} {b}");
         }
     }

@@ -39,7 +39,10 @@ const MACHINE: &[Field] = &[
         "disks",
         List(&Fields(&[
             opt("device", Text),
-            opt("partitions", List(&Fields(&[opt("size", Text), opt("mountpoint", Text)]))),
+            opt(
+                "partitions",
+                List(&Fields(&[opt("size", Text), opt("mountpoint", Text)])),
+            ),
         ])),
     ),
     opt("install", Fields(INSTALL)),
@@ -55,7 +58,11 @@ const MACHINE: &[Field] = &[
     opt("env", TextMap),
     opt(
         "time",
-        Fields(&[opt("disabled", Bool), opt("servers", TEXTS), opt("bootTimeout", Duration)]),
+        Fields(&[
+            opt("disabled", Bool),
+            opt("servers", TEXTS),
+            opt("bootTimeout", Duration),
+        ]),
     ),
     opt("sysctls", TextMap),
     opt("sysfs", TextMap),
@@ -67,14 +74,24 @@ const MACHINE: &[Field] = &[
         "logging",
         Fields(&[opt(
             "destinations",
-            List(&Fields(&[opt("endpoint", Text), opt("format", OneOf(&["json_lines"])), opt("extraTags", TextMap)])),
+            List(&Fields(&[
+                opt("endpoint", Text),
+                opt("format", OneOf(&["json_lines"])),
+                opt("extraTags", TextMap),
+            ])),
         )]),
     ),
     opt(
         "kernel",
-        Fields(&[opt("modules", List(&Fields(&[req("name", Text), opt("parameters", TEXTS)])))]),
+        Fields(&[opt(
+            "modules",
+            List(&Fields(&[req("name", Text), opt("parameters", TEXTS)])),
+        )]),
     ),
-    opt("seccompProfiles", List(&Fields(&[opt("name", Text), opt("value", Opaque)]))),
+    opt(
+        "seccompProfiles",
+        List(&Fields(&[opt("name", Text), opt("value", Opaque)])),
+    ),
     opt("baseRuntimeSpecOverrides", Opaque),
     opt("nodeLabels", TextMap),
     opt("nodeAnnotations", TextMap),
@@ -142,7 +159,12 @@ const ROUTES: Field = opt(
 
 const DHCP_OPTIONS: Field = opt(
     "dhcpOptions",
-    Fields(&[opt("routeMetric", Int), opt("ipv4", Bool), opt("ipv6", Bool), opt("duidv6", Text)]),
+    Fields(&[
+        opt("routeMetric", Int),
+        opt("ipv4", Bool),
+        opt("ipv6", Bool),
+        opt("duidv6", Text),
+    ]),
 );
 
 const NETWORK: &[Field] = &[
@@ -182,7 +204,10 @@ const NETWORK: &[Field] = &[
     ),
     opt("nameservers", List(&Ip)),
     opt("searchDomains", TEXTS),
-    opt("extraHostEntries", List(&Fields(&[req("ip", Ip), opt("aliases", TEXTS)]))),
+    opt(
+        "extraHostEntries",
+        List(&Fields(&[req("ip", Ip), opt("aliases", TEXTS)])),
+    ),
     opt("kubespan", Opaque),
     opt("disableSearchDomain", Bool),
 ];
@@ -225,14 +250,22 @@ const FEATURES: &[Field] = &[
     opt("stableHostname", Bool),
     opt(
         "kubernetesTalosAPIAccess",
-        Fields(&[ENABLED, opt("allowedRoles", TEXTS), opt("allowedKubernetesNamespaces", TEXTS)]),
+        Fields(&[
+            ENABLED,
+            opt("allowedRoles", TEXTS),
+            opt("allowedKubernetesNamespaces", TEXTS),
+        ]),
     ),
     opt("apidCheckExtKeyUsage", Bool),
     opt("diskQuotaSupport", Bool),
     opt("kubePrism", Fields(&[ENABLED, opt("port", Int)])),
     opt(
         "hostDNS",
-        Fields(&[ENABLED, opt("forwardKubeDNSToHost", Bool), opt("resolveMemberNames", Bool)]),
+        Fields(&[
+            ENABLED,
+            opt("forwardKubeDNSToHost", Bool),
+            opt("resolveMemberNames", Bool),
+        ]),
     ),
     opt("imageCache", Fields(&[opt("localEnabled", Bool)])),
     opt("nodeAddressSortAlgorithm", Text),
@@ -274,7 +307,10 @@ const CLUSTER: &[Field] = &[
                 "registries",
                 Fields(&[
                     opt("kubernetes", Fields(&[opt("disabled", Bool)])),
-                    opt("service", Fields(&[opt("disabled", Bool), opt("endpoint", Text)])),
+                    opt(
+                        "service",
+                        Fields(&[opt("disabled", Bool), opt("endpoint", Text)]),
+                    ),
                 ]),
             ),
         ]),
@@ -290,11 +326,20 @@ const CLUSTER: &[Field] = &[
             opt("listenSubnets", TEXTS),
         ]),
     ),
-    opt("coreDNS", Fields(&[opt("disabled", Bool), opt("image", Text)])),
-    opt("externalCloudProvider", Fields(&[ENABLED, opt("manifests", TEXTS)])),
+    opt(
+        "coreDNS",
+        Fields(&[opt("disabled", Bool), opt("image", Text)]),
+    ),
+    opt(
+        "externalCloudProvider",
+        Fields(&[ENABLED, opt("manifests", TEXTS)]),
+    ),
     opt("extraManifests", TEXTS),
     opt("extraManifestHeaders", TextMap),
-    opt("inlineManifests", List(&Fields(&[opt("name", Text), opt("contents", Text)]))),
+    opt(
+        "inlineManifests",
+        List(&Fields(&[opt("name", Text), opt("contents", Text)])),
+    ),
     opt("adminKubeconfig", Fields(&[opt("certLifetime", Duration)])),
     opt("allowSchedulingOnMasters", Bool),
     opt("allowSchedulingOnControlPlanes", Bool),

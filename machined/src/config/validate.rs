@@ -3,37 +3,62 @@
 use std::collections::HashSet;
 
 use super::{
-    model::{ContainerName, MachineConfig, MountSource},
+    model::{ContainerName, MachineConfig},
     resolve::Origins,
 };
 
 /// Reports references to what isn't there, and containers that wait for each other in a circle.
 pub(super) fn references(config: &MachineConfig, origins: &Origins<'_>) {
-    for container in &config.containers {
-        let Some(document) = origins.containers.get(&container.name) else { continue };
-        for mount in &container.mounts {
-            if let MountSource::UserVolume(volume) = &mount.source
-                && !config.user_volumes.iter().any(|known| known.name == *volume)
-            {
-                document.wrong_field("mounts", format_args!("there is no UserVolumeConfig `{volume}`"));
+    let volume_exists = |name: &str| {
+        config
+            .user_volumes
+            .iter()
+            .any(|known| known.name.as_str() == name)
+    };
+    let container_exists = |name: &str| {
+        config
+            .containers
+            .iter()
+            .any(|known| known.name.as_str() == name)
+    };
+    for document in origins.containers.values() {
+        for (_, mount) in document.sections("mounts") {
+            let Some(volume) = mount.section("userVolume") else {
+                continue;
+            };
+            if let Some(name) = volume.text("name").filter(|name| !volume_exists(name)) {
+                volume.wrong_field(
+                    "name",
+                    format_args!("there is no UserVolumeConfig `{name}`"),
+                );
             }
         }
-        for name in &container.depends_on.containers {
-            if !config.containers.iter().any(|known| known.name == *name) {
-                document.wrong_field("dependsOn", format_args!("there is no ContainerConfig `{name}`"));
+        let depends_on = document
+            .section("dependsOn")
+            .map(|section| section.texts("containers"));
+        for name in depends_on.unwrap_or_default() {
+            if !container_exists(name.text) {
+                name.wrong(format_args!("there is no ContainerConfig `{}`", name.text));
             }
         }
     }
     for (name, document) in &origins.health {
-        if !config.containers.iter().any(|known| known.name == *name) {
+        if !container_exists(name.as_str()) {
             document.wrong_field("name", format_args!("there is no ContainerConfig `{name}`"));
         }
     }
     if let Some(circle) = circle(config)
         && let Some(document) = circle.first().and_then(|name| origins.containers.get(name))
     {
-        let path: Vec<&str> = circle.iter().chain(circle.first()).map(ContainerName::as_str).collect();
-        document.wrong_field("dependsOn", format_args!("these wait for each other: {}", path.join(" → ")));
+        let path: Vec<&str> = circle
+            .iter()
+            .chain(circle.first())
+            .map(ContainerName::as_str)
+            .collect();
+        document.wrong_field(
+            "dependsOn",
+            format_args!("these wait for each other: {}", path.join(" → ")),
+        );
     }
 }
 
@@ -45,8 +70,15 @@ fn circle(config: &MachineConfig) -> Option<Vec<ContainerName>> {
     let mut waiting: Vec<_> = config.containers.iter().collect();
     loop {
         let before = waiting.len();
-        let names: HashSet<&ContainerName> = waiting.iter().map(|container| &container.name).collect();
-        waiting.retain(|container| container.depends_on.containers.iter().any(|name| names.contains(name)));
+        let names: HashSet<&ContainerName> =
+            waiting.iter().map(|container| &container.name).collect();
+        waiting.retain(|container| {
+            container
+                .depends_on
+                .containers
+                .iter()
+                .any(|name| names.contains(name))
+        });
         if waiting.len() == before {
             break;
         }
@@ -58,6 +90,8 @@ fn circle(config: &MachineConfig) -> Option<Vec<ContainerName>> {
             return Some(path.split_off(start));
         }
         path.push(current.name.clone());
-        current = waiting.iter().find(|container| current.depends_on.containers.contains(&container.name))?;
+        current = waiting
+            .iter()
+            .find(|container| current.depends_on.containers.contains(&container.name))?;
     }
 }

@@ -58,7 +58,10 @@ const SERVED: &[&str] = &[
 ];
 
 /// Exceptions within what is served.
-const NOT_SERVED: &[&str] = &["ContainerConfig.security.machinedAccess", "LinkConfig.multicast"];
+const NOT_SERVED: &[&str] = &[
+    "ContainerConfig.security.machinedAccess",
+    "LinkConfig.multicast",
+];
 
 /// Values that ask for nothing but what happens anyway, at paths that are not served otherwise.
 const SERVED_VALUES: &[(&str, &str)] = &[
@@ -97,19 +100,32 @@ impl fmt::Display for Warning {
 pub(super) fn collect(documents: &[Identified<'_>]) -> Vec<Warning> {
     let mut warnings = Vec::new();
     for document in documents {
-        let root = if document.is_machine() { "" } else { document.kind.name };
+        let root = if document.is_machine() {
+            ""
+        } else {
+            document.kind.name
+        };
         if !document.is_machine() && !served_in_part(root) {
             warnings.push(Warning {
                 path: root.to_owned(),
                 at: document.root.at,
                 message: match document.name {
-                    Some(name) => format!("document {} (`{}`) is known, but not served by this version", document.number, super::shape::shorten(name)),
-                    None => format!("document {} is known, but not served by this version", document.number),
+                    Some(name) => format!(
+                        "document {} (`{}`) is known, but not served by this version",
+                        document.number,
+                        super::shape::shorten(name)
+                    ),
+                    None => format!(
+                        "document {} is known, but not served by this version",
+                        document.number
+                    ),
                 },
             });
             continue;
         }
-        let mut walk = Walk { warnings: &mut warnings };
+        let mut walk = Walk {
+            warnings: &mut warnings,
+        };
         walk.fields(document.root, document.kind.fields, root, root);
     }
     warnings
@@ -124,7 +140,12 @@ impl Walk<'_> {
     fn fields(&mut self, node: &Node, fields: &'static [Field], path: &str, row: &str) {
         for entry in node.entries() {
             if let Some(field) = fields.iter().find(|field| field.name == entry.key) {
-                self.value(&entry.node, &field.shape, &join(path, field.name), &join(row, field.name));
+                self.value(
+                    &entry.node,
+                    &field.shape,
+                    &join(path, field.name),
+                    &join(row, field.name),
+                );
             }
         }
     }
@@ -150,7 +171,9 @@ impl Walk<'_> {
     fn leaf(&mut self, node: &Node, path: &str, row: &str) {
         let asks = match &node.value {
             Value::Null => false,
-            Value::Scalar { text, .. } => !text.is_empty() && !SERVED_VALUES.contains(&(row, text.as_str())),
+            Value::Scalar { text, .. } => {
+                !text.is_empty() && !SERVED_VALUES.contains(&(row, text.as_str()))
+            }
             Value::List(items) => !items.is_empty(),
             Value::Map(_) => node.entries().next().is_some(),
         };
@@ -165,9 +188,10 @@ impl Walk<'_> {
 }
 
 fn within(path: &str, table: &[&str]) -> bool {
-    table
-        .iter()
-        .any(|row| path.strip_prefix(row).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
+    table.iter().any(|row| {
+        path.strip_prefix(row)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    })
 }
 
 fn served(row: &str) -> bool {

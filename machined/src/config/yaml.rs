@@ -59,7 +59,9 @@ pub(super) struct Entry {
 impl Node {
     /// The value of a key of this map; nothing for `null` and for what is no map.
     pub(super) fn get(&self, key: &str) -> Option<&Node> {
-        self.entries().find(|entry| entry.key == key).map(|entry| &entry.node)
+        self.entries()
+            .find(|entry| entry.key == key)
+            .map(|entry| &entry.node)
     }
 
     /// The keys of this map that have a value, in the order written.
@@ -68,7 +70,9 @@ impl Node {
             Value::Map(entries) => entries,
             _ => &[],
         };
-        entries.iter().filter(|entry| !matches!(entry.node.value, Value::Null))
+        entries
+            .iter()
+            .filter(|entry| !matches!(entry.node.value, Value::Null))
     }
 
     /// The items of this list.
@@ -107,7 +111,10 @@ pub(super) fn documents(bytes: &[u8], max_bytes: usize) -> Result<Vec<Document>,
     if bytes.len() > max_bytes {
         return Err(problem(
             None,
-            format!("the config has {} bytes, and at most {max_bytes} are read", bytes.len()),
+            format!(
+                "the config has {} bytes, and at most {max_bytes} are read",
+                bytes.len()
+            ),
         ));
     }
     let text = std::str::from_utf8(bytes).map_err(|error| not_utf8(bytes, error.valid_up_to()))?;
@@ -123,7 +130,12 @@ pub(super) fn documents(bytes: &[u8], max_bytes: usize) -> Result<Vec<Document>,
     );
     let mut builder = Builder::default();
     for event in &mut parser {
-        let (event, span) = event.map_err(|error| problem(Some(position(error.marker())), format!("this is not well-formed YAML: {}", error.info())))?;
+        let (event, span) = event.map_err(|error| {
+            problem(
+                Some(position(error.marker())),
+                format!("this is not well-formed YAML: {}", error.info()),
+            )
+        })?;
         builder.take(event, &span)?;
     }
     Ok(builder.documents)
@@ -165,7 +177,10 @@ impl Builder {
             Event::DocumentStart(..) => {
                 self.number += 1;
                 if self.number > MAX_DOCUMENTS {
-                    return Err(problem(Some(at), format!("the config has more than {MAX_DOCUMENTS} documents")));
+                    return Err(problem(
+                        Some(at),
+                        format!("the config has more than {MAX_DOCUMENTS} documents"),
+                    ));
                 }
                 self.anchors.clear();
             }
@@ -173,7 +188,14 @@ impl Builder {
                 refuse_tag(tag.is_some(), at)?;
                 let plain = style == ScalarStyle::Plain;
                 let null = plain && matches!(&*text, "" | "~" | "null" | "Null" | "NULL");
-                let value = if null { Value::Null } else { Value::Scalar { text: text.into_owned(), plain } };
+                let value = if null {
+                    Value::Null
+                } else {
+                    Value::Scalar {
+                        text: text.into_owned(),
+                        plain,
+                    }
+                };
                 self.add(Node { at, value }, anchor)?;
             }
             Event::SequenceStart(_, anchor, tag) => {
@@ -182,11 +204,15 @@ impl Builder {
             }
             Event::MappingStart(_, anchor, tag) => {
                 refuse_tag(tag.is_some(), at)?;
-                self.open(at, anchor, Content::Map {
+                self.open(
+                    at,
+                    anchor,
+                    Content::Map {
                         entries: Vec::new(),
                         seen: HashSet::new(),
                         key: None,
-                    })?;
+                    },
+                )?;
             }
             Event::SequenceEnd | Event::MappingEnd => {
                 if let Some(open) = self.open.pop() {
@@ -200,7 +226,10 @@ impl Builder {
             Event::Alias(id) => {
                 // An alias within its own anchor finds nothing: the node is not complete yet.
                 let Some(node) = self.anchors.get(&id).cloned() else {
-                    return Err(problem(Some(at), "this alias refers to a node that contains it"));
+                    return Err(problem(
+                        Some(at),
+                        "this alias refers to a node that contains it",
+                    ));
                 };
                 self.count_tree(&node, at)?;
                 self.place(Node { at, ..node })?;
@@ -212,9 +241,16 @@ impl Builder {
 
     fn open(&mut self, at: Position, anchor: usize, content: Content) -> Result<(), ConfigErrors> {
         if self.open.len() >= MAX_DEPTH {
-            return Err(problem(Some(at), format!("lists and maps are nested deeper than {MAX_DEPTH} levels")));
+            return Err(problem(
+                Some(at),
+                format!("lists and maps are nested deeper than {MAX_DEPTH} levels"),
+            ));
         }
-        self.open.push(Open { at, anchor, content });
+        self.open.push(Open {
+            at,
+            anchor,
+            content,
+        });
         Ok(())
     }
 
@@ -233,7 +269,9 @@ impl Builder {
         self.count(node, at)?;
         match &node.value {
             Value::List(items) => items.iter().try_for_each(|item| self.count_tree(item, at)),
-            Value::Map(entries) => entries.iter().try_for_each(|entry| self.count_tree(&entry.node, at)),
+            Value::Map(entries) => entries
+                .iter()
+                .try_for_each(|entry| self.count_tree(&entry.node, at)),
             Value::Null | Value::Scalar { .. } => Ok(()),
         }
     }
@@ -249,7 +287,9 @@ impl Builder {
         if self.nodes > MAX_NODES || self.text_bytes > MAX_TEXT_BYTES {
             return Err(problem(
                 Some(at),
-                format!("the config is too large: more than {MAX_NODES} values or {MAX_TEXT_BYTES} bytes of text once aliases are expanded"),
+                format!(
+                    "the config is too large: more than {MAX_NODES} values or {MAX_TEXT_BYTES} bytes of text once aliases are expanded"
+                ),
             ));
         }
         Ok(())
@@ -260,22 +300,35 @@ impl Builder {
         match self.open.last_mut().map(|open| &mut open.content) {
             None => {
                 if !matches!(node.value, Value::Null) {
-                    self.documents.push(Document { number: self.number, root: node });
+                    self.documents.push(Document {
+                        number: self.number,
+                        root: node,
+                    });
                 }
             }
             Some(Content::List(items)) => items.push(node),
             Some(Content::Map { entries, seen, key }) => match key.take() {
-                Some((name, at)) => entries.push(Entry { key: name, at, node }),
+                Some((name, at)) => entries.push(Entry {
+                    key: name,
+                    at,
+                    node,
+                }),
                 None => {
                     let name = match node.value {
                         Value::Scalar { text, .. } => text,
                         _ => return Err(problem(Some(node.at), "a key must be text")),
                     };
                     if name == "<<" {
-                        return Err(problem(Some(node.at), "merge keys (`<<`) are not used in a machine config; write the fields out"));
+                        return Err(problem(
+                            Some(node.at),
+                            "merge keys (`<<`) are not used in a machine config; write the fields out",
+                        ));
                     }
                     if !seen.insert(name.clone()) {
-                        return Err(problem(Some(node.at), format!("the key `{name}` is given twice in the same map")));
+                        return Err(problem(
+                            Some(node.at),
+                            format!("the key `{name}` is given twice in the same map"),
+                        ));
                     }
                     *key = Some((name, node.at));
                 }
@@ -287,7 +340,10 @@ impl Builder {
 
 fn refuse_tag(tagged: bool, at: Position) -> Result<(), ConfigErrors> {
     if tagged {
-        return Err(problem(Some(at), "tags (`!name`) are not used in a machine config"));
+        return Err(problem(
+            Some(at),
+            "tags (`!name`) are not used in a machine config",
+        ));
     }
     Ok(())
 }
@@ -311,6 +367,13 @@ fn problem(at: Option<Position>, message: impl Into<String>) -> ConfigErrors {
 fn not_utf8(bytes: &[u8], valid: usize) -> ConfigErrors {
     let before = String::from_utf8_lossy(bytes.get(..valid).unwrap_or(bytes));
     let line = before.matches('\n').count() + 1;
-    let column = before.rsplit('\n').next().map_or(0, |last| last.chars().count()) + 1;
-    problem(Some(Position { line, column }), "the config is not UTF-8 text")
+    let column = before
+        .rsplit('\n')
+        .next()
+        .map_or(0, |last| last.chars().count())
+        + 1;
+    problem(
+        Some(Position { line, column }),
+        "the config is not UTF-8 text",
+    )
 }

@@ -54,7 +54,11 @@ pub(super) const KINDS: &[Kind] = &[
             opt("discovery", Fields(&[opt("volumeSelector", SELECTOR)])),
             opt(
                 "mount",
-                Fields(&[opt("readOnly", Bool), opt("disableAccessTime", Bool), opt("secure", Bool)]),
+                Fields(&[
+                    opt("readOnly", Bool),
+                    opt("disableAccessTime", Bool),
+                    opt("secure", Bool),
+                ]),
             ),
             opt("trim", SCHEDULE),
             opt("scrub", SCHEDULE),
@@ -88,10 +92,17 @@ pub(super) const KINDS: &[Kind] = &[
             PARTITION,
             opt(
                 "filesystem",
-                Fields(&[opt("type", OneOf(&["ext4", "xfs", "btrfs"])), opt("projectQuotaSupport", Bool), XFS]),
+                Fields(&[
+                    opt("type", OneOf(&["ext4", "xfs", "btrfs"])),
+                    opt("projectQuotaSupport", Bool),
+                    XFS,
+                ]),
             ),
             ENCRYPTION,
-            opt("mount", Fields(&[opt("disableAccessTime", Bool), opt("secure", Bool)])),
+            opt(
+                "mount",
+                Fields(&[opt("disableAccessTime", Bool), opt("secure", Bool)]),
+            ),
             opt("trim", SCHEDULE),
             opt("scrub", SCHEDULE),
         ],
@@ -103,12 +114,18 @@ pub(super) const KINDS: &[Kind] = &[
             PARTITION,
             opt("filesystem", Fields(&[XFS])),
             ENCRYPTION,
-            opt("mount", Fields(&[opt("secure", Bool), opt("disableAccessTime", Bool)])),
+            opt(
+                "mount",
+                Fields(&[opt("secure", Bool), opt("disableAccessTime", Bool)]),
+            ),
             opt("trim", SCHEDULE),
             opt("scrub", SCHEDULE),
         ],
     ),
-    kind("ZswapConfig", &[opt("maxPoolPercent", Int), opt("shrinkerEnabled", Bool)]),
+    kind(
+        "ZswapConfig",
+        &[opt("maxPoolPercent", Int), opt("shrinkerEnabled", Bool)],
+    ),
     kind(
         "LVMLogicalVolumeConfig",
         &[
@@ -118,13 +135,20 @@ pub(super) const KINDS: &[Kind] = &[
             opt("stripes", Int),
             opt(
                 "provisioning",
-                Fields(&[opt("volumeGroup", Text), opt("minSize", Text), opt("maxSize", Text)]),
+                Fields(&[
+                    opt("volumeGroup", Text),
+                    opt("minSize", Text),
+                    opt("maxSize", Text),
+                ]),
             ),
         ],
     ),
     kind(
         "LVMVolumeGroupConfig",
-        &[NAME, opt("provisioning", Fields(&[opt("volumeSelector", SELECTOR)]))],
+        &[
+            NAME,
+            opt("provisioning", Fields(&[opt("volumeSelector", SELECTOR)])),
+        ],
     ),
     kind(
         "RAIDArrayConfig",

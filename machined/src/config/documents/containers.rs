@@ -18,15 +18,27 @@ pub(super) const KINDS: &[Kind] = &[
                 List(&Fields(&[
                     opt(
                         "userVolume",
-                        Fields(&[req("name", Text), req("destination", Text), opt("options", TEXTS)]),
+                        Fields(&[
+                            req("name", Text),
+                            req("destination", Text),
+                            opt("options", TEXTS),
+                        ]),
                     ),
                     opt(
                         "tmpfs",
-                        Fields(&[req("destination", Text), opt("size", Text), opt("options", TEXTS)]),
+                        Fields(&[
+                            req("destination", Text),
+                            opt("size", Text),
+                            opt("options", TEXTS),
+                        ]),
                     ),
                     opt(
                         "hostPath",
-                        Fields(&[req("source", Text), req("destination", Text), opt("options", TEXTS)]),
+                        Fields(&[
+                            req("source", Text),
+                            req("destination", Text),
+                            opt("options", TEXTS),
+                        ]),
                     ),
                 ])),
             ),
@@ -34,20 +46,34 @@ pub(super) const KINDS: &[Kind] = &[
                 "security",
                 Fields(&[
                     opt("profile", OneOf(&["restricted", "privileged"])),
-                    opt("capabilities", Fields(&[opt("add", TEXTS), opt("drop", TEXTS)])),
+                    opt(
+                        "capabilities",
+                        Fields(&[opt("add", TEXTS), opt("drop", TEXTS)]),
+                    ),
                     opt("machinedAccess", Bool),
                 ]),
             ),
             opt("network", Fields(&[opt("mode", OneOf(&["none", "host"]))])),
             opt(
                 "resources",
-                Fields(&[opt("limits", Fields(&[opt("cpu", Text), opt("memory", Text)]))]),
+                Fields(&[opt(
+                    "limits",
+                    Fields(&[opt("cpu", Text), opt("memory", Text)]),
+                )]),
             ),
             opt(
                 "dependsOn",
                 Fields(&[
                     opt("paths", TEXTS),
-                    opt("networks", List(&OneOf(&["addresses", "connectivity", "hostname", "etcfiles"]))),
+                    opt(
+                        "networks",
+                        List(&OneOf(&[
+                            "addresses",
+                            "connectivity",
+                            "hostname",
+                            "etcfiles",
+                        ])),
+                    ),
                     opt("time", Bool),
                     opt("containers", TEXTS),
                 ]),
@@ -55,8 +81,14 @@ pub(super) const KINDS: &[Kind] = &[
         ],
     ),
     kind("CRIBaseRuntimeSpecConfig", &[opt("overrides", Opaque)]),
-    kind("CRICustomizationConfig", &[req("name", Text), opt("content", Text)]),
-    kind("ImageCacheConfig", &[opt("local", Fields(&[opt("enabled", Bool)]))]),
+    kind(
+        "CRICustomizationConfig",
+        &[req("name", Text), opt("content", Text)],
+    ),
+    kind(
+        "ImageCacheConfig",
+        &[opt("local", Fields(&[opt("enabled", Bool)]))],
+    ),
     kind(
         "RegistryAuthConfig",
         &[
@@ -73,7 +105,10 @@ pub(super) const KINDS: &[Kind] = &[
             req("name", Text),
             opt(
                 "endpoints",
-                List(&Fields(&[req("url", Url(&["http", "https"])), opt("overridePath", Bool)])),
+                List(&Fields(&[
+                    req("url", Url(&["http", "https"])),
+                    opt("overridePath", Bool),
+                ])),
             ),
             opt("skipFallback", Bool),
         ],
@@ -82,7 +117,10 @@ pub(super) const KINDS: &[Kind] = &[
         "RegistryTLSConfig",
         &[
             req("name", Text),
-            opt("clientIdentity", Fields(&[opt("cert", Text), opt("key", Text)])),
+            opt(
+                "clientIdentity",
+                Fields(&[opt("cert", Text), opt("key", Text)]),
+            ),
             opt("ca", Text),
             opt("insecureSkipVerify", Bool),
         ],
@@ -91,7 +129,10 @@ pub(super) const KINDS: &[Kind] = &[
         "ExtensionServiceConfig",
         &[
             req("name", Text),
-            opt("configFiles", List(&Fields(&[opt("content", Text), opt("mountPath", Text)]))),
+            opt(
+                "configFiles",
+                List(&Fields(&[opt("content", Text), opt("mountPath", Text)])),
+            ),
             opt("environment", TEXTS),
         ],
     ),

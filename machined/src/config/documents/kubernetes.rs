@@ -15,12 +15,21 @@ const CA: &[Field] = &[
 ];
 
 pub(super) const KINDS: &[Kind] = &[
-    kind("DiscoveryIdentityConfig", &[req("clusterID", Text), req("clusterSecret", Text)]),
+    kind(
+        "DiscoveryIdentityConfig",
+        &[req("clusterID", Text), req("clusterSecret", Text)],
+    ),
     kind(
         "DiscoveryServiceConfig",
-        &[req("name", Text), req("endpoint", Url(&["http", "https", "grpc"]))],
+        &[
+            req("name", Text),
+            req("endpoint", Url(&["http", "https", "grpc"])),
+        ],
     ),
-    kind("KubeAdmissionControlConfig", &[opt("name", Text), opt("configuration", Opaque)]),
+    kind(
+        "KubeAdmissionControlConfig",
+        &[opt("name", Text), opt("configuration", Opaque)],
+    ),
     kind("KubeAggregatorCAConfig", CA),
     kind(
         "KubeAPIServerConfig",
@@ -39,15 +48,25 @@ pub(super) const KINDS: &[Kind] = &[
     kind("KubeAuthenticationConfig", &[opt("configuration", Opaque)]),
     kind(
         "KubeAuthorizerConfig",
-        &[opt("name", Text), opt("type", OneOf(&["Node", "RBAC", "Webhook"])), opt("webhook", Opaque)],
+        &[
+            opt("name", Text),
+            opt("type", OneOf(&["Node", "RBAC", "Webhook"])),
+            opt("webhook", Opaque),
+        ],
     ),
-    kind("KubeClusterConfig", &[req("clusterName", Text), req("endpoint", Url(&["https"]))]),
+    kind(
+        "KubeClusterConfig",
+        &[req("clusterName", Text), req("endpoint", Url(&["https"]))],
+    ),
     kind(
         "KubeControllerManagerConfig",
         &[ENABLED, IMAGE, EXTRA_ARGS, opt("env", TextMap), RESOURCES],
     ),
     kind("KubeCoreDNSConfig", &[ENABLED, opt("image", Text)]),
-    kind("KubeCredentialProviderConfig", &[opt("configuration", Opaque)]),
+    kind(
+        "KubeCredentialProviderConfig",
+        &[opt("configuration", Opaque)],
+    ),
     kind("KubeEtcdEncryptionConfig", &[opt("config", Opaque)]),
     kind(
         "KubeExternalManifestConfig",
@@ -65,7 +84,10 @@ pub(super) const KINDS: &[Kind] = &[
             opt("kubeNetworkPoliciesEnabled", Bool),
         ],
     ),
-    kind("KubeInlineManifestConfig", &[req("name", Text), req("manifest", Text)]),
+    kind(
+        "KubeInlineManifestConfig",
+        &[req("name", Text), req("manifest", Text)],
+    ),
     kind(
         "KubeletConfig",
         &[
@@ -76,7 +98,10 @@ pub(super) const KINDS: &[Kind] = &[
             opt("defaultRuntimeSeccompProfileEnabled", Bool),
         ],
     ),
-    kind("KubePrismConfig", &[req("port", Int), opt("tlsServerName", Text)]),
+    kind(
+        "KubePrismConfig",
+        &[req("port", Int), opt("tlsServerName", Text)],
+    ),
     kind(
         "KubeNetworkConfig",
         &[
@@ -100,25 +125,52 @@ pub(super) const KINDS: &[Kind] = &[
     ),
     kind(
         "KubeProxyConfig",
-        &[ENABLED, IMAGE, opt("mode", Text), opt("config", Opaque), EXTRA_ARGS, RESOURCES],
+        &[
+            ENABLED,
+            IMAGE,
+            opt("mode", Text),
+            opt("config", Opaque),
+            EXTRA_ARGS,
+            RESOURCES,
+        ],
     ),
     kind(
         "KubeSchedulerConfig",
-        &[ENABLED, IMAGE, opt("config", Opaque), EXTRA_ARGS, opt("env", TextMap), RESOURCES],
+        &[
+            ENABLED,
+            IMAGE,
+            opt("config", Opaque),
+            EXTRA_ARGS,
+            opt("env", TextMap),
+            RESOURCES,
+        ],
     ),
     kind(
         "KubeServiceAccountConfig",
         &[
-            req("issuer", Fields(&[req("privateKey", Text), req("issuerURL", WEB)])),
+            req(
+                "issuer",
+                Fields(&[req("privateKey", Text), req("issuerURL", WEB)]),
+            ),
             opt(
                 "accepted",
-                Fields(&[opt("publicKeys", TEXTS), opt("issuers", List(&WEB)), opt("audiences", TEXTS)]),
+                Fields(&[
+                    opt("publicKeys", TEXTS),
+                    opt("issuers", List(&WEB)),
+                    opt("audiences", TEXTS),
+                ]),
             ),
         ],
     ),
-    kind("KubeStaticPodConfig", &[req("name", Text), req("pod", Opaque)]),
+    kind(
+        "KubeStaticPodConfig",
+        &[req("name", Text), req("pod", Opaque)],
+    ),
     kind(
         "KubeTalosAPIAccessConfig",
-        &[opt("allowedRoles", TEXTS), opt("allowedKubernetesNamespaces", TEXTS)],
+        &[
+            opt("allowedRoles", TEXTS),
+            opt("allowedKubernetesNamespaces", TEXTS),
+        ],
     ),
 ];

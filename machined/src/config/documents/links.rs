@@ -61,13 +61,24 @@ pub(super) const KINDS: &[Kind] = &[
             opt("updelay", Int),
             opt("downdelay", Int),
             opt("useCarrier", Bool),
-            opt("xmitHashPolicy", OneOf(&["layer2", "layer3+4", "layer2+3", "encap2+3", "encap3+4"])),
+            opt(
+                "xmitHashPolicy",
+                OneOf(&["layer2", "layer3+4", "layer2+3", "encap2+3", "encap3+4"]),
+            ),
             opt("arpInterval", Int),
             opt("arpIpTargets", List(&Ip)),
             opt("nsIp6Targets", List(&Ip)),
             opt(
                 "arpValidate",
-                OneOf(&["none", "active", "backup", "all", "filter", "filter-active", "filter-backup"]),
+                OneOf(&[
+                    "none",
+                    "active",
+                    "backup",
+                    "all",
+                    "filter",
+                    "filter-active",
+                    "filter-backup",
+                ]),
             ),
             opt("arpAllTargets", OneOf(&["any", "all"])),
             opt("lacpRate", OneOf(&["slow", "fast"])),
@@ -109,7 +120,10 @@ pub(super) const KINDS: &[Kind] = &[
             MULTICAST,
         ],
     ),
-    kind("DummyLinkConfig", &[NAME, HARDWARE, UP, MTU, ADDRESSES, ROUTES, MULTICAST]),
+    kind(
+        "DummyLinkConfig",
+        &[NAME, HARDWARE, UP, MTU, ADDRESSES, ROUTES, MULTICAST],
+    ),
     kind(
         "EthernetConfig",
         &[
@@ -118,18 +132,29 @@ pub(super) const KINDS: &[Kind] = &[
             opt("rings", RINGS),
             opt(
                 "channels",
-                Fields(&[opt("rx", Int), opt("tx", Int), opt("other", Int), opt("combined", Int)]),
+                Fields(&[
+                    opt("rx", Int),
+                    opt("tx", Int),
+                    opt("other", Int),
+                    opt("combined", Int),
+                ]),
             ),
             opt("wakeOnLan", TEXTS),
         ],
     ),
     kind("LinkConfig", &[NAME, UP, MTU, ADDRESSES, ROUTES, MULTICAST]),
-    kind("LinkAliasConfig", &[NAME, opt("selector", Fields(&[opt("match", Text)]))]),
+    kind(
+        "LinkAliasConfig",
+        &[NAME, opt("selector", Fields(&[opt("match", Text)]))],
+    ),
     kind(
         "VethConfig",
         &[
             NAME,
-            req("peer", Fields(&[NAME, UP, MTU, ADDRESSES, ROUTES, MULTICAST])),
+            req(
+                "peer",
+                Fields(&[NAME, UP, MTU, ADDRESSES, ROUTES, MULTICAST]),
+            ),
             UP,
             MTU,
             ADDRESSES,
@@ -153,7 +178,17 @@ pub(super) const KINDS: &[Kind] = &[
     ),
     kind(
         "VRFConfig",
-        &[NAME, HARDWARE, req("links", TEXTS), req("table", Text), UP, MTU, ADDRESSES, ROUTES, MULTICAST],
+        &[
+            NAME,
+            HARDWARE,
+            req("links", TEXTS),
+            req("table", Text),
+            UP,
+            MTU,
+            ADDRESSES,
+            ROUTES,
+            MULTICAST,
+        ],
     ),
     kind(
         "WireguardConfig",

@@ -41,7 +41,11 @@ impl Identified<'_> {
 
     /// The keys that say which kind it is.
     pub(super) fn envelope(&self) -> &'static [&'static str] {
-        if self.is_machine() { &["version"] } else { &["apiVersion", "kind"] }
+        if self.is_machine() {
+            &["version"]
+        } else {
+            &["apiVersion", "kind"]
+        }
     }
 }
 
@@ -84,42 +88,78 @@ pub(super) fn identify<'a>(document: &'a Document, problems: &Problems) -> Optio
         None
     };
     if !matches!(root.value, Value::Map(_)) {
-        return complain(root, "", format!("a document is a map of fields, not {}", root.describe()));
+        return complain(
+            root,
+            "",
+            format!("a document is a map of fields, not {}", root.describe()),
+        );
     }
     let identified = |kind| Identified {
         number: document.number,
         kind,
-        name: root.get("name").and_then(Node::text).filter(|name| !name.is_empty()),
+        name: root
+            .get("name")
+            .and_then(Node::text)
+            .filter(|name| !name.is_empty()),
         root,
     };
     let Some(kind_node) = root.get("kind") else {
         return match root.get("version") {
-            Some(version) if version.text() == Some(TALOS) => Some(Identified { name: None, ..identified(&v1alpha1::CONFIG) }),
-            Some(version) => complain(version, "version", format!("the only version known is `{TALOS}`")),
+            Some(version) if version.text() == Some(TALOS) => Some(Identified {
+                name: None,
+                ..identified(&v1alpha1::CONFIG)
+            }),
+            Some(version) => complain(
+                version,
+                "version",
+                format!("the only version known is `{TALOS}`"),
+            ),
             None => complain(
                 root,
                 "",
-                format!("this says neither `version: {TALOS}` nor `apiVersion` and `kind`, so nobody knows what it is"),
+                format!(
+                    "this says neither `version: {TALOS}` nor `apiVersion` and `kind`, so nobody knows what it is"
+                ),
             ),
         };
     };
     let Some(version_node) = root.get("apiVersion") else {
-        return complain(root, "apiVersion", format!("this field is required; `{TALOS}`, or `{OWN}` for our own kinds"));
+        return complain(
+            root,
+            "apiVersion",
+            format!("this field is required; `{TALOS}`, or `{OWN}` for our own kinds"),
+        );
     };
     let Some(groups) = version_node.text().and_then(kinds) else {
-        return complain(version_node, "apiVersion", format!("the versions known are `{TALOS}` and `{OWN}`"));
+        return complain(
+            version_node,
+            "apiVersion",
+            format!("the versions known are `{TALOS}` and `{OWN}`"),
+        );
     };
     let known = || groups.iter().flat_map(|group| group.iter());
     let written = kind_node.text().unwrap_or_default();
     // The published schema calls it UnattendedInstall, the tool that writes it UnattendedInstallConfig.
-    let name = if written == "UnattendedInstall" { "UnattendedInstallConfig" } else { written };
+    let name = if written == "UnattendedInstall" {
+        "UnattendedInstallConfig"
+    } else {
+        written
+    };
     match known().find(|kind| kind.name == name) {
         Some(kind) => Some(identified(kind)),
         None => {
             let written = super::shape::shorten(written);
             match suggestion::closest(name, known().map(|kind| kind.name)) {
-                Some(close) => complain(kind_node, "kind", format!("there is no kind `{written}`; did you mean `{close}`?")),
-                None => complain(kind_node, "kind", format!("there is no kind `{written}` in this version")),
+                Some(close) => complain(
+                    kind_node,
+                    "kind",
+                    format!("there is no kind `{written}`; did you mean `{close}`?"),
+                ),
+                None => complain(
+                    kind_node,
+                    "kind",
+                    format!("there is no kind `{written}` in this version"),
+                ),
             }
         }
     }
@@ -164,7 +204,9 @@ mod tests {
         fn inner(path: &str, shape: &Shape) {
             match shape {
                 Shape::Fields(fields) => unique(path, fields),
-                Shape::List(item) | Shape::MapOf(item) | Shape::OneOrMore(item) => inner(path, item),
+                Shape::List(item) | Shape::MapOf(item) | Shape::OneOrMore(item) => {
+                    inner(path, item)
+                }
                 _ => {}
             }
         }

@@ -25,7 +25,10 @@ pub(super) const KINDS: &[Kind] = &[
             opt("installRoutes", Bool),
             opt(
                 "importRoutes",
-                List(&Fields(&[req("bgpInstance", Text), req("prefixes", List(&Cidr))])),
+                List(&Fields(&[
+                    req("bgpInstance", Text),
+                    req("prefixes", List(&Cidr)),
+                ])),
             ),
             opt(
                 "neighbors",
@@ -41,7 +44,10 @@ pub(super) const KINDS: &[Kind] = &[
             ),
         ],
     ),
-    kind("BlackholeRouteConfig", &[req("name", Text), opt("metric", Int)]),
+    kind(
+        "BlackholeRouteConfig",
+        &[req("name", Text), opt("metric", Int)],
+    ),
     kind(
         "DHCPv4Config",
         &[
@@ -67,7 +73,13 @@ pub(super) const KINDS: &[Kind] = &[
         "HCloudVIPConfig",
         &[req("name", Text), opt("link", Text), opt("apiToken", Text)],
     ),
-    kind("HostnameConfig", &[opt("auto", OneOf(&["stable", "off"])), opt("hostname", Text)]),
+    kind(
+        "HostnameConfig",
+        &[
+            opt("auto", OneOf(&["stable", "off"])),
+            opt("hostname", Text),
+        ],
+    ),
     kind(
         "HTTPProbeConfig",
         &[
@@ -88,22 +100,37 @@ pub(super) const KINDS: &[Kind] = &[
             opt("mtu", Int),
             opt(
                 "filters",
-                Fields(&[opt("endpoints", TEXTS), opt("excludeAdvertisedNetworks", List(&Cidr))]),
+                Fields(&[
+                    opt("endpoints", TEXTS),
+                    opt("excludeAdvertisedNetworks", List(&Cidr)),
+                ]),
             ),
         ],
     ),
-    kind("KubeSpanEndpoints", &[opt("extraAnnouncedEndpoints", TEXTS)]),
+    kind(
+        "KubeSpanEndpoints",
+        &[opt("extraAnnouncedEndpoints", TEXTS)],
+    ),
     kind("Layer2VIPConfig", &[req("name", Text), opt("link", Text)]),
-    kind("NetworkDefaultActionConfig", &[opt("ingress", OneOf(&["accept", "block"]))]),
+    kind(
+        "NetworkDefaultActionConfig",
+        &[opt("ingress", OneOf(&["accept", "block"]))],
+    ),
     kind(
         "NetworkRuleConfig",
         &[
             req("name", Text),
             opt(
                 "portSelector",
-                Fields(&[opt("ports", TEXTS), opt("protocol", OneOf(&["tcp", "udp", "icmp", "icmpv6"]))]),
+                Fields(&[
+                    opt("ports", TEXTS),
+                    opt("protocol", OneOf(&["tcp", "udp", "icmp", "icmpv6"])),
+                ]),
             ),
-            opt("ingress", List(&Fields(&[opt("subnet", Cidr), opt("except", Cidr)]))),
+            opt(
+                "ingress",
+                List(&Fields(&[opt("subnet", Cidr), opt("except", Cidr)])),
+            ),
         ],
     ),
     kind(
@@ -117,7 +144,10 @@ pub(super) const KINDS: &[Kind] = &[
                     opt("tlsServerName", Text),
                 ])),
             ),
-            opt("searchDomains", Fields(&[opt("domains", TEXTS), opt("disableDefault", Bool)])),
+            opt(
+                "searchDomains",
+                Fields(&[opt("domains", TEXTS), opt("disableDefault", Bool)]),
+            ),
             opt(
                 "hostDNS",
                 Fields(&[
@@ -142,7 +172,10 @@ pub(super) const KINDS: &[Kind] = &[
             opt("fwMask", Int),
         ],
     ),
-    kind("StaticHostConfig", &[req("name", Text), opt("hostnames", TEXTS)]),
+    kind(
+        "StaticHostConfig",
+        &[req("name", Text), opt("hostnames", TEXTS)],
+    ),
     kind(
         "TCPProbeConfig",
         &[

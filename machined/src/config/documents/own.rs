@@ -23,7 +23,15 @@ pub(super) const KINDS: &[Kind] = &[
         "UpgradeGateConfig",
         &[
             opt("timeout", Duration),
-            opt("probes", List(&Fields(&[req("name", Text), HTTP, TCP, opt("timeout", Duration)]))),
+            opt(
+                "probes",
+                List(&Fields(&[
+                    req("name", Text),
+                    HTTP,
+                    TCP,
+                    opt("timeout", Duration),
+                ])),
+            ),
         ],
     ),
 ];

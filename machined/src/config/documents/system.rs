@@ -4,10 +4,19 @@ use super::super::shape::{Kind, Shape::*, TEXTS, kind, opt, req};
 
 pub(super) const KINDS: &[Kind] = &[
     kind("EnvironmentConfig", &[opt("variables", TextMap)]),
-    kind("EtcFileConfig", &[req("name", Text), opt("mode", Int), opt("contents", Text)]),
+    kind(
+        "EtcFileConfig",
+        &[req("name", Text), opt("mode", Int), opt("contents", Text)],
+    ),
     kind("EventSinkConfig", &[opt("endpoint", Text)]),
-    kind("KernelModuleConfig", &[req("name", Text), opt("parameters", TEXTS)]),
-    kind("KmsgLogConfig", &[opt("name", Text), opt("url", Url(&["tcp", "udp"]))]),
+    kind(
+        "KernelModuleConfig",
+        &[req("name", Text), opt("parameters", TEXTS)],
+    ),
+    kind(
+        "KmsgLogConfig",
+        &[opt("name", Text), opt("url", Url(&["tcp", "udp"]))],
+    ),
     kind(
         "OOMConfig",
         &[
@@ -17,11 +26,17 @@ pub(super) const KINDS: &[Kind] = &[
             opt("sampleInterval", Duration),
         ],
     ),
-    kind("PCIDriverRebindConfig", &[req("name", Text), req("targetDriver", Text)]),
+    kind(
+        "PCIDriverRebindConfig",
+        &[req("name", Text), req("targetDriver", Text)],
+    ),
     kind("SecurityProfileConfig", &[opt("workloadIsolation", Bool)]),
     kind(
         "SideroLinkConfig",
-        &[opt("apiUrl", Url(&["https", "grpc"])), opt("uniqueToken", Text)],
+        &[
+            opt("apiUrl", Url(&["https", "grpc"])),
+            opt("uniqueToken", Text),
+        ],
     ),
     kind("SysctlConfig", &[opt("params", TextMap)]),
     kind("SysfsConfig", &[opt("params", TextMap)]),
@@ -34,7 +49,10 @@ pub(super) const KINDS: &[Kind] = &[
             opt("ptp", Fields(&[opt("devices", TEXTS)])),
         ],
     ),
-    kind("TrustedRootsConfig", &[req("name", Text), opt("certificates", Text)]),
+    kind(
+        "TrustedRootsConfig",
+        &[req("name", Text), opt("certificates", Text)],
+    ),
     kind("UdevRulesConfig", &[opt("rules", TEXTS)]),
     kind(
         "UnattendedInstallConfig",
@@ -43,9 +61,15 @@ pub(super) const KINDS: &[Kind] = &[
             opt("installer", Fields(&[opt("image", Text)])),
             opt(
                 "provisioning",
-                Fields(&[opt("diskSelector", Fields(&[opt("match", Text)])), opt("wipe", Bool)]),
+                Fields(&[
+                    opt("diskSelector", Fields(&[opt("match", Text)])),
+                    opt("wipe", Bool),
+                ]),
             ),
         ],
     ),
-    kind("WatchdogTimerConfig", &[opt("device", Text), opt("timeout", Duration)]),
+    kind(
+        "WatchdogTimerConfig",
+        &[opt("device", Text), opt("timeout", Duration)],
+    ),
 ];

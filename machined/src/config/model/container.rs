@@ -2,7 +2,9 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
-use super::{AbsolutePath, ByteSize, ContainerName, HostPort, HttpUrl, ImageName, Millicores, VolumeName};
+use super::{
+    AbsolutePath, ByteSize, ContainerName, HostPort, HttpUrl, ImageName, Millicores, VolumeName,
+};
 
 /// A container to run.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -96,7 +96,7 @@ name! {
 
 name! {
     /// What an image is called: `registry.local:5000/demo/web:v1`, `docker.io/library/nginx@sha256:…`. Short names are Docker Hub's.
-    ImageName, |text| match text.parse::<oci_client::Reference>() {
+    ImageName, |text| match text.parse::<oci_spec::distribution::Reference>() {
         Ok(_) => Ok(()),
         Err(_) => Err(BadName("this is no image name; write for example `registry.local:5000/demo/web:v1`".into())),
     }
@@ -105,8 +105,8 @@ name! {
 name! {
     /// An absolute path without `..`, `.` and empty parts, so that it means the same wherever it is read.
     AbsolutePath, |text| {
-        let mut parts = text.split('/');
-        let clean = parts.next() == Some("") && parts.all(|part| !matches!(part, "" | "." | "..")) || text == "/";
+        let below = text.strip_prefix('/');
+        let clean = below.is_some_and(|below| below.is_empty() || below.split('/').all(|part| !matches!(part, "" | "." | "..")));
         if clean && !text.contains('\0') && text.len() < 4096 {
             return Ok(());
         }
@@ -156,13 +156,17 @@ fn dns_label(text: &str) -> Result<(), BadName> {
     if (1..=63).contains(&text.len()) && text.bytes().all(allowed) {
         return Ok(());
     }
-    Err(BadName("a name has 1 to 63 characters of `a-z`, `0-9` and `-`".into()))
+    Err(BadName(
+        "a name has 1 to 63 characters of `a-z`, `0-9` and `-`".into(),
+    ))
 }
 
 fn hostname(text: &str) -> Result<(), BadName> {
     let label = |label: &str| {
         (1..=63).contains(&label.len())
-            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+            && label
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
@@ -190,13 +194,39 @@ mod tests {
         let long = "a".repeat(64);
         accepts::<ContainerName>(&["web", "a-1"], &["", "Web", "a_b", "apid", "a/b", &long]);
         accepts::<VolumeName>(&["data"], &["", &"a".repeat(35)]);
-        accepts::<Hostname>(&["node-1", "a.example.org", "N1"], &["", "-a", "a-", "a..b", "a_b", &long]);
-        accepts::<TimeServer>(&["time.cloudflare.com", "::1", "10.0.2.2"], &["", "/dev/ptp0"]);
-        accepts::<LinkName>(&["eth0", "enp0s1"], &["", "a b", "a/b", "a:1", "..", "sixteen-chars-xx"]);
-        accepts::<AbsolutePath>(&["/", "/var/lib", "/..a"], &["", "var", "/var/", "//var", "/a/../b", "/a/.", "/a\0"]);
-        accepts::<HttpUrl>(&["http://127.0.0.1:80/x", "https://a.b/"], &["", "ftp://x/", "http://", "/x", "x"]);
-        accepts::<HostPort>(&["127.0.0.1:5432", "[::1]:80", "db:1"], &["", "db", "db:", "db:0", "db:65536", "::1:80", "[x]:1", "a b:1"]);
-        accepts::<RegistryHost>(&["*", "docker.io", "registry.local:5000"], &["", "docker.io/x", "http://x", "a b"]);
-        accepts::<ImageName>(&["nginx", "registry.local:5000/demo/web:v1"], &["", "UPPER CASE", "a:b:c:d"]);
+        accepts::<Hostname>(
+            &["node-1", "a.example.org", "N1"],
+            &["", "-a", "a-", "a..b", "a_b", &long],
+        );
+        accepts::<TimeServer>(
+            &["time.cloudflare.com", "::1", "10.0.2.2"],
+            &["", "/dev/ptp0"],
+        );
+        accepts::<LinkName>(
+            &["eth0", "enp0s1"],
+            &["", "a b", "a/b", "a:1", "..", "sixteen-chars-xx"],
+        );
+        accepts::<AbsolutePath>(
+            &["/", "/var/lib", "/..a"],
+            &["", "var", "/var/", "//var", "/a/../b", "/a/.", "/a\0"],
+        );
+        accepts::<HttpUrl>(
+            &["http://127.0.0.1:80/x", "https://a.b/"],
+            &["", "ftp://x/", "http://", "/x", "x"],
+        );
+        accepts::<HostPort>(
+            &["127.0.0.1:5432", "[::1]:80", "db:1"],
+            &[
+                "", "db", "db:", "db:0", "db:65536", "::1:80", "[x]:1", "a b:1",
+            ],
+        );
+        accepts::<RegistryHost>(
+            &["*", "docker.io", "registry.local:5000"],
+            &["", "docker.io/x", "http://x", "a b"],
+        );
+        accepts::<ImageName>(
+            &["nginx", "registry.local:5000/demo/web:v1"],
+            &["", "UPPER CASE", "a:b:c:d"],
+        );
     }
 }

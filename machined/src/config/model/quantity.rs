@@ -18,7 +18,9 @@ impl FromStr for ByteSize {
     fn from_str(text: &str) -> Result<Self, NotAQuantity> {
         let wrong = NotAQuantity("a size such as `64MiB` or `10GB`");
         let text = text.trim();
-        let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let digits = text
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .unwrap_or(text.len());
         let (number, unit) = text.split_at(digits);
         let unit: u64 = match unit.trim().to_ascii_lowercase().as_str() {
             "" | "b" => 1,
@@ -52,7 +54,10 @@ impl FromStr for Millicores {
             Some(number) => scaled(number, 1),
             None => scaled(text, 1000),
         };
-        value.filter(|&value| value > 0).map(Millicores).ok_or(wrong)
+        value
+            .filter(|&value| value > 0)
+            .map(Millicores)
+            .ok_or(wrong)
     }
 }
 
@@ -61,13 +66,25 @@ fn scaled(number: &str, unit: u64) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     // Nine digits of a fraction are exact to the byte up to a terabyte.
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    if whole.is_empty() && fraction.is_empty() || !digits(whole) || !digits(fraction) || fraction.len() > 9 {
+    if whole.is_empty() && fraction.is_empty()
+        || !digits(whole)
+        || !digits(fraction)
+        || fraction.len() > 9
+    {
         return None;
     }
-    let parse = |text: &str| if text.is_empty() { Some(0) } else { text.parse::<u64>().ok() };
+    let parse = |text: &str| {
+        if text.is_empty() {
+            Some(0)
+        } else {
+            text.parse::<u64>().ok()
+        }
+    };
     let exponent = u32::try_from(fraction.len()).ok()?;
     let part = u128::from(parse(fraction)?) * u128::from(unit) / 10_u128.pow(exponent);
-    parse(whole)?.checked_mul(unit)?.checked_add(u64::try_from(part).ok()?)
+    parse(whole)?
+        .checked_mul(unit)?
+        .checked_add(u64::try_from(part).ok()?)
 }
 
 /// A duration as Go writes it: `168h0m0s`, `1m30s`, `500ms`, `0`. None when it is none, is negative, or is longer than 292 years.
@@ -83,7 +100,10 @@ pub fn duration(text: &str) -> Option<Duration> {
     let mut nanoseconds = 0_u64;
     while !rest.is_empty() {
         let (number, tail) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit() && c != '.')?);
-        let (unit, tail) = tail.split_at(tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len()));
+        let (unit, tail) = tail.split_at(
+            tail.find(|c: char| c.is_ascii_digit() || c == '.')
+                .unwrap_or(tail.len()),
+        );
         let unit = match unit {
             "ns" => 1,
             "us" | "µs" | "μs" => 1_000,
@@ -96,7 +116,9 @@ pub fn duration(text: &str) -> Option<Duration> {
         nanoseconds = nanoseconds.checked_add(scaled(number, unit)?)?;
         rest = tail;
     }
-    i64::try_from(nanoseconds).ok().map(|_| Duration::from_nanos(nanoseconds))
+    i64::try_from(nanoseconds)
+        .ok()
+        .map(|_| Duration::from_nanos(nanoseconds))
 }
 
 /// An address and the length of its network's prefix: `192.168.2.10/24`. The address keeps its host part.
@@ -165,7 +187,18 @@ mod tests {
                 assert_eq!(parsed.unwrap(), ByteSize(bytes), "{text}");
             }
         }
-        for text in ["", ".", "MiB", "-1", "1..5k", "1.2.3", "64Mib/s", "99999999999PiB", "1e3", "٣MiB"] {
+        for text in [
+            "",
+            ".",
+            "MiB",
+            "-1",
+            "1..5k",
+            "1.2.3",
+            "64Mib/s",
+            "99999999999PiB",
+            "1e3",
+            "٣MiB",
+        ] {
             assert!(text.parse::<ByteSize>().is_err(), "{text}");
         }
     }
@@ -173,7 +206,11 @@ mod tests {
     #[test]
     fn parts_of_a_cpu() {
         for (text, millicores) in [("1500m", 1500), ("1.5", 1500), ("2", 2000), ("0.001", 1)] {
-            assert_eq!(text.parse::<Millicores>().unwrap(), Millicores(millicores), "{text}");
+            assert_eq!(
+                text.parse::<Millicores>().unwrap(),
+                Millicores(millicores),
+                "{text}"
+            );
         }
         for text in ["", "m", "0", "0m", "-1", "1.5c", "0.0001"] {
             assert!(text.parse::<Millicores>().is_err(), "{text}");
@@ -182,8 +219,20 @@ mod tests {
 
     #[test]
     fn durations() {
-        for (text, milliseconds) in [("0", 0), ("0s", 0), ("168h0m0s", 604_800_000), ("1m30s", 90_000), ("1.5s", 1500), ("500ms", 500), ("+2m", 120_000)] {
-            assert_eq!(duration(text), Some(Duration::from_millis(milliseconds)), "{text}");
+        for (text, milliseconds) in [
+            ("0", 0),
+            ("0s", 0),
+            ("168h0m0s", 604_800_000),
+            ("1m30s", 90_000),
+            ("1.5s", 1500),
+            ("500ms", 500),
+            ("+2m", 120_000),
+        ] {
+            assert_eq!(
+                duration(text),
+                Some(Duration::from_millis(milliseconds)),
+                "{text}"
+            );
         }
         for text in ["", "5", "-5s", "s", "1d", "1s2", "1 s", "9999999999h", ".s"] {
             assert_eq!(duration(text), None, "{text}");
@@ -195,7 +244,16 @@ mod tests {
         let cidr: Cidr = "192.168.2.10/24".parse().unwrap();
         assert_eq!(cidr.to_string(), "192.168.2.10/24");
         assert_eq!("::/0".parse::<Cidr>().unwrap().prefix, 0);
-        for text in ["", "10.0.0.0", "10.0.0.0/33", "10.0.0/8", "::/129", "10.0.0.0/+8", "10.0.0.0/", "10.0.0.0/8/8"] {
+        for text in [
+            "",
+            "10.0.0.0",
+            "10.0.0.0/33",
+            "10.0.0/8",
+            "::/129",
+            "10.0.0.0/+8",
+            "10.0.0.0/",
+            "10.0.0.0/8/8",
+        ] {
             assert!(text.parse::<Cidr>().is_err(), "{text}");
         }
     }

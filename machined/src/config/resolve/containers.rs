@@ -5,8 +5,9 @@ use std::time::Duration;
 use super::{
     super::{
         model::{
-            Container, ContainerHealth, ContainerNetwork, DependsOn, HealthCheck, Mount, MountOption, MountSource, NetworkCondition,
-            Probe, Security, SecurityProfile, UpgradeGate, UserVolume, UserVolumeKind,
+            Container, ContainerHealth, ContainerNetwork, DependsOn, HealthCheck, Mount,
+            MountOption, MountSource, NetworkCondition, Probe, Security, SecurityProfile,
+            UpgradeGate, UserVolume, UserVolumeKind,
         },
         section::{Scalar, Section},
     },
@@ -23,7 +24,10 @@ const GATE_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 /// Names of capabilities are short; the kernel has 41.
 const MAX_CAPABILITY_BYTES: usize = 32;
 
-pub(super) fn containers<'a>(documents: &Documents<'a>, origins: &mut Origins<'a>) -> Vec<Container> {
+pub(super) fn containers<'a>(
+    documents: &Documents<'a>,
+    origins: &mut Origins<'a>,
+) -> Vec<Container> {
     let mut containers: Vec<Container> = documents
         .of("ContainerConfig")
         .filter_map(|document| {
@@ -33,8 +37,13 @@ pub(super) fn containers<'a>(documents: &Documents<'a>, origins: &mut Origins<'a
         })
         .collect();
     for document in documents.of("ContainerHealthConfig") {
-        let (Some(name), health) = (document.required("name"), health(&document)) else { continue };
-        if let Some(container) = containers.iter_mut().find(|container| container.name == name) {
+        let (Some(name), health) = (document.required("name"), health(&document)) else {
+            continue;
+        };
+        if let Some(container) = containers
+            .iter_mut()
+            .find(|container| container.name == name)
+        {
             container.health = health;
         }
         origins.health.push((name, document));
@@ -43,35 +52,64 @@ pub(super) fn containers<'a>(documents: &Documents<'a>, origins: &mut Origins<'a
 }
 
 fn container(document: &Section<'_>) -> Option<Container> {
-    let name = document.required("name");
-    let image = document.required("image");
+    let (name, image) = (document.required("name"), document.required("image"));
     let run_as = document.section("runAs");
-    let id = |field| run_as.as_ref().and_then(|section| section.number(field, 0..=u32::MAX - 1));
-    let limits = document.section("resources").and_then(|resources| resources.section("limits"));
-    let entrypoint = document.list("entrypoint").filter(|words| !words.is_empty());
+    let id = |field| {
+        run_as
+            .as_ref()
+            .and_then(|section| section.number(field, 0..=u32::MAX - 1))
+    };
+    let limits = document
+        .section("resources")
+        .and_then(|resources| resources.section("limits"));
+    let entrypoint = document
+        .list("entrypoint")
+        .filter(|words| !words.is_empty());
     let container = Container {
-        name: name?,
-        image: image?,
         entrypoint,
         args: document.list("args"),
         working_dir: document.parsed("workingDir"),
         uid: id("uid"),
         gid: id("gid"),
         environment: document.parsed_list("environment"),
-        mounts: document.sections("mounts").iter().filter_map(|(_, section)| mount(section)).collect(),
-        security: document.section("security").map(|section| security(&section)).unwrap_or_default(),
-        network: match document.section("network").and_then(|network| network.text("mode")) {
+        mounts: document
+            .sections("mounts")
+            .iter()
+            .filter_map(|(_, section)| mount(section))
+            .collect(),
+        security: document
+            .section("security")
+            .map(|section| security(&section))
+            .unwrap_or_default(),
+        network: match document
+            .section("network")
+            .and_then(|network| network.text("mode"))
+        {
             Some("host") => ContainerNetwork::Host,
             _ => ContainerNetwork::None,
         },
         cpu_limit: limits.as_ref().and_then(|limits| limits.parsed("cpu")),
         memory_limit: limits.as_ref().and_then(|limits| limits.parsed("memory")),
-        depends_on: document.section("dependsOn").map(|section| depends_on(&section)).unwrap_or_default(),
+        depends_on: document
+            .section("dependsOn")
+            .map(|section| depends_on(&section))
+            .unwrap_or_default(),
         health: None,
+        // Last: when one is missing, everything else has been read and its problems reported.
+        name: name?,
+        image: image?,
     };
     for (i, mount) in container.mounts.iter().enumerate() {
-        if container.mounts.iter().take(i).any(|other| other.destination == mount.destination) {
-            document.wrong_field("mounts", format_args!("two mounts have the destination `{}`", mount.destination));
+        if container
+            .mounts
+            .iter()
+            .take(i)
+            .any(|other| other.destination == mount.destination)
+        {
+            document.wrong_field(
+                "mounts",
+                format_args!("two mounts have the destination `{}`", mount.destination),
+            );
         }
     }
     Some(container)
@@ -89,17 +127,25 @@ fn mount(mount: &Section<'_>) -> Option<Mount> {
     };
     let source = match *kind {
         "userVolume" => MountSource::UserVolume(section.required("name")?),
-        "tmpfs" => MountSource::Tmpfs { size: section.parsed("size") },
+        "tmpfs" => MountSource::Tmpfs {
+            size: section.parsed("size"),
+        },
         _ => MountSource::HostPath(section.required("source")?),
     };
     let mut options: Vec<MountOption> = Vec::new();
     for option in section.texts("options") {
-        match MountOption::WORDS.iter().find(|(word, _)| *word == option.text) {
+        match MountOption::WORDS
+            .iter()
+            .find(|(word, _)| *word == option.text)
+        {
             Some((_, found)) if !options.contains(found) => options.push(*found),
             Some(_) => {}
             None => {
                 let words: Vec<&str> = MountOption::WORDS.iter().map(|(word, _)| *word).collect();
-                option.wrong(format_args!("there is no such mount option; known: {}", words.join(", ")));
+                option.wrong(format_args!(
+                    "there is no such mount option; known: {}",
+                    words.join(", ")
+                ));
             }
         }
     }
@@ -116,7 +162,10 @@ fn mount(mount: &Section<'_>) -> Option<Mount> {
 fn security(section: &Section<'_>) -> Security {
     let capabilities = section.section("capabilities");
     let list = |field| {
-        let names = capabilities.as_ref().map(|section| section.texts(field)).unwrap_or_default();
+        let names = capabilities
+            .as_ref()
+            .map(|section| section.texts(field))
+            .unwrap_or_default();
         names.iter().filter_map(capability).collect()
     };
     Security {
@@ -132,7 +181,11 @@ fn security(section: &Section<'_>) -> Security {
 fn capability(name: &Scalar<'_>) -> Option<String> {
     let bare = name.text.to_ascii_uppercase();
     let bare = bare.strip_prefix("CAP_").unwrap_or(&bare);
-    let fits = !bare.is_empty() && bare.len() <= MAX_CAPABILITY_BYTES && bare.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_');
+    let fits = !bare.is_empty()
+        && bare.len() <= MAX_CAPABILITY_BYTES
+        && bare
+            .bytes()
+            .all(|byte| byte.is_ascii_uppercase() || byte == b'_');
     if !fits {
         name.wrong("a capability's name belongs here, such as `NET_ADMIN`");
         return None;
@@ -161,17 +214,22 @@ fn depends_on(section: &Section<'_>) -> DependsOn {
 
 fn health(document: &Section<'_>) -> Option<ContainerHealth> {
     Some(ContainerHealth {
-        check: check(document, "`http`, `tcp` or `exec`")?,
         interval: positive(document, "interval").unwrap_or(INTERVAL),
         timeout: positive(document, "timeout").unwrap_or(TIMEOUT),
-        failure_threshold: document.number("failureThreshold", 1..=1000).unwrap_or(FAILURE_THRESHOLD),
+        failure_threshold: document
+            .number("failureThreshold", 1..=1000)
+            .unwrap_or(FAILURE_THRESHOLD),
         required: document.flag("required").unwrap_or(true),
+        check: check(document, "`http`, `tcp` or `exec`")?,
     })
 }
 
 /// The one check of a section that has several to choose from.
 fn check(section: &Section<'_>, choice: &str) -> Option<HealthCheck> {
-    let given = ["http", "tcp", "exec"].into_iter().filter(|kind| section.section(kind).is_some()).count();
+    let given = ["http", "tcp", "exec"]
+        .into_iter()
+        .filter(|kind| section.section(kind).is_some())
+        .count();
     if given != 1 {
         section.wrong(format_args!("exactly one of {choice} belongs here"));
         return None;
@@ -183,7 +241,9 @@ fn check(section: &Section<'_>, choice: &str) -> Option<HealthCheck> {
         return tcp.required("address").map(HealthCheck::Tcp);
     }
     let exec = section.section("exec")?;
-    let command = exec.list("command").filter(|words| words.first().is_some_and(|program| !program.is_empty()));
+    let command = exec
+        .list("command")
+        .filter(|words| words.first().is_some_and(|program| !program.is_empty()));
     if command.is_none() {
         exec.wrong_field("command", "the program to run belongs here");
     }
@@ -201,7 +261,10 @@ fn positive(section: &Section<'_>, field: &str) -> Option<Duration> {
 
 pub(super) fn upgrade_gate(documents: &Documents<'_>) -> UpgradeGate {
     let Some(document) = documents.one("UpgradeGateConfig") else {
-        return UpgradeGate { timeout: GATE_TIMEOUT, probes: Vec::new() };
+        return UpgradeGate {
+            timeout: GATE_TIMEOUT,
+            probes: Vec::new(),
+        };
     };
     let timeout = positive(&document, "timeout").unwrap_or(GATE_TIMEOUT);
     if timeout > GATE_TIMEOUT_MAX || timeout < Duration::from_secs(1) {
@@ -209,7 +272,12 @@ pub(super) fn upgrade_gate(documents: &Documents<'_>) -> UpgradeGate {
     }
     let mut probes: Vec<Probe> = Vec::new();
     for (_, section) in document.sections("probes") {
-        let (Some(name), Some(check)) = (section.required::<String>("name"), check(&section, "`http` or `tcp`")) else { continue };
+        let (Some(name), Some(check)) = (
+            section.required::<String>("name"),
+            check(&section, "`http` or `tcp`"),
+        ) else {
+            continue;
+        };
         if probes.iter().any(|probe| probe.name == name) {
             section.wrong_field("name", "another probe has this name");
         }

@@ -4,7 +4,9 @@ use std::str::FromStr;
 
 use super::{
     super::{
-        model::{ByteSize, Comparison, DiskFields, DiskKind, DiskSelector, InstallWish, SizeCondition},
+        model::{
+            ByteSize, Comparison, DiskFields, DiskKind, DiskSelector, InstallWish, SizeCondition,
+        },
         section::Section,
     },
     Documents,
@@ -22,7 +24,9 @@ pub(super) fn wish(documents: &Documents<'_>) -> Option<InstallWish> {
 
 fn unattended(document: &Section<'_>) -> Option<InstallWish> {
     let provisioning = document.section("provisioning");
-    let selector = provisioning.as_ref().and_then(|section| section.section("diskSelector"));
+    let selector = provisioning
+        .as_ref()
+        .and_then(|section| section.section("diskSelector"));
     let Some(expression) = selector.as_ref().and_then(|section| section.text("match")) else {
         document.wrong_field(
             "provisioning.diskSelector.match",
@@ -31,25 +35,40 @@ fn unattended(document: &Section<'_>) -> Option<InstallWish> {
         return None;
     };
     if expression.len() > MAX_EXPRESSION_BYTES {
-        document.wrong_field("provisioning.diskSelector.match", format_args!("an expression has at most {MAX_EXPRESSION_BYTES} bytes"));
+        document.wrong_field(
+            "provisioning.diskSelector.match",
+            format_args!("an expression has at most {MAX_EXPRESSION_BYTES} bytes"),
+        );
         return None;
     }
-    let image = document.section("installer").and_then(|installer| installer.parsed("image"));
+    let image = document
+        .section("installer")
+        .and_then(|installer| installer.parsed("image"));
     Some(InstallWish {
         selector: DiskSelector::Cel(expression.to_owned()),
-        wipe: provisioning.and_then(|section| section.flag("wipe")).unwrap_or(true),
+        wipe: provisioning
+            .and_then(|section| section.flag("wipe"))
+            .unwrap_or(true),
         reboot: document.flag("reboot").unwrap_or(image.is_some()),
         image,
     })
 }
 
 fn old(install: &Section<'_>) -> Option<InstallWish> {
-    let selector = match (install.text("disk"), install.section("diskSelector").map(|section| fields(&section))) {
+    let selector = match (
+        install.text("disk"),
+        install
+            .section("diskSelector")
+            .map(|section| fields(&section)),
+    ) {
         // As in Talos, a selector wins over a path.
         (_, Some(fields)) if fields != DiskFields::default() => DiskSelector::Fields(fields),
         (Some(_), _) => DiskSelector::Path(install.parsed("disk")?),
         (None, _) => {
-            install.wrong_field("disk", "say which disk to install on, for example `/dev/vda`, here or with `diskSelector`");
+            install.wrong_field(
+                "disk",
+                "say which disk to install on, for example `/dev/vda`, here or with `diskSelector`",
+            );
             return None;
         }
     };
@@ -98,7 +117,9 @@ impl FromStr for SizeCondition {
             .into_iter()
             .find_map(|(operator, comparison)| Some((comparison, text.strip_prefix(operator)?)))
             .unwrap_or((Comparison::Equal, text));
-        let size: ByteSize = size.parse().map_err(|_| "write a size such as `4GB`, `>= 1TB` or `<= 2TB`")?;
+        let size: ByteSize = size
+            .parse()
+            .map_err(|_| "write a size such as `4GB`, `>= 1TB` or `<= 2TB`")?;
         Ok(Self { comparison, size })
     }
 }

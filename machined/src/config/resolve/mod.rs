@@ -11,12 +11,7 @@ mod trust;
 
 use std::collections::HashMap;
 
-use super::{
-    documents::Identified,
-    model::*,
-    problem::Problems,
-    section::Section,
-};
+use super::{documents::Identified, model::*, problem::Problems, section::Section};
 
 /// Where the parts of the model come from, so that what is found wrong later can still be shown in the file.
 #[derive(Default)]
@@ -51,7 +46,10 @@ impl<'a> Documents<'a> {
 }
 
 /// Reads everything. None when there is no machine document; whatever is wrong otherwise is reported and left out.
-pub(super) fn config<'a>(all: &'a [Identified<'a>], problems: &'a Problems) -> Option<(MachineConfig, Origins<'a>)> {
+pub(super) fn config<'a>(
+    all: &'a [Identified<'a>],
+    problems: &'a Problems,
+) -> Option<(MachineConfig, Origins<'a>)> {
     let root = Section::of(all.iter().find(|document| document.is_machine())?, problems);
     let documents = Documents {
         machine: root.section("machine")?,
@@ -65,7 +63,6 @@ pub(super) fn config<'a>(all: &'a [Identified<'a>], problems: &'a Problems) -> O
             Some("controlplane") => MachineType::ControlPlane,
             _ => MachineType::Worker,
         },
-        trust: trust?,
         token: documents.machine.secret("token"),
         hostname: system::hostname(&documents),
         install: install::wish(&documents),
@@ -81,6 +78,8 @@ pub(super) fn config<'a>(all: &'a [Identified<'a>], problems: &'a Problems) -> O
         environment: system::environment(&documents),
         etc_files: system::etc_files(&documents),
         trusted_roots: trust::trusted_roots(&documents),
+        // Last: when it is missing, everything else has been read and its problems reported.
+        trust: trust?,
     };
     Some((config, origins))
 }

@@ -29,15 +29,21 @@ pub(super) fn network(documents: &Documents<'_>) -> Network {
             .filter_map(|(_, entry)| static_host(entry, "ip", "aliases"))
             .collect();
     }
-    network.links.extend(documents.of("LinkConfig").filter_map(|link| self::link(&link)));
-    network.dhcp4.extend(documents.of("DHCPv4Config").filter_map(|dhcp| {
-        Some(Dhcp4 {
-            link: dhcp.required("name")?,
-            route_metric: dhcp.number("routeMetric", METRIC),
-            ignore_hostname: dhcp.flag("ignoreHostname").unwrap_or(false),
-            ignore_routes: dhcp.flag("ignoreRoutes").unwrap_or(false),
-        })
-    }));
+    network.links.extend(
+        documents
+            .of("LinkConfig")
+            .filter_map(|link| self::link(&link)),
+    );
+    network
+        .dhcp4
+        .extend(documents.of("DHCPv4Config").filter_map(|dhcp| {
+            Some(Dhcp4 {
+                link: dhcp.required("name")?,
+                route_metric: dhcp.number("routeMetric", METRIC),
+                ignore_hostname: dhcp.flag("ignoreHostname").unwrap_or(false),
+                ignore_routes: dhcp.flag("ignoreRoutes").unwrap_or(false),
+            })
+        }));
     if let Some(resolver) = documents.one("ResolverConfig") {
         network.nameservers = resolver
             .sections("nameservers")
@@ -48,11 +54,15 @@ pub(super) fn network(documents: &Documents<'_>) -> Network {
             .map(|address| SocketAddr::new(address, DNS_PORT))
             .collect();
         let domains = resolver.section("searchDomains");
-        network.search_domains = domains.map(|section| section.parsed_list("domains")).unwrap_or_default();
+        network.search_domains = domains
+            .map(|section| section.parsed_list("domains"))
+            .unwrap_or_default();
     }
-    network
-        .static_hosts
-        .extend(documents.of("StaticHostConfig").filter_map(|host| static_host(&host, "name", "hostnames")));
+    network.static_hosts.extend(
+        documents
+            .of("StaticHostConfig")
+            .filter_map(|host| static_host(&host, "name", "hostnames")),
+    );
     network
 }
 
@@ -90,14 +100,20 @@ fn link(document: &Section<'_>) -> Option<Link> {
                 })
             })
             .collect(),
-        routes: document.sections("routes").iter().filter_map(|(_, route)| self::route(route, "destination")).collect(),
+        routes: document
+            .sections("routes")
+            .iter()
+            .filter_map(|(_, route)| self::route(route, "destination"))
+            .collect(),
     })
 }
 
 /// `destination`: what this shape calls it.
 fn route(section: &Section<'_>, destination: &str) -> Option<Route> {
     let route = Route {
-        destination: section.parsed::<Cidr>(destination).filter(|to| to.prefix != 0 || !to.address.is_unspecified()),
+        destination: section
+            .parsed::<Cidr>(destination)
+            .filter(|to| to.prefix != 0 || !to.address.is_unspecified()),
         gateway: section.parsed("gateway"),
         source: section.parsed("source"),
         metric: section.number("metric", METRIC),
@@ -111,7 +127,10 @@ fn route(section: &Section<'_>, destination: &str) -> Option<Route> {
     if let (Some(to), Some(gateway)) = (section.parsed::<Cidr>(destination), route.gateway)
         && to.address.is_ipv4() != gateway.is_ipv4()
     {
-        section.wrong_field("gateway", "the gateway and the destination are of different families");
+        section.wrong_field(
+            "gateway",
+            "the gateway and the destination are of different families",
+        );
         return None;
     }
     Some(route)
@@ -120,11 +139,17 @@ fn route(section: &Section<'_>, destination: &str) -> Option<Route> {
 /// An interface of the large document: a link and its DHCP at once. One that is found by a selector has no name yet, and
 /// is left to the warnings.
 fn old_interface(interface: &Section<'_>, network: &mut Network) {
-    let Some(name) = interface.parsed::<LinkName>("interface") else { return };
+    let Some(name) = interface.parsed::<LinkName>("interface") else {
+        return;
+    };
     if interface.flag("ignore") == Some(true) {
         return;
     }
-    let mut addresses: Vec<LinkAddress> = interface.texts("addresses").iter().filter_map(old_address).collect();
+    let mut addresses: Vec<LinkAddress> = interface
+        .texts("addresses")
+        .iter()
+        .filter_map(old_address)
+        .collect();
     // `cidr` is what `addresses` was before 0.12.
     addresses.extend(interface.parsed::<Cidr>("cidr").map(|address| LinkAddress {
         address,
@@ -135,10 +160,17 @@ fn old_interface(interface: &Section<'_>, network: &mut Network) {
         up: true,
         mtu: interface.number("mtu", MTU),
         addresses,
-        routes: interface.sections("routes").iter().filter_map(|(_, route)| self::route(route, "network")).collect(),
+        routes: interface
+            .sections("routes")
+            .iter()
+            .filter_map(|(_, route)| self::route(route, "network"))
+            .collect(),
     });
     let options = interface.section("dhcpOptions");
-    let v4 = options.as_ref().and_then(|options| options.flag("ipv4")).unwrap_or(true);
+    let v4 = options
+        .as_ref()
+        .and_then(|options| options.flag("ipv4"))
+        .unwrap_or(true);
     if interface.flag("dhcp") == Some(true) && v4 {
         network.dhcp4.push(Dhcp4 {
             link: name,

@@ -2,7 +2,9 @@
 
 use super::{
     super::{
-        model::{MirrorEndpoint, Registries, RegistryAuth, RegistryHost, RegistryMirror, RegistryTls},
+        model::{
+            MirrorEndpoint, Registries, RegistryAuth, RegistryHost, RegistryMirror, RegistryTls,
+        },
         section::Section,
     },
     Documents, trust,
@@ -17,7 +19,9 @@ pub(super) fn registries(documents: &Documents<'_>) -> Registries {
             }
         }
         for (host, section) in old.sections("config") {
-            let Some(host) = host_name(&section, host) else { continue };
+            let Some(host) = host_name(&section, host) else {
+                continue;
+            };
             if let Some(section) = section.section("tls") {
                 registries.tls.insert(host.clone(), tls(&section, "crt"));
             }
@@ -80,11 +84,16 @@ fn mirror(document: &Section<'_>) -> RegistryMirror {
 /// `certificate`: what this shape calls the client's certificate.
 fn tls(section: &Section<'_>, certificate: &str) -> RegistryTls {
     let client_identity = section.section("clientIdentity").and_then(|identity| {
-        let pair = (trust::certificate(&identity, certificate), trust::key(&identity, "key"));
+        let pair = (
+            trust::certificate(&identity, certificate),
+            trust::key(&identity, "key"),
+        );
         match pair {
             (Some(certificate), Some(key)) => Some((certificate, key)),
             _ => {
-                identity.wrong(format_args!("a client's identity needs both `{certificate}` and `key`"));
+                identity.wrong(format_args!(
+                    "a client's identity needs both `{certificate}` and `key`"
+                ));
                 None
             }
         }

@@ -14,7 +14,9 @@ pub(super) fn hostname(documents: &Documents<'_>) -> HostnamePolicy {
                 document.wrong_field("auto", "`hostname` and `auto` exclude each other; keep one");
                 HostnamePolicy::Off
             }
-            (Some(_), None) => document.parsed("hostname").map_or(HostnamePolicy::Off, HostnamePolicy::Fixed),
+            (Some(_), None) => document
+                .parsed("hostname")
+                .map_or(HostnamePolicy::Off, HostnamePolicy::Fixed),
             (None, Some("off")) => HostnamePolicy::Off,
             (None, Some(_)) => HostnamePolicy::Stable,
             (None, None) => {
@@ -35,22 +37,32 @@ pub(super) fn time(documents: &Documents<'_>) -> TimeSync {
         let ntp = document.section("ntp");
         return TimeSync {
             enabled: document.flag("enabled").unwrap_or(true),
-            servers: ntp.map(|ntp| ntp.parsed_list("servers")).unwrap_or_default(),
-            boot_timeout: document.duration("bootTimeout").filter(|timeout| !timeout.is_zero()),
+            servers: ntp
+                .map(|ntp| ntp.parsed_list("servers"))
+                .unwrap_or_default(),
+            boot_timeout: document
+                .duration("bootTimeout")
+                .filter(|timeout| !timeout.is_zero()),
         };
     }
     let time = documents.machine.section("time");
     let time = time.as_ref();
     TimeSync {
         enabled: !time.and_then(|time| time.flag("disabled")).unwrap_or(false),
-        servers: time.map(|time| time.parsed_list("servers")).unwrap_or_default(),
+        servers: time
+            .map(|time| time.parsed_list("servers"))
+            .unwrap_or_default(),
         boot_timeout: time
             .and_then(|time| time.duration("bootTimeout"))
             .filter(|timeout| !timeout.is_zero()),
     }
 }
 
-pub(super) fn parameters(documents: &Documents<'_>, field: &str, kind: &str) -> BTreeMap<String, String> {
+pub(super) fn parameters(
+    documents: &Documents<'_>,
+    field: &str,
+    kind: &str,
+) -> BTreeMap<String, String> {
     match documents.one(kind) {
         Some(document) => document.text_map("params"),
         None => documents.machine.text_map(field),
@@ -88,12 +100,19 @@ pub(super) fn etc_files(documents: &Documents<'_>) -> Vec<EtcFile> {
         .filter_map(|file| {
             let name: String = file.required("name")?;
             if name.split('/').any(|part| matches!(part, "" | "." | "..")) {
-                file.wrong_field("name", "this is a path below /etc, without `.`, `..` and leading or doubled slashes");
+                file.wrong_field(
+                    "name",
+                    "this is a path below /etc, without `.`, `..` and leading or doubled slashes",
+                );
                 return None;
             }
             Some(EtcFile {
                 name,
-                mode: if file.text("mode").is_some() { file.number("mode", 0..=0o7777)? } else { 0o644 },
+                mode: if file.text("mode").is_some() {
+                    file.number("mode", 0..=0o7777)?
+                } else {
+                    0o644
+                },
                 contents: file.raw_text("contents").unwrap_or_default().to_owned(),
             })
         })

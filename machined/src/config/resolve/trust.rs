@@ -24,10 +24,10 @@ pub(super) fn trust(documents: &Documents<'_>) -> Option<Trust> {
         .filter_map(|(_, accepted)| certificate(accepted, "crt"))
         .collect();
     Some(Trust {
-        ca: ca?,
         ca_key: key(&ca_section, "key"),
         accepted_cas,
         cert_sans: machine.list("certSANs").unwrap_or_default(),
+        ca: ca?,
     })
 }
 
@@ -70,7 +70,10 @@ fn pem(section: &Section<'_>, field: &str) -> Option<String> {
         return Some(text.to_owned());
     }
     let bare: String = text.split_ascii_whitespace().collect();
-    let decoded = BASE64_STANDARD.decode(bare).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+    let decoded = BASE64_STANDARD
+        .decode(bare)
+        .ok()
+        .and_then(|bytes| String::from_utf8(bytes).ok());
     if decoded.is_none() {
         section.wrong_field(field, "this must be the base64 of a PEM file");
     }
@@ -80,7 +83,8 @@ fn pem(section: &Section<'_>, field: &str) -> Option<String> {
 fn check_certificates(section: &Section<'_>, field: &str, pem: &str) -> Option<()> {
     let mut count = 0;
     for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
-        let well_formed = certificate.is_ok_and(|der| x509_parser::parse_x509_certificate(&der).is_ok());
+        let well_formed =
+            certificate.is_ok_and(|der| x509_parser::parse_x509_certificate(&der).is_ok());
         if !well_formed {
             section.wrong_field(field, "this holds a certificate that can't be read");
             return None;

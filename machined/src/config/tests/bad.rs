@@ -5,7 +5,10 @@ use super::{super::*, assert_golden, data, machine};
 /// A file that has no machine document of its own is given one at its end, so that line numbers stay true.
 fn read(name: &str) -> String {
     let text = std::fs::read_to_string(data(&format!("bad/{name}.yaml"))).unwrap();
-    if text.contains("version: v1alpha1\n#") || text.contains("\nversion:") || text.starts_with("version:") {
+    if text.contains("version: v1alpha1\n#")
+        || text.contains("\nversion:")
+        || text.starts_with("version:")
+    {
         return text;
     }
     format!("{text}---\n{}", machine())
@@ -31,7 +34,12 @@ fn bad_configs_say_what_and_where() {
 
 #[test]
 fn a_config_without_its_machine_document_is_none() {
-    for text in ["", "---\n---\n", "# nothing\n", "apiVersion: v1alpha1\nkind: HostnameConfig\nauto: off\n"] {
+    for text in [
+        "",
+        "---\n---\n",
+        "# nothing\n",
+        "apiVersion: v1alpha1\nkind: HostnameConfig\nauto: off\n",
+    ] {
         assert_eq!(
             parse(text.as_bytes()).unwrap_err().to_string(),
             "there is no document `version: v1alpha1` with `machine.type` and `machine.ca`; every machine config needs one",
@@ -43,7 +51,9 @@ fn a_config_without_its_machine_document_is_none() {
 #[test]
 fn text_that_is_none() {
     assert_eq!(
-        parse(b"version: v1alpha1\nmachine:\n  token: \xff\xfe\n").unwrap_err().to_string(),
+        parse(b"version: v1alpha1\nmachine:\n  token: \xff\xfe\n")
+            .unwrap_err()
+            .to_string(),
         "line 3, column 10: the config is not UTF-8 text"
     );
 }

@@ -56,13 +56,18 @@ async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, answer: Vec<u8>)
             Err(_) => return,
         }
     }
-    assert!(request.starts_with(b"GET /"), "{}", String::from_utf8_lossy(&request));
+    assert!(
+        request.starts_with(b"GET /"),
+        "{}",
+        String::from_utf8_lossy(&request)
+    );
     let _ = stream.write_all(&answer).await;
     let _ = stream.shutdown().await;
 }
 
 fn ok(body: &[u8]) -> Vec<u8> {
-    let mut answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len()).into_bytes();
+    let mut answer =
+        format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len()).into_bytes();
     answer.extend_from_slice(body);
     answer
 }
@@ -78,7 +83,12 @@ async fn get(url: &str, policy: &FetchPolicy) -> Result<Vec<u8>, FetchError> {
 #[tokio::test]
 async fn a_config_arrives() {
     let (address, _) = server(vec![ok(b"version: v1alpha1")]).await;
-    assert_eq!(get(&format!("http://{address}/c?uuid=1"), &policy(1)).await.unwrap(), b"version: v1alpha1");
+    assert_eq!(
+        get(&format!("http://{address}/c?uuid=1"), &policy(1))
+            .await
+            .unwrap(),
+        b"version: v1alpha1"
+    );
 }
 
 #[tokio::test]
@@ -86,7 +96,12 @@ async fn gzip_is_unpacked() {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
     encoder.write_all(b"packed").unwrap();
     let (address, _) = server(vec![ok(&encoder.finish().unwrap())]).await;
-    assert_eq!(get(&format!("http://{address}/"), &policy(1)).await.unwrap(), b"packed");
+    assert_eq!(
+        get(&format!("http://{address}/"), &policy(1))
+            .await
+            .unwrap(),
+        b"packed"
+    );
 }
 
 #[tokio::test]
@@ -94,22 +109,52 @@ async fn failures_are_tried_again_and_told() {
     let missing = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n".to_vec();
     let (address, count) = server(vec![missing, b"HTTP/1.1 2".to_vec(), ok(b"there")]).await;
     let mut told = Vec::new();
-    let url = format!("http://user:s3cret@{address}/c?token=s3cret").parse().unwrap();
-    let bytes = fetch(&url, &policy(5), |status: FetchStatus<'_>| told.push(status.to_string())).await.unwrap();
-    assert_eq!((bytes.as_slice(), count.load(Ordering::SeqCst)), (b"there".as_slice(), 3));
-    assert_eq!(told[0], format!("fetching the machine config from http://{address}/c"));
-    assert_eq!(told[1], format!("http://{address}/c answers 404 Not Found; trying again in 0.005 s"));
-    assert_eq!(told[2], format!("fetching the machine config from http://{address}/c, try 2 of 5"));
-    assert!(told[3].starts_with(&format!("{address} ended the conversation early: ")), "{}", told[3]);
+    let url = format!("http://user:s3cret@{address}/c?token=s3cret")
+        .parse()
+        .unwrap();
+    let bytes = fetch(&url, &policy(5), |status: FetchStatus<'_>| {
+        told.push(status.to_string())
+    })
+    .await
+    .unwrap();
+    assert_eq!(
+        (bytes.as_slice(), count.load(Ordering::SeqCst)),
+        (b"there".as_slice(), 3)
+    );
+    assert_eq!(
+        told[0],
+        format!("fetching the machine config from http://{address}/c")
+    );
+    assert_eq!(
+        told[1],
+        format!("http://{address}/c answers 404 Not Found; trying again in 0.005 s")
+    );
+    assert_eq!(
+        told[2],
+        format!("fetching the machine config from http://{address}/c, try 2 of 5")
+    );
+    assert!(
+        told[3].starts_with(&format!("{address} ended the conversation early: ")),
+        "{}",
+        told[3]
+    );
     assert_eq!(told[5], "received the machine config, 5 bytes");
     assert!(!told.concat().contains("s3cret"));
 }
 
 #[tokio::test]
 async fn tries_are_bounded() {
-    let (address, count) = server(vec![b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n".to_vec()]).await;
-    let error = get(&format!("http://{address}/"), &policy(3)).await.unwrap_err();
-    assert!(matches!(error, FetchError::Status { status, .. } if status.as_u16() == 500), "{error}");
+    let (address, count) = server(vec![
+        b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n".to_vec(),
+    ])
+    .await;
+    let error = get(&format!("http://{address}/"), &policy(3))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(error, FetchError::Status { status, .. } if status.as_u16() == 500),
+        "{error}"
+    );
     assert_eq!(count.load(Ordering::SeqCst), 3);
 }
 
@@ -118,7 +163,9 @@ async fn nobody_listens() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
-    let error = get(&format!("http://{address}/"), &policy(2)).await.unwrap_err();
+    let error = get(&format!("http://{address}/"), &policy(2))
+        .await
+        .unwrap_err();
     assert_eq!(error.to_string(), format!("cannot connect to {address}"));
 }
 
@@ -130,7 +177,9 @@ async fn a_silent_server_is_given_up() {
         timeout: Duration::from_millis(100),
         ..policy(1)
     };
-    let error = get(&format!("http://{address}/"), &quick).await.unwrap_err();
+    let error = get(&format!("http://{address}/"), &quick)
+        .await
+        .unwrap_err();
     assert!(matches!(error, FetchError::Timeout { .. }), "{error}");
 }
 
@@ -140,38 +189,68 @@ async fn what_is_too_long_is_not_read_to_its_end() {
     let mut answer = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n".to_vec();
     answer.resize(answer.len() + 2 * MAX_CONFIG_BYTES, b'#');
     let (address, _) = server(vec![answer]).await;
-    let error = get(&format!("http://{address}/"), &policy(1)).await.unwrap_err();
+    let error = get(&format!("http://{address}/"), &policy(1))
+        .await
+        .unwrap_err();
     assert!(matches!(error, FetchError::TooLong { .. }), "{error}");
 
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
     encoder.write_all(&vec![0; 50 * MAX_CONFIG_BYTES]).unwrap();
     let (address, _) = server(vec![ok(&encoder.finish().unwrap())]).await;
-    let error = get(&format!("http://{address}/"), &policy(1)).await.unwrap_err();
+    let error = get(&format!("http://{address}/"), &policy(1))
+        .await
+        .unwrap_err();
     assert!(matches!(error, FetchError::TooLong { .. }), "{error}");
 }
 
 #[tokio::test]
 async fn a_cut_answer_is_no_config() {
-    let (address, _) = server(vec![b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nversion: v1alpha1\n".to_vec()]).await;
-    let error = get(&format!("http://{address}/"), &policy(1)).await.unwrap_err();
+    let (address, _) = server(vec![
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nversion: v1alpha1\n".to_vec(),
+    ])
+    .await;
+    let error = get(&format!("http://{address}/"), &policy(1))
+        .await
+        .unwrap_err();
     assert!(matches!(error, FetchError::Http { .. }), "{error}");
 }
 
 #[tokio::test]
 async fn redirects_are_followed_a_few_times() {
     let (there, _) = server(vec![ok(b"there")]).await;
-    let (here, _) = server(vec![redirect("/next"), redirect(&format!("http://{there}/c"))]).await;
-    assert_eq!(get(&format!("http://{here}/"), &policy(1)).await.unwrap(), b"there");
+    let (here, _) = server(vec![
+        redirect("/next"),
+        redirect(&format!("http://{there}/c")),
+    ])
+    .await;
+    assert_eq!(
+        get(&format!("http://{here}/"), &policy(1)).await.unwrap(),
+        b"there"
+    );
 
     let (circle, count) = server(vec![redirect("/again")]).await;
-    let error = get(&format!("http://{circle}/"), &policy(1)).await.unwrap_err();
-    assert!(matches!(error, FetchError::TooManyRedirects { .. }), "{error}");
-    assert_eq!(count.load(Ordering::SeqCst), 4, "the first and three redirects");
+    let error = get(&format!("http://{circle}/"), &policy(1))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(error, FetchError::TooManyRedirects { .. }),
+        "{error}"
+    );
+    assert_eq!(
+        count.load(Ordering::SeqCst),
+        4,
+        "the first and three redirects"
+    );
 
     for nowhere in ["file:///etc/shadow", "//host/x", "", "relative"] {
         let (address, _) = server(vec![redirect(nowhere)]).await;
-        let error = get(&format!("http://{address}/"), &policy(1)).await.unwrap_err();
-        assert!(matches!(error, FetchError::BadRedirect { .. }), "{nowhere}: {error}");
+        let error = get(&format!("http://{address}/"), &policy(1))
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(error, FetchError::BadRedirect { .. }),
+            "{nowhere}: {error}"
+        );
     }
 }
 
@@ -179,12 +258,14 @@ async fn redirects_are_followed_a_few_times() {
 async fn tls_server(answers: Vec<Vec<u8>>) -> (u16, String) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let key = rustls_pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
-    let config = rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![made.cert.der().clone()], key)
-        .unwrap();
+    let config = rustls::ServerConfig::builder_with_provider(Arc::new(
+        rustls::crypto::ring::default_provider(),
+    ))
+    .with_safe_default_protocol_versions()
+    .unwrap()
+    .with_no_client_auth()
+    .with_single_cert(vec![made.cert.der().clone()], key)
+    .unwrap();
     let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -213,19 +294,33 @@ async fn https_trusts_the_bundle_and_nobody_else() {
         ca_bundle: bundle.path().into(),
         ..policy(1)
     };
-    assert_eq!(get(&format!("https://localhost:{port}/"), &trusting).await.unwrap(), b"secret config");
+    assert_eq!(
+        get(&format!("https://localhost:{port}/"), &trusting)
+            .await
+            .unwrap(),
+        b"secret config"
+    );
 
     // The right certificate, but for another name.
-    let error = get(&format!("https://127.0.0.1:{port}/"), &trusting).await.unwrap_err();
+    let error = get(&format!("https://127.0.0.1:{port}/"), &trusting)
+        .await
+        .unwrap_err();
     assert!(matches!(error, FetchError::Tls { .. }), "{error}");
 
     let (_, stranger) = tls_server(vec![ok(b"")]).await;
     std::fs::write(bundle.path(), stranger).unwrap();
-    let error = get(&format!("https://localhost:{port}/"), &trusting).await.unwrap_err();
+    let error = get(&format!("https://localhost:{port}/"), &trusting)
+        .await
+        .unwrap_err();
     assert!(matches!(error, FetchError::Tls { .. }), "{error}");
 
-    let error = get(&format!("https://localhost:{port}/"), &policy(1)).await.unwrap_err();
-    assert_eq!(error.to_string(), "cannot read the certificates to trust from /nonexistent/bundle.pem");
+    let error = get(&format!("https://localhost:{port}/"), &policy(1))
+        .await
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "cannot read the certificates to trust from /nonexistent/bundle.pem"
+    );
 }
 
 #[tokio::test]
@@ -237,6 +332,11 @@ async fn https_does_not_become_http() {
         ca_bundle: bundle.path().into(),
         ..policy(1)
     };
-    let error = get(&format!("https://localhost:{port}/"), &trusting).await.unwrap_err();
-    assert!(matches!(error, FetchError::InsecureRedirect { .. }), "{error}");
+    let error = get(&format!("https://localhost:{port}/"), &trusting)
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(error, FetchError::InsecureRedirect { .. }),
+        "{error}"
+    );
 }

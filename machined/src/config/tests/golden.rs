@@ -3,16 +3,25 @@
 use super::{super::*, assert_golden, data};
 
 fn load(name: &str) -> Parsed {
-    parse(&std::fs::read(data(&format!("{name}.yaml"))).unwrap()).unwrap_or_else(|errors| panic!("{name}:\n{errors}"))
+    parse(&std::fs::read(data(&format!("{name}.yaml"))).unwrap())
+        .unwrap_or_else(|errors| panic!("{name}:\n{errors}"))
 }
 
 fn golden(name: &str) -> MachineConfig {
     let parsed = load(name);
-    let warnings: String = parsed.warnings.iter().map(|warning| format!("{warning}\n")).collect();
+    let warnings: String = parsed
+        .warnings
+        .iter()
+        .map(|warning| format!("{warning}\n"))
+        .collect();
     assert_golden(&format!("{name}.warnings"), &warnings);
     // One PEM says nothing that the next doesn't.
     let mut config = parsed.config;
-    assert!(config.trust.ca.starts_with("-----BEGIN CERTIFICATE-----\n"), "{}", config.trust.ca);
+    assert!(
+        config.trust.ca.starts_with("-----BEGIN CERTIFICATE-----\n"),
+        "{}",
+        config.trust.ca
+    );
     config.trust.ca = "(PEM)".into();
     assert_golden(&format!("{name}.model"), &format!("{config:#?}\n"));
     config
@@ -21,8 +30,18 @@ fn golden(name: &str) -> MachineConfig {
 #[test]
 fn v1_13_controlplane() {
     let config = golden("1.13/controlplane");
-    assert!(config.trust.ca_key.unwrap().expose().starts_with("-----BEGIN PRIVATE KEY-----\n"));
-    assert_eq!(config.install.unwrap().selector, DiskSelector::Path("/dev/vda".parse().unwrap()));
+    assert!(
+        config
+            .trust
+            .ca_key
+            .unwrap()
+            .expose()
+            .starts_with("-----BEGIN PRIVATE KEY-----\n")
+    );
+    assert_eq!(
+        config.install.unwrap().selector,
+        DiskSelector::Path("/dev/vda".parse().unwrap())
+    );
 }
 
 #[test]
@@ -60,12 +79,18 @@ fn both_shapes_mean_the_same() {
 /// The example in the documentation is a config, and all of it is served.
 #[test]
 fn the_documented_example_loads() {
-    let document = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/machine-config.md")).unwrap();
+    let document = std::fs::read_to_string(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../docs/machine-config.md"
+    ))
+    .unwrap();
     let (_, example) = document.split_once("```yaml\n").unwrap();
     let (example, _) = example.split_once("```").unwrap();
     let parsed = super::with(example).unwrap_or_else(|errors| panic!("{errors}"));
     assert_eq!(parsed.warnings, []);
-    let [database, web] = parsed.config.containers.as_slice() else { panic!() };
+    let [database, web] = parsed.config.containers.as_slice() else {
+        panic!()
+    };
     assert_eq!(database.name.as_str(), "database");
     assert!(web.health.as_ref().unwrap().required);
     assert_eq!(parsed.config.upgrade_gate.probes.len(), 1);

@@ -8,7 +8,11 @@ fn refused(text: &str) -> String {
     let start = Instant::now();
     let error = parse(text.as_bytes()).unwrap_err().to_string();
     // Generous: a debug build on a busy machine. What it must not be is minutes.
-    assert!(start.elapsed().as_secs() < 20, "{:?}: {error}", start.elapsed());
+    assert!(
+        start.elapsed().as_secs() < 20,
+        "{:?}: {error}",
+        start.elapsed()
+    );
     error
 }
 
@@ -43,7 +47,10 @@ fn aliases_of_one_long_text() {
 
 #[test]
 fn an_alias_of_itself() {
-    assert_eq!(refused("a: &a [*a]\n"), "line 1, column 8: this alias refers to a node that contains it");
+    assert_eq!(
+        refused("a: &a [*a]\n"),
+        "line 1, column 8: this alias refers to a node that contains it"
+    );
 }
 
 #[test]
@@ -54,12 +61,20 @@ fn a_million_small_things() {
         writeln!(text, "key{i}: 1").unwrap();
         text
     });
-    assert!(refused(&format!("version: v1alpha1\n{keys}")).contains("too large") || refused(&format!("version: v1alpha1\n{keys}")).contains("and 3"));
+    assert!(
+        refused(&format!("version: v1alpha1\n{keys}")).contains("too large")
+            || refused(&format!("version: v1alpha1\n{keys}")).contains("and 3")
+    );
 }
 
 #[test]
 fn deep_nesting() {
-    for text in ["[".repeat(100_000), "{a: ".repeat(100_000), "- ".repeat(100_000), "? ".repeat(100_000)] {
+    for text in [
+        "[".repeat(100_000),
+        "{a: ".repeat(100_000),
+        "- ".repeat(100_000),
+        "? ".repeat(100_000),
+    ] {
         let error = refused(&text);
         assert!(error.len() < 1000, "{error}");
     }
@@ -68,11 +83,23 @@ fn deep_nesting() {
 #[test]
 fn yaml_that_a_config_does_not_use() {
     for (text, message) in [
-        ("a: !!binary aGk=\n", "line 1, column 13: tags (`!name`) are not used in a machine config"),
-        ("%YAML 1.1\n---\na: b\n", "line 1, column 1: this is not well-formed YAML: "),
-        ("a: &b {c: d}\ne: {<<: *b}\n", "line 2, column 5: merge keys (`<<`) are not used in a machine config; write the fields out"),
+        (
+            "a: !!binary aGk=\n",
+            "line 1, column 13: tags (`!name`) are not used in a machine config",
+        ),
+        (
+            "%YAML 1.1\n---\na: b\n",
+            "line 1, column 1: this is not well-formed YAML: ",
+        ),
+        (
+            "a: &b {c: d}\ne: {<<: *b}\n",
+            "line 2, column 5: merge keys (`<<`) are not used in a machine config; write the fields out",
+        ),
         ("[a]: b\n", "line 1, column 1: a key must be text"),
-        ("a: 1\na: 2\n", "line 2, column 1: the key `a` is given twice in the same map"),
+        (
+            "a: 1\na: 2\n",
+            "line 2, column 1: the key `a` is given twice in the same map",
+        ),
     ] {
         let error = refused(text);
         assert!(error.starts_with(message), "{text}: {error}");
@@ -95,10 +122,16 @@ impl Dice {
 #[test]
 fn damaged_configs_do_not_panic() {
     const PIECES: [&str; 24] = [
-        "\n", " ", "  ", ":", "- ", "---\n", "{", "}", "[", "]", "&a ", "*a", "!", "|", ">", "\"", "'", "#", "%", "~", "\t", "\u{feff}", "0x", "é\u{0}",
+        "\n", " ", "  ", ":", "- ", "---\n", "{", "}", "[", "]", "&a ", "*a", "!", "|", ">", "\"",
+        "'", "#", "%", "~", "\t", "\u{feff}", "0x", "é\u{0}",
     ];
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
-    for name in ["1.13/worker.yaml", "1.14/worker.yaml", "served-1.13.yaml", "served-1.14.yaml"] {
+    for name in [
+        "1.13/worker.yaml",
+        "1.14/worker.yaml",
+        "served-1.13.yaml",
+        "served-1.14.yaml",
+    ] {
         let original = std::fs::read(data(name)).unwrap();
         for _ in 0..250 {
             let mut bytes = original.clone();
@@ -137,11 +170,28 @@ fn damaged_configs_do_not_panic() {
 /// The fields of a document with values of the wrong kind: every one is an error or a value, never a panic.
 #[test]
 fn every_field_takes_any_value() {
-    let values = ["~", "\"\"", "x", "-1", "99999999999999999999", "[]", "[~]", "[[x]]", "{}", "{a: ~}", "1s", "é", "0"];
+    let values = [
+        "~",
+        "\"\"",
+        "x",
+        "-1",
+        "99999999999999999999",
+        "[]",
+        "[~]",
+        "[[x]]",
+        "{}",
+        "{a: ~}",
+        "1s",
+        "é",
+        "0",
+    ];
     for name in ["served-1.13.yaml", "served-1.14.yaml"] {
         let text = std::fs::read_to_string(data(name)).unwrap();
         for (i, line) in text.lines().enumerate() {
-            let Some((key, rest)) = line.split_once(": ").filter(|(key, _)| !key.contains('"')) else { continue };
+            let Some((key, rest)) = line.split_once(": ").filter(|(key, _)| !key.contains('"'))
+            else {
+                continue;
+            };
             if rest == "|" {
                 continue;
             }
@@ -149,7 +199,13 @@ fn every_field_takes_any_value() {
                 let damaged: String = text
                     .lines()
                     .enumerate()
-                    .map(|(j, other)| if i == j { format!("{key}: {value}\n") } else { format!("{other}\n") })
+                    .map(|(j, other)| {
+                        if i == j {
+                            format!("{key}: {value}\n")
+                        } else {
+                            format!("{other}\n")
+                        }
+                    })
                     .collect();
                 let _ = parse(damaged.as_bytes());
             }

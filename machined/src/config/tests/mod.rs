@@ -23,7 +23,10 @@ fn machine() -> String {
 /// The CA's certificate of a fixture, so that the tests need not make one.
 fn fixture_certificate() -> String {
     let fixture = std::fs::read_to_string(data("1.14/worker.yaml")).unwrap();
-    let line = fixture.lines().find(|line| line.trim_start().starts_with("crt: ")).unwrap();
+    let line = fixture
+        .lines()
+        .find(|line| line.trim_start().starts_with("crt: "))
+        .unwrap();
     line.trim_start().trim_start_matches("crt: ").to_owned()
 }
 
@@ -33,7 +36,9 @@ fn with(documents: &str) -> Result<Parsed, ConfigErrors> {
 }
 
 fn data(path: &str) -> PathBuf {
-    [env!("CARGO_MANIFEST_DIR"), "tests/data/config", path].iter().collect()
+    [env!("CARGO_MANIFEST_DIR"), "tests/data/config", path]
+        .iter()
+        .collect()
 }
 
 /// Compares with a golden file, or writes it when asked to.

@@ -12,39 +12,78 @@ fn config(documents: &str) -> MachineConfig {
 
 fn warned(documents: &str) -> Vec<String> {
     let parsed = with(documents).unwrap_or_else(|errors| panic!("{errors}"));
-    parsed.warnings.into_iter().map(|warning| warning.path).collect()
+    parsed
+        .warnings
+        .into_iter()
+        .map(|warning| warning.path)
+        .collect()
 }
 
 #[test]
 fn hostname() {
-    let policy = |document: &str| config(&format!("apiVersion: v1alpha1\nkind: HostnameConfig\n{document}")).hostname;
+    let policy = |document: &str| {
+        config(&format!(
+            "apiVersion: v1alpha1\nkind: HostnameConfig\n{document}"
+        ))
+        .hostname
+    };
     assert_eq!(policy("auto: stable"), HostnamePolicy::Stable);
     assert_eq!(policy("auto: off"), HostnamePolicy::Off);
-    assert_eq!(policy("hostname: node-1.example.org"), HostnamePolicy::Fixed("node-1.example.org".parse().unwrap()));
+    assert_eq!(
+        policy("hostname: node-1.example.org"),
+        HostnamePolicy::Fixed("node-1.example.org".parse().unwrap())
+    );
     assert_eq!(config("").hostname, HostnamePolicy::Stable);
 }
 
 #[test]
 fn install() {
-    let wish = |document: &str| config(&format!("apiVersion: v1alpha1\nkind: UnattendedInstallConfig\n{document}")).install.unwrap();
+    let wish = |document: &str| {
+        config(&format!(
+            "apiVersion: v1alpha1\nkind: UnattendedInstallConfig\n{document}"
+        ))
+        .install
+        .unwrap()
+    };
     let selector = "provisioning:\n  diskSelector:\n    match: disk.size > 10u * GiB\n";
     let plain = wish(selector);
-    assert_eq!(plain.selector, DiskSelector::Cel("disk.size > 10u * GiB".into()));
+    assert_eq!(
+        plain.selector,
+        DiskSelector::Cel("disk.size > 10u * GiB".into())
+    );
     assert_eq!((plain.wipe, plain.reboot, plain.image), (true, false, None));
-    let image = wish(&format!("installer: {{image: \"r.local/i:v1\"}}\n{selector}  wipe: false"));
+    let image = wish(&format!(
+        "installer: {{image: \"r.local/i:v1\"}}\n{selector}  wipe: false"
+    ));
     assert_eq!((image.wipe, image.reboot), (false, true));
-    assert!(!wish(&format!("installer: {{image: \"r.local/i:v1\"}}\nreboot: false\n{selector}")).reboot);
+    assert!(
+        !wish(&format!(
+            "installer: {{image: \"r.local/i:v1\"}}\nreboot: false\n{selector}"
+        ))
+        .reboot
+    );
     assert_eq!(config("").install, None);
 }
 
 #[test]
 fn container_defaults_are_the_strict_ones() {
     let config = config("apiVersion: v1alpha1\nkind: ContainerConfig\nname: web\nimage: nginx");
-    let [web] = config.containers.as_slice() else { panic!() };
+    let [web] = config.containers.as_slice() else {
+        panic!()
+    };
     assert_eq!(web.security, Security::default());
     assert_eq!(web.security.profile, SecurityProfile::Restricted);
     assert_eq!(web.network, ContainerNetwork::None);
-    assert_eq!((&web.entrypoint, &web.args, web.uid, web.cpu_limit, &web.health), (&None, &None, None, None, &None));
+    assert_eq!(
+        (
+            &web.entrypoint,
+            &web.args,
+            web.uid,
+            web.cpu_limit,
+            &web.health
+        ),
+        (&None, &None, None, None, &None)
+    );
 }
 
 #[test]
@@ -52,7 +91,9 @@ fn a_number_is_text_where_text_belongs() {
     let config = config(
         "apiVersion: v1alpha1\nkind: ContainerConfig\nname: 007\nimage: nginx:1.10\nargs: [1.10, true, 0x10, ~]".replace(", ~", "").as_str(),
     );
-    let [web] = config.containers.as_slice() else { panic!() };
+    let [web] = config.containers.as_slice() else {
+        panic!()
+    };
     assert_eq!(web.name.as_str(), "007");
     assert_eq!(web.image.as_str(), "nginx:1.10");
     assert_eq!(web.args.as_ref().unwrap(), &["1.10", "true", "0x10"]);
@@ -85,10 +126,16 @@ probes:
     );
     let health = config.containers[0].health.as_ref().unwrap();
     assert_eq!(health.check, HealthCheck::Exec(vec!["/bin/true".into()]));
-    assert_eq!((health.interval, health.timeout), (Duration::from_secs(10), Duration::from_secs(5)));
+    assert_eq!(
+        (health.interval, health.timeout),
+        (Duration::from_secs(10), Duration::from_secs(5))
+    );
     assert_eq!((health.failure_threshold, health.required), (5, false));
     assert_eq!(config.upgrade_gate.timeout, Duration::from_secs(90));
-    assert_eq!(config.upgrade_gate.probes[0].check, HealthCheck::Tcp("127.0.0.1:80".parse().unwrap()));
+    assert_eq!(
+        config.upgrade_gate.probes[0].check,
+        HealthCheck::Tcp("127.0.0.1:80".parse().unwrap())
+    );
 }
 
 #[test]
@@ -105,22 +152,37 @@ routes:
   - destination: 10.1.0.0/16
 ",
     );
-    let to: Vec<_> = config.network.links[0].routes.iter().map(|route| route.destination).collect();
+    let to: Vec<_> = config.network.links[0]
+        .routes
+        .iter()
+        .map(|route| route.destination)
+        .collect();
     assert_eq!(to, [None, None, Some("10.1.0.0/16".parse().unwrap())]);
 }
 
 #[test]
 fn a_name_server_for_tls_is_not_asked_in_the_clear() {
     let documents = "apiVersion: v1alpha1\nkind: ResolverConfig\nnameservers:\n  - address: 1.1.1.1\n    protocol: DoT\n  - address: 9.9.9.9\n    protocol: Do53";
-    assert_eq!(warned(documents), ["ResolverConfig.nameservers[0].protocol"]);
-    assert_eq!(with(documents).unwrap().config.network.nameservers, ["9.9.9.9:53".parse().unwrap()]);
+    assert_eq!(
+        warned(documents),
+        ["ResolverConfig.nameservers[0].protocol"]
+    );
+    assert_eq!(
+        with(documents).unwrap().config.network.nameservers,
+        ["9.9.9.9:53".parse().unwrap()]
+    );
 }
 
 #[test]
 fn warnings_name_what_is_not_served() {
-    assert_eq!(warned("apiVersion: v1alpha1\nkind: KubePrismConfig\nport: 7445"), ["KubePrismConfig"]);
     assert_eq!(
-        warned("apiVersion: v1alpha1\nkind: TimeSyncConfig\nntp:\n  servers: [a.b]\n  useNTS: true\nptp:\n  devices: [/dev/ptp0]"),
+        warned("apiVersion: v1alpha1\nkind: KubePrismConfig\nport: 7445"),
+        ["KubePrismConfig"]
+    );
+    assert_eq!(
+        warned(
+            "apiVersion: v1alpha1\nkind: TimeSyncConfig\nntp:\n  servers: [a.b]\n  useNTS: true\nptp:\n  devices: [/dev/ptp0]"
+        ),
         ["TimeSyncConfig.ntp.useNTS", "TimeSyncConfig.ptp.devices"]
     );
     assert_eq!(
@@ -128,7 +190,12 @@ fn warnings_name_what_is_not_served() {
         ["UserVolumeConfig.volumeType"]
     );
     // Nothing is asked for.
-    assert_eq!(warned("apiVersion: v1alpha1\nkind: TimeSyncConfig\nntp: {useNTS: false}\nptp: {devices: []}"), Vec::<String>::new());
+    assert_eq!(
+        warned(
+            "apiVersion: v1alpha1\nkind: TimeSyncConfig\nntp: {useNTS: false}\nptp: {devices: []}"
+        ),
+        Vec::<String>::new()
+    );
 }
 
 #[test]
@@ -138,8 +205,20 @@ fn the_mirror_of_everything_is_the_last_resort() {
     )
     .registries;
     let hub = registries.mirror("docker.io").unwrap();
-    assert_eq!((hub.endpoints[0].url.as_str(), hub.endpoints[0].override_path, hub.skip_fallback), ("http://hub/", true, true));
-    assert_eq!(registries.mirror("ghcr.io").unwrap().endpoints[0].url.as_str(), "http://all/");
+    assert_eq!(
+        (
+            hub.endpoints[0].url.as_str(),
+            hub.endpoints[0].override_path,
+            hub.skip_fallback
+        ),
+        ("http://hub/", true, true)
+    );
+    assert_eq!(
+        registries.mirror("ghcr.io").unwrap().endpoints[0]
+            .url
+            .as_str(),
+        "http://all/"
+    );
 }
 
 #[test]
