@@ -1,1 +1,47 @@
-//! See the README.
+//! The frame of the end-to-end tests: what a test needs around the machine that it boots.
+//!
+//! A test configures, boots, asks and asserts:
+//!
+//! ```no_run
+//! # use instar_tests::{ImageUnderTest, Node, Scratch, Outcome};
+//! async fn says_its_version(scratch: Scratch) -> Outcome {
+//!     let image = ImageUnderTest::first()?;
+//!     let node = Node::plan(&scratch, &image).memory_mib(384).boot().await?;
+//!     anyhow::ensure!(node.version().await?.tag == "v0.1.0");
+//!     Ok(())
+//! }
+//! ```
+//!
+//! Everything real: nodes in QEMU, a registry of Debian's, another project's gRPC client. All of it listens on 127.0.0.1,
+//! which is 10.0.2.2 for a guest, and ends with the test.
+
+mod bare_boot;
+mod grpcio;
+mod http_client;
+mod http_server;
+mod identity;
+mod image_under_test;
+mod initramfs;
+mod machine_config;
+mod node;
+mod registry;
+mod runner;
+mod scratch;
+mod workspace;
+
+pub use bare_boot::{BareBoot, BareMemory, trivial_boot};
+pub use grpcio::Grpcio;
+pub use http_client::{HttpAnswer, http};
+pub use http_server::HttpServer;
+pub use identity::Identity;
+pub use image_under_test::{ImageUnderTest, kernel_under_test};
+pub use initramfs::Initramfs;
+pub use machine_config::MachineConfig;
+pub use node::{API_PORT, Machine, Node, NodePlan};
+pub use registry::{Registry, sha256_digest};
+pub use runner::{Outcome, Test, run};
+pub use scratch::Scratch;
+pub use workspace::workspace_root;
+
+/// How a guest reaches the host's 127.0.0.1 through QEMU's user network.
+pub const HOST_FOR_GUEST: &str = "10.0.2.2";

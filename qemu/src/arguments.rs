@@ -1,0 +1,266 @@
+//! What the command accepts.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use instar_qemu::{Bus, DiskFormat, Drive, Timing, VmSpec, WatchdogAction};
+
+/// Runs virtual machines: boot this, with these disks, ports and files; watch it; end it.
+#[derive(Debug, Parser)]
+#[command(version)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a machine and show its console until it ends
+    Run(Box<Machine>),
+    /// Start a machine in the background and return
+    Start(Box<Machine>),
+    /// Show the forwarded ports of a machine; fails when none runs
+    Status {
+        /// The machine's directory
+        #[arg(long)]
+        dir: PathBuf,
+    },
+    /// End a machine, disks flushed; none running is fine
+    Stop {
+        /// The machine's directory
+        #[arg(long)]
+        dir: PathBuf,
+    },
+    /// Press the reset button
+    Reset {
+        /// The machine's directory
+        #[arg(long)]
+        dir: PathBuf,
+    },
+    /// Press the power button
+    PowerButton {
+        /// The machine's directory
+        #[arg(long)]
+        dir: PathBuf,
+    },
+    /// Wait for a line on the console
+    Wait {
+        /// The machine's directory
+        #[arg(long)]
+        dir: PathBuf,
+        /// Seconds to wait
+        #[arg(long, default_value_t = 120)]
+        within: u64,
+        /// What the line contains
+        text: String,
+    },
+    /// Make a blank disk
+    Blank {
+        /// The file; what it held is gone
+        file: PathBuf,
+        /// Bytes, or with a suffix K, M, G
+        #[arg(long)]
+        size: Size,
+        /// How the file holds the disk
+        #[arg(long, value_enum, default_value_t = Format::Raw)]
+        format: Format,
+    },
+}
+
+/// What a machine is.
+#[derive(Debug, Args)]
+pub(crate) struct Machine {
+    /// A directory of its own: console, command line, control sockets
+    #[arg(long)]
+    pub(crate) dir: PathBuf,
+    /// Kernel; without it the machine boots from its disks
+    #[arg(long, requires = "initrd")]
+    kernel: Option<PathBuf>,
+    /// Initramfs
+    #[arg(long, requires = "kernel")]
+    initrd: Option<PathBuf>,
+    /// Kernel command line
+    #[arg(long, default_value = "console=ttyS0 panic=10")]
+    append: String,
+    /// Memory in MiB
+    #[arg(long, default_value_t = 512)]
+    memory: u32,
+    /// Processors
+    #[arg(long, default_value_t = 1)]
+    processors: u32,
+    /// Disk: FILE[,raw|qcow2][,virtio|nvme]; may be repeated
+    #[arg(long = "drive", value_parser = drive)]
+    drives: Vec<Drive>,
+    /// Make a port of the machine reachable on 127.0.0.1: GUEST[:HOST]; may be repeated
+    #[arg(long = "forward", value_parser = forward)]
+    forwards: Vec<(u16, Option<u16>)>,
+    /// Firmware configuration entry: NAME=FILE; may be repeated
+    #[arg(long = "fw-cfg", value_parser = fw_cfg)]
+    fw_cfg: Vec<(String, PathBuf)>,
+    /// Add a watchdog that resets the machine
+    #[arg(long)]
+    watchdog: bool,
+    /// Count instructions for time: the same run every time
+    #[arg(long)]
+    deterministic: bool,
+    /// Kill the machine after so many seconds
+    #[arg(long)]
+    deadline: Option<u64>,
+    /// Set on the process that `start` leaves behind
+    #[arg(long, hide = true)]
+    pub(crate) detached: bool,
+}
+
+impl Machine {
+    /// The plan.
+    pub(crate) fn spec(&self) -> VmSpec {
+        let mut spec = match (&self.kernel, &self.initrd) {
+            (Some(kernel), Some(initrd)) => {
+                VmSpec::kernel(kernel, initrd).command_line(&self.append)
+            }
+            _ => VmSpec::disk(),
+        };
+        spec = spec
+            .network()
+            .memory_mib(self.memory)
+            .processors(self.processors)
+            .allow_panic();
+        spec.drives.clone_from(&self.drives);
+        for (guest, host) in &self.forwards {
+            spec = match host {
+                Some(host) => spec.forward_to(*guest, *host),
+                None => spec.forward(*guest),
+            };
+        }
+        for (name, file) in &self.fw_cfg {
+            spec = spec.fw_cfg_file(name, file);
+        }
+        if self.watchdog {
+            spec = spec.watchdog(WatchdogAction::Reset);
+        }
+        if self.deterministic {
+            spec = spec.timing(Timing::Instructions);
+        }
+        spec.deadline = self.deadline.map(Duration::from_secs);
+        spec
+    }
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Format {
+    Raw,
+    Qcow2,
+}
+
+impl From<Format> for DiskFormat {
+    fn from(format: Format) -> Self {
+        match format {
+            Format::Raw => Self::Raw,
+            Format::Qcow2 => Self::Qcow2,
+        }
+    }
+}
+
+/// A number of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Size(pub(crate) u64);
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (number, shift) = match text.char_indices().last() {
+            Some((at, 'K')) => (&text[..at], 10),
+            Some((at, 'M')) => (&text[..at], 20),
+            Some((at, 'G')) => (&text[..at], 30),
+            _ => (text, 0),
+        };
+        let number: u64 = number
+            .parse()
+            .map_err(|_| "write a number, then K, M, G or nothing".to_owned())?;
+        number
+            .checked_mul(1 << shift)
+            .map(Self)
+            .ok_or_else(|| "that many bytes don't exist".to_owned())
+    }
+}
+
+fn drive(text: &str) -> Result<Drive, String> {
+    let mut parts = text.split(',');
+    let mut drive = Drive::raw(parts.next().unwrap_or_default());
+    for part in parts {
+        match part {
+            "raw" => drive.format = DiskFormat::Raw,
+            "qcow2" => drive.format = DiskFormat::Qcow2,
+            "virtio" => drive.bus = Bus::Virtio,
+            "nvme" => drive.bus = Bus::Nvme,
+            other => return Err(format!("{other:?} is neither raw, qcow2, virtio nor nvme")),
+        }
+    }
+    Ok(drive)
+}
+
+fn forward(text: &str) -> Result<(u16, Option<u16>), String> {
+    let port = |text: &str| {
+        text.parse::<u16>()
+            .map_err(|_| format!("{text:?} is not a port"))
+    };
+    match text.split_once(':') {
+        Some((guest, host)) => Ok((port(guest)?, Some(port(host)?))),
+        None => Ok((port(text)?, None)),
+    }
+}
+
+fn fw_cfg(text: &str) -> Result<(String, PathBuf), String> {
+    let (name, file) = text.split_once('=').ok_or("write NAME=FILE")?;
+    Ok((name.to_owned(), file.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn arguments_become_the_plan() {
+        let words = "x run --dir d --kernel k --initrd i --append a --memory 384 --drive f,qcow2,nvme --forward 1:2 \
+                     --forward 3 --fw-cfg opt/n=c --deadline 9";
+        let Command::Run(machine) = Arguments::try_parse_from(words.split_whitespace())
+            .unwrap()
+            .command
+        else {
+            unreachable!()
+        };
+        let expected = VmSpec::kernel("k", "i")
+            .command_line("a")
+            .memory_mib(384)
+            .drive(Drive::qcow2("f").on(Bus::Nvme))
+            .forward_to(1, 2)
+            .forward(3)
+            .fw_cfg_file("opt/n", "c")
+            .allow_panic()
+            .deadline(Duration::from_secs(9));
+        assert_eq!(machine.spec(), expected);
+    }
+
+    #[test]
+    fn bad_arguments_are_refused() {
+        assert!(drive("f,scsi").is_err());
+        assert!(forward("http").is_err());
+        assert!(forward("1:70000").is_err());
+        assert!(fw_cfg("name").is_err());
+        assert!(Arguments::try_parse_from(["x", "run", "--dir", "d", "--kernel", "k"]).is_err());
+    }
+
+    #[test]
+    fn reads_sizes() {
+        let size = |text: &str| text.parse::<Size>().ok().map(|size| size.0);
+        assert_eq!(size("4G"), Some(4 << 30));
+        assert_eq!(size("512"), Some(512));
+        assert_eq!(size("G"), None);
+        assert_eq!(size("99999999999G"), None);
+        assert_eq!(size("1é"), None);
+    }
+}

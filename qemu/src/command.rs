@@ -1,0 +1,349 @@
+//! The plan as QEMU's command line.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+
+use crate::accel::{Accel, QemuVersion};
+use crate::directory::{CONSOLE, CONTROL_SOCKET, OWNER_SOCKET};
+use crate::error::{Error, Result};
+use crate::spec::{Boot, Bus, Content, OnPanic, Timing, VmSpec, WatchdogAction};
+
+/// What the command line depends on besides the plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Host {
+    /// Of the QEMU that will run.
+    pub version: QemuVersion,
+    /// How guest code runs; [`Timing::Instructions`] needs TCG whatever this says.
+    pub accel: Accel,
+}
+
+/// QEMU's arguments. Every forward has its host port and every entry of the firmware configuration its file by now; QEMU
+/// runs in the machine's directory, to which its own files are relative.
+pub fn command_line(spec: &VmSpec, host: Host) -> Result<Vec<OsString>> {
+    check(spec)?;
+    let mut line = Line::default();
+    line.add(["-no-user-config", "-nodefaults", "-display", "none"]);
+    machine(&mut line, spec, host);
+    line.add([
+        "-m",
+        &spec.memory_mib.to_string(),
+        "-smp",
+        &spec.processors.to_string(),
+    ]);
+    timing(&mut line, spec.timing);
+    boot(&mut line, &spec.boot);
+    line.add([
+        "-chardev",
+        &format!("file,id=console,path={CONSOLE}"),
+        "-serial",
+        "chardev:console",
+    ]);
+    for socket in [OWNER_SOCKET, CONTROL_SOCKET] {
+        line.add(["-qmp", &format!("unix:{socket},server=on,wait=off")]);
+    }
+    drives(&mut line, spec);
+    network(&mut line, spec)?;
+    fw_cfg(&mut line, spec)?;
+    failures(&mut line, spec);
+    line.add(spec.extra_arguments.iter().map(String::as_str));
+    Ok(line.arguments)
+}
+
+fn check(spec: &VmSpec) -> Result<()> {
+    let impossible = |text: &str| Err(Error::Impossible(text.to_owned()));
+    if spec.processors == 0 || spec.memory_mib == 0 {
+        return impossible("it needs a processor and memory");
+    }
+    if spec.timing != Timing::Host && spec.processors > 1 {
+        return impossible("counting instructions works with one processor only");
+    }
+    Ok(())
+}
+
+fn machine(line: &mut Line, spec: &VmSpec, host: Host) {
+    line.add(["-machine", "q35"]);
+    match host.accel {
+        Accel::Kvm if spec.timing == Timing::Host => line.add(["-accel", "kvm", "-cpu", "host"]),
+        Accel::Kvm | Accel::Tcg => {
+            let cpu = if host.version.miscomputes_cx16() {
+                "max,-cx16"
+            } else {
+                "max"
+            };
+            line.add(["-accel", "tcg", "-cpu", cpu]);
+        }
+    }
+}
+
+/// With a fixed seed, a fixed date and instructions for a clock, two runs are the same to the last cycle.
+fn timing(line: &mut Line, timing: Timing) {
+    let icount = match timing {
+        Timing::Host => return,
+        Timing::Instructions => "shift=0,sleep=off",
+        Timing::InstructionsIdleOnHost => "shift=0,sleep=on",
+    };
+    line.add([
+        "-icount",
+        icount,
+        "-seed",
+        "1",
+        "-rtc",
+        "base=2025-01-01,clock=vm",
+    ]);
+}
+
+fn boot(line: &mut Line, boot: &Boot) {
+    match boot {
+        Boot::Kernel {
+            kernel,
+            initrd,
+            command_line,
+        } => {
+            line.option("-kernel", kernel);
+            if let Some(initrd) = initrd {
+                line.option("-initrd", initrd);
+            }
+            line.add(["-append", command_line]);
+        }
+        Boot::Disk { uefi: None } => {}
+        Boot::Disk { uefi: Some(uefi) } => {
+            line.property(
+                "-drive",
+                "if=pflash,format=raw,unit=0,readonly=on,file=",
+                &uefi.code,
+                "",
+            );
+            line.property(
+                "-drive",
+                "if=pflash,format=raw,unit=1,file=",
+                &uefi.variables,
+                "",
+            );
+        }
+    }
+}
+
+fn drives(line: &mut Line, spec: &VmSpec) {
+    for (number, drive) in spec.drives.iter().enumerate() {
+        let format = drive.format.name();
+        let snapshot = if drive.snapshot { ",snapshot=on" } else { "" };
+        let rest = format!(",format={format},if=none,id=drive{number},discard=unmap{snapshot}");
+        line.property("-drive", "file=", &drive.file, &rest);
+        let device = match drive.bus {
+            Bus::Virtio => "virtio-blk-pci",
+            Bus::Nvme => "nvme",
+        };
+        line.add([
+            "-device",
+            &format!("{device},drive=drive{number},serial=disk{number}"),
+        ]);
+    }
+}
+
+fn network(line: &mut Line, spec: &VmSpec) -> Result<()> {
+    if !spec.network {
+        return Ok(());
+    }
+    let mut netdev = "user,id=net0".to_owned();
+    for forward in &spec.forwards {
+        let host = forward.host.ok_or_else(|| {
+            Error::Impossible(format!(
+                "port {} of the guest has no host port",
+                forward.guest
+            ))
+        })?;
+        netdev.push_str(&format!(",hostfwd=tcp:127.0.0.1:{host}-:{}", forward.guest));
+    }
+    // Without its ROM the firmware does not try to boot from the card.
+    line.add([
+        "-netdev",
+        &netdev,
+        "-device",
+        "virtio-net-pci,netdev=net0,romfile=",
+    ]);
+    Ok(())
+}
+
+fn fw_cfg(line: &mut Line, spec: &VmSpec) -> Result<()> {
+    for entry in &spec.fw_cfg {
+        let Content::File(path) = &entry.content else {
+            return Err(Error::Impossible(format!(
+                "the fw_cfg entry {} has no file",
+                entry.name
+            )));
+        };
+        line.property(
+            "-fw_cfg",
+            &format!("name={},file=", entry.name.replace(',', ",,")),
+            path,
+            "",
+        );
+    }
+    Ok(())
+}
+
+fn failures(line: &mut Line, spec: &VmSpec) {
+    line.add(["-device", "pvpanic-pci"]);
+    line.add(match spec.on_panic {
+        OnPanic::Fail => ["-action", "panic=exit-failure"],
+        OnPanic::Allow => ["-action", "panic=none"],
+    });
+    if let Some(action) = spec.watchdog {
+        let action = match action {
+            WatchdogAction::Reset => "watchdog=reset",
+            WatchdogAction::PowerOff => "watchdog=poweroff",
+        };
+        line.add(["-device", "i6300esb", "-action", action]);
+    }
+    if spec.end_on_reboot {
+        line.add(["-no-reboot"]);
+    }
+}
+
+#[derive(Default)]
+struct Line {
+    arguments: Vec<OsString>,
+}
+
+impl Line {
+    fn add<'a>(&mut self, arguments: impl IntoIterator<Item = &'a str>) {
+        self.arguments
+            .extend(arguments.into_iter().map(OsString::from));
+    }
+
+    fn option(&mut self, name: &str, path: &Path) {
+        self.add([name]);
+        self.arguments.push(path.into());
+    }
+
+    /// A path inside a list of properties: QEMU wants its commas twice.
+    fn property(&mut self, option: &str, before: &str, path: &Path, after: &str) {
+        let mut value = before.as_bytes().to_vec();
+        for byte in path.as_os_str().as_bytes() {
+            value.push(*byte);
+            if *byte == b',' {
+                value.push(*byte);
+            }
+        }
+        value.extend(after.as_bytes());
+        self.add([option]);
+        self.arguments.push(OsString::from_vec(value));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::spec::Drive;
+
+    const OLD_TCG: Host = Host {
+        version: QemuVersion { major: 7, minor: 2 },
+        accel: Accel::Tcg,
+    };
+    const NEW_TCG: Host = Host {
+        version: QemuVersion {
+            major: 10,
+            minor: 0,
+        },
+        accel: Accel::Tcg,
+    };
+    const KVM: Host = Host {
+        version: QemuVersion {
+            major: 10,
+            minor: 0,
+        },
+        accel: Accel::Kvm,
+    };
+
+    fn line(spec: &VmSpec, host: Host) -> String {
+        let arguments = command_line(spec, host).unwrap();
+        arguments
+            .iter()
+            .map(|argument| argument.to_string_lossy())
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
+
+    fn small() -> VmSpec {
+        VmSpec::kernel("/k", "/i")
+    }
+
+    #[test]
+    fn a_kernel_with_all_that_belongs_to_it() {
+        let spec = small()
+            .append("quiet")
+            .memory_mib(256)
+            .drive(Drive::raw("/a,b.img"))
+            .drive(Drive::qcow2("/c.qcow2").on(Bus::Nvme))
+            .forward_to(50000, 20001)
+            .fw_cfg_file("opt/dev.instar/config", "/config.yaml")
+            .watchdog(WatchdogAction::Reset)
+            .end_on_reboot();
+        assert_eq!(
+            line(&spec, OLD_TCG),
+            "-no-user-config -nodefaults -display none -machine q35 -accel tcg -cpu max,-cx16 -m 256 -smp 1 \
+             -kernel /k -initrd /i -append console=ttyS0 panic=10 quiet \
+             -chardev file,id=console,path=console.log -serial chardev:console \
+             -qmp unix:owner.sock,server=on,wait=off -qmp unix:control.sock,server=on,wait=off \
+             -drive file=/a,,b.img,format=raw,if=none,id=drive0,discard=unmap \
+             -device virtio-blk-pci,drive=drive0,serial=disk0 \
+             -drive file=/c.qcow2,format=qcow2,if=none,id=drive1,discard=unmap \
+             -device nvme,drive=drive1,serial=disk1 \
+             -netdev user,id=net0,hostfwd=tcp:127.0.0.1:20001-:50000 \
+             -device virtio-net-pci,netdev=net0,romfile= \
+             -fw_cfg name=opt/dev.instar/config,file=/config.yaml \
+             -device pvpanic-pci -action panic=exit-failure -device i6300esb -action watchdog=reset -no-reboot"
+        );
+    }
+
+    #[test]
+    fn the_processor_fits_accelerator_and_version() {
+        assert!(line(&small(), OLD_TCG).contains("-accel tcg -cpu max,-cx16 "));
+        assert!(line(&small(), NEW_TCG).contains("-accel tcg -cpu max "));
+        assert!(line(&small(), KVM).contains("-accel kvm -cpu host "));
+    }
+
+    #[test]
+    fn counting_instructions_means_tcg_and_nothing_random() {
+        let spec = small().timing(Timing::Instructions);
+        let text = line(&spec, KVM);
+        assert!(text.contains("-accel tcg "), "{text}");
+        assert!(
+            text.contains("-icount shift=0,sleep=off -seed 1 -rtc base=2025-01-01,clock=vm"),
+            "{text}"
+        );
+        assert!(command_line(&spec.processors(2), KVM).is_err());
+    }
+
+    #[test]
+    fn uefi_has_code_and_variables() {
+        let text = line(
+            &VmSpec::uefi("/code.fd", "/vars.fd").drive(Drive::raw("/d.img")),
+            OLD_TCG,
+        );
+        assert!(text.contains(
+            "unit=0,readonly=on,file=/code.fd -drive if=pflash,format=raw,unit=1,file=/vars.fd"
+        ));
+        assert!(!text.contains("-kernel"), "{text}");
+    }
+
+    #[test]
+    fn a_panic_that_is_planned_does_not_end_it() {
+        assert!(line(&small().allow_panic(), OLD_TCG).contains("-action panic=none"));
+    }
+
+    #[test]
+    fn what_is_not_settled_yet_is_refused() {
+        assert!(
+            command_line(&small().forward(80), OLD_TCG).is_err(),
+            "no host port"
+        );
+        assert!(
+            command_line(&small().fw_cfg("opt/x", "y"), OLD_TCG).is_err(),
+            "no file"
+        );
+        assert!(command_line(&small().memory_mib(0), OLD_TCG).is_err());
+    }
+}

@@ -1,0 +1,84 @@
+//! Control of a machine that somebody else owns, by its directory.
+
+use std::fs::File;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::directory::{CONTROL_SOCKET, Directory, FORWARDS, short_path};
+use crate::error::{Error, Evidence, Result};
+use crate::qmp::{Qmp, QmpError};
+
+/// How long QEMU may take to end when told to.
+const QUIT_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Whether a machine runs in this directory.
+pub fn is_running(directory: &Path) -> bool {
+    Directory::is_in_use(directory)
+}
+
+/// The port on the host's 127.0.0.1 that leads to a port of the guest.
+pub fn host_port(directory: &Path, guest: u16) -> Result<u16> {
+    forwards(directory)?
+        .into_iter()
+        .find_map(|(from, to)| (from == guest).then_some(to))
+        .ok_or(Error::NotForwarded(guest))
+}
+
+/// All forwards: ports of the guest, and of the host.
+pub fn forwards(directory: &Path) -> Result<Vec<(u16, u16)>> {
+    let path = directory.join(FORWARDS);
+    let text = std::fs::read_to_string(&path).map_err(Error::directory("read", &path))?;
+    let pair = |line: &str| {
+        let (guest, host) = line.split_once(' ')?;
+        Some((guest.parse().ok()?, host.parse().ok()?))
+    };
+    Ok(text.lines().filter_map(pair).collect())
+}
+
+/// Runs a QMP command without arguments, such as `system_reset` or `system_powerdown`.
+pub fn command(directory: &Path, name: &str) -> Result<()> {
+    let handle = File::open(directory).map_err(Error::directory("open", directory))?;
+    let run = || Qmp::connect(&short_path(&handle, CONTROL_SOCKET))?.execute(name, json!({}));
+    match run() {
+        Ok(_) => Ok(()),
+        Err(QmpError::Closed) if name == "quit" => Ok(()),
+        Err(source) => {
+            let nothing = Evidence {
+                directory: directory.to_owned(),
+                console: String::new(),
+                qemu: String::new(),
+            };
+            Err(Error::Qmp {
+                evidence: nothing,
+                source,
+            })
+        }
+    }
+}
+
+/// Ends the machine, disks flushed, and waits until its owner is gone too. None running is fine.
+pub fn quit(directory: &Path) -> Result<()> {
+    if !is_running(directory) {
+        return Ok(());
+    }
+    command(directory, "quit")?;
+    let until = Instant::now() + QUIT_PATIENCE;
+    while is_running(directory) {
+        if Instant::now() >= until {
+            let evidence = Evidence {
+                directory: directory.to_owned(),
+                console: String::new(),
+                qemu: String::new(),
+            };
+            return Err(Error::TooLate {
+                wanted: "end of the machine".to_owned(),
+                within: QUIT_PATIENCE,
+                evidence,
+            });
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}

@@ -1,0 +1,169 @@
+//! From the plan to a running QEMU.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::accel::{Accel, program, version_of};
+use crate::command::{Host, command_line};
+use crate::directory::{Directory, FORWARDS, OWNER_SOCKET};
+use crate::error::{Ended, Error, Result};
+use crate::ports::{PortLease, lease_port};
+use crate::process::OwnedProcess;
+use crate::qmp::{Qmp, QmpError};
+use crate::spec::{Boot, Content, Forward, VmSpec};
+
+/// How long QEMU may take to open its control socket. A busy host needs seconds to load it.
+const START_PATIENCE: Duration = Duration::from_secs(60);
+/// How often other ports are tried when somebody took ours between the lease and QEMU's start.
+const PORT_TRIES: u32 = 3;
+/// What QEMU says then.
+const PORT_TAKEN: &str = "Could not set up host forwarding rule";
+
+/// A machine that was just started.
+#[derive(Debug)]
+pub(crate) struct Launched {
+    pub(crate) owner: OwnedProcess,
+    pub(crate) qmp: Qmp,
+    pub(crate) ports: Vec<Forward>,
+    pub(crate) leases: Vec<PortLease>,
+}
+
+pub(crate) fn launch(spec: &VmSpec, directory: &Directory) -> Result<Launched> {
+    let program = PathBuf::from(program());
+    let host = Host {
+        version: version_of(&program)?,
+        accel: Accel::detect()?,
+    };
+    let deadline = spec.deadline.map(|deadline| Instant::now() + deadline);
+    let settled = settle_files(spec, directory)?;
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let (settled, leases) = settle_ports(&settled)?;
+        let arguments = command_line(&settled, host)?;
+        let listing: Vec<u8> = std::iter::once(program.as_os_str())
+            .chain(arguments.iter().map(AsRef::as_ref))
+            .flat_map(|argument| [argument.as_encoded_bytes(), b"\n"].concat())
+            .collect();
+        directory.write("command", &listing)?;
+
+        let log = directory.qemu_log()?;
+        let log_too = log
+            .try_clone()
+            .map_err(Error::directory("open", directory.path()))?;
+        let mut command = Command::new(&program);
+        command.args(&arguments).current_dir(directory.path());
+        // Stray input would open boot menus.
+        command.stdin(Stdio::null()).stdout(log).stderr(log_too);
+        let owner = OwnedProcess::start(command, deadline).map_err(|source| Error::NoQemu {
+            program: program.clone(),
+            source,
+        })?;
+        directory.write("pid", format!("{}\n", owner.pid()).as_bytes())?;
+        directory.write(FORWARDS, listed(&settled.forwards).as_bytes())?;
+        match connect(&owner, directory) {
+            Ok(qmp) => {
+                return Ok(Launched {
+                    owner,
+                    qmp,
+                    ports: settled.forwards,
+                    leases,
+                });
+            }
+            Err(_) if tries < PORT_TRIES && directory.qemu_said().contains(PORT_TAKEN) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Makes paths absolute, checks that they are there, and gives every fw_cfg entry its file.
+fn settle_files(spec: &VmSpec, directory: &Directory) -> Result<VmSpec> {
+    let mut settled = spec.clone();
+    match &mut settled.boot {
+        Boot::Kernel { kernel, initrd, .. } => {
+            settle("kernel", kernel)?;
+            if let Some(initrd) = initrd {
+                settle("initramfs", initrd)?;
+            }
+        }
+        Boot::Disk { uefi: None } => {}
+        Boot::Disk { uefi: Some(uefi) } => {
+            settle("UEFI firmware", &mut uefi.code)?;
+            settle("UEFI variables", &mut uefi.variables)?;
+        }
+    }
+    for drive in &mut settled.drives {
+        settle("disk", &mut drive.file)?;
+    }
+    for (number, entry) in settled.fw_cfg.iter_mut().enumerate() {
+        match &mut entry.content {
+            Content::File(path) => settle("fw_cfg content", path)?,
+            Content::Bytes(bytes) => {
+                entry.content = Content::File(directory.write(&format!("fw_cfg.{number}"), bytes)?);
+            }
+        }
+    }
+    Ok(settled)
+}
+
+/// QEMU runs in another directory than we do.
+fn settle(what: &'static str, path: &mut PathBuf) -> Result<()> {
+    *path = path.canonicalize().map_err(|source| Error::NoInput {
+        what,
+        path: path.clone(),
+        source,
+    })?;
+    Ok(())
+}
+
+fn settle_ports(spec: &VmSpec) -> Result<(VmSpec, Vec<PortLease>)> {
+    let mut settled = spec.clone();
+    let mut leases = Vec::new();
+    for forward in settled
+        .forwards
+        .iter_mut()
+        .filter(|forward| forward.host.is_none())
+    {
+        let lease = lease_port()?;
+        forward.host = Some(lease.port());
+        leases.push(lease);
+    }
+    Ok((settled, leases))
+}
+
+fn listed(forwards: &[Forward]) -> String {
+    forwards
+        .iter()
+        .map(|forward| format!("{} {}\n", forward.guest, forward.host.unwrap_or_default()))
+        .collect()
+}
+
+fn connect(owner: &OwnedProcess, directory: &Directory) -> Result<Qmp> {
+    let until = Instant::now() + START_PATIENCE;
+    let socket: &Path = &directory.socket(OWNER_SOCKET);
+    loop {
+        let source = match Qmp::connect(socket) {
+            Ok(qmp) => return Ok(qmp),
+            Err(source) => source,
+        };
+        if let Some(ended) = owner.wait(Duration::from_millis(10)) {
+            return Err(ended_at_once(ended, directory));
+        }
+        // Not there yet, or there and not listening yet.
+        if !matches!(source, QmpError::Socket(_)) || Instant::now() >= until {
+            return Err(Error::Qmp {
+                evidence: directory.evidence(),
+                source,
+            });
+        }
+    }
+}
+
+fn ended_at_once(ended: Ended, directory: &Directory) -> Error {
+    Error::EndedEarly {
+        ended,
+        wanted: "QEMU's control socket".to_owned(),
+        evidence: directory.evidence(),
+    }
+}

@@ -1,0 +1,353 @@
+//! What a machine shall be: the plan, as a value.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A machine before it runs. Paths are the host's and are made absolute when it starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VmSpec {
+    /// What the machine starts from.
+    pub boot: Boot,
+    /// Main memory in MiB.
+    pub memory_mib: u32,
+    /// Virtual processors. [`Timing::Instructions`] allows one only.
+    pub processors: u32,
+    /// Disks, in the order in which the guest numbers them.
+    pub drives: Vec<Drive>,
+    /// TCP ports of the guest that the host can reach on 127.0.0.1.
+    pub forwards: Vec<Forward>,
+    /// Whether there is a network card; the host's 127.0.0.1 is 10.0.2.2 for the guest.
+    pub network: bool,
+    /// Files that the guest reads from QEMU's firmware configuration device.
+    pub fw_cfg: Vec<FwCfg>,
+    /// How time passes in the guest.
+    pub timing: Timing,
+    /// An i6300esb watchdog, and what it does when nobody feeds it.
+    pub watchdog: Option<WatchdogAction>,
+    /// What a panic of the guest's kernel means.
+    pub on_panic: OnPanic,
+    /// Whether a reboot of the guest ends QEMU instead.
+    pub end_on_reboot: bool,
+    /// After this long the machine is killed and every wait on it fails; `None` for a machine that people use.
+    pub deadline: Option<Duration>,
+    /// Further arguments for QEMU, at the end of its command line.
+    pub extra_arguments: Vec<String>,
+}
+
+/// What a machine starts from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Boot {
+    /// A kernel that QEMU loads itself.
+    Kernel {
+        /// The bzImage.
+        kernel: PathBuf,
+        /// The initramfs.
+        initrd: Option<PathBuf>,
+        /// The kernel's command line.
+        command_line: String,
+    },
+    /// The disks, by the firmware: SeaBIOS when there is no UEFI.
+    Disk {
+        /// UEFI firmware.
+        uefi: Option<Uefi>,
+    },
+}
+
+/// UEFI firmware, as in the package `ovmf`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Uefi {
+    /// The code, read only.
+    pub code: PathBuf,
+    /// The variables; the machine writes to this file, so give each its own copy.
+    pub variables: PathBuf,
+}
+
+/// A disk of the machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Drive {
+    /// The file that holds it.
+    pub file: PathBuf,
+    /// How the file holds it.
+    pub format: DiskFormat,
+    /// What the guest sees it as.
+    pub bus: Bus,
+    /// Writes go to a temporary file and are gone when the machine ends.
+    pub snapshot: bool,
+}
+
+impl Drive {
+    /// A raw disk behind virtio.
+    pub fn raw(file: impl Into<PathBuf>) -> Self {
+        Self {
+            file: file.into(),
+            format: DiskFormat::Raw,
+            bus: Bus::Virtio,
+            snapshot: false,
+        }
+    }
+
+    /// A qcow2 disk behind virtio.
+    pub fn qcow2(file: impl Into<PathBuf>) -> Self {
+        Self {
+            format: DiskFormat::Qcow2,
+            ..Self::raw(file)
+        }
+    }
+
+    /// The same disk on another bus.
+    pub fn on(self, bus: Bus) -> Self {
+        Self { bus, ..self }
+    }
+}
+
+/// How a file holds a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiskFormat {
+    /// Byte by byte.
+    Raw,
+    /// QEMU's own format.
+    Qcow2,
+}
+
+impl DiskFormat {
+    /// The name by which QEMU knows it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::Qcow2 => "qcow2",
+        }
+    }
+}
+
+/// What the guest sees a disk as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bus {
+    /// `/dev/vdX`
+    Virtio,
+    /// `/dev/nvmeXn1`
+    Nvme,
+}
+
+/// A TCP port of the guest on the host's 127.0.0.1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Forward {
+    /// The port in the guest.
+    pub guest: u16,
+    /// The port on the host; a free one when `None`.
+    pub host: Option<u16>,
+}
+
+/// An entry of QEMU's firmware configuration device (`/sys/firmware/qemu_fw_cfg/by_name/` in the guest).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FwCfg {
+    /// Its name, by QEMU's rules below `opt/` and with a domain of one's own.
+    pub name: String,
+    /// What it holds.
+    pub content: Content,
+}
+
+/// What an entry holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content {
+    /// The bytes of this file when the machine starts.
+    File(PathBuf),
+    /// These bytes; they are put into a file in the machine's directory.
+    Bytes(Vec<u8>),
+}
+
+/// How time passes in the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Timing {
+    /// As on the host.
+    #[default]
+    Host,
+    /// One nanosecond per guest instruction, idle time is skipped: the same run every time, on any host. TCG, one processor.
+    Instructions,
+    /// One nanosecond per guest instruction while it works, the host's time while it is idle, so that a peer on the host
+    /// can take part. TCG, one processor.
+    InstructionsIdleOnHost,
+}
+
+/// What the watchdog does when nobody feeds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WatchdogAction {
+    /// Resets the machine.
+    Reset,
+    /// Ends QEMU.
+    PowerOff,
+}
+
+/// What a panic of the guest's kernel means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnPanic {
+    /// A failure of whoever waits for this machine.
+    #[default]
+    Fail,
+    /// Part of the plan: the machine goes on, by the kernel's `panic=` argument.
+    Allow,
+}
+
+/// Long enough for a boot under TCG on a busy machine, short enough that a hang is noticed.
+const DEFAULT_DEADLINE: Duration = Duration::from_secs(300);
+
+impl VmSpec {
+    fn new(boot: Boot) -> Self {
+        Self {
+            boot,
+            memory_mib: 512,
+            processors: 1,
+            drives: Vec::new(),
+            forwards: Vec::new(),
+            network: false,
+            fw_cfg: Vec::new(),
+            timing: Timing::Host,
+            watchdog: None,
+            on_panic: OnPanic::Fail,
+            end_on_reboot: false,
+            deadline: Some(DEFAULT_DEADLINE),
+            extra_arguments: Vec::new(),
+        }
+    }
+
+    /// A machine that starts a kernel, with its console on the serial port.
+    pub fn kernel(kernel: impl Into<PathBuf>, initrd: impl Into<PathBuf>) -> Self {
+        Self::new(Boot::Kernel {
+            kernel: kernel.into(),
+            initrd: Some(initrd.into()),
+            command_line: "console=ttyS0 panic=10".to_owned(),
+        })
+    }
+
+    /// A machine that starts from its first disk by BIOS.
+    pub fn disk() -> Self {
+        Self::new(Boot::Disk { uefi: None })
+    }
+
+    /// A machine that starts from its disks by UEFI.
+    pub fn uefi(code: impl Into<PathBuf>, variables: impl Into<PathBuf>) -> Self {
+        Self::new(Boot::Disk {
+            uefi: Some(Uefi {
+                code: code.into(),
+                variables: variables.into(),
+            }),
+        })
+    }
+
+    /// Replaces the kernel's command line; without effect on a machine that starts from its disks.
+    pub fn command_line(mut self, text: impl Into<String>) -> Self {
+        if let Boot::Kernel { command_line, .. } = &mut self.boot {
+            *command_line = text.into();
+        }
+        self
+    }
+
+    /// Adds arguments to the kernel's command line; without effect on a machine that starts from its disks.
+    pub fn append(mut self, arguments: &str) -> Self {
+        if let Boot::Kernel { command_line, .. } = &mut self.boot {
+            if !command_line.is_empty() {
+                command_line.push(' ');
+            }
+            command_line.push_str(arguments);
+        }
+        self
+    }
+
+    /// Main memory in MiB.
+    pub fn memory_mib(mut self, mib: u32) -> Self {
+        self.memory_mib = mib;
+        self
+    }
+
+    /// Virtual processors.
+    pub fn processors(mut self, count: u32) -> Self {
+        self.processors = count;
+        self
+    }
+
+    /// Adds a disk.
+    pub fn drive(mut self, drive: Drive) -> Self {
+        self.drives.push(drive);
+        self
+    }
+
+    /// Adds the network card.
+    pub fn network(mut self) -> Self {
+        self.network = true;
+        self
+    }
+
+    /// Makes a TCP port of the guest reachable on a free port of the host's 127.0.0.1; adds the network card.
+    pub fn forward(mut self, guest: u16) -> Self {
+        self.forwards.push(Forward { guest, host: None });
+        self.network()
+    }
+
+    /// As [`Self::forward`], on the given port of the host.
+    pub fn forward_to(mut self, guest: u16, host: u16) -> Self {
+        self.forwards.push(Forward {
+            guest,
+            host: Some(host),
+        });
+        self.network()
+    }
+
+    /// Adds a firmware configuration entry with a file's content.
+    pub fn fw_cfg_file(mut self, name: impl Into<String>, file: impl AsRef<Path>) -> Self {
+        self.fw_cfg.push(FwCfg {
+            name: name.into(),
+            content: Content::File(file.as_ref().to_owned()),
+        });
+        self
+    }
+
+    /// Adds a firmware configuration entry.
+    pub fn fw_cfg(mut self, name: impl Into<String>, content: impl Into<Vec<u8>>) -> Self {
+        self.fw_cfg.push(FwCfg {
+            name: name.into(),
+            content: Content::Bytes(content.into()),
+        });
+        self
+    }
+
+    /// How time passes in the guest.
+    pub fn timing(mut self, timing: Timing) -> Self {
+        self.timing = timing;
+        self
+    }
+
+    /// Adds the watchdog.
+    pub fn watchdog(mut self, action: WatchdogAction) -> Self {
+        self.watchdog = Some(action);
+        self
+    }
+
+    /// A panic of the guest's kernel is part of the plan.
+    pub fn allow_panic(mut self) -> Self {
+        self.on_panic = OnPanic::Allow;
+        self
+    }
+
+    /// A reboot of the guest ends QEMU.
+    pub fn end_on_reboot(mut self) -> Self {
+        self.end_on_reboot = true;
+        self
+    }
+
+    /// The machine is killed after this long.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+
+    /// The machine runs until somebody ends it.
+    pub fn without_deadline(mut self) -> Self {
+        self.deadline = None;
+        self
+    }
+
+    /// Adds an argument to QEMU's command line.
+    pub fn extra_argument(mut self, argument: impl Into<String>) -> Self {
+        self.extra_arguments.push(argument.into());
+        self
+    }
+}

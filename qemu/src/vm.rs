@@ -1,0 +1,241 @@
+//! A machine that runs.
+
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::console::{Console, ConsoleLine, ConsoleMark, is_panic};
+use crate::directory::Directory;
+use crate::error::{Ended, Error, Evidence, Result};
+use crate::guest_clock;
+use crate::launch::{Launched, launch};
+use crate::ports::PortLease;
+use crate::process::OwnedProcess;
+use crate::qmp::{Qmp, QmpError};
+use crate::spec::{Forward, OnPanic, VmSpec};
+
+/// How often the console is looked at: far below what a person notices, and cheap.
+const POLL: Duration = Duration::from_millis(20);
+/// How long QEMU may take to end when told to.
+const QUIT_PATIENCE: Duration = Duration::from_secs(30);
+
+/// A running machine. It is killed when this value goes; its directory stays unless [`Vm::discard`] removes it.
+#[derive(Debug)]
+pub struct Vm {
+    // The order matters: the process ends before its ports and its directory are free again.
+    owner: OwnedProcess,
+    qmp: Mutex<Qmp>,
+    ports: Vec<Forward>,
+    _leases: Vec<PortLease>,
+    console: Console,
+    directory: Directory,
+    on_panic: OnPanic,
+}
+
+impl Vm {
+    /// Starts a machine in a directory of its own, which is made. One that ended there before leaves its console as
+    /// `console.N.log`.
+    pub fn start(spec: &VmSpec, directory: &Path) -> Result<Self> {
+        let directory = Directory::claim(directory)?;
+        let Launched {
+            owner,
+            qmp,
+            ports,
+            leases,
+        } = launch(spec, &directory)?;
+        Ok(Self {
+            owner,
+            qmp: Mutex::new(qmp),
+            ports,
+            _leases: leases,
+            console: directory.console(),
+            directory,
+            on_panic: spec.on_panic,
+        })
+    }
+
+    /// The machine's directory.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// QEMU's process number.
+    pub fn pid(&self) -> u32 {
+        self.owner.pid()
+    }
+
+    /// The port on the host's 127.0.0.1 that leads to a port of the guest.
+    pub fn host_port(&self, guest: u16) -> Result<u16> {
+        let forward = self.ports.iter().find(|forward| forward.guest == guest);
+        forward
+            .and_then(|forward| forward.host)
+            .ok_or(Error::NotForwarded(guest))
+    }
+
+    /// All that the console got so far.
+    pub fn console(&self) -> String {
+        self.console.text().unwrap_or_default()
+    }
+
+    /// The end of the console at this moment, to wait for what comes after it.
+    pub fn console_mark(&self) -> Result<ConsoleMark> {
+        self.console.mark().map_err(Error::directory(
+            "read the console in",
+            self.directory.path(),
+        ))
+    }
+
+    /// The last lines of the console and of QEMU's own output.
+    pub fn evidence(&self) -> Evidence {
+        self.directory.evidence()
+    }
+
+    /// Waits for a line of the console that contains the text, those already there included.
+    pub fn wait_for_line(&self, text: &str, within: Duration) -> Result<ConsoleLine> {
+        self.wait_for_line_after(ConsoleMark::default(), text, within)
+    }
+
+    /// Waits for a line after the mark that contains the text.
+    ///
+    /// Fails as soon as it cannot come any more: the machine ended, or its kernel panicked where that is not planned.
+    pub fn wait_for_line_after(
+        &self,
+        mut mark: ConsoleMark,
+        text: &str,
+        within: Duration,
+    ) -> Result<ConsoleLine> {
+        let until = Instant::now() + within;
+        let wanted = || format!("console line with {text:?}");
+        loop {
+            // Asked before the console is read: what it wrote last must not be missed.
+            let ended = self.owner.ended();
+            let late = Instant::now() >= until;
+            let read = self.console.lines_after(mark);
+            for line in read.map_err(Error::directory(
+                "read the console in",
+                self.directory.path(),
+            ))? {
+                if line.text.contains(text) {
+                    return Ok(line);
+                }
+                if self.on_panic == OnPanic::Fail && is_panic(&line) {
+                    return Err(Error::Panicked {
+                        wanted: wanted(),
+                        line: line.text,
+                        evidence: self.evidence(),
+                    });
+                }
+                mark = line.end;
+            }
+            if let Some(ended) = ended {
+                return Err(Error::EndedEarly {
+                    ended,
+                    wanted: wanted(),
+                    evidence: self.evidence(),
+                });
+            }
+            if late {
+                return Err(Error::TooLate {
+                    wanted: wanted(),
+                    within,
+                    evidence: self.evidence(),
+                });
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// How the machine ended, if it has.
+    pub fn ended(&self) -> Option<Ended> {
+        self.owner.ended()
+    }
+
+    /// Waits until the machine ends by itself.
+    pub fn wait_for_end(&self, within: Duration) -> Result<Ended> {
+        self.owner.wait(within).ok_or_else(|| Error::TooLate {
+            wanted: "end of the machine".to_owned(),
+            within,
+            evidence: self.evidence(),
+        })
+    }
+
+    /// Cuts the power: the process is killed at once. What the guest did not flush may be lost, except that the host's
+    /// page cache survives.
+    pub fn cut_power(&self) -> Ended {
+        self.owner.kill()
+    }
+
+    /// Ends QEMU in order, disks flushed; the guest does not notice.
+    pub fn quit(&self) -> Result<Ended> {
+        match self.qmp().execute("quit", json!({})) {
+            // It may close the socket before it answers.
+            Ok(_) | Err(QmpError::Closed) => {}
+            Err(source) => return Err(self.qmp_failed(source)),
+        }
+        self.wait_for_end(QUIT_PATIENCE)
+    }
+
+    /// Presses the reset button.
+    pub fn reset(&self) -> Result<()> {
+        self.command("system_reset")
+    }
+
+    /// Presses the power button, by which the guest is asked to shut down.
+    pub fn press_power_button(&self) -> Result<()> {
+        self.command("system_powerdown")
+    }
+
+    /// Halts the guest between two instructions.
+    pub fn pause(&self) -> Result<()> {
+        self.command("stop")
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) -> Result<()> {
+        self.command("cont")
+    }
+
+    fn command(&self, name: &str) -> Result<()> {
+        self.qmp()
+            .execute(name, json!({}))
+            .map(drop)
+            .map_err(|source| self.qmp_failed(source))
+    }
+
+    /// The guest's own time since QEMU started, to the microsecond: see [`crate::Timing`] for what it counts. Reading it
+    /// takes the guest no time.
+    ///
+    /// Until the guest's kernel has enabled its HPET it wraps every 4.7 s. After a reset of a machine older than that only
+    /// differences mean something.
+    pub fn guest_clock(&self) -> Result<Duration> {
+        guest_clock::read(&mut self.qmp()).map_err(|source| self.qmp_failed(source))
+    }
+
+    /// The control connection, for what has no method here.
+    pub fn qmp(&self) -> MutexGuard<'_, Qmp> {
+        // Each call leaves the connection whole, a panicking caller too.
+        self.qmp.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn qmp_failed(&self, source: QmpError) -> Error {
+        Error::Qmp {
+            evidence: self.evidence(),
+            source,
+        }
+    }
+
+    /// Ends the machine at once and removes its directory, unless `INSTAR_KEEP` is set.
+    pub fn discard(self) -> Result<()> {
+        self.owner.kill();
+        let Self {
+            owner,
+            qmp,
+            directory,
+            ..
+        } = self;
+        drop((owner, qmp));
+        directory.remove()
+    }
+}

@@ -1,0 +1,114 @@
+//! A gRPC client that isn't ours: Python's grpcio, with our protos compiled by Google's own compiler.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::node::Node;
+use crate::scratch::Scratch;
+use crate::workspace::workspace_root;
+
+/// What pip installs, pinned: a peer that changes by itself is no measure.
+const PACKAGES: [&str; 2] = ["grpcio==1.85.1", "grpcio-tools==1.85.1"];
+
+/// An environment with the client in it.
+#[derive(Debug)]
+pub struct Grpcio {
+    python: PathBuf,
+    scratch: Scratch,
+}
+
+impl Grpcio {
+    /// Takes the one in `.cache/grpcio`, or makes it: that takes the network and a minute, once.
+    pub fn ready(scratch: &Scratch) -> Result<Self> {
+        let environment = workspace_root().join(".cache/grpcio");
+        let python = environment.join("bin/python");
+        let marker = environment.join("instar-packages");
+        let wanted = PACKAGES.join("\n");
+        if std::fs::read_to_string(&marker).is_ok_and(|installed| installed == wanted) {
+            return Ok(Self {
+                python,
+                scratch: scratch.clone(),
+            });
+        }
+        run(Command::new("python3")
+            .args(["-m", "venv", "--clear"])
+            .arg(&environment))
+        .context("cannot make a Python environment: install the package python3-venv")?;
+        run(Command::new(&python)
+            .args(["-m", "pip", "install", "--quiet"])
+            .args(PACKAGES))?;
+        std::fs::write(&marker, wanted)
+            .with_context(|| format!("cannot write {}", marker.display()))?;
+        Ok(Self {
+            python,
+            scratch: scratch.clone(),
+        })
+    }
+
+    /// Calls Version over mTLS and returns its answer as JSON.
+    pub fn version(&self, node: &Node) -> Result<Value> {
+        let identity = node.identity();
+        let authority = self
+            .scratch
+            .write("grpcio-ca.crt", identity.authority_certificate())?;
+        let certificate = self.scratch.write("grpcio.crt", &identity.certificate)?;
+        let key = self.scratch.write("grpcio.key", &identity.key)?;
+        let generated = self.compile_protos()?;
+        let output = run(Command::new(&self.python)
+            .arg(workspace_root().join("tests/peers/version.py"))
+            .arg(node.endpoint()?)
+            .args([authority, certificate, key, generated]))?;
+        serde_json::from_str(&output).with_context(|| format!("the peer printed {output:?}"))
+    }
+
+    /// Returns the folder with the Python modules.
+    fn compile_protos(&self) -> Result<PathBuf> {
+        let protos = workspace_root().join("api/proto");
+        let folder = self.scratch.join("grpcio");
+        std::fs::create_dir_all(&folder)?;
+        let mut files = Vec::new();
+        collect_protos(&protos, &mut files)?;
+        run(Command::new(&self.python)
+            .args(["-m", "grpc_tools.protoc"])
+            .arg(format!("-I{}", protos.display()))
+            .arg(format!("--python_out={}", folder.display()))
+            .arg(format!("--grpc_python_out={}", folder.display()))
+            .args(files))?;
+        Ok(folder)
+    }
+}
+
+fn collect_protos(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in
+        std::fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?
+    {
+        let path = entry?.path();
+        if path.is_dir() {
+            collect_protos(&path, files)?;
+        } else if path
+            .extension()
+            .is_some_and(|extension| extension == "proto")
+        {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// Runs a command to its end and returns what it printed; an error has what it complained.
+fn run(command: &mut Command) -> Result<String> {
+    let output = command
+        .output()
+        .with_context(|| format!("cannot run {command:?}"))?;
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "{command:?} failed ({}):\n{}",
+        output.status,
+        complaint.trim()
+    );
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

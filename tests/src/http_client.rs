@@ -1,0 +1,97 @@
+//! One HTTP request over one connection: all that the registry's interface needs.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+/// A busy registry writes 30 MB to disk before it answers.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What a server says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpAnswer {
+    /// 200 and the like.
+    pub status: u16,
+    headers: Vec<(String, String)>,
+    /// The content.
+    pub body: Vec<u8>,
+}
+
+impl HttpAnswer {
+    /// A header by its name in lower case.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers
+            .iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value.as_str())
+    }
+}
+
+/// Sends a request to `host:port` and waits for the whole answer.
+pub fn http(
+    address: &str,
+    method: &str,
+    target: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> Result<HttpAnswer> {
+    let what = || format!("{method} http://{address}{target}");
+    let mut connection = TcpStream::connect(address).with_context(what)?;
+    connection.set_read_timeout(Some(PATIENCE))?;
+    // HTTP/1.0: the answer ends with the connection and is never in chunks.
+    let mut head = format!(
+        "{method} {target} HTTP/1.0\r\nHost: {address}\r\nContent-Length: {}\r\n",
+        body.len()
+    );
+    for (name, value) in headers {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    head.push_str("\r\n");
+    let sent = connection
+        .write_all(head.as_bytes())
+        .and_then(|()| connection.write_all(body));
+    let mut answer = Vec::new();
+    let received = connection.read_to_end(&mut answer);
+    // A server may refuse before it has read everything: its answer counts, if there is one.
+    if answer.is_empty() {
+        sent.with_context(what)?;
+        received.with_context(what)?;
+    }
+    parse(answer).with_context(|| format!("{}: not an HTTP answer", what()))
+}
+
+fn parse(answer: Vec<u8>) -> Option<HttpAnswer> {
+    let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n")?;
+    let head = std::str::from_utf8(&answer[..end]).ok()?;
+    let mut lines = head.split("\r\n");
+    let status = lines.next()?.split(' ').nth(1)?.parse().ok()?;
+    let headers = lines
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
+        .collect();
+    Some(HttpAnswer {
+        status,
+        headers,
+        body: answer[end + 4..].to_vec(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn takes_an_answer_apart() {
+        let answer =
+            parse(b"HTTP/1.0 202 Accepted\r\nLocation: /v2/x\r\n\r\nbody".to_vec()).unwrap();
+        assert_eq!(
+            (answer.status, answer.header("location")),
+            (202, Some("/v2/x"))
+        );
+        assert_eq!(answer.body, b"body");
+        assert_eq!(parse(b"garbage".to_vec()), None);
+    }
+}

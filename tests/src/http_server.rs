@@ -1,0 +1,169 @@
+//! A tiny static HTTP server, for what a node fetches: its config, for instance.
+
+use std::collections::HashMap;
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use instar_qemu::{PortLease, lease_port};
+
+use crate::HOST_FOR_GUEST;
+
+/// How long a client may take for its request.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A server on 127.0.0.1 that lives as long as this value.
+#[derive(Debug)]
+pub struct HttpServer {
+    lease: PortLease,
+    shared: Arc<Shared>,
+    listener: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    files: Mutex<HashMap<String, Vec<u8>>>,
+    requests: Mutex<Vec<String>>,
+    stopped: AtomicBool,
+}
+
+/// The data behind the locks is whole after every statement, a panic or not.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl HttpServer {
+    /// Starts one without files.
+    pub fn start() -> Result<Self> {
+        let lease = lease_port()?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, lease.port()))
+            .with_context(|| format!("cannot listen on port {}", lease.port()))?;
+        let shared = Arc::new(Shared::default());
+        let accepting = Arc::clone(&shared);
+        let listener = std::thread::spawn(move || accept(&listener, &accepting));
+        Ok(Self {
+            lease,
+            shared,
+            listener: Some(listener),
+        })
+    }
+
+    /// Serves this content under a path such as `/config.yaml`, from now on.
+    pub fn serve(&self, path: &str, content: impl Into<Vec<u8>>) {
+        lock(&self.shared.files).insert(path.to_owned(), content.into());
+    }
+
+    /// The URL by which a guest gets a path.
+    pub fn url_for_guest(&self, path: &str) -> String {
+        format!("http://{HOST_FOR_GUEST}:{}{path}", self.lease.port())
+    }
+
+    /// The port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.lease.port()
+    }
+
+    /// The targets asked for so far, queries included, those that are not there as well.
+    pub fn requests(&self) -> Vec<String> {
+        lock(&self.shared.requests).clone()
+    }
+}
+
+impl Drop for HttpServer {
+    fn drop(&mut self) {
+        self.shared.stopped.store(true, Ordering::Release);
+        // Wakes the listener, which then sees that it is over.
+        let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.lease.port()));
+        if let Some(listener) = self.listener.take() {
+            let _ = listener.join();
+        }
+    }
+}
+
+fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
+    for connection in listener.incoming() {
+        if shared.stopped.load(Ordering::Acquire) {
+            return;
+        }
+        let Ok(connection) = connection else { continue };
+        let shared = Arc::clone(shared);
+        // A client that goes away in the middle is its own affair.
+        std::thread::spawn(move || drop(answer(&connection, &shared)));
+    }
+}
+
+fn answer(mut connection: &TcpStream, shared: &Shared) -> io::Result<()> {
+    connection.set_read_timeout(Some(PATIENCE))?;
+    let mut lines = BufReader::new(connection).lines();
+    let request = lines.next().unwrap_or(Ok(String::new()))?;
+    for header in lines {
+        if header?.is_empty() {
+            break;
+        }
+    }
+    let mut words = request.split(' ');
+    let (method, target) = (
+        words.next().unwrap_or_default(),
+        words.next().unwrap_or_default(),
+    );
+    let path = target.split('?').next().unwrap_or_default();
+    lock(&shared.requests).push(target.to_owned());
+    let content = lock(&shared.files).get(path).cloned();
+    let (status, body) = match (method, content) {
+        ("GET" | "HEAD", Some(content)) => ("200 OK", content),
+        ("GET" | "HEAD", None) => ("404 Not Found", Vec::new()),
+        _ => ("405 Method Not Allowed", Vec::new()),
+    };
+    write!(
+        connection,
+        "HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    )?;
+    if method != "HEAD" {
+        connection.write_all(&body)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::http_client::http;
+
+    #[test]
+    fn serves_what_it_has_and_remembers_what_was_asked() {
+        let server = HttpServer::start().unwrap();
+        let address = format!("127.0.0.1:{}", server.port());
+        server.serve("/config.yaml", "version: v1alpha1\n");
+        let answer = http(&address, "GET", "/config.yaml?uuid=1", &[], &[]).unwrap();
+        assert_eq!(
+            (answer.status, answer.body.as_slice()),
+            (200, b"version: v1alpha1\n".as_slice())
+        );
+        assert_eq!(
+            http(&address, "GET", "/other", &[], &[]).unwrap().status,
+            404
+        );
+        assert_eq!(
+            http(&address, "PUT", "/config.yaml", &[], b"x")
+                .unwrap()
+                .status,
+            405
+        );
+        assert_eq!(
+            server.requests(),
+            ["/config.yaml?uuid=1", "/other", "/config.yaml"]
+        );
+        assert!(server.url_for_guest("/x").starts_with("http://10.0.2.2:"));
+        drop(server);
+        assert!(
+            http(&address, "GET", "/", &[], &[]).is_err(),
+            "nobody listens any more"
+        );
+    }
+}

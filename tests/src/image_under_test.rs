@@ -1,0 +1,90 @@
+//! What `make image` built: a folder per version.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+
+use crate::workspace::target_directory;
+
+/// The files of one version.
+#[derive(Debug, Clone)]
+pub struct ImageUnderTest {
+    version: &'static str,
+    folder: PathBuf,
+}
+
+impl ImageUnderTest {
+    /// The version that nodes boot.
+    pub fn first() -> Result<Self> {
+        Self::of(&target_directory(), "v0.1.0")
+    }
+
+    /// The version that they are upgraded to.
+    pub fn second() -> Result<Self> {
+        Self::of(&target_directory(), "v0.2.0")
+    }
+
+    fn of(target: &Path, version: &'static str) -> Result<Self> {
+        let image = Self {
+            version,
+            folder: target.join("image").join(version),
+        };
+        for file in [image.kernel(), image.initramfs(), image.installer()] {
+            if !file.exists() {
+                bail!("{} is not there: run `make image`", file.display());
+            }
+        }
+        Ok(image)
+    }
+
+    /// `v0.1.0`
+    pub fn version(&self) -> &'static str {
+        self.version
+    }
+
+    /// The bzImage.
+    pub fn kernel(&self) -> PathBuf {
+        self.folder.join("vmlinuz")
+    }
+
+    /// init, its modules and the first generation.
+    pub fn initramfs(&self) -> PathBuf {
+        self.folder.join("initramfs")
+    }
+
+    /// The root filesystem alone.
+    pub fn rootfs(&self) -> PathBuf {
+        self.folder.join("rootfs.squashfs")
+    }
+
+    /// The installer image: an OCI layout.
+    pub fn installer(&self) -> PathBuf {
+        self.folder.join("installer")
+    }
+}
+
+/// A kernel for tests that boot nothing of ours: `INSTAR_KERNEL`, else that of the image.
+pub fn kernel_under_test() -> Result<PathBuf> {
+    match std::env::var_os("INSTAR_KERNEL") {
+        Some(path) => Ok(path.into()),
+        None => Ok(ImageUnderTest::first()?.kernel()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn says_what_to_run_when_nothing_was_built() {
+        let target = tempfile::tempdir().unwrap();
+        let error = ImageUnderTest::of(target.path(), "v0.1.0").unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .ends_with("image/v0.1.0/vmlinuz is not there: run `make image`"),
+            "{error}"
+        );
+    }
+}

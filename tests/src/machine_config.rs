@@ -1,0 +1,72 @@
+//! A machine config for a test, in the shape that `talosctl gen config` writes from 1.14 on: a document per concern.
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+
+use crate::identity::Identity;
+
+/// A config in the making. Names go into YAML as they are: tests choose plain ones.
+#[derive(Debug, Clone)]
+pub struct MachineConfig {
+    documents: Vec<String>,
+}
+
+impl MachineConfig {
+    /// The least that a node needs: its authority, and a name in its certificate that tests connect to.
+    pub fn new(identity: &Identity) -> Self {
+        let encoded = |pem: String| BASE64_STANDARD.encode(pem);
+        let main = format!(
+            "version: v1alpha1\nmachine:\n  type: controlplane\n  token: instar.0123456789abcdef\n  ca:\n    crt: {}\n    key: {}\n  certSANs:\n    - 127.0.0.1\n",
+            encoded(identity.authority_certificate()),
+            encoded(identity.authority_key()),
+        );
+        Self {
+            documents: vec![main],
+        }
+    }
+
+    /// The host name.
+    pub fn hostname(self, name: &str) -> Self {
+        self.document(&format!(
+            "apiVersion: v1alpha1\nkind: HostnameConfig\nhostname: {name}\n"
+        ))
+    }
+
+    /// The disk to install to, such as `/dev/vda`.
+    pub fn install_disk(self, device: &str) -> Self {
+        self.document(&format!(
+            "apiVersion: v1alpha1\nkind: UnattendedInstallConfig\nprovisioning:\n  diskSelector:\n    match: disk.dev_path == \"{device}\"\n"
+        ))
+    }
+
+    /// Any further document.
+    pub fn document(mut self, yaml: &str) -> Self {
+        self.documents.push(yaml.to_owned());
+        self
+    }
+
+    /// All documents as one YAML stream.
+    pub fn to_yaml(&self) -> String {
+        self.documents.join("---\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn documents_are_separated() {
+        let identity = Identity::administrator().unwrap();
+        let yaml = MachineConfig::new(&identity)
+            .hostname("node-1")
+            .install_disk("/dev/vda")
+            .to_yaml();
+        assert_eq!(yaml.matches("\n---\n").count(), 2);
+        assert!(
+            yaml.contains("hostname: node-1\n")
+                && yaml.contains("match: disk.dev_path == \"/dev/vda\"\n")
+        );
+    }
+}

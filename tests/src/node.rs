@@ -1,0 +1,280 @@
+//! An Instar node: booted from the image under test, asked over its API.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use instar_api::machine::VersionInfo;
+use instar_api::machine::machine_service_client::MachineServiceClient;
+use instar_qemu::{DiskFormat, Drive, Vm, VmSpec, create_blank_disk};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+
+use crate::identity::Identity;
+use crate::image_under_test::ImageUnderTest;
+use crate::machine_config::MachineConfig;
+use crate::scratch::Scratch;
+
+/// The API's port in the guest.
+pub const API_PORT: u16 = instar_api::PORT;
+
+/// The kernel's arguments, as in `docs/contracts.md`.
+const COMMAND_LINE: &str = "console=ttyS0 panic=10 cryptomgr.notests transparent_hugepage=never";
+/// From power-on to the first answer, on a host that runs other machines too.
+const BOOT_PATIENCE: Duration = Duration::from_secs(180);
+/// The firmware configuration entry that holds a machine config.
+const CONFIG_ENTRY: &str = "opt/dev.instar/config";
+/// The largest file that a test's disk can grow to; it is sparse.
+const DISK_BYTES: u64 = 4 << 30;
+
+/// The client of the machine service.
+pub type Machine = MachineServiceClient<Channel>;
+
+/// A node before it boots.
+#[derive(Debug)]
+pub struct NodePlan {
+    name: String,
+    scratch: Scratch,
+    spec: VmSpec,
+    config: Config,
+    identity: Option<Identity>,
+}
+
+/// Where the config comes from.
+#[derive(Debug)]
+enum Config {
+    /// By firmware configuration.
+    Default,
+    /// The same, with what the test adds.
+    Edited(fn(MachineConfig) -> MachineConfig),
+    Given(String),
+    None,
+}
+
+impl NodePlan {
+    /// Another name than `node`: that of its directory in the scratch directory, for tests with several.
+    pub fn name(mut self, name: &str) -> Self {
+        self.name = name.to_owned();
+        self
+    }
+
+    /// Main memory in MiB.
+    pub fn memory_mib(self, mib: u32) -> Self {
+        self.spec(|spec| spec.memory_mib(mib))
+    }
+
+    /// A blank disk, which the guest sees as the next `/dev/vdX`.
+    pub fn blank_disk(self) -> Result<Self> {
+        let path = self
+            .scratch
+            .join(&format!("{}.disk{}.img", self.name, self.spec.drives.len()));
+        create_blank_disk(&path, DiskFormat::Raw, DISK_BYTES)?;
+        Ok(self.disk(path))
+    }
+
+    /// A disk that exists already.
+    pub fn disk(self, file: impl Into<PathBuf>) -> Self {
+        self.spec(|spec| spec.drive(Drive::raw(file)))
+    }
+
+    /// Changes the usual config.
+    pub fn configure(mut self, edit: fn(MachineConfig) -> MachineConfig) -> Self {
+        self.config = Config::Edited(edit);
+        self
+    }
+
+    /// Takes this config and no other; `identity` is who the test is to the node.
+    pub fn config(mut self, yaml: impl Into<String>, identity: Identity) -> Self {
+        self.config = Config::Given(yaml.into());
+        self.identity = Some(identity);
+        self
+    }
+
+    /// Gives the node no config by firmware configuration: it comes another way, or never.
+    pub fn without_config(mut self, identity: Identity) -> Self {
+        self.config = Config::None;
+        self.identity = Some(identity);
+        self
+    }
+
+    /// Changes anything else about the machine.
+    pub fn spec(mut self, edit: impl FnOnce(VmSpec) -> VmSpec) -> Self {
+        self.spec = edit(self.spec);
+        self
+    }
+
+    /// Boots it and waits until its API answers.
+    pub async fn boot(self) -> Result<Node> {
+        let node = self.start()?;
+        node.wait_for_api(BOOT_PATIENCE).await?;
+        Ok(node)
+    }
+
+    /// Boots it and waits for nothing.
+    pub fn start(self) -> Result<Node> {
+        let identity = match self.identity {
+            Some(identity) => identity,
+            None => Identity::administrator()?,
+        };
+        let usual = || MachineConfig::new(&identity).hostname(&self.name);
+        let config = match self.config {
+            Config::Default => Some(usual().to_yaml()),
+            Config::Edited(edit) => Some(edit(usual()).to_yaml()),
+            Config::Given(yaml) => Some(yaml),
+            Config::None => None,
+        };
+        let spec = match config {
+            Some(yaml) => self.spec.fw_cfg(CONFIG_ENTRY, yaml),
+            None => self.spec,
+        };
+        let vm = Vm::start(&spec, &self.scratch.join(&self.name))?;
+        Ok(Node { vm, spec, identity })
+    }
+}
+
+/// A node that runs, and who the test is to it.
+#[derive(Debug)]
+pub struct Node {
+    vm: Vm,
+    spec: VmSpec,
+    identity: Identity,
+}
+
+impl Node {
+    /// A node from kernel and initramfs, with 512 MiB, its config in the firmware configuration and no disk.
+    pub fn plan(scratch: &Scratch, image: &ImageUnderTest) -> NodePlan {
+        let spec = VmSpec::kernel(image.kernel(), image.initramfs())
+            .command_line(COMMAND_LINE)
+            .forward(API_PORT);
+        NodePlan {
+            name: "node".to_owned(),
+            scratch: scratch.clone(),
+            spec,
+            config: Config::Default,
+            identity: None,
+        }
+    }
+
+    /// The machine: its console, its power, its clock.
+    pub fn vm(&self) -> &Vm {
+        &self.vm
+    }
+
+    /// Who the test is to it.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// `127.0.0.1:PORT` of its API.
+    pub fn endpoint(&self) -> Result<String> {
+        Ok(format!("127.0.0.1:{}", self.vm.host_port(API_PORT)?))
+    }
+
+    /// A new connection to its API by mTLS.
+    pub async fn channel(&self) -> Result<Channel> {
+        self.channel_as(&self.identity).await
+    }
+
+    /// The same as somebody else.
+    pub async fn channel_as(&self, identity: &Identity) -> Result<Channel> {
+        let tls = ClientTlsConfig::new()
+            .ca_certificate(Certificate::from_pem(identity.authority_certificate()))
+            .identity(tonic::transport::Identity::from_pem(
+                &identity.certificate,
+                &identity.key,
+            ));
+        let endpoint = self.endpoint()?;
+        Endpoint::from_shared(format!("https://{endpoint}"))?
+            .tls_config(tls)?
+            .connect_timeout(Duration::from_secs(10))
+            .connect()
+            .await
+            .with_context(|| format!("cannot connect to the node's API at {endpoint}"))
+    }
+
+    /// A client of the machine service on a new connection.
+    pub async fn machine(&self) -> Result<Machine> {
+        Ok(MachineServiceClient::new(self.channel().await?)
+            .max_decoding_message_size(instar_api::MAX_MESSAGE_BYTES))
+    }
+
+    /// What it says of its version, on a new connection.
+    pub async fn version(&self) -> Result<VersionInfo> {
+        let answer = self
+            .machine()
+            .await?
+            .version(())
+            .await
+            .context("Version failed")?
+            .into_inner();
+        let first = answer
+            .messages
+            .into_iter()
+            .next()
+            .context("an empty answer to Version")?;
+        first.version.context("no version in the answer to Version")
+    }
+
+    /// Waits until a call of its API succeeds.
+    pub async fn wait_for_api(&self, within: Duration) -> Result<VersionInfo> {
+        self.wait_until("its API answers", within, || self.version())
+            .await
+    }
+
+    /// Asks again and again until the answer is no error; fails at once when the machine ends.
+    pub async fn wait_until<T, Asked>(
+        &self,
+        what: &str,
+        within: Duration,
+        mut ask: impl FnMut() -> Asked,
+    ) -> Result<T>
+    where
+        Asked: Future<Output = Result<T>>,
+    {
+        let until = Instant::now() + within;
+        loop {
+            let ended = self.vm.ended();
+            let left = until.saturating_duration_since(Instant::now());
+            let answer = tokio::time::timeout(left, ask()).await;
+            let why = match answer {
+                Ok(Ok(value)) => return Ok(value),
+                Ok(Err(error)) => format!("{error:#}"),
+                Err(_) => "no answer".to_owned(),
+            };
+            if let Some(ended) = ended {
+                bail!(
+                    "the machine ended ({ended}) before {what}{}",
+                    self.vm.evidence()
+                );
+            }
+            if Instant::now() >= until {
+                bail!(
+                    "not within {} s: {what}; at last: {why}{}",
+                    within.as_secs(),
+                    self.vm.evidence()
+                );
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Waits for a line of its console.
+    pub fn wait_for_line(&self, text: &str, within: Duration) -> Result<String> {
+        Ok(self.vm.wait_for_line(text, within)?.text)
+    }
+
+    /// Cuts its power and turns it on again, with the same disks and the same identity.
+    pub async fn power_cycle(self) -> Result<Self> {
+        let Self { vm, spec, identity } = self;
+        vm.cut_power();
+        let directory = vm.directory().to_owned();
+        drop(vm);
+        let node = Self {
+            vm: Vm::start(&spec, &directory)?,
+            spec,
+            identity,
+        };
+        node.wait_for_api(BOOT_PATIENCE).await?;
+        Ok(node)
+    }
+}

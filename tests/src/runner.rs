@@ -1,0 +1,152 @@
+//! Runs tests with libtest's own arguments: `--list`, filters, `--exact`, `--test-threads`.
+//!
+//! Two tests run at once unless told otherwise, each in a thread with an async runtime of its own. Waiting in the body of a
+//! test blocks nothing but that body: connections and streams are driven by the runtime's workers.
+
+use std::any::Any;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use libtest_mimic::{Arguments, Failed, Trial};
+
+use crate::scratch::Scratch;
+
+/// What a test ends with.
+pub type Outcome = Result<()>;
+
+/// VMs at once: each takes a host CPU and its memory.
+const THREADS: usize = 2;
+
+/// A test: a name and what it does.
+pub struct Test {
+    name: String,
+    body: Box<dyn FnOnce(Scratch) -> Outcome + Send>,
+}
+
+impl fmt::Debug for Test {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Test")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Test {
+    /// A test of the module `module_path!()`; use the macro [`crate::tests`].
+    pub fn new<Body, Future>(module: &str, name: &str, body: Body) -> Self
+    where
+        Body: FnOnce(Scratch) -> Future + Send + 'static,
+        Future: std::future::Future<Output = Outcome>,
+    {
+        let area = module
+            .split_once("::")
+            .map_or(module, |(_crate, area)| area);
+        let body = move |scratch| {
+            let mut runtime = tokio::runtime::Builder::new_multi_thread();
+            runtime
+                .worker_threads(2)
+                .enable_all()
+                .build()?
+                .block_on(body(scratch))
+        };
+        Self {
+            name: format!("{area}::{name}"),
+            body: Box::new(body),
+        }
+    }
+}
+
+/// Lists a module's tests: `tests![boots, serves]` for functions of that name in it.
+#[macro_export]
+macro_rules! tests {
+    ($($name:ident),* $(,)?) => {
+        vec![$($crate::Test::new(module_path!(), stringify!($name), $name)),*]
+    };
+}
+
+/// Runs those that the command line asks for and prints the summary.
+pub fn run(tests: Vec<Test>) -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = arguments.test_threads.or(Some(THREADS));
+    let trials = tests.into_iter().map(|test| {
+        let name = test.name.clone();
+        Trial::test(name, move || run_one(test))
+    });
+    libtest_mimic::run(&arguments, trials.collect()).exit_code()
+}
+
+fn run_one(test: Test) -> Result<(), Failed> {
+    let scratch = Scratch::make(&test.name).map_err(|error| format!("{error:#}"))?;
+    let of_test = scratch.clone();
+    // The test's machines end when it unwinds, and their consoles stay in the scratch directory.
+    let why = match catch_unwind(AssertUnwindSafe(|| (test.body)(of_test))) {
+        Ok(Ok(())) => {
+            return scratch
+                .remove()
+                .map_err(|error| format!("{error:#}").into());
+        }
+        Ok(Err(error)) => format!("{error:#}"),
+        Err(payload) => format!("panicked: {}", panic_text(payload.as_ref())),
+    };
+    Err(format!(
+        "{why}\n  kept: {}\n{}",
+        scratch.path().display(),
+        scratch.tails()
+    )
+    .into())
+}
+
+fn panic_text(payload: &(dyn Any + Send)) -> &str {
+    let text = payload.downcast_ref::<&str>().copied();
+    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("without a message")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+    use super::*;
+
+    async fn leaves_a_log(scratch: Scratch) -> Outcome {
+        scratch.write("console.log", "last words\n")?;
+        anyhow::bail!("no reason")
+    }
+
+    #[test]
+    fn a_failure_shows_the_console_and_keeps_the_directory() {
+        let failed = run_one(Test::new("e2e::runner", "fails", leaves_a_log)).unwrap_err();
+        let text = failed.message().unwrap().to_owned();
+        assert!(
+            text.starts_with("no reason\n  kept: ") && text.ends_with("  | last words\n"),
+            "{text}"
+        );
+        let scratch = Scratch::make("runner::fails").unwrap();
+        scratch.remove().unwrap();
+    }
+
+    #[test]
+    fn a_panic_is_a_failure_with_its_words() {
+        let test = Test::new("e2e::runner", "panics", |_| async {
+            panic!("very {}", "bad")
+        });
+        let text = run_one(test).unwrap_err().message().unwrap().to_owned();
+        assert!(text.starts_with("panicked: very bad\n"), "{text}");
+        Scratch::make("runner::panics").unwrap().remove().unwrap();
+    }
+
+    #[test]
+    fn a_pass_leaves_nothing() {
+        let path = std::sync::Arc::new(std::sync::Mutex::new(None));
+        let seen = std::sync::Arc::clone(&path);
+        let test = Test::new("e2e::runner", "passes", |scratch: Scratch| async move {
+            *seen.lock().unwrap() = Some(scratch.path().to_owned());
+            Ok(())
+        });
+        assert_eq!(test.name, "runner::passes");
+        run_one(test).unwrap();
+        let path = path.lock().unwrap().clone().unwrap();
+        assert!(!path.exists());
+    }
+}

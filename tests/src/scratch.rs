@@ -1,0 +1,131 @@
+//! A test's own directory: kept when it fails, removed when it passes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+
+use crate::workspace::target_directory;
+
+/// How much of each console a failure shows.
+const TAIL_LINES: usize = 40;
+
+/// A test's directory. Clones are the same directory.
+#[derive(Debug, Clone)]
+pub struct Scratch {
+    path: Arc<Path>,
+}
+
+impl Scratch {
+    /// Makes it, empty.
+    pub(crate) fn make(test: &str) -> Result<Self> {
+        Self::at(&target_directory().join("e2e").join(test.replace("::", ".")))
+    }
+
+    fn at(path: &Path) -> Result<Self> {
+        if path.exists() {
+            fs::remove_dir_all(path).with_context(|| format!("cannot clear {}", path.display()))?;
+        }
+        fs::create_dir_all(path).with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Self { path: path.into() })
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A name in it.
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// A directory in it as one of its own, for a second of something that has fixed names.
+    pub fn below(&self, name: &str) -> Result<Self> {
+        let path = self.join(name);
+        fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Self { path: path.into() })
+    }
+
+    /// Writes a file in it.
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> Result<PathBuf> {
+        let path = self.join(name);
+        fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// The ends of all consoles and logs below it, for a person who reads why a test failed.
+    pub(crate) fn tails(&self) -> String {
+        let mut text = String::new();
+        for log in logs_below(&self.path) {
+            let content = String::from_utf8_lossy(&fs::read(&log).unwrap_or_default()).into_owned();
+            let lines: Vec<&str> = content.lines().collect();
+            if lines.is_empty() {
+                continue;
+            }
+            text.push_str(&format!("  the end of {}:\n", log.display()));
+            for line in &lines[lines.len().saturating_sub(TAIL_LINES)..] {
+                let printable: String = line
+                    .chars()
+                    .filter(|c| !c.is_control() || *c == '\t')
+                    .collect();
+                text.push_str(&format!("  | {printable}\n"));
+            }
+        }
+        text
+    }
+
+    /// Removes it, unless `INSTAR_KEEP` is set.
+    pub(crate) fn remove(&self) -> Result<()> {
+        if std::env::var_os(instar_qemu::KEEP_VARIABLE).is_some_and(|value| !value.is_empty()) {
+            return Ok(());
+        }
+        fs::remove_dir_all(&self.path)
+            .with_context(|| format!("cannot remove {}", self.path.display()))
+    }
+}
+
+fn logs_below(directory: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            found.extend(logs_below(&path));
+        } else if path.extension().is_some_and(|extension| extension == "log") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn starts_empty_and_shows_the_ends_of_logs() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("t");
+        let scratch = Scratch::at(&path).unwrap();
+        fs::create_dir(scratch.join("node")).unwrap();
+        let many: String = (0..100)
+            .map(|number| format!("line {number}\u{1b}\r\n"))
+            .collect();
+        scratch.write("node/console.log", many).unwrap();
+        scratch.write("node/other.txt", "not a log").unwrap();
+        let tails = scratch.tails();
+        assert!(tails.ends_with("  | line 99\n"), "{tails}");
+        assert!(
+            tails.contains("line 60\n") && !tails.contains("line 59\n"),
+            "{tails}"
+        );
+        assert!(!tails.contains("not a log"));
+        let again = Scratch::at(&path).unwrap();
+        assert_eq!(again.tails(), "");
+        again.remove().unwrap();
+        assert!(!path.exists());
+    }
+}
