@@ -1,1 +1,170 @@
-fn main() {}
+//! The command line of the image builder.
+
+use std::{collections::BTreeMap, fs, path::PathBuf};
+
+use anyhow::{Context, Result};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use image::{
+    build::{self, Flavour, Options, Report},
+    container,
+    debian::Mirror,
+    oci::{self, push::Transport},
+    version::Version,
+};
+
+/// Builds and pushes Instar's images.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Build kernel, initramfs, root filesystem, installer image and SBOM of one version.
+    Build(Build),
+    /// Build an OCI image layout around one static program.
+    Container(Container),
+    /// Push an OCI image layout to a registry.
+    Push(Push),
+}
+
+#[derive(Args)]
+struct Build {
+    /// The version that the image carries.
+    #[arg(long)]
+    version: Version,
+    /// The folder to write.
+    #[arg(long)]
+    out: PathBuf,
+    /// Which of Debian's kernels.
+    #[arg(long, value_enum, default_value = "cloud")]
+    kernel: Kernel,
+    /// Take our programs from this cargo profile.
+    #[arg(long, default_value = "release")]
+    profile: String,
+    /// The program init, else that of the profile.
+    #[arg(long)]
+    init: Option<PathBuf>,
+    /// The program machined, else that of the profile.
+    #[arg(long)]
+    machined: Option<PathBuf>,
+    /// The program installer, else that of the profile.
+    #[arg(long)]
+    installer: Option<PathBuf>,
+    /// The workspace that the programs were built from; its crates are listed in the SBOM.
+    #[arg(long, default_value = ".")]
+    workspace: PathBuf,
+    /// Where packages are kept between builds.
+    #[arg(long, default_value = ".cache")]
+    cache: PathBuf,
+    /// The Debian archive, else the one that this machine's apt uses.
+    #[arg(long)]
+    mirror: Option<String>,
+    /// The archive of Debian's security updates that goes with --mirror.
+    #[arg(long, requires = "mirror")]
+    security_mirror: Option<String>,
+    /// Take the newest versions of packages instead of those of the last build.
+    #[arg(long)]
+    refresh: bool,
+    /// zstd's level for the root filesystem.
+    #[arg(long, default_value_t = 19, value_parser = clap::value_parser!(u8).range(1..=22))]
+    compression: u8,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Kernel {
+    /// For virtual machines.
+    Cloud,
+    /// For servers, with all drivers.
+    Generic,
+}
+
+#[derive(Args)]
+struct Container {
+    /// The static program.
+    #[arg(long)]
+    binary: PathBuf,
+    /// Its absolute path in the image.
+    #[arg(long)]
+    entrypoint: String,
+    /// An argument for it; may be repeated.
+    #[arg(long = "argument", allow_hyphen_values = true)]
+    arguments: Vec<String>,
+    /// The folder to write.
+    #[arg(long)]
+    out: PathBuf,
+    /// A label, KEY=VALUE; may be repeated.
+    #[arg(long = "label", value_parser = key_value)]
+    labels: Vec<(String, String)>,
+}
+
+#[derive(Args)]
+struct Push {
+    /// The folder of the layout.
+    layout: PathBuf,
+    /// Where to, such as localhost:5000/installer:v0.1.0.
+    reference: String,
+    /// The registry speaks HTTP.
+    #[arg(long)]
+    plain_http: bool,
+}
+
+fn main() -> Result<()> {
+    match Cli::parse().command {
+        Command::Build(arguments) => {
+            let report = build::build(&options(arguments)?)?;
+            print(&report);
+        }
+        Command::Container(arguments) => {
+            let program =
+                fs::read(&arguments.binary).with_context(|| format!("cannot read {}", arguments.binary.display()))?;
+            let labels: BTreeMap<_, _> = arguments.labels.into_iter().collect();
+            let image = container::around(&program, &arguments.entrypoint, arguments.arguments, labels)?;
+            println!("{}", oci::layout::write(&image, &arguments.out)?.digest);
+        }
+        Command::Push(arguments) => {
+            let transport = if arguments.plain_http { Transport::PlainHttp } else { Transport::Https };
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let digest = runtime.block_on(oci::push::push(&arguments.layout, &arguments.reference, transport))?;
+            println!("{digest}");
+        }
+    }
+    Ok(())
+}
+
+fn options(arguments: Build) -> Result<Options> {
+    let programs = PathBuf::from("target/x86_64-unknown-linux-musl").join(&arguments.profile);
+    let program = |given: Option<PathBuf>, name: &str| given.unwrap_or_else(|| programs.join(name));
+    Ok(Options {
+        version: arguments.version,
+        out: arguments.out,
+        flavour: match arguments.kernel {
+            Kernel::Cloud => Flavour::Cloud,
+            Kernel::Generic => Flavour::Generic,
+        },
+        init: program(arguments.init, "init"),
+        machined: program(arguments.machined, "machined"),
+        installer: program(arguments.installer, "installer"),
+        workspace: arguments.workspace,
+        cache: arguments.cache,
+        mirror: arguments.mirror.map(|archive| Mirror { archive, security: arguments.security_mirror }),
+        refresh: arguments.refresh,
+        compression: arguments.compression,
+    })
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').filter(|(key, _)| !key.is_empty()).ok_or("expected KEY=VALUE")?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+fn print(report: &Report) {
+    println!("{} with kernel {}", report.version, report.kernel_release);
+    for (name, file) in &report.files {
+        println!("{:>12}  {name}", file.bytes);
+    }
+    let rootfs = report.files.get("rootfs.squashfs").map_or(0, |file| file.bytes as u64);
+    println!("{:>12}  of the root filesystem are kernel modules, {} the rest", report.modules_bytes, rootfs.saturating_sub(report.modules_bytes));
+}

@@ -1,0 +1,63 @@
+# Instar: building and testing. `make help` lists the targets.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+# The shell that typed `make` may not have rustup's programs.
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+
+# release: small, for keeps. quick: builds faster, for a developer's loop.
+PROFILE ?= release
+# cloud or generic: which of Debian's kernels.
+KERNEL ?= cloud
+# The Debian archive for the image's packages; empty: the one that this machine's apt uses.
+MIRROR ?=
+# More options for `image build`, such as --refresh.
+IMAGE_OPTIONS ?=
+
+TARGET := x86_64-unknown-linux-musl
+VERSIONS := v0.1.0 v0.2.0
+
+.PHONY: help
+help: ## This list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+	@echo '  Variables: PROFILE=quick builds faster, KERNEL=generic takes the kernel for servers, MIRROR=ADDRESS names a Debian archive'
+
+.PHONY: deps
+deps: ## Install what is missing here: Debian packages (sudo when not root) and Rust (for this user)
+	@build/install-packages
+	@build/install-rust
+
+.PHONY: build
+build: deps ## Compile init, machined and installer, static
+	cargo build --locked --profile $(PROFILE) --target $(TARGET) -p instar-init -p machined -p installer
+
+.PHONY: image
+image: build ## Build the images of v0.1.0 and v0.2.0 in target/image
+	cargo build --locked -p image
+	@for version in $(VERSIONS); do \
+	    target/debug/image build --version $$version --out target/image/$$version --kernel $(KERNEL) --profile $(PROFILE) \
+	        $(if $(MIRROR),--mirror $(MIRROR)) $(IMAGE_OPTIONS); \
+	done
+
+.PHONY: lint
+lint: deps ## Check format and lints
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+
+.PHONY: unit
+unit: deps ## Run the tests that need no virtual machine
+	cargo test --locked --workspace --exclude instar-tests
+
+.PHONY: test
+test: lint unit e2e ## Run everything: lints, unit tests, end-to-end tests
+
+.PHONY: e2e
+e2e: image ## Run the tests in virtual machines
+	cargo test --locked -p instar-tests --test e2e
+
+.PHONY: clean
+clean: ## Remove what was built; packages in .cache stay
+	rm -rf target

@@ -1,0 +1,279 @@
+//! One build, top to bottom: packages, kernel, tree, squashfs, archives, installer image, list of contents.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+
+use crate::{
+    certificates, crates,
+    debian::{self, Fetched, Mirror, Request},
+    digest::{Blake3, Sha256},
+    initramfs, installer_image,
+    kernel::{
+        bzimage::{self, Banner},
+        modules::{self, Available, Selection},
+    },
+    oci,
+    programs::Programs,
+    rootfs, sbom, squashfs,
+    tree::Tree,
+    version::Version,
+};
+
+/// The suite that kernel, container runtime and disk programs come from.
+const SUITE: &str = "trixie";
+/// Programs of Debian in the root filesystem: package and path.
+const DEBIAN_PROGRAMS: [(&str, &str); 4] = [
+    ("crun", "usr/bin/crun"),
+    ("e2fsprogs", "usr/sbin/mke2fs"),
+    ("e2fsprogs", "usr/sbin/e2fsck"),
+    ("e2fsprogs", "usr/sbin/resize2fs"),
+];
+
+/// Which of Debian's kernels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Flavour {
+    /// For virtual machines: smaller, and boots faster.
+    #[default]
+    Cloud,
+    /// For servers, with all drivers.
+    Generic,
+}
+
+impl Flavour {
+    fn meta_package(self) -> &'static str {
+        match self {
+            Self::Cloud => "linux-image-cloud-amd64",
+            Self::Generic => "linux-image-amd64",
+        }
+    }
+
+    fn sections(self) -> &'static [&'static str] {
+        match self {
+            Self::Cloud => &["init", "all"],
+            Self::Generic => &["init", "all", "generic"],
+        }
+    }
+}
+
+/// What to build and from what.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The version that the image carries.
+    pub version: Version,
+    /// The folder to write; an old one is replaced.
+    pub out: PathBuf,
+    /// Which kernel.
+    pub flavour: Flavour,
+    /// The static program init.
+    pub init: PathBuf,
+    /// The static program machined.
+    pub machined: PathBuf,
+    /// The static program installer.
+    pub installer: PathBuf,
+    /// The workspace that these were built from.
+    pub workspace: PathBuf,
+    /// Where packages are kept between builds.
+    pub cache: PathBuf,
+    /// The archive to take packages from, else the one that this machine's apt uses.
+    pub mirror: Option<Mirror>,
+    /// Take the newest versions of packages instead of those of the last build.
+    pub refresh: bool,
+    /// zstd's level for the root filesystem, 1 to 22.
+    pub compression: u8,
+}
+
+/// What was built: also written as `manifest.json`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The version of the image.
+    pub version: Version,
+    /// `amd64`.
+    pub architecture: &'static str,
+    /// Which kernel.
+    pub flavour: Flavour,
+    /// `uname -r` of the kernel.
+    pub kernel_release: String,
+    /// The digest of the installer image's manifest, by which it can be pulled.
+    pub installer_manifest: String,
+    /// Compressed size of the kernel modules in the root filesystem, bytes.
+    pub modules_bytes: u64,
+    /// The files of the folder.
+    pub files: BTreeMap<String, File>,
+}
+
+/// A file that was built.
+#[derive(Clone, Debug, Serialize)]
+pub struct File {
+    /// Size.
+    pub bytes: usize,
+    /// BLAKE3 digest.
+    pub blake3: Blake3,
+    /// SHA-256 digest.
+    pub sha256: Sha256,
+}
+
+/// Builds an image.
+///
+/// # Errors
+/// A program, package or tool is missing, or the folder cannot be written.
+pub fn build(options: &Options) -> Result<Report> {
+    let [init, machined, installer] = [&options.init, &options.machined, &options.installer].map(|path| program(path));
+    let (init, machined, installer) = (init?, machined?, installer?);
+    let packages = packages(options)?;
+    let kernel = Kernel::read(&packages, options.flavour)?;
+
+    let mut tree = Tree::new();
+    rootfs::add_system(&mut tree, &machined)?;
+    let mut programs = Programs::new(&packages);
+    add_debian(&mut tree, &mut programs, &packages)?;
+    rootfs::add_modules(&mut tree, &kernel.banner.release, &kernel.modules, &kernel.built_in)?;
+    rootfs::add_identity(&mut tree, &options.version, &kernel.image, &kernel.banner, &init)?;
+
+    let part = unfinished(&options.out);
+    replace_folder(&part)?;
+    let squashfs_file = part.join("rootfs.squashfs");
+    squashfs::write(&tree, options.compression, &squashfs_file)?;
+    let rootfs = fs::read(&squashfs_file).with_context(|| format!("cannot read {}", squashfs_file.display()))?;
+    let base = initramfs::base(&init, &kernel.modules, &modules::wanted("init")?)?;
+    let initramfs = [base.as_slice(), &initramfs::first_generation(&rootfs)?].concat();
+
+    let used: Vec<&Fetched> = packages
+        .iter()
+        .filter(|fetched| programs.used().contains(fetched.package.name.as_str()) || fetched.package.name == kernel.package)
+        .collect();
+    let contents = sbom::document(&options.version, Blake3::of(&rootfs), &used, &crates::of_workspace(&options.workspace)?);
+    let contents = serde_json::to_vec_pretty(&contents)?;
+
+    let parts = installer_image::Parts {
+        version: &options.version,
+        installer: &installer,
+        rootfs: &rootfs,
+        kernel: &kernel.image,
+        init: &init,
+        base: &base,
+    };
+    let installer_manifest = oci::layout::write(&installer_image::compose(&parts)?, &part.join("installer"))?.digest;
+
+    let mut files = BTreeMap::new();
+    for (name, bytes) in [
+        ("base.cpio", &base),
+        ("initramfs", &initramfs),
+        ("vmlinuz", &kernel.image),
+        ("sbom.spdx.json", &contents),
+        ("rootfs.squashfs", &rootfs),
+    ] {
+        if name != "rootfs.squashfs" {
+            fs::write(part.join(name), bytes).with_context(|| format!("cannot write {name}"))?;
+        }
+        let file = File { bytes: bytes.len(), blake3: Blake3::of(bytes), sha256: Sha256::of(bytes) };
+        files.insert(name.to_owned(), file);
+    }
+    let report = Report {
+        version: options.version.clone(),
+        architecture: "amd64",
+        flavour: options.flavour,
+        kernel_release: kernel.banner.release,
+        installer_manifest,
+        modules_bytes: tree.bytes_below("usr/lib/modules/"),
+        files,
+    };
+    fs::write(part.join("manifest.json"), serde_json::to_vec_pretty(&report)?).context("cannot write manifest.json")?;
+    remove_folder(&options.out)?;
+    fs::rename(&part, &options.out).with_context(|| format!("cannot name the finished {}", options.out.display()))?;
+    Ok(report)
+}
+
+fn program(path: &Path) -> Result<Vec<u8>> {
+    let bytes = fs::read(path).with_context(|| format!("cannot read the program {}: make build", path.display()))?;
+    let dynamic = crate::elf::read(&bytes).with_context(|| format!("{} is no program", path.display()))?;
+    ensure!(
+        dynamic.interpreter.is_none() && dynamic.needed.is_empty(),
+        "{} is not static: build it with --target x86_64-unknown-linux-musl",
+        path.display()
+    );
+    Ok(bytes)
+}
+
+fn packages(options: &Options) -> Result<Vec<Fetched>> {
+    let request = Request {
+        suite: SUITE,
+        with_dependencies: &["crun", "e2fsprogs"],
+        alone: &["ca-certificates"],
+        through: options.flavour.meta_package(),
+    };
+    let cache = options.cache.join("debian");
+    debian::fetch(&cache, &request, options.refresh, || options.mirror.clone().map_or_else(Mirror::of_this_machine, Ok))
+}
+
+/// Programs, the certificate authorities and the few settings that the programs read.
+fn add_debian(tree: &mut Tree, programs: &mut Programs<'_>, packages: &[Fetched]) -> Result<()> {
+    for (package, path) in DEBIAN_PROGRAMS {
+        programs.add(tree, package, path)?;
+    }
+    // mke2fs reads what to make from the name that it is called by.
+    tree.symlink("usr/sbin/mkfs.ext4", "mke2fs")?;
+    tree.file("etc/mke2fs.conf", 0o644, programs.read("e2fsprogs", "etc/mke2fs.conf")?)?;
+    programs.read("ca-certificates", "usr/share/ca-certificates/mozilla/ISRG_Root_X1.crt").context("ca-certificates has changed")?;
+    let authorities = packages.iter().find(|fetched| fetched.package.name == "ca-certificates");
+    let authorities = authorities.context("the package ca-certificates was not fetched")?;
+    tree.file("etc/ssl/certs/ca-certificates.crt", 0o644, certificates::bundle(&authorities.root)?.into_bytes())
+}
+
+struct Kernel {
+    package: String,
+    image: Vec<u8>,
+    banner: Banner,
+    modules: Selection,
+    built_in: Vec<u8>,
+}
+
+impl Kernel {
+    fn read(packages: &[Fetched], flavour: Flavour) -> Result<Self> {
+        let is_kernel = |fetched: &&Fetched| fetched.package.name.starts_with("linux-image-");
+        let fetched = packages.iter().find(is_kernel).context("no kernel package was fetched")?;
+        let name = &fetched.package.name;
+        let release = name.trim_start_matches("linux-image-");
+        let path = fetched.root.join("boot").join(format!("vmlinuz-{release}"));
+        let image = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let banner = bzimage::banner(&image).with_context(|| format!("cannot use the kernel {}", path.display()))?;
+        // Debian moved modules from /lib to /usr/lib.
+        let places = ["usr/lib/modules", "lib/modules"].map(|place| fetched.root.join(place).join(&banner.release));
+        let root = places.iter().find(|place| place.is_dir());
+        let root = root.with_context(|| format!("{name} has no modules for {}", banner.release))?;
+        let mut wanted = Vec::new();
+        for section in flavour.sections() {
+            wanted.extend(modules::wanted(section)?);
+        }
+        let modules = Available::read(root)?.select(wanted).with_context(|| format!("cannot choose modules of {name}"))?;
+        let built_in = fs::read(root.join("modules.builtin")).context("cannot read modules.builtin")?;
+        Ok(Self { package: name.clone(), image, banner, modules, built_in })
+    }
+}
+
+/// Where a folder is built before it gets its name.
+fn unfinished(folder: &Path) -> PathBuf {
+    let mut name = folder.as_os_str().to_owned();
+    name.push(".part");
+    name.into()
+}
+
+fn replace_folder(folder: &Path) -> Result<()> {
+    remove_folder(folder)?;
+    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))
+}
+
+fn remove_folder(folder: &Path) -> Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove the old {}", folder.display()))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,169 @@
+//! apt with a state, a cache and sources of its own, and an empty list of installed packages.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::Mirror;
+
+/// Where Debian and Ubuntu keep the keys of Debian's archive.
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// An apt that knows one suite of Debian and nothing of this machine's packages.
+#[derive(Debug)]
+pub(super) struct Apt {
+    folder: PathBuf,
+}
+
+/// A package as the signed index describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    pub(super) name: String,
+    pub(super) version: String,
+    pub(super) architecture: String,
+    /// The source package, without its version.
+    pub(super) source: String,
+    pub(super) depends: String,
+    pub(super) sha256: String,
+}
+
+impl Apt {
+    /// Sets the folder up for a suite of the mirror.
+    pub(super) fn new(folder: &Path, mirror: &Mirror, suite: &str) -> Result<Self> {
+        ensure!(
+            Path::new(KEYRING).exists(),
+            "the keys of Debian's archive are missing at {KEYRING}: apt-get install debian-archive-keyring"
+        );
+        let folder = std::path::absolute(folder).context("cannot tell the working directory")?;
+        for part in ["state/lists/partial", "cache/archives/partial"] {
+            let part = folder.join(part);
+            fs::create_dir_all(&part).with_context(|| format!("cannot create {}", part.display()))?;
+        }
+        // `target` keeps apt from fetching anything but the package lists.
+        let options = format!("[arch=amd64 lang=none target=Packages signed-by={KEYRING}]");
+        let mut sources = format!("deb {options} {} {suite} main\n", mirror.archive);
+        if let Some(security) = &mirror.security {
+            sources += &format!("deb {options} {security} {suite}-security main\n");
+        }
+        fs::write(folder.join("sources.list"), sources).context("cannot write apt's sources")?;
+        fs::write(folder.join("status"), "").context("cannot write apt's list of installed packages")?;
+        Ok(Self { folder })
+    }
+
+    /// Fetches and verifies the package lists.
+    pub(super) fn update(&self) -> Result<()> {
+        // Without this, apt takes an old list for good when a mirror fails.
+        self.run("apt-get", &["-q", "-o", "APT::Update::Error-Mode=any", "update"], None).map(drop)
+    }
+
+    /// The names of these packages and all that they depend on.
+    pub(super) fn closure(&self, names: &[&str]) -> Result<Vec<String>> {
+        let mut arguments = vec!["-q", "-y", "--no-install-recommends", "--print-uris", "install"];
+        arguments.extend(names);
+        let output = self.run("apt-get", &arguments, None)?;
+        let files = output.lines().filter(|line| line.starts_with('\'')).filter_map(|line| line.split(' ').nth(1));
+        let names: Vec<String> = files.filter_map(|file| Some(file.split_once('_')?.0.to_owned())).collect();
+        ensure!(!names.is_empty(), "apt resolved no packages; it said: {}", output.trim());
+        Ok(names)
+    }
+
+    /// What the index says about the candidate version of each of these packages.
+    pub(super) fn records(&self, names: &[&str]) -> Result<Vec<Record>> {
+        let mut arguments = vec!["show", "--no-all-versions"];
+        arguments.extend(names);
+        let output = self.run("apt-cache", &arguments, None)?;
+        let records: Vec<_> = output.split("\n\n").filter(|text| !text.trim().is_empty()).map(record).collect::<Result<_>>()?;
+        for name in names {
+            ensure!(records.iter().any(|record| record.name == *name), "the archive has no package {name}");
+        }
+        Ok(records)
+    }
+
+    /// Downloads these packages into `folder`, under apt's names for the files.
+    pub(super) fn download(&self, records: &[&Record], folder: &Path) -> Result<()> {
+        let versions: Vec<String> = records.iter().map(|record| format!("{}={}", record.name, record.version)).collect();
+        let mut arguments = vec!["-q", "download"];
+        arguments.extend(versions.iter().map(String::as_str));
+        self.run("apt-get", &arguments, Some(folder)).map(drop)
+    }
+
+    fn run(&self, program: &str, arguments: &[&str], folder: Option<&Path>) -> Result<String> {
+        let at = |name: &str| self.folder.join(name).display().to_string();
+        let mut command = Command::new(program);
+        for (key, value) in [
+            ("Dir::Etc::SourceList", at("sources.list")),
+            ("Dir::Etc::SourceParts", "/dev/null".into()),
+            ("Dir::Etc::Preferences", "/dev/null".into()),
+            ("Dir::Etc::PreferencesParts", "/dev/null".into()),
+            ("Dir::State", at("state")),
+            ("Dir::State::status", at("status")),
+            ("Dir::Cache", at("cache")),
+            ("APT::Architecture", "amd64".into()),
+            ("APT::Architectures::", "amd64".into()),
+            // Root's apt would change to a user that cannot write here.
+            ("APT::Sandbox::User", "root".into()),
+            ("Acquire::Retries", "3".into()),
+        ] {
+            command.arg("-o").arg(format!("{key}={value}"));
+        }
+        command.args(arguments).env("LC_ALL", "C.UTF-8");
+        if let Some(folder) = folder {
+            command.current_dir(folder);
+        }
+        let output = command.output().with_context(|| format!("cannot start {program}"))?;
+        if !output.status.success() {
+            let words = arguments.first().filter(|word| !word.starts_with('-')).or(arguments.last());
+            bail!(
+                "{program} {} failed ({}): {}",
+                words.copied().unwrap_or_default(),
+                output.status,
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+fn record(stanza: &str) -> Result<Record> {
+    let field = |name: &str| {
+        let value = stanza.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        value.map(|value| value.trim().to_owned())
+    };
+    let required = |name: &str| field(name).with_context(|| format!("a record of the package index has no {name}"));
+    let name = required("Package")?;
+    let source = field("Source").and_then(|source| source.split(' ').next().map(str::to_owned));
+    Ok(Record {
+        version: required("Version")?,
+        architecture: required("Architecture")?,
+        source: source.unwrap_or_else(|| name.clone()),
+        depends: field("Depends").unwrap_or_default(),
+        sha256: required("SHA256")?,
+        name,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn reads_a_record_of_the_index() {
+        let text = "Package: linux-image-cloud-amd64\nSource: linux-signed-amd64 (6.12.107+1)\nVersion: 6.12.107-1\n\
+            Architecture: amd64\nDepends: linux-image-6.12.107 (= 6.12.107-1)\nDescription: Linux\n Version: trap\nSHA256: 7984";
+        let record = record(text).unwrap();
+        assert_eq!(record.source, "linux-signed-amd64");
+        assert_eq!(record.version, "6.12.107-1");
+        assert_eq!(record.depends, "linux-image-6.12.107 (= 6.12.107-1)");
+    }
+
+    #[test]
+    fn a_record_without_a_digest_is_refused() {
+        let error = record("Package: a\nVersion: 1\nArchitecture: all").unwrap_err();
+        assert!(error.to_string().contains("SHA256"));
+    }
+}

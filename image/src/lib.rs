@@ -1,0 +1,24 @@
+//! Builds everything that boots: the root filesystem, the initramfs around it, the installer image, and the list of what is inside.
+//!
+//! Needs no root and no mounts: trees are values ([`tree::Tree`]) until they become an archive, a squashfs or an image layer.
+//! The same inputs (binaries, resolved packages, version) give the same bytes.
+
+pub mod archive;
+pub mod build;
+pub mod certificates;
+pub mod container;
+pub mod cpio;
+pub mod crates;
+pub mod debian;
+pub mod digest;
+pub mod elf;
+pub mod initramfs;
+pub mod installer_image;
+pub mod kernel;
+pub mod oci;
+pub mod programs;
+pub mod rootfs;
+pub mod sbom;
+pub mod squashfs;
+pub mod tree;
+pub mod version;

@@ -1,0 +1,95 @@
+//! Programs of Debian packages in an image: each with the libraries that it needs, and what those need, and the loader.
+
+use std::{collections::BTreeSet, fs, path::PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::{debian::Fetched, elf, tree::Tree};
+
+/// Where Debian's dynamic loader looks without a cache file.
+const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+/// Where packages have libraries; Debian moved from the first to the second.
+const PLACES: [&str; 3] = ["lib/x86_64-linux-gnu", LIBRARIES, "usr/lib64"];
+
+/// Puts programs of the packages into a tree.
+#[derive(Debug)]
+pub struct Programs<'a> {
+    packages: &'a [Fetched],
+    used: BTreeSet<&'a str>,
+}
+
+impl<'a> Programs<'a> {
+    /// Programs and libraries are looked for in these packages.
+    #[must_use]
+    pub fn new(packages: &'a [Fetched]) -> Self {
+        Self { packages, used: BTreeSet::new() }
+    }
+
+    /// The packages that something was taken from.
+    #[must_use]
+    pub fn used(&self) -> &BTreeSet<&'a str> {
+        &self.used
+    }
+
+    /// Adds the program at `path` of its package to the tree at the same path, with all that it needs to start.
+    ///
+    /// # Errors
+    /// The package has no such program, or a library is in none of the packages.
+    pub fn add(&mut self, tree: &mut Tree, package: &str, path: &str) -> Result<()> {
+        let bytes = self.read(package, path)?;
+        let dynamic = elf::read(&bytes).with_context(|| format!("cannot read {path} of {package}"))?;
+        tree.file(path, 0o755, bytes)?;
+        if let Some(interpreter) = dynamic.interpreter {
+            self.add_interpreter(tree, &interpreter)?;
+        }
+        for library in dynamic.needed {
+            self.add_library(tree, &library).with_context(|| format!("{path} cannot start without it"))?;
+        }
+        Ok(())
+    }
+
+    /// A file of a package that is no program.
+    ///
+    /// # Errors
+    /// The package is not there or has no such file.
+    pub fn read(&mut self, package: &str, path: &str) -> Result<Vec<u8>> {
+        let found = self.packages.iter().find(|fetched| fetched.package.name == package);
+        let found = found.with_context(|| format!("the package {package} was not fetched"))?;
+        self.used.insert(&found.package.name);
+        let file = found.root.join(path);
+        fs::read(&file).with_context(|| format!("cannot read {path} of {package} {}", found.package.version))
+    }
+
+    /// The loader lies among the libraries, which may name it too; its well-known path is a link.
+    fn add_interpreter(&mut self, tree: &mut Tree, path: &str) -> Result<()> {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        self.add_library(tree, name)?;
+        // /lib64 is a link to /usr/lib64.
+        let link = format!("usr/{}", path.trim_start_matches("/usr").trim_start_matches('/'));
+        tree.symlink(&link, &format!("/{LIBRARIES}/{name}"))
+    }
+
+    fn add_library(&mut self, tree: &mut Tree, name: &str) -> Result<()> {
+        let path = format!("{LIBRARIES}/{name}");
+        if tree.get(&path).is_some() {
+            return Ok(());
+        }
+        let (package, file) = self.find(name).with_context(|| format!("the library {name} is in none of the packages"))?;
+        self.used.insert(package);
+        let bytes = fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        let dynamic = elf::read(&bytes).with_context(|| format!("cannot read the library {name}"))?;
+        let mode = if name.starts_with("ld-linux") { 0o755 } else { 0o644 };
+        tree.file(&path, mode, bytes)?;
+        for needed in dynamic.needed {
+            self.add_library(tree, &needed).with_context(|| format!("{name} cannot be loaded without it"))?;
+        }
+        Ok(())
+    }
+
+    fn find(&self, name: &str) -> Option<(&'a str, PathBuf)> {
+        self.packages.iter().find_map(|fetched| {
+            let file = PLACES.iter().map(|place| fetched.root.join(place).join(name)).find(|file| file.is_file())?;
+            Some((fetched.package.name.as_str(), file))
+        })
+    }
+}

@@ -1,0 +1,88 @@
+//! The root filesystem as a tree: our programs, those of Debian, kernel modules, and the few files that make it a system (docs/contracts.md).
+
+use anyhow::Result;
+use serde::Serialize;
+
+use crate::{
+    digest::Blake3,
+    kernel::{
+        bzimage::Banner,
+        modules::{Selection, alias_index, dependency_index},
+    },
+    tree::Tree,
+    version::Version,
+};
+
+/// What `/usr/lib/instar/image.json` says.
+#[derive(Clone, Debug, Serialize)]
+pub struct Identity<'a> {
+    /// The version of this image.
+    pub version: &'a Version,
+    /// `amd64`.
+    pub architecture: &'static str,
+    /// `uname -r` of the kernel that its modules are for.
+    pub kernel_release: &'a str,
+    /// The kernel's banner.
+    pub kernel_banner: &'a str,
+    /// Of the kernel's file.
+    pub kernel_blake3: Blake3,
+    /// Of the program init.
+    pub init_blake3: Blake3,
+}
+
+/// Adds directories, links, users and machined. Programs of Debian come on top.
+///
+/// # Errors
+/// Something else is in the way.
+pub fn add_system(tree: &mut Tree, machined: &[u8]) -> Result<()> {
+    for folder in ["bin", "sbin", "lib", "lib64"] {
+        tree.directory(&format!("usr/{folder}"))?;
+        tree.symlink(folder, &format!("usr/{folder}"))?;
+    }
+    for mount_point in ["proc", "sys", "dev", "run", "var", "etc/instar"] {
+        tree.directory(mount_point)?;
+    }
+    tree.directory_with_mode("tmp", 0o1777)?;
+    tree.file("usr/sbin/machined", 0o755, machined)?;
+    tree.symlink("usr/sbin/apid", "machined")?;
+    for name in ["resolv.conf", "hosts", "hostname"] {
+        tree.symlink(&format!("etc/{name}"), &format!("/run/etc/{name}"))?;
+    }
+    tree.file("etc/passwd", 0o644, *b"root:x:0:0:root:/:/usr/sbin/nologin\napid:x:50:50:apid:/:/usr/sbin/nologin\n")?;
+    tree.file("etc/group", 0o644, *b"root:x:0:\napid:x:50:\n")
+}
+
+/// Adds the modules and their index for the kernel `release`.
+///
+/// # Errors
+/// The modules' dependencies run in a circle.
+pub fn add_modules(tree: &mut Tree, release: &str, modules: &Selection, built_in: &[u8]) -> Result<()> {
+    let folder = format!("usr/lib/modules/{release}");
+    for module in modules.values() {
+        tree.file(&format!("{folder}/{}", module.path), 0o644, module.file.as_slice())?;
+    }
+    tree.file(&format!("{folder}/modules.dep"), 0o644, dependency_index(modules)?.into_bytes())?;
+    tree.file(&format!("{folder}/modules.alias"), 0o644, alias_index(modules).into_bytes())?;
+    tree.file(&format!("{folder}/modules.builtin"), 0o644, built_in)
+}
+
+/// Adds the only files that name the version.
+///
+/// # Errors
+/// Something else is in the way.
+pub fn add_identity(tree: &mut Tree, version: &Version, kernel: &[u8], banner: &Banner, init: &[u8]) -> Result<()> {
+    let identity = Identity {
+        version,
+        architecture: "amd64",
+        kernel_release: &banner.release,
+        kernel_banner: &banner.text,
+        kernel_blake3: Blake3::of(kernel),
+        init_blake3: Blake3::of(init),
+    };
+    let mut text = serde_json::to_vec(&identity)?;
+    text.push(b'\n');
+    tree.file("usr/lib/instar/image.json", 0o644, text)?;
+    let release = format!("NAME=Instar\nID=instar\nVERSION_ID={version}\nPRETTY_NAME=\"Instar {version}\"\n");
+    tree.file("usr/lib/os-release", 0o644, release.into_bytes())?;
+    tree.symlink("etc/os-release", "../usr/lib/os-release")
+}

@@ -1,0 +1,71 @@
+//! What can go wrong, and the exit code by which machined tells.
+
+use std::{error::Error as StdError, io, path::PathBuf};
+
+use thiserror::Error;
+
+/// A failed installation. `Display` says only what was being done; the cause is the source.
+#[derive(Debug, Error)]
+pub(crate) enum Error {
+    /// Unusable command line.
+    #[error("usage: installer install --upgrade [--assets FOLDER]: {0}")]
+    Usage(String),
+    /// The image holds something else than it should.
+    #[error("the installer image is damaged: {0}")]
+    BadImage(String),
+    /// The caller did not set things up as agreed.
+    #[error("descriptor 3 is not a SEQPACKET socket: the installer must be run by machined")]
+    NoSocket(#[source] Option<io::Error>),
+    /// The kernel gives no memory that can be sealed.
+    #[error("cannot {step} sealed memory for {bytes} bytes of root filesystem")]
+    Memory {
+        /// The step that failed.
+        step: &'static str,
+        /// What it was for.
+        bytes: u64,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// A file of the image cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The sealed memory does not hold what was written to it.
+    #[error("the root filesystem changed on its way into memory: digest {found}, expected {expected}")]
+    Changed {
+        /// What is there.
+        found: String,
+        /// What was written.
+        expected: String,
+    },
+    /// machined did not take the root filesystem.
+    #[error("cannot hand the root filesystem to machined")]
+    Send(#[source] io::Error),
+}
+
+impl Error {
+    /// 2 bad input, 4 environment, 6 input and output, 7 the installation failed (docs/contracts.md).
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage(_) | Self::BadImage(_) => 2,
+            Self::NoSocket(_) | Self::Memory { .. } => 4,
+            Self::Read { .. } => 6,
+            Self::Changed { .. } | Self::Send(_) => 7,
+        }
+    }
+}
+
+/// An error and its causes in one line.
+pub(crate) fn chain(error: &dyn StdError) -> String {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        line += &format!(": {error}");
+        cause = error.source();
+    }
+    line
+}
