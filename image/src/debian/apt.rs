@@ -51,13 +51,13 @@ impl Apt {
         }
         fs::write(folder.join("sources.list"), sources).context("cannot write apt's sources")?;
         fs::write(folder.join("status"), "").context("cannot write apt's list of installed packages")?;
+        fs::write(folder.join("apt.conf"), configuration(&folder)).context("cannot write apt's configuration")?;
         Ok(Self { folder })
     }
 
     /// Fetches and verifies the package lists.
     pub(super) fn update(&self) -> Result<()> {
-        // Without this, apt takes an old list for good when a mirror fails.
-        self.run("apt-get", &["-q", "-o", "APT::Update::Error-Mode=any", "update"], None).map(drop)
+        self.run("apt-get", &["-q", "update"], None).map(drop)
     }
 
     /// The names of these packages and all that they depend on.
@@ -92,24 +92,8 @@ impl Apt {
     }
 
     fn run(&self, program: &str, arguments: &[&str], folder: Option<&Path>) -> Result<String> {
-        let at = |name: &str| self.folder.join(name).display().to_string();
         let mut command = Command::new(program);
-        for (key, value) in [
-            ("Dir::Etc::SourceList", at("sources.list")),
-            ("Dir::Etc::SourceParts", "/dev/null".into()),
-            ("Dir::Etc::Preferences", "/dev/null".into()),
-            ("Dir::Etc::PreferencesParts", "/dev/null".into()),
-            ("Dir::State", at("state")),
-            ("Dir::State::status", at("status")),
-            ("Dir::Cache", at("cache")),
-            ("APT::Architecture", "amd64".into()),
-            ("APT::Architectures::", "amd64".into()),
-            // Root's apt would change to a user that cannot write here.
-            ("APT::Sandbox::User", "root".into()),
-            ("Acquire::Retries", "3".into()),
-        ] {
-            command.arg("-o").arg(format!("{key}={value}"));
-        }
+        command.arg("-c").arg(self.folder.join("apt.conf"));
         command.args(arguments).env("LC_ALL", "C.UTF-8");
         if let Some(folder) = folder {
             command.current_dir(folder);
@@ -126,6 +110,37 @@ impl Apt {
         }
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
+}
+
+/// Read after the machine's own configuration, of which proxies and credentials stay in force.
+fn configuration(folder: &Path) -> String {
+    let folder = folder.display();
+    format!(
+        r#"Dir::Etc::SourceList "{folder}/sources.list";
+Dir::Etc::SourceParts "/dev/null";
+Dir::Etc::Preferences "/dev/null";
+Dir::Etc::PreferencesParts "/dev/null";
+Dir::State "{folder}/state";
+Dir::State::status "{folder}/status";
+Dir::Cache "{folder}/cache";
+// Container images switch these off, and then every call reads all lists anew.
+Dir::Cache::pkgcache "pkgcache.bin";
+Dir::Cache::srcpkgcache "srcpkgcache.bin";
+#clear APT::Architectures;
+APT::Architecture "amd64";
+APT::Architectures {{ "amd64"; }};
+// Root's apt would change to a user that cannot write here.
+APT::Sandbox::User "root";
+// Hooks work on the machine's own packages.
+#clear APT::Update::Pre-Invoke;
+#clear APT::Update::Post-Invoke;
+#clear APT::Update::Post-Invoke-Success;
+#clear DPkg::Post-Invoke;
+// Else apt takes an old list for good when a mirror fails.
+APT::Update::Error-Mode "any";
+Acquire::Retries "3";
+"#
+    )
 }
 
 fn record(stanza: &str) -> Result<Record> {
