@@ -124,7 +124,8 @@ pub struct File {
 /// # Errors
 /// A program, package or tool is missing, or the folder cannot be written.
 pub fn build(options: &Options) -> Result<Report> {
-    let [init, machined, installer] = [&options.init, &options.machined, &options.installer].map(|path| program(path));
+    let [init, machined, installer] =
+        [&options.init, &options.machined, &options.installer].map(|path| program(path));
     let (init, machined, installer) = (init?, machined?, installer?);
     let packages = packages(options)?;
     let kernel = Kernel::read(&packages, options.flavour)?;
@@ -133,22 +134,42 @@ pub fn build(options: &Options) -> Result<Report> {
     rootfs::add_system(&mut tree, &machined)?;
     let mut programs = Programs::new(&packages);
     add_debian(&mut tree, &mut programs, &packages)?;
-    rootfs::add_modules(&mut tree, &kernel.banner.release, &kernel.modules, &kernel.built_in)?;
-    rootfs::add_identity(&mut tree, &options.version, &kernel.image, &kernel.banner, &init)?;
+    rootfs::add_modules(
+        &mut tree,
+        &kernel.banner.release,
+        &kernel.modules,
+        &kernel.built_in,
+    )?;
+    rootfs::add_identity(
+        &mut tree,
+        &options.version,
+        &kernel.image,
+        &kernel.banner,
+        &init,
+    )?;
 
     let part = unfinished(&options.out);
     replace_folder(&part)?;
     let squashfs_file = part.join("rootfs.squashfs");
     squashfs::write(&tree, options.compression, &squashfs_file)?;
-    let rootfs = fs::read(&squashfs_file).with_context(|| format!("cannot read {}", squashfs_file.display()))?;
+    let rootfs = fs::read(&squashfs_file)
+        .with_context(|| format!("cannot read {}", squashfs_file.display()))?;
     let base = initramfs::base(&init, &kernel.modules, &modules::wanted("init")?)?;
     let initramfs = [base.as_slice(), &initramfs::first_generation(&rootfs)?].concat();
 
     let used: Vec<&Fetched> = packages
         .iter()
-        .filter(|fetched| programs.used().contains(fetched.package.name.as_str()) || fetched.package.name == kernel.package)
+        .filter(|fetched| {
+            programs.used().contains(fetched.package.name.as_str())
+                || fetched.package.name == kernel.package
+        })
         .collect();
-    let contents = sbom::document(&options.version, Blake3::of(&rootfs), &used, &crates::of_workspace(&options.workspace)?);
+    let contents = sbom::document(
+        &options.version,
+        Blake3::of(&rootfs),
+        &used,
+        &crates::of_workspace(&options.workspace)?,
+    );
     let contents = serde_json::to_vec_pretty(&contents)?;
 
     let parts = installer_image::Parts {
@@ -159,7 +180,8 @@ pub fn build(options: &Options) -> Result<Report> {
         init: &init,
         base: &base,
     };
-    let installer_manifest = oci::layout::write(&installer_image::compose(&parts)?, &part.join("installer"))?.digest;
+    let installer_manifest =
+        oci::layout::write(&installer_image::compose(&parts)?, &part.join("installer"))?.digest;
 
     let mut files = BTreeMap::new();
     for (name, bytes) in [
@@ -172,7 +194,11 @@ pub fn build(options: &Options) -> Result<Report> {
         if name != "rootfs.squashfs" {
             fs::write(part.join(name), bytes).with_context(|| format!("cannot write {name}"))?;
         }
-        let file = File { bytes: bytes.len(), blake3: Blake3::of(bytes), sha256: Sha256::of(bytes) };
+        let file = File {
+            bytes: bytes.len(),
+            blake3: Blake3::of(bytes),
+            sha256: Sha256::of(bytes),
+        };
         files.insert(name.to_owned(), file);
     }
     let report = Report {
@@ -184,15 +210,22 @@ pub fn build(options: &Options) -> Result<Report> {
         modules_bytes: tree.bytes_below("usr/lib/modules/"),
         files,
     };
-    fs::write(part.join("manifest.json"), serde_json::to_vec_pretty(&report)?).context("cannot write manifest.json")?;
+    fs::write(
+        part.join("manifest.json"),
+        serde_json::to_vec_pretty(&report)?,
+    )
+    .context("cannot write manifest.json")?;
     remove_folder(&options.out)?;
-    fs::rename(&part, &options.out).with_context(|| format!("cannot name the finished {}", options.out.display()))?;
+    fs::rename(&part, &options.out)
+        .with_context(|| format!("cannot name the finished {}", options.out.display()))?;
     Ok(report)
 }
 
 fn program(path: &Path) -> Result<Vec<u8>> {
-    let bytes = fs::read(path).with_context(|| format!("cannot read the program {}: make build", path.display()))?;
-    let dynamic = crate::elf::read(&bytes).with_context(|| format!("{} is no program", path.display()))?;
+    let bytes = fs::read(path)
+        .with_context(|| format!("cannot read the program {}: make build", path.display()))?;
+    let dynamic =
+        crate::elf::read(&bytes).with_context(|| format!("{} is no program", path.display()))?;
     ensure!(
         dynamic.interpreter.is_none() && dynamic.needed.is_empty(),
         "{} is not static: build it with --target x86_64-unknown-linux-musl",
@@ -209,7 +242,12 @@ fn packages(options: &Options) -> Result<Vec<Fetched>> {
         through: options.flavour.meta_package(),
     };
     let cache = options.cache.join("debian");
-    debian::fetch(&cache, &request, options.refresh, || options.mirror.clone().map_or_else(Mirror::of_this_machine, Ok))
+    debian::fetch(&cache, &request, options.refresh, || {
+        options
+            .mirror
+            .clone()
+            .map_or_else(Mirror::of_this_machine, Ok)
+    })
 }
 
 /// Programs, the certificate authorities and the few settings that the programs read.
@@ -219,11 +257,26 @@ fn add_debian(tree: &mut Tree, programs: &mut Programs<'_>, packages: &[Fetched]
     }
     // mke2fs reads what to make from the name that it is called by.
     tree.symlink("usr/sbin/mkfs.ext4", "mke2fs")?;
-    tree.file("etc/mke2fs.conf", 0o644, programs.read("e2fsprogs", "etc/mke2fs.conf")?)?;
-    programs.read("ca-certificates", "usr/share/ca-certificates/mozilla/ISRG_Root_X1.crt").context("ca-certificates has changed")?;
-    let authorities = packages.iter().find(|fetched| fetched.package.name == "ca-certificates");
+    tree.file(
+        "etc/mke2fs.conf",
+        0o644,
+        programs.read("e2fsprogs", "etc/mke2fs.conf")?,
+    )?;
+    programs
+        .read(
+            "ca-certificates",
+            "usr/share/ca-certificates/mozilla/ISRG_Root_X1.crt",
+        )
+        .context("ca-certificates has changed")?;
+    let authorities = packages
+        .iter()
+        .find(|fetched| fetched.package.name == "ca-certificates");
     let authorities = authorities.context("the package ca-certificates was not fetched")?;
-    tree.file("etc/ssl/certs/ca-certificates.crt", 0o644, certificates::bundle(&authorities.root)?.into_bytes())
+    tree.file(
+        "etc/ssl/certs/ca-certificates.crt",
+        0o644,
+        certificates::bundle(&authorities.root)?.into_bytes(),
+    )
 }
 
 struct Kernel {
@@ -237,23 +290,37 @@ struct Kernel {
 impl Kernel {
     fn read(packages: &[Fetched], flavour: Flavour) -> Result<Self> {
         let is_kernel = |fetched: &&Fetched| fetched.package.name.starts_with("linux-image-");
-        let fetched = packages.iter().find(is_kernel).context("no kernel package was fetched")?;
+        let fetched = packages
+            .iter()
+            .find(is_kernel)
+            .context("no kernel package was fetched")?;
         let name = &fetched.package.name;
         let release = name.trim_start_matches("linux-image-");
         let path = fetched.root.join("boot").join(format!("vmlinuz-{release}"));
         let image = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        let banner = bzimage::banner(&image).with_context(|| format!("cannot use the kernel {}", path.display()))?;
+        let banner = bzimage::banner(&image)
+            .with_context(|| format!("cannot use the kernel {}", path.display()))?;
         // Debian moved modules from /lib to /usr/lib.
-        let places = ["usr/lib/modules", "lib/modules"].map(|place| fetched.root.join(place).join(&banner.release));
+        let places = ["usr/lib/modules", "lib/modules"]
+            .map(|place| fetched.root.join(place).join(&banner.release));
         let root = places.iter().find(|place| place.is_dir());
         let root = root.with_context(|| format!("{name} has no modules for {}", banner.release))?;
         let mut wanted = Vec::new();
         for section in flavour.sections() {
             wanted.extend(modules::wanted(section)?);
         }
-        let modules = Available::read(root)?.select(wanted).with_context(|| format!("cannot choose modules of {name}"))?;
-        let built_in = fs::read(root.join("modules.builtin")).context("cannot read modules.builtin")?;
-        Ok(Self { package: name.clone(), image, banner, modules, built_in })
+        let modules = Available::read(root)?
+            .select(wanted)
+            .with_context(|| format!("cannot choose modules of {name}"))?;
+        let built_in =
+            fs::read(root.join("modules.builtin")).context("cannot read modules.builtin")?;
+        Ok(Self {
+            package: name.clone(),
+            image,
+            banner,
+            modules,
+            built_in,
+        })
     }
 }
 

@@ -10,15 +10,27 @@ use anyhow::{Context, Result, ensure};
 /// The package has none, or one cannot be read.
 pub fn bundle(root: &Path) -> Result<String> {
     let folder = root.join("usr/share/ca-certificates/mozilla");
-    let entries = fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?;
-    let mut files = entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>()?;
+    let entries =
+        fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?;
+    let mut files = entries
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<Vec<_>, _>>()?;
     files.retain(|file| file.extension().is_some_and(|extension| extension == "crt"));
     files.sort();
-    ensure!(!files.is_empty(), "there are no certificates in {}", folder.display());
+    ensure!(
+        !files.is_empty(),
+        "there are no certificates in {}",
+        folder.display()
+    );
     let mut bundle = String::new();
     for file in files {
-        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-        ensure!(text.contains("-----BEGIN CERTIFICATE-----"), "{} is not a certificate in PEM", file.display());
+        let text =
+            fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        ensure!(
+            text.contains("-----BEGIN CERTIFICATE-----"),
+            "{} is not a certificate in PEM",
+            file.display()
+        );
         bundle.push_str(text.trim_end());
         bundle.push('\n');
     }
@@ -39,7 +51,10 @@ mod tests {
         fs::write(folder.join("b.crt"), "-----BEGIN CERTIFICATE-----\nb\n").unwrap();
         fs::write(folder.join("a.crt"), "-----BEGIN CERTIFICATE-----\na").unwrap();
         fs::write(folder.join("README"), "no").unwrap();
-        assert_eq!(bundle(root.path()).unwrap(), "-----BEGIN CERTIFICATE-----\na\n-----BEGIN CERTIFICATE-----\nb\n");
+        assert_eq!(
+            bundle(root.path()).unwrap(),
+            "-----BEGIN CERTIFICATE-----\na\n-----BEGIN CERTIFICATE-----\nb\n"
+        );
         fs::write(folder.join("c.crt"), "empty").unwrap();
         bundle(root.path()).unwrap_err();
     }

@@ -19,7 +19,10 @@ pub fn write(tree: &Tree, out: &mut impl Write) -> io::Result<()> {
     for (inode, (path, node)) in (1..).zip(tree.iter()) {
         write_entry(path, inode, node, out)?;
     }
-    let trailer = Node { mode: 0, content: Content::File([].into()) };
+    let trailer = Node {
+        mode: 0,
+        content: Content::File([].into()),
+    };
     write_header(TRAILER, 0, 0, &trailer, 0, out)
 }
 
@@ -30,14 +33,25 @@ fn write_entry(path: &str, inode: u32, node: &Node, out: &mut impl Write) -> io:
         Content::Symlink(target) => (SYMLINK, target.as_bytes()),
         Content::CharacterDevice { .. } => (CHARACTER_DEVICE, &[]),
     };
-    let size = u32::try_from(data.len())
-        .map_err(|_| io::Error::new(io::ErrorKind::FileTooLarge, format!("{path}: cpio holds files below 4 GiB")))?;
+    let size = u32::try_from(data.len()).map_err(|_| {
+        io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("{path}: cpio holds files below 4 GiB"),
+        )
+    })?;
     write_header(path, inode, kind | node.mode, node, size, out)?;
     out.write_all(data)?;
     pad(data.len(), out)
 }
 
-fn write_header(path: &str, inode: u32, mode: u32, node: &Node, size: u32, out: &mut impl Write) -> io::Result<()> {
+fn write_header(
+    path: &str,
+    inode: u32,
+    mode: u32,
+    node: &Node,
+    size: u32,
+    out: &mut impl Write,
+) -> io::Result<()> {
     let (major, minor) = match node.content {
         Content::CharacterDevice { major, minor } => (major, minor),
         _ => (0, 0),
@@ -101,7 +115,13 @@ mod tests {
         let lines: Vec<_> = listing.lines().collect();
         assert_eq!(lines.len(), 3, "{listing}");
         assert!(lines[0].starts_with("drwxr-xr-x"), "{listing}");
-        assert!(lines[1].starts_with("crw-------") && lines[1].contains("5,   1"), "{listing}");
-        assert!(lines[2].starts_with("lrwxrwxrwx") && lines[2].ends_with("sbin -> usr/sbin"), "{listing}");
+        assert!(
+            lines[1].starts_with("crw-------") && lines[1].contains("5,   1"),
+            "{listing}"
+        );
+        assert!(
+            lines[2].starts_with("lrwxrwxrwx") && lines[2].ends_with("sbin -> usr/sbin"),
+            "{listing}"
+        );
     }
 }

@@ -43,7 +43,9 @@ pub fn read(file: &[u8]) -> Result<Dynamic, Error> {
     let mut dynamic = Dynamic::default();
     for segment in &segments {
         match segment.kind {
-            PROGRAM_INTERPRETER => dynamic.interpreter = Some(string(file, segment.offset, "the interpreter's name")?),
+            PROGRAM_INTERPRETER => {
+                dynamic.interpreter = Some(string(file, segment.offset, "the interpreter's name")?)
+            }
             PROGRAM_DYNAMIC => read_dynamic(file, segment, &segments, &mut dynamic)?,
             _ => {}
         }
@@ -65,12 +67,19 @@ pub fn section<'file>(file: &'file [u8], name: &str) -> Result<Option<&'file [u8
     let count = number::<2>(file, 60, WHAT)?;
     let names_index = number::<2>(file, 62, WHAT)?;
     let field = |index: u64, offset: u64| {
-        table.checked_add(index * entry_size + offset).ok_or(Error::Outside(WHAT))
+        table
+            .checked_add(index * entry_size + offset)
+            .ok_or(Error::Outside(WHAT))
     };
     let names = number::<8>(file, field(names_index, 24)?, WHAT)?;
     for index in 0..count {
         let name_at = number::<4>(file, field(index, 0)?, WHAT)?;
-        if string(file, names.checked_add(name_at).ok_or(Error::Outside(WHAT))?, WHAT)? == name {
+        if string(
+            file,
+            names.checked_add(name_at).ok_or(Error::Outside(WHAT))?,
+            WHAT,
+        )? == name
+        {
             let offset = number::<8>(file, field(index, 24)?, WHAT)?;
             let size = number::<8>(file, field(index, 32)?, WHAT)?;
             return slice(file, offset, size, "a section").map(Some);
@@ -93,10 +102,13 @@ fn segments(file: &[u8]) -> Result<Vec<Segment>, Error> {
     let count = number::<2>(file, 56, WHAT)?;
     (0..count)
         .map(|index| {
-            let at = (index * entry_size).checked_add(table).ok_or(Error::Outside(WHAT))?;
+            let at = (index * entry_size)
+                .checked_add(table)
+                .ok_or(Error::Outside(WHAT))?;
             let field = |offset: u64| at.checked_add(offset).ok_or(Error::Outside(WHAT));
             Ok(Segment {
-                kind: u32::try_from(number::<4>(file, at, WHAT)?).map_err(|_| Error::Outside(WHAT))?,
+                kind: u32::try_from(number::<4>(file, at, WHAT)?)
+                    .map_err(|_| Error::Outside(WHAT))?,
                 offset: number::<8>(file, field(8)?, WHAT)?,
                 address: number::<8>(file, field(16)?, WHAT)?,
                 size: number::<8>(file, field(32)?, WHAT)?,
@@ -105,23 +117,40 @@ fn segments(file: &[u8]) -> Result<Vec<Segment>, Error> {
         .collect()
 }
 
-fn read_dynamic(file: &[u8], segment: &Segment, segments: &[Segment], dynamic: &mut Dynamic) -> Result<(), Error> {
+fn read_dynamic(
+    file: &[u8],
+    segment: &Segment,
+    segments: &[Segment],
+    dynamic: &mut Dynamic,
+) -> Result<(), Error> {
     const WHAT: &str = "the dynamic section";
     let mut entries = Vec::new();
     for index in 0..segment.size / 16 {
-        let at = segment.offset.checked_add(index * 16).ok_or(Error::Outside(WHAT))?;
+        let at = segment
+            .offset
+            .checked_add(index * 16)
+            .ok_or(Error::Outside(WHAT))?;
         let tag = number::<8>(file, at, WHAT)?;
         if tag == 0 {
             break;
         }
-        entries.push((tag, number::<8>(file, at.checked_add(8).ok_or(Error::Outside(WHAT))?, WHAT)?));
+        entries.push((
+            tag,
+            number::<8>(file, at.checked_add(8).ok_or(Error::Outside(WHAT))?, WHAT)?,
+        ));
     }
     let Some((_, address)) = entries.iter().find(|(tag, _)| *tag == TAG_STRING_TABLE) else {
         return Ok(());
     };
     let names = file_offset(segments, *address)?;
     for (tag, value) in entries {
-        let name = || string(file, names.checked_add(value).ok_or(Error::Outside(WHAT))?, "a library's name");
+        let name = || {
+            string(
+                file,
+                names.checked_add(value).ok_or(Error::Outside(WHAT))?,
+                "a library's name",
+            )
+        };
         match tag {
             TAG_NEEDED => dynamic.needed.push(name()?),
             TAG_SONAME => dynamic.soname = Some(name()?),
@@ -145,10 +174,18 @@ fn file_offset(segments: &[Segment], address: u64) -> Result<u64, Error> {
 
 fn number<const BYTES: usize>(file: &[u8], offset: u64, what: &'static str) -> Result<u64, Error> {
     let bytes = slice(file, offset, BYTES as u64, what)?;
-    Ok(bytes.iter().rev().fold(0, |value, byte| (value << 8) | u64::from(*byte)))
+    Ok(bytes
+        .iter()
+        .rev()
+        .fold(0, |value, byte| (value << 8) | u64::from(*byte)))
 }
 
-fn slice<'file>(file: &'file [u8], offset: u64, size: u64, what: &'static str) -> Result<&'file [u8], Error> {
+fn slice<'file>(
+    file: &'file [u8],
+    offset: u64,
+    size: u64,
+    what: &'static str,
+) -> Result<&'file [u8], Error> {
     let start = usize::try_from(offset).map_err(|_| Error::Outside(what))?;
     let size = usize::try_from(size).map_err(|_| Error::Outside(what))?;
     let end = start.checked_add(size).ok_or(Error::Outside(what))?;
@@ -158,7 +195,10 @@ fn slice<'file>(file: &'file [u8], offset: u64, size: u64, what: &'static str) -
 fn string(file: &[u8], offset: u64, what: &'static str) -> Result<String, Error> {
     let start = usize::try_from(offset).map_err(|_| Error::Outside(what))?;
     let rest = file.get(start..).ok_or(Error::Outside(what))?;
-    let end = rest.iter().position(|byte| *byte == 0).ok_or(Error::Outside(what))?;
+    let end = rest
+        .iter()
+        .position(|byte| *byte == 0)
+        .ok_or(Error::Outside(what))?;
     Ok(String::from_utf8_lossy(&rest[..end]).into_owned())
 }
 
@@ -177,7 +217,12 @@ mod tests {
         let names = file.len() as u64;
         file.extend(b"\0liba.so.1\0libb.so.2\0");
         let dynamic = file.len() as u64;
-        for (tag, value) in [(TAG_NEEDED, 1), (TAG_NEEDED, 11), (TAG_STRING_TABLE, 0x1000 + names), (0, 0)] {
+        for (tag, value) in [
+            (TAG_NEEDED, 1),
+            (TAG_NEEDED, 11),
+            (TAG_STRING_TABLE, 0x1000 + names),
+            (0, 0),
+        ] {
             file.extend(u64::to_le_bytes(tag));
             file.extend(u64::to_le_bytes(value));
         }

@@ -27,9 +27,15 @@ pub fn base(init: &[u8], modules: &Selection, names: &[&str]) -> Result<Vec<u8>>
         }
     }
     for (index, name) in order.iter().enumerate() {
-        let module = modules.get(*name).with_context(|| format!("the module {name} was not selected"))?;
+        let module = modules
+            .get(*name)
+            .with_context(|| format!("the module {name} was not selected"))?;
         let file = module.path.rsplit('/').next().unwrap_or(&module.path);
-        tree.file(&format!("modules/{:02}-{file}", (index + 1) * 10), 0o644, module.file.as_slice())?;
+        tree.file(
+            &format!("modules/{:02}-{file}", (index + 1) * 10),
+            0o644,
+            module.file.as_slice(),
+        )?;
     }
     archive(&tree)
 }
@@ -41,7 +47,11 @@ pub fn base(init: &[u8], modules: &Selection, names: &[&str]) -> Result<Vec<u8>>
 pub fn first_generation(rootfs: &[u8]) -> Result<Vec<u8>> {
     let mut tree = Tree::new();
     tree.file("rootfs.squashfs", 0o644, rootfs)?;
-    tree.file("rootfs.b3", 0o644, format!("{}\n", Blake3::of(rootfs)).into_bytes())?;
+    tree.file(
+        "rootfs.b3",
+        0o644,
+        format!("{}\n", Blake3::of(rootfs)).into_bytes(),
+    )?;
     archive(&tree)
 }
 
@@ -59,28 +69,57 @@ mod tests {
 
     fn names_in(archive: &[u8]) -> Vec<String> {
         let text = String::from_utf8_lossy(archive);
-        let names = text.split("070701").skip(1).map(|entry| entry[104..].split('\0').next().unwrap().to_owned());
+        let names = text
+            .split("070701")
+            .skip(1)
+            .map(|entry| entry[104..].split('\0').next().unwrap().to_owned());
         names.collect()
     }
 
     #[test]
     fn modules_are_numbered_in_load_order() {
         let module = |name: &str, depends: &[&str]| {
-            let info = ModuleInfo { depends: depends.iter().map(|name| (*name).to_owned()).collect(), aliases: Vec::new() };
-            (name.to_owned(), Module { path: format!("kernel/x/{name}.ko.xz"), info, file: vec![b'm'] })
+            let info = ModuleInfo {
+                depends: depends.iter().map(|name| (*name).to_owned()).collect(),
+                aliases: Vec::new(),
+            };
+            (
+                name.to_owned(),
+                Module {
+                    path: format!("kernel/x/{name}.ko.xz"),
+                    info,
+                    file: vec![b'm'],
+                },
+            )
         };
-        let modules = Selection::from([module("squashfs", &["zstd"]), module("zstd", &[]), module("loop", &[])]);
+        let modules = Selection::from([
+            module("squashfs", &["zstd"]),
+            module("zstd", &[]),
+            module("loop", &[]),
+        ]);
         let names = names_in(&base(b"init", &modules, &["loop", "squashfs"]).unwrap());
         assert_eq!(
             names,
-            ["dev", "dev/console", "init", "modules", "modules/10-loop.ko.xz", "modules/20-zstd.ko.xz", "modules/30-squashfs.ko.xz", "TRAILER!!!"]
+            [
+                "dev",
+                "dev/console",
+                "init",
+                "modules",
+                "modules/10-loop.ko.xz",
+                "modules/20-zstd.ko.xz",
+                "modules/30-squashfs.ko.xz",
+                "TRAILER!!!"
+            ]
         );
     }
 
     #[test]
     fn the_first_generation_comes_with_its_digest() {
         let archive = first_generation(b"squashfs").unwrap();
-        assert_eq!(names_in(&archive), ["rootfs.b3", "rootfs.squashfs", "TRAILER!!!"]);
+        assert_eq!(
+            names_in(&archive),
+            ["rootfs.b3", "rootfs.squashfs", "TRAILER!!!"]
+        );
         let digest = format!("{}\n", Blake3::of(b"squashfs"));
         assert!(String::from_utf8_lossy(&archive).contains(&digest));
     }

@@ -49,11 +49,17 @@ struct File {
 /// # Errors
 /// None that depend on the parts.
 pub fn compose(parts: &Parts<'_>) -> Result<Image> {
-    let rootfs = File { blake3: Blake3::of(parts.rootfs), bytes: parts.rootfs.len() };
+    let rootfs = File {
+        blake3: Blake3::of(parts.rootfs),
+        bytes: parts.rootfs.len(),
+    };
     let labels = BTreeMap::from([
         ("dev.instar.version", parts.version.to_string()),
         ("dev.instar.architecture", "amd64".to_owned()),
-        ("dev.instar.kernel.blake3", Blake3::of(parts.kernel).to_string()),
+        (
+            "dev.instar.kernel.blake3",
+            Blake3::of(parts.kernel).to_string(),
+        ),
         ("dev.instar.init.blake3", Blake3::of(parts.init).to_string()),
         ("dev.instar.rootfs.blake3", rootfs.blake3.to_string()),
         ("dev.instar.rootfs.bytes", rootfs.bytes.to_string()),
@@ -63,7 +69,10 @@ pub fn compose(parts: &Parts<'_>) -> Result<Image> {
     let mut soft = Tree::new();
     soft.file("usr/bin/installer", 0o755, parts.installer)?;
     soft.file("usr/install/amd64/rootfs.squashfs", 0o644, parts.rootfs)?;
-    let release = serde_json::to_vec(&Release { version: parts.version, rootfs })?;
+    let release = serde_json::to_vec(&Release {
+        version: parts.version,
+        rootfs,
+    })?;
     soft.file("usr/install/amd64/release.json", 0o644, release)?;
     let mut boot = Tree::new();
     boot.file("usr/install/amd64/vmlinuz", 0o644, parts.kernel)?;
@@ -71,9 +80,17 @@ pub fn compose(parts: &Parts<'_>) -> Result<Image> {
 
     Ok(Image {
         // Everything large is compressed inside; uncompressed layers are unpacked fastest.
-        layers: [soft, boot].map(|tree| Layer { tree, compression: Compression::None }).into(),
+        layers: [soft, boot]
+            .map(|tree| Layer {
+                tree,
+                compression: Compression::None,
+            })
+            .into(),
         entrypoint: vec!["/usr/bin/installer".into()],
-        labels: labels.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+        labels: labels
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect(),
         tag: Some(parts.version.to_string()),
         ..Image::default()
     })
@@ -87,14 +104,37 @@ mod tests {
     #[test]
     fn labels_say_what_is_inside() {
         let version = "v0.2.0".parse().unwrap();
-        let parts = Parts { version: &version, installer: b"i", rootfs: b"root", kernel: b"k", init: b"init", base: b"b" };
+        let parts = Parts {
+            version: &version,
+            installer: b"i",
+            rootfs: b"root",
+            kernel: b"k",
+            init: b"init",
+            base: b"b",
+        };
         let image = compose(&parts).unwrap();
         assert_eq!(image.labels["dev.instar.version"], "v0.2.0");
         assert_eq!(image.labels["dev.instar.rootfs.bytes"], "4");
-        assert_eq!(image.labels["dev.instar.rootfs.blake3"], Blake3::of(b"root").to_string());
-        assert_eq!(image.labels["dev.instar.init.blake3"], Blake3::of(b"init").to_string());
+        assert_eq!(
+            image.labels["dev.instar.rootfs.blake3"],
+            Blake3::of(b"root").to_string()
+        );
+        assert_eq!(
+            image.labels["dev.instar.init.blake3"],
+            Blake3::of(b"init").to_string()
+        );
         assert_eq!(image.labels.len(), 7);
-        assert!(image.layers[0].tree.get("usr/install/amd64/rootfs.squashfs").is_some());
-        assert!(image.layers[1].tree.get("usr/install/amd64/vmlinuz").is_some());
+        assert!(
+            image.layers[0]
+                .tree
+                .get("usr/install/amd64/rootfs.squashfs")
+                .is_some()
+        );
+        assert!(
+            image.layers[1]
+                .tree
+                .get("usr/install/amd64/vmlinuz")
+                .is_some()
+        );
     }
 }

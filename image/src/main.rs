@@ -118,16 +118,27 @@ fn main() -> Result<()> {
             print(&report);
         }
         Command::Container(arguments) => {
-            let program =
-                fs::read(&arguments.binary).with_context(|| format!("cannot read {}", arguments.binary.display()))?;
+            let program = fs::read(&arguments.binary)
+                .with_context(|| format!("cannot read {}", arguments.binary.display()))?;
             let labels: BTreeMap<_, _> = arguments.labels.into_iter().collect();
-            let image = container::around(&program, &arguments.entrypoint, arguments.arguments, labels)?;
+            let image =
+                container::around(&program, &arguments.entrypoint, arguments.arguments, labels)?;
             println!("{}", oci::layout::write(&image, &arguments.out)?.digest);
         }
         Command::Push(arguments) => {
-            let transport = if arguments.plain_http { Transport::PlainHttp } else { Transport::Https };
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            let digest = runtime.block_on(oci::push::push(&arguments.layout, &arguments.reference, transport))?;
+            let transport = if arguments.plain_http {
+                Transport::PlainHttp
+            } else {
+                Transport::Https
+            };
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?;
+            let digest = runtime.block_on(oci::push::push(
+                &arguments.layout,
+                &arguments.reference,
+                transport,
+            ))?;
             println!("{digest}");
         }
     }
@@ -149,14 +160,20 @@ fn options(arguments: Build) -> Result<Options> {
         installer: program(arguments.installer, "installer"),
         workspace: arguments.workspace,
         cache: arguments.cache,
-        mirror: arguments.mirror.map(|archive| Mirror { archive, security: arguments.security_mirror }),
+        mirror: arguments.mirror.map(|archive| Mirror {
+            archive,
+            security: arguments.security_mirror,
+        }),
         refresh: arguments.refresh,
         compression: arguments.compression,
     })
 }
 
 fn key_value(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').filter(|(key, _)| !key.is_empty()).ok_or("expected KEY=VALUE")?;
+    let (key, value) = text
+        .split_once('=')
+        .filter(|(key, _)| !key.is_empty())
+        .ok_or("expected KEY=VALUE")?;
     Ok((key.to_owned(), value.to_owned()))
 }
 
@@ -165,6 +182,13 @@ fn print(report: &Report) {
     for (name, file) in &report.files {
         println!("{:>12}  {name}", file.bytes);
     }
-    let rootfs = report.files.get("rootfs.squashfs").map_or(0, |file| file.bytes as u64);
-    println!("{:>12}  of the root filesystem are kernel modules, {} the rest", report.modules_bytes, rootfs.saturating_sub(report.modules_bytes));
+    let rootfs = report
+        .files
+        .get("rootfs.squashfs")
+        .map_or(0, |file| file.bytes as u64);
+    println!(
+        "{:>12}  of the root filesystem are kernel modules, {} the rest",
+        report.modules_bytes,
+        rootfs.saturating_sub(report.modules_bytes)
+    );
 }

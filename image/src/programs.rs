@@ -22,7 +22,10 @@ impl<'a> Programs<'a> {
     /// Programs and libraries are looked for in these packages.
     #[must_use]
     pub fn new(packages: &'a [Fetched]) -> Self {
-        Self { packages, used: BTreeSet::new() }
+        Self {
+            packages,
+            used: BTreeSet::new(),
+        }
     }
 
     /// The packages that something was taken from.
@@ -37,13 +40,15 @@ impl<'a> Programs<'a> {
     /// The package has no such program, or a library is in none of the packages.
     pub fn add(&mut self, tree: &mut Tree, package: &str, path: &str) -> Result<()> {
         let bytes = self.read(package, path)?;
-        let dynamic = elf::read(&bytes).with_context(|| format!("cannot read {path} of {package}"))?;
+        let dynamic =
+            elf::read(&bytes).with_context(|| format!("cannot read {path} of {package}"))?;
         tree.file(path, 0o755, bytes)?;
         if let Some(interpreter) = dynamic.interpreter {
             self.add_interpreter(tree, &interpreter)?;
         }
         for library in dynamic.needed {
-            self.add_library(tree, &library).with_context(|| format!("{path} cannot start without it"))?;
+            self.add_library(tree, &library)
+                .with_context(|| format!("{path} cannot start without it"))?;
         }
         Ok(())
     }
@@ -53,11 +58,15 @@ impl<'a> Programs<'a> {
     /// # Errors
     /// The package is not there or has no such file.
     pub fn read(&mut self, package: &str, path: &str) -> Result<Vec<u8>> {
-        let found = self.packages.iter().find(|fetched| fetched.package.name == package);
+        let found = self
+            .packages
+            .iter()
+            .find(|fetched| fetched.package.name == package);
         let found = found.with_context(|| format!("the package {package} was not fetched"))?;
         self.used.insert(&found.package.name);
         let file = found.root.join(path);
-        fs::read(&file).with_context(|| format!("cannot read {path} of {package} {}", found.package.version))
+        fs::read(&file)
+            .with_context(|| format!("cannot read {path} of {package} {}", found.package.version))
     }
 
     /// The loader lies among the libraries, which may name it too; its well-known path is a link.
@@ -65,7 +74,10 @@ impl<'a> Programs<'a> {
         let name = path.rsplit('/').next().unwrap_or(path);
         self.add_library(tree, name)?;
         // /lib64 is a link to /usr/lib64.
-        let link = format!("usr/{}", path.trim_start_matches("/usr").trim_start_matches('/'));
+        let link = format!(
+            "usr/{}",
+            path.trim_start_matches("/usr").trim_start_matches('/')
+        );
         tree.symlink(&link, &format!("/{LIBRARIES}/{name}"))
     }
 
@@ -74,21 +86,32 @@ impl<'a> Programs<'a> {
         if tree.get(&path).is_some() {
             return Ok(());
         }
-        let (package, file) = self.find(name).with_context(|| format!("the library {name} is in none of the packages"))?;
+        let (package, file) = self
+            .find(name)
+            .with_context(|| format!("the library {name} is in none of the packages"))?;
         self.used.insert(package);
         let bytes = fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
-        let dynamic = elf::read(&bytes).with_context(|| format!("cannot read the library {name}"))?;
-        let mode = if name.starts_with("ld-linux") { 0o755 } else { 0o644 };
+        let dynamic =
+            elf::read(&bytes).with_context(|| format!("cannot read the library {name}"))?;
+        let mode = if name.starts_with("ld-linux") {
+            0o755
+        } else {
+            0o644
+        };
         tree.file(&path, mode, bytes)?;
         for needed in dynamic.needed {
-            self.add_library(tree, &needed).with_context(|| format!("{name} cannot be loaded without it"))?;
+            self.add_library(tree, &needed)
+                .with_context(|| format!("{name} cannot be loaded without it"))?;
         }
         Ok(())
     }
 
     fn find(&self, name: &str) -> Option<(&'a str, PathBuf)> {
         self.packages.iter().find_map(|fetched| {
-            let file = PLACES.iter().map(|place| fetched.root.join(place).join(name)).find(|file| file.is_file())?;
+            let file = PLACES
+                .iter()
+                .map(|place| fetched.root.join(place).join(name))
+                .find(|file| file.is_file())?;
             Some((fetched.package.name.as_str(), file))
         })
     }

@@ -48,7 +48,11 @@ pub fn add_system(tree: &mut Tree, machined: &[u8]) -> Result<()> {
     for name in ["resolv.conf", "hosts", "hostname"] {
         tree.symlink(&format!("etc/{name}"), &format!("/run/etc/{name}"))?;
     }
-    tree.file("etc/passwd", 0o644, *b"root:x:0:0:root:/:/usr/sbin/nologin\napid:x:50:50:apid:/:/usr/sbin/nologin\n")?;
+    tree.file(
+        "etc/passwd",
+        0o644,
+        *b"root:x:0:0:root:/:/usr/sbin/nologin\napid:x:50:50:apid:/:/usr/sbin/nologin\n",
+    )?;
     tree.file("etc/group", 0o644, *b"root:x:0:\napid:x:50:\n")
 }
 
@@ -56,13 +60,30 @@ pub fn add_system(tree: &mut Tree, machined: &[u8]) -> Result<()> {
 ///
 /// # Errors
 /// The modules' dependencies run in a circle.
-pub fn add_modules(tree: &mut Tree, release: &str, modules: &Selection, built_in: &[u8]) -> Result<()> {
+pub fn add_modules(
+    tree: &mut Tree,
+    release: &str,
+    modules: &Selection,
+    built_in: &[u8],
+) -> Result<()> {
     let folder = format!("usr/lib/modules/{release}");
     for module in modules.values() {
-        tree.file(&format!("{folder}/{}", module.path), 0o644, module.file.as_slice())?;
+        tree.file(
+            &format!("{folder}/{}", module.path),
+            0o644,
+            module.file.as_slice(),
+        )?;
     }
-    tree.file(&format!("{folder}/modules.dep"), 0o644, dependency_index(modules)?.into_bytes())?;
-    tree.file(&format!("{folder}/modules.alias"), 0o644, alias_index(modules).into_bytes())?;
+    tree.file(
+        &format!("{folder}/modules.dep"),
+        0o644,
+        dependency_index(modules)?.into_bytes(),
+    )?;
+    tree.file(
+        &format!("{folder}/modules.alias"),
+        0o644,
+        alias_index(modules).into_bytes(),
+    )?;
     tree.file(&format!("{folder}/modules.builtin"), 0o644, built_in)
 }
 
@@ -70,7 +91,13 @@ pub fn add_modules(tree: &mut Tree, release: &str, modules: &Selection, built_in
 ///
 /// # Errors
 /// Something else is in the way.
-pub fn add_identity(tree: &mut Tree, version: &Version, kernel: &[u8], banner: &Banner, init: &[u8]) -> Result<()> {
+pub fn add_identity(
+    tree: &mut Tree,
+    version: &Version,
+    kernel: &[u8],
+    banner: &Banner,
+    init: &[u8],
+) -> Result<()> {
     let identity = Identity {
         version,
         architecture: "amd64",
@@ -82,7 +109,8 @@ pub fn add_identity(tree: &mut Tree, version: &Version, kernel: &[u8], banner: &
     let mut text = serde_json::to_vec(&identity)?;
     text.push(b'\n');
     tree.file("usr/lib/instar/image.json", 0o644, text)?;
-    let release = format!("NAME=Instar\nID=instar\nVERSION_ID={version}\nPRETTY_NAME=\"Instar {version}\"\n");
+    let release =
+        format!("NAME=Instar\nID=instar\nVERSION_ID={version}\nPRETTY_NAME=\"Instar {version}\"\n");
     tree.file("usr/lib/os-release", 0o644, release.into_bytes())?;
     tree.symlink("etc/os-release", "../usr/lib/os-release")
 }

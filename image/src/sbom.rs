@@ -34,7 +34,12 @@ const LICENCES: [(&str, &str); 17] = [
 
 /// The document for an image of this version with this root filesystem.
 #[must_use]
-pub fn document(version: &Version, rootfs: Blake3, packages: &[&Fetched], crates: &[Crate]) -> Value {
+pub fn document(
+    version: &Version,
+    rootfs: Blake3,
+    packages: &[&Fetched],
+    crates: &[Crate],
+) -> Value {
     let root = json!({
         "SPDXID": "SPDXRef-instar",
         "name": "instar",
@@ -46,11 +51,22 @@ pub fn document(version: &Version, rootfs: Blake3, packages: &[&Fetched], crates
         "licenseDeclared": "Apache-2.0",
         "copyrightText": "NOASSERTION",
     });
-    let parts: Vec<Value> =
-        packages.iter().map(|fetched| debian_package(fetched)).chain(crates.iter().map(rust_crate)).collect();
-    let mut relationships = vec![relationship("SPDXRef-DOCUMENT", "DESCRIBES", "SPDXRef-instar")];
+    let parts: Vec<Value> = packages
+        .iter()
+        .map(|fetched| debian_package(fetched))
+        .chain(crates.iter().map(rust_crate))
+        .collect();
+    let mut relationships = vec![relationship(
+        "SPDXRef-DOCUMENT",
+        "DESCRIBES",
+        "SPDXRef-instar",
+    )];
     relationships.extend(parts.iter().map(|part| {
-        relationship("SPDXRef-instar", "CONTAINS", part["SPDXID"].as_str().unwrap_or_default())
+        relationship(
+            "SPDXRef-instar",
+            "CONTAINS",
+            part["SPDXID"].as_str().unwrap_or_default(),
+        )
     }));
     json!({
         "spdxVersion": "SPDX-2.3",
@@ -90,14 +106,18 @@ fn debian_package(fetched: &Fetched) -> Value {
     });
     if !licences.is_empty() {
         let names: Vec<_> = licences.into_iter().collect();
-        value["licenseComments"] = format!("named in Debian's copyright file: {}", names.join("; ")).into();
+        value["licenseComments"] =
+            format!("named in Debian's copyright file: {}", names.join("; ")).into();
     }
     value
 }
 
 fn rust_crate(one: &Crate) -> Value {
     // Old crates write a slash where SPDX says OR.
-    let licence = one.license.as_ref().map_or_else(|| "NOASSERTION".into(), |text| text.replace('/', " OR ").replace("  ", " "));
+    let licence = one.license.as_ref().map_or_else(
+        || "NOASSERTION".into(),
+        |text| text.replace('/', " OR ").replace("  ", " "),
+    );
     let mut value = json!({
         "SPDXID": id("crate", &one.name, &one.version),
         "name": one.name,
@@ -109,7 +129,11 @@ fn rust_crate(one: &Crate) -> Value {
         "copyrightText": "NOASSERTION",
     });
     if one.source.is_some() {
-        value["externalRefs"] = json!([purl(&format!("pkg:cargo/{}@{}", one.name, percent(&one.version)))]);
+        value["externalRefs"] = json!([purl(&format!(
+            "pkg:cargo/{}@{}",
+            one.name,
+            percent(&one.version)
+        ))]);
     }
     value
 }
@@ -121,7 +145,15 @@ fn purl(locator: &str) -> Value {
 /// An identifier may hold letters, digits, dots and dashes.
 fn id(kind: &str, name: &str, version: &str) -> String {
     let plain = |text: &str| -> String {
-        text.chars().map(|character| if character.is_ascii_alphanumeric() || character == '.' { character } else { '-' }).collect()
+        text.chars()
+            .map(|character| {
+                if character.is_ascii_alphanumeric() || character == '.' {
+                    character
+                } else {
+                    '-'
+                }
+            })
+            .collect()
     };
     format!("SPDXRef-{kind}-{}-{}", plain(name), plain(version))
 }
@@ -130,7 +162,9 @@ fn id(kind: &str, name: &str, version: &str) -> String {
 fn percent(text: &str) -> String {
     text.bytes()
         .map(|byte| match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-' | b'_' | b'~' => char::from(byte).to_string(),
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-' | b'_' | b'~' => {
+                char::from(byte).to_string()
+            }
             other => format!("%{other:02X}"),
         })
         .collect()
@@ -138,7 +172,12 @@ fn percent(text: &str) -> String {
 
 /// All of the licences in one expression; none when one of them has no SPDX name here.
 fn spdx_expression(licences: &BTreeSet<String>) -> Option<String> {
-    let known = |name: &String| LICENCES.iter().find(|(debian, _)| debian == name).map(|(_, spdx)| *spdx);
+    let known = |name: &String| {
+        LICENCES
+            .iter()
+            .find(|(debian, _)| debian == name)
+            .map(|(_, spdx)| *spdx)
+    };
     let names: BTreeSet<&str> = licences.iter().map(known).collect::<Option<_>>()?;
     (!names.is_empty()).then(|| names.into_iter().collect::<Vec<_>>().join(" AND "))
 }
@@ -151,14 +190,20 @@ mod tests {
     #[test]
     fn licences_are_translated_only_when_all_are_known() {
         let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-        assert_eq!(spdx_expression(&set(&["GPL-2+", "Expat", "MIT"])).unwrap(), "GPL-2.0-or-later AND MIT");
+        assert_eq!(
+            spdx_expression(&set(&["GPL-2+", "Expat", "MIT"])).unwrap(),
+            "GPL-2.0-or-later AND MIT"
+        );
         assert_eq!(spdx_expression(&set(&["GPL-2+", "custom"])), None);
         assert_eq!(spdx_expression(&set(&[])), None);
     }
 
     #[test]
     fn identifiers_and_package_urls_are_well_formed() {
-        assert_eq!(id("deb", "libcap2", "1:2.75-10+deb13u1"), "SPDXRef-deb-libcap2-1-2.75-10-deb13u1");
+        assert_eq!(
+            id("deb", "libcap2", "1:2.75-10+deb13u1"),
+            "SPDXRef-deb-libcap2-1-2.75-10-deb13u1"
+        );
         assert_eq!(percent("1:2.75+b1"), "1%3A2.75%2Bb1");
     }
 }

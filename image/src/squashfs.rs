@@ -18,14 +18,28 @@ pub fn write(tree: &Tree, level: u8, out: &Path) -> Result<()> {
     let part = out.with_extension("squashfs.part");
     // mksquashfs appends to what it finds.
     if part.exists() {
-        fs::remove_file(&part).with_context(|| format!("cannot remove the leftover {}", part.display()))?;
+        fs::remove_file(&part)
+            .with_context(|| format!("cannot remove the leftover {}", part.display()))?;
     }
     let mut child = Command::new("mksquashfs")
         .arg("-")
         .arg(&part)
-        .args(["-tar", "-comp", "zstd", "-Xcompression-level", &level.to_string()])
+        .args([
+            "-tar",
+            "-comp",
+            "zstd",
+            "-Xcompression-level",
+            &level.to_string(),
+        ])
         // Reproducible: no times of this machine, nobody's user id, no extended attributes.
-        .args(["-mkfs-time", "0", "-all-time", "0", "-all-root", "-no-xattrs"])
+        .args([
+            "-mkfs-time",
+            "0",
+            "-all-time",
+            "0",
+            "-all-root",
+            "-no-xattrs",
+        ])
         .args(["-root-mode", "0755", "-root-uid", "0", "-root-gid", "0"])
         .args(["-no-exports", "-noappend", "-no-progress", "-quiet"])
         // It refuses to run when this says the same as the options above.
@@ -35,11 +49,20 @@ pub fn write(tree: &Tree, level: u8, out: &Path) -> Result<()> {
         .stderr(Stdio::piped())
         .spawn()
         .context("cannot start mksquashfs (Debian: squashfs-tools)")?;
-    let input = child.stdin.take().context("mksquashfs has no standard input")?;
+    let input = child
+        .stdin
+        .take()
+        .context("mksquashfs has no standard input")?;
     let written = archive::write(tree, std::io::BufWriter::new(input));
-    let output = child.wait_with_output().context("cannot wait for mksquashfs")?;
+    let output = child
+        .wait_with_output()
+        .context("cannot wait for mksquashfs")?;
     if !output.status.success() {
-        bail!("mksquashfs failed ({}): {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+        bail!(
+            "mksquashfs failed ({}): {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
     }
     written.context("cannot hand the tree to mksquashfs")?;
     fs::rename(&part, out).with_context(|| format!("cannot name the finished {}", out.display()))

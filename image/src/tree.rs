@@ -80,7 +80,8 @@ impl Tree {
     /// # Errors
     /// The path is malformed or taken, or `source` cannot be read.
     pub fn file_from(&mut self, path: &str, mode: u32, source: &Path) -> Result<()> {
-        let bytes = fs::read(source).with_context(|| format!("cannot read {} for {path} of the image", source.display()))?;
+        let bytes = fs::read(source)
+            .with_context(|| format!("cannot read {} for {path} of the image", source.display()))?;
         self.file(path, mode, bytes)
     }
 
@@ -96,7 +97,13 @@ impl Tree {
     ///
     /// # Errors
     /// The path is malformed or taken.
-    pub fn character_device(&mut self, path: &str, mode: u32, major: u32, minor: u32) -> Result<()> {
+    pub fn character_device(
+        &mut self,
+        path: &str,
+        mode: u32,
+        major: u32,
+        minor: u32,
+    ) -> Result<()> {
         self.insert(path, mode, Content::CharacterDevice { major, minor })
     }
 

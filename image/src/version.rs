@@ -20,14 +20,25 @@ impl FromStr for Version {
     fn from_str(text: &str) -> Result<Self, NotAVersion> {
         let error = || NotAVersion(text.to_owned());
         let numbers = text.strip_prefix('v').ok_or_else(error)?;
-        let (core, extra) = numbers.split_once('-').map_or((numbers, None), |(core, extra)| (core, Some(extra)));
-        let is_number = |part: &str| !part.is_empty() && part.len() < 10 && part.bytes().all(|byte| byte.is_ascii_digit());
+        let (core, extra) = numbers
+            .split_once('-')
+            .map_or((numbers, None), |(core, extra)| (core, Some(extra)));
+        let is_number = |part: &str| {
+            !part.is_empty() && part.len() < 10 && part.bytes().all(|byte| byte.is_ascii_digit())
+        };
         let parts: Vec<_> = core.split('.').collect();
         let plain_extra = extra.is_none_or(|extra| {
-            !extra.is_empty() && extra.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-'))
+            !extra.is_empty()
+                && extra
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-'))
         });
         // A tag of an OCI registry has at most 128 characters.
-        if parts.len() == 3 && parts.iter().all(|part| is_number(part)) && plain_extra && text.len() <= 128 {
+        if parts.len() == 3
+            && parts.iter().all(|part| is_number(part))
+            && plain_extra
+            && text.len() <= 128
+        {
             Ok(Self(text.to_owned()))
         } else {
             Err(error())
@@ -51,7 +62,18 @@ mod tests {
         for good in ["v0.1.0", "v10.20.30", "v1.0.0-rc.1"] {
             assert_eq!(good.parse::<Version>().unwrap().to_string(), good);
         }
-        for bad in ["", "0.1.0", "v1.2", "v1.2.3.4", "v1..2", "v1.2.x", "v1.2.3-", "v1.2.3\n", "v1.2.3-a/b", "v1.2.3-é"] {
+        for bad in [
+            "",
+            "0.1.0",
+            "v1.2",
+            "v1.2.3.4",
+            "v1..2",
+            "v1.2.x",
+            "v1.2.3-",
+            "v1.2.3\n",
+            "v1.2.3-a/b",
+            "v1.2.3-é",
+        ] {
             bad.parse::<Version>().unwrap_err();
         }
     }

@@ -37,32 +37,68 @@ struct Site {
 
 impl Site {
     fn new() -> Self {
-        let site = Self { folder: tempfile::tempdir().unwrap() };
+        let site = Self {
+            folder: tempfile::tempdir().unwrap(),
+        };
         for name in ["init", "machined", "installer"] {
             site.write(&format!("bin/{name}"), &program(name));
         }
         // All modules that the list wants are built into this kernel.
-        let wanted = ["init", "all"].map(|section| image::kernel::modules::wanted(section).unwrap()).concat();
-        let built_in: String = wanted.iter().map(|name| format!("kernel/{name}.ko\n")).collect();
+        let wanted = ["init", "all"]
+            .map(|section| image::kernel::modules::wanted(section).unwrap())
+            .concat();
+        let built_in: String = wanted
+            .iter()
+            .map(|name| format!("kernel/{name}.ko\n"))
+            .collect();
         let modules = format!("usr/lib/modules/{RELEASE}/modules.builtin");
         let packages = [
-            site.package("ca-certificates", &[("usr/share/ca-certificates/mozilla/ISRG_Root_X1.crt", b"-----BEGIN CERTIFICATE-----\n")]),
-            site.package("crun", &[("usr/bin/crun", &program("crun")), ("usr/share/doc/crun/copyright", b"Format: 1.0\nLicense: GPL-2+\n")]),
-            site.package("e2fsprogs", &[
-                ("usr/sbin/mke2fs", &program("mke2fs")),
-                ("usr/sbin/e2fsck", &program("e2fsck")),
-                ("usr/sbin/resize2fs", &program("resize2fs")),
-                ("etc/mke2fs.conf", b"[defaults]\n"),
-            ]),
+            site.package(
+                "ca-certificates",
+                &[(
+                    "usr/share/ca-certificates/mozilla/ISRG_Root_X1.crt",
+                    b"-----BEGIN CERTIFICATE-----\n",
+                )],
+            ),
+            site.package(
+                "crun",
+                &[
+                    ("usr/bin/crun", &program("crun")),
+                    (
+                        "usr/share/doc/crun/copyright",
+                        b"Format: 1.0\nLicense: GPL-2+\n",
+                    ),
+                ],
+            ),
+            site.package(
+                "e2fsprogs",
+                &[
+                    ("usr/sbin/mke2fs", &program("mke2fs")),
+                    ("usr/sbin/e2fsck", &program("e2fsck")),
+                    ("usr/sbin/resize2fs", &program("resize2fs")),
+                    ("etc/mke2fs.conf", b"[defaults]\n"),
+                ],
+            ),
             site.package("unused", &[]),
-            site.package(&format!("linux-image-{RELEASE}"), &[
-                (&format!("boot/vmlinuz-{RELEASE}"), &kernel()),
-                (&modules, built_in.as_bytes()),
-            ]),
+            site.package(
+                &format!("linux-image-{RELEASE}"),
+                &[
+                    (&format!("boot/vmlinuz-{RELEASE}"), &kernel()),
+                    (&modules, built_in.as_bytes()),
+                ],
+            ),
         ];
-        let requested = ["crun", "e2fsprogs", "ca-certificates", "linux-image-cloud-amd64"];
+        let requested = [
+            "crun",
+            "e2fsprogs",
+            "ca-certificates",
+            "linux-image-cloud-amd64",
+        ];
         let lock = json!({ "requested": requested, "packages": packages });
-        site.write("cache/debian/trixie-linux-image-cloud-amd64.json", lock.to_string().as_bytes());
+        site.write(
+            "cache/debian/trixie-linux-image-cloud-amd64.json",
+            lock.to_string().as_bytes(),
+        );
         site
     }
 
@@ -79,7 +115,10 @@ impl Site {
     fn package(&self, name: &str, files: &[(&str, &[u8])]) -> Value {
         let sha256 = Sha256::of(name.as_bytes()).to_string();
         let stem = format!("{name}_1.0_{}", &sha256[..16]);
-        self.write(&format!("cache/debian/packages/{stem}.deb"), name.as_bytes());
+        self.write(
+            &format!("cache/debian/packages/{stem}.deb"),
+            name.as_bytes(),
+        );
         fs::create_dir_all(self.path(&format!("cache/debian/unpacked/{stem}"))).unwrap();
         for (path, bytes) in files {
             self.write(&format!("cache/debian/unpacked/{stem}/{path}"), bytes);
@@ -90,7 +129,14 @@ impl Site {
     fn build(&self, version: &str, out: &Path, umask: &str, zone: &str) -> Output {
         let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         Command::new("sh")
-            .args(["-c", r#"umask "$1"; shift; exec "$@""#, "sh", umask, env!("CARGO_BIN_EXE_image"), "build"])
+            .args([
+                "-c",
+                r#"umask "$1"; shift; exec "$@""#,
+                "sh",
+                umask,
+                env!("CARGO_BIN_EXE_image"),
+                "build",
+            ])
             .args(["--version", version, "--out"])
             .arg(out)
             .arg("--workspace")
@@ -98,7 +144,10 @@ impl Site {
             .arg("--cache")
             .arg(self.path("cache"))
             .args(["init", "machined", "installer"].iter().flat_map(|name| {
-                [format!("--{name}"), self.path(&format!("bin/{name}")).display().to_string()]
+                [
+                    format!("--{name}"),
+                    self.path(&format!("bin/{name}")).display().to_string(),
+                ]
             }))
             .env("TZ", zone)
             .current_dir(out.parent().unwrap())
@@ -109,7 +158,11 @@ impl Site {
 
 #[track_caller]
 fn succeeds(output: &Output) {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 fn files_below(folder: &Path) -> BTreeMap<String, Vec<u8>> {
@@ -119,7 +172,10 @@ fn files_below(folder: &Path) -> BTreeMap<String, Vec<u8>> {
             if path.is_dir() {
                 visit(root, &path, found);
             } else {
-                found.insert(path.strip_prefix(root).unwrap().display().to_string(), fs::read(&path).unwrap());
+                found.insert(
+                    path.strip_prefix(root).unwrap().display().to_string(),
+                    fs::read(&path).unwrap(),
+                );
             }
         }
     }
@@ -137,8 +193,14 @@ fn the_same_inputs_give_the_same_bytes() {
     std::thread::sleep(std::time::Duration::from_millis(1100));
     succeeds(&other.build("v0.1.0", &other.path("elsewhere"), "077", "Asia/Tokyo"));
 
-    let (first, second) = (files_below(&one.path("out")), files_below(&other.path("elsewhere")));
-    assert_eq!(first.keys().collect::<Vec<_>>(), second.keys().collect::<Vec<_>>());
+    let (first, second) = (
+        files_below(&one.path("out")),
+        files_below(&other.path("elsewhere")),
+    );
+    assert_eq!(
+        first.keys().collect::<Vec<_>>(),
+        second.keys().collect::<Vec<_>>()
+    );
     for (name, bytes) in &first {
         assert!(second[name] == *bytes, "{name} differs");
     }
@@ -151,7 +213,11 @@ fn the_parts_are_what_the_contracts_say() {
     succeeds(&site.build("v0.1.0", &out, "022", "UTC"));
     let rootfs = fs::read(out.join("rootfs.squashfs")).unwrap();
 
-    let listing = Command::new("unsquashfs").arg("-lln").arg(out.join("rootfs.squashfs")).output().unwrap();
+    let listing = Command::new("unsquashfs")
+        .arg("-lln")
+        .arg(out.join("rootfs.squashfs"))
+        .output()
+        .unwrap();
     let listing = String::from_utf8(listing.stdout).unwrap();
     for line in [
         "drwxr-xr-x 0/0 squashfs-root",
@@ -183,20 +249,43 @@ fn the_parts_are_what_the_contracts_say() {
     let identity: Value = serde_json::from_slice(&identity.stdout).unwrap();
     assert_eq!(identity["version"], "v0.1.0");
     assert_eq!(identity["kernel_banner"], BANNER);
-    assert_eq!(identity["init_blake3"], Blake3::of(&program("init")).to_string());
+    assert_eq!(
+        identity["init_blake3"],
+        Blake3::of(&program("init")).to_string()
+    );
 
-    let manifest: Value = serde_json::from_slice(&fs::read(out.join("manifest.json")).unwrap()).unwrap();
+    let manifest: Value =
+        serde_json::from_slice(&fs::read(out.join("manifest.json")).unwrap()).unwrap();
     assert_eq!(manifest["kernel_release"], RELEASE);
-    assert_eq!(manifest["files"]["rootfs.squashfs"]["blake3"], Blake3::of(&rootfs).to_string());
+    assert_eq!(
+        manifest["files"]["rootfs.squashfs"]["blake3"],
+        Blake3::of(&rootfs).to_string()
+    );
     let initramfs = fs::read(out.join("initramfs")).unwrap();
     assert!(initramfs.starts_with(&fs::read(out.join("base.cpio")).unwrap()));
 
-    let contents: Value = serde_json::from_slice(&fs::read(out.join("sbom.spdx.json")).unwrap()).unwrap();
-    let names: Vec<_> = contents["packages"].as_array().unwrap().iter().map(|package| package["name"].as_str().unwrap()).collect();
-    for name in ["crun", "e2fsprogs", "ca-certificates", "machined", "blake3", &format!("linux-image-{RELEASE}")] {
+    let contents: Value =
+        serde_json::from_slice(&fs::read(out.join("sbom.spdx.json")).unwrap()).unwrap();
+    let names: Vec<_> = contents["packages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|package| package["name"].as_str().unwrap())
+        .collect();
+    for name in [
+        "crun",
+        "e2fsprogs",
+        "ca-certificates",
+        "machined",
+        "blake3",
+        &format!("linux-image-{RELEASE}"),
+    ] {
         assert!(names.contains(&name), "{name} is not in the SBOM");
     }
-    assert!(!names.contains(&"unused") && !names.contains(&"clap"), "the SBOM lists what is not inside");
+    assert!(
+        !names.contains(&"unused") && !names.contains(&"clap"),
+        "the SBOM lists what is not inside"
+    );
 }
 
 #[test]
@@ -207,7 +296,11 @@ fn a_dynamic_program_is_refused_and_the_old_build_stays() {
     fs::copy("/bin/sh", site.path("bin/init")).unwrap();
     let output = site.build("v0.2.0", &out, "022", "UTC");
     let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && complaint.contains("is not static"), "{complaint}");
-    let manifest: Value = serde_json::from_slice(&fs::read(out.join("manifest.json")).unwrap()).unwrap();
+    assert!(
+        !output.status.success() && complaint.contains("is not static"),
+        "{complaint}"
+    );
+    let manifest: Value =
+        serde_json::from_slice(&fs::read(out.join("manifest.json")).unwrap()).unwrap();
     assert_eq!(manifest["version"], "v0.1.0");
 }

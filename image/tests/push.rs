@@ -13,7 +13,10 @@ use std::{
 
 use image::{
     container,
-    oci::{layout, push::{Transport, push}},
+    oci::{
+        layout,
+        push::{Transport, push},
+    },
 };
 
 struct Registry {
@@ -25,7 +28,11 @@ struct Registry {
 impl Registry {
     fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
         let config = format!(
             "version: 0.1\nstorage: {{filesystem: {{rootdirectory: {}}}}}\nhttp: {{addr: '127.0.0.1:{port}'}}\n",
             folder.path().join("blobs").display()
@@ -43,14 +50,22 @@ impl Registry {
             assert!(Instant::now() < deadline, "docker-registry does not answer");
             std::thread::sleep(Duration::from_millis(50));
         }
-        Self { process, port, _folder: folder }
+        Self {
+            process,
+            port,
+            _folder: folder,
+        }
     }
 
     /// The answer to a GET of this path, head and body.
     fn get(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         let accept = "application/vnd.oci.image.manifest.v1+json";
-        write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\nAccept: {accept}\r\n\r\n").unwrap();
+        write!(
+            stream,
+            "GET {path} HTTP/1.0\r\nHost: localhost\r\nAccept: {accept}\r\n\r\n"
+        )
+        .unwrap();
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).unwrap();
         String::from_utf8_lossy(&answer).into_owned()
@@ -81,12 +96,22 @@ async fn a_pushed_image_can_be_pulled_by_tag() {
     let folder = tempfile::tempdir().unwrap();
     layout_in(folder.path());
     let reference = registry.reference("tests/hello:v1");
-    let digest = push(folder.path(), &reference, Transport::PlainHttp).await.unwrap();
+    let digest = push(folder.path(), &reference, Transport::PlainHttp)
+        .await
+        .unwrap();
     let answer = registry.get("/v2/tests/hello/manifests/v1");
-    assert!(answer.starts_with("HTTP/1.0 200") || answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.0 200") || answer.starts_with("HTTP/1.1 200"),
+        "{answer}"
+    );
     assert!(answer.contains(&digest), "{answer}");
     // Again, with every blob there already.
-    assert_eq!(push(folder.path(), &reference, Transport::PlainHttp).await.unwrap(), digest);
+    assert_eq!(
+        push(folder.path(), &reference, Transport::PlainHttp)
+            .await
+            .unwrap(),
+        digest
+    );
 }
 
 #[tokio::test]
@@ -100,7 +125,13 @@ async fn a_damaged_layout_is_not_pushed() {
             fs::write(&path, "damaged").unwrap();
         }
     }
-    let error = push(folder.path(), &registry.reference("tests/bad:v1"), Transport::PlainHttp).await.unwrap_err();
+    let error = push(
+        folder.path(),
+        &registry.reference("tests/bad:v1"),
+        Transport::PlainHttp,
+    )
+    .await
+    .unwrap_err();
     assert!(error.to_string().contains("damaged"), "{error}");
     assert!(registry.get("/v2/tests/bad/manifests/v1").contains(" 404 "));
 }
@@ -108,9 +139,15 @@ async fn a_damaged_layout_is_not_pushed() {
 #[tokio::test]
 async fn nonsense_is_refused_before_the_network() {
     let folder = tempfile::tempdir().unwrap();
-    push(folder.path(), "localhost:1/a:b", Transport::PlainHttp).await.unwrap_err();
+    push(folder.path(), "localhost:1/a:b", Transport::PlainHttp)
+        .await
+        .unwrap_err();
     layout_in(folder.path());
-    push(folder.path(), "not a reference", Transport::PlainHttp).await.unwrap_err();
-    let error = push(folder.path(), "localhost:1/a:b", Transport::PlainHttp).await.unwrap_err();
+    push(folder.path(), "not a reference", Transport::PlainHttp)
+        .await
+        .unwrap_err();
+    let error = push(folder.path(), "localhost:1/a:b", Transport::PlainHttp)
+        .await
+        .unwrap_err();
     assert!(format!("{error:#}").contains("localhost:1"), "{error:#}");
 }

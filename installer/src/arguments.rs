@@ -32,7 +32,11 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Arg
             other => return Err(usage(other.unexpected())),
         }
     }
-    if install && upgrade { Ok(Arguments { assets }) } else { Err(Error::Usage("nothing else is known".into())) }
+    if install && upgrade {
+        Ok(Arguments { assets })
+    } else {
+        Err(Error::Usage("nothing else is known".into()))
+    }
 }
 
 fn usage(error: lexopt::Error) -> Error {
@@ -50,9 +54,22 @@ mod tests {
 
     #[test]
     fn only_an_upgrade_is_known() {
-        assert_eq!(parse_text("install --upgrade").unwrap().assets, PathBuf::from(ASSETS));
-        assert_eq!(parse_text("install --upgrade --assets /a").unwrap().assets, PathBuf::from("/a"));
-        for bad in ["", "install", "--upgrade", "install install --upgrade", "install --upgrade --disk /dev/vda", "remove --upgrade"] {
+        assert_eq!(
+            parse_text("install --upgrade").unwrap().assets,
+            PathBuf::from(ASSETS)
+        );
+        assert_eq!(
+            parse_text("install --upgrade --assets /a").unwrap().assets,
+            PathBuf::from("/a")
+        );
+        for bad in [
+            "",
+            "install",
+            "--upgrade",
+            "install install --upgrade",
+            "install --upgrade --disk /dev/vda",
+            "remove --upgrade",
+        ] {
             assert_eq!(parse_text(bad).unwrap_err().exit_code(), 2, "{bad}");
         }
     }

@@ -35,7 +35,9 @@ pub(crate) enum Error {
         source: io::Error,
     },
     /// The sealed memory does not hold what was written to it.
-    #[error("the root filesystem changed on its way into memory: digest {found}, expected {expected}")]
+    #[error(
+        "the root filesystem changed on its way into memory: digest {found}, expected {expected}"
+    )]
     Changed {
         /// What is there.
         found: String,

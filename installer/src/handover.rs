@@ -7,7 +7,9 @@ use std::{
     os::fd::{AsFd, OwnedFd},
 };
 
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketType, sendmsg, sockopt};
+use rustix::net::{
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketType, sendmsg, sockopt,
+};
 use serde::Serialize;
 
 use crate::{error::Error, rootfs::Release, sys};
@@ -37,7 +39,13 @@ pub(crate) fn socket() -> Result<OwnedFd, Error> {
 /// Sends the packet. When this returns, machined's end of the socket holds it.
 pub(crate) fn send(socket: &OwnedFd, release: &Release, sealed: &File) -> Result<(), Error> {
     let expected = &release.rootfs;
-    let packet = Packet { rootfs: Rootfs { blake3: &expected.blake3, bytes: expected.bytes, version: &release.version } };
+    let packet = Packet {
+        rootfs: Rootfs {
+            blake3: &expected.blake3,
+            bytes: expected.bytes,
+            version: &release.version,
+        },
+    };
     let text = serde_json::to_vec(&packet).map_err(|error| Error::Send(error.into()))?;
 
     let descriptors = [sealed.as_fd()];
@@ -47,9 +55,17 @@ pub(crate) fn send(socket: &OwnedFd, release: &Release, sealed: &File) -> Result
         return Err(Error::Send(io::Error::other("no room for a descriptor")));
     }
     // NOSIGNAL: a machined that is gone is an error to report, not a signal to die of.
-    let sent = sendmsg(socket, &[IoSlice::new(&text)], &mut beside, SendFlags::NOSIGNAL);
+    let sent = sendmsg(
+        socket,
+        &[IoSlice::new(&text)],
+        &mut beside,
+        SendFlags::NOSIGNAL,
+    );
     match sent.map_err(|error| Error::Send(error.into()))? {
         whole if whole == text.len() => Ok(()),
-        part => Err(Error::Send(io::Error::other(format!("only {part} of {} bytes were taken", text.len())))),
+        part => Err(Error::Send(io::Error::other(format!(
+            "only {part} of {} bytes were taken",
+            text.len()
+        )))),
     }
 }

@@ -35,8 +35,12 @@ pub(crate) struct Expected {
 impl Release {
     pub(crate) fn read(assets: &Path) -> Result<Self, Error> {
         let path = assets.join("release.json");
-        let text = std::fs::read(&path).map_err(|source| Error::Read { path: path.clone(), source })?;
-        serde_json::from_slice(&text).map_err(|error| Error::BadImage(format!("{}: {error}", path.display())))
+        let text = std::fs::read(&path).map_err(|source| Error::Read {
+            path: path.clone(),
+            source,
+        })?;
+        serde_json::from_slice(&text)
+            .map_err(|error| Error::BadImage(format!("{}: {error}", path.display())))
     }
 }
 
@@ -44,13 +48,31 @@ impl Release {
 pub(crate) fn seal(assets: &Path, release: &Release) -> Result<File, Error> {
     let expected = &release.rootfs;
     let bytes = expected.bytes;
-    let memory = |step: &'static str| move |source: io::Error| Error::Memory { step, bytes, source };
-    let mut sealed: File =
-        memfd_create("rootfs.squashfs", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(|error| memory("get")(error.into()))?.into();
+    let memory = |step: &'static str| {
+        move |source: io::Error| Error::Memory {
+            step,
+            bytes,
+            source,
+        }
+    };
+    let mut sealed: File = memfd_create(
+        "rootfs.squashfs",
+        MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
+    )
+    .map_err(|error| memory("get")(error.into()))?
+    .into();
 
-    let found = copy(&assets.join("rootfs.squashfs"), &mut sealed, expected.bytes, memory("fill"))?;
+    let found = copy(
+        &assets.join("rootfs.squashfs"),
+        &mut sealed,
+        expected.bytes,
+        memory("fill"),
+    )?;
     if found != expected.blake3 {
-        return Err(Error::BadImage(format!("rootfs.squashfs has digest {found}, expected {}", expected.blake3)));
+        return Err(Error::BadImage(format!(
+            "rootfs.squashfs has digest {found}, expected {}",
+            expected.blake3
+        )));
     }
 
     let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
@@ -59,21 +81,36 @@ pub(crate) fn seal(assets: &Path, release: &Release) -> Result<File, Error> {
     // From here on it cannot change: what is read now is what init will mount.
     let read_back = digest(&mut sealed).map_err(memory("read back"))?;
     if read_back != expected.blake3 {
-        return Err(Error::Changed { found: read_back, expected: expected.blake3.clone() });
+        return Err(Error::Changed {
+            found: read_back,
+            expected: expected.blake3.clone(),
+        });
     }
     Ok(sealed)
 }
 
 /// Copies at most one byte more than expected, so that a wrong file cannot fill the memory. Returns the digest.
-fn copy(path: &Path, sealed: &mut File, bytes: u64, memory: impl Fn(io::Error) -> Error) -> Result<String, Error> {
-    let read_error = |source| Error::Read { path: path.to_owned(), source };
-    let mut file = File::open(path).map_err(read_error)?.take(bytes.saturating_add(1));
+fn copy(
+    path: &Path,
+    sealed: &mut File,
+    bytes: u64,
+    memory: impl Fn(io::Error) -> Error,
+) -> Result<String, Error> {
+    let read_error = |source| Error::Read {
+        path: path.to_owned(),
+        source,
+    };
+    let mut file = File::open(path)
+        .map_err(read_error)?
+        .take(bytes.saturating_add(1));
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; 1 << 18];
     let mut copied = 0;
     loop {
         let count = file.read(&mut buffer).map_err(read_error)?;
-        let Some(part) = buffer.get(..count).filter(|part| !part.is_empty()) else { break };
+        let Some(part) = buffer.get(..count).filter(|part| !part.is_empty()) else {
+            break;
+        };
         if copied == 0 && !part.starts_with(SQUASHFS_MAGIC) {
             return Err(Error::BadImage("rootfs.squashfs is not a squashfs".into()));
         }
@@ -82,8 +119,14 @@ fn copy(path: &Path, sealed: &mut File, bytes: u64, memory: impl Fn(io::Error) -
         copied += count as u64;
     }
     if copied != bytes {
-        let relation = if copied > bytes { "more than" } else { "fewer than" };
-        return Err(Error::BadImage(format!("rootfs.squashfs has {relation} the expected {bytes} bytes")));
+        let relation = if copied > bytes {
+            "more than"
+        } else {
+            "fewer than"
+        };
+        return Err(Error::BadImage(format!(
+            "rootfs.squashfs has {relation} the expected {bytes} bytes"
+        )));
     }
     Ok(hasher.finalize().to_hex().to_string())
 }

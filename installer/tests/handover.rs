@@ -13,7 +13,8 @@ use std::{
 use rustix::{
     fs::{SealFlags, fcntl_get_seals},
     net::{
-        AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg, socketpair,
+        AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags,
+        SocketType, recvmsg, socketpair,
     },
 };
 
@@ -27,7 +28,11 @@ fn assets(rootfs: &[u8], release: &str) -> tempfile::TempDir {
 }
 
 fn release_of(rootfs: &[u8]) -> String {
-    format!(r#"{{"version":"v0.2.0","rootfs":{{"blake3":"{}","bytes":{}}}}}"#, blake3::hash(rootfs).to_hex(), rootfs.len())
+    format!(
+        r#"{{"version":"v0.2.0","rootfs":{{"blake3":"{}","bytes":{}}}}}"#,
+        blake3::hash(rootfs).to_hex(),
+        rootfs.len()
+    )
 }
 
 fn pair(kind: SocketType) -> (OwnedFd, OwnedFd) {
@@ -37,7 +42,11 @@ fn pair(kind: SocketType) -> (OwnedFd, OwnedFd) {
 /// The shell moves the socket from descriptor 0 to 3, which std's Command cannot.
 fn install(assets: &Path, socket: Stdio) -> Output {
     Command::new("sh")
-        .args(["-c", r#"exec "$0" install --upgrade --assets "$1" 3<&0 </dev/null"#, env!("CARGO_BIN_EXE_installer")])
+        .args([
+            "-c",
+            r#"exec "$0" install --upgrade --assets "$1" 3<&0 </dev/null"#,
+            env!("CARGO_BIN_EXE_installer"),
+        ])
         .arg(assets)
         .stdin(socket)
         .output()
@@ -48,14 +57,23 @@ fn receive(socket: &OwnedFd) -> (String, Vec<OwnedFd>) {
     let mut text = [0; 4096];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut beside = RecvAncillaryBuffer::new(&mut space);
-    let message = recvmsg(socket, &mut [IoSliceMut::new(&mut text)], &mut beside, RecvFlags::CMSG_CLOEXEC).unwrap();
+    let message = recvmsg(
+        socket,
+        &mut [IoSliceMut::new(&mut text)],
+        &mut beside,
+        RecvFlags::CMSG_CLOEXEC,
+    )
+    .unwrap();
     let mut descriptors = Vec::new();
     for part in beside.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = part {
             descriptors.extend(rights);
         }
     }
-    (String::from_utf8(text[..message.bytes].to_vec()).unwrap(), descriptors)
+    (
+        String::from_utf8(text[..message.bytes].to_vec()).unwrap(),
+        descriptors,
+    )
 }
 
 #[track_caller]
@@ -71,7 +89,11 @@ fn hands_over_sealed_memory_with_its_description() {
     let folder = assets(ROOTFS, &release_of(ROOTFS));
     let (ours, theirs) = pair(SocketType::SEQPACKET);
     let output = install(folder.path(), theirs.into());
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 
     let (text, mut descriptors) = receive(&ours);
     let expected = format!(
@@ -107,13 +129,20 @@ fn a_root_filesystem_that_is_not_the_released_one_is_refused() {
         let (ours, theirs) = pair(SocketType::SEQPACKET);
         fails(&install(folder.path(), theirs.into()), 2, says);
         let (text, descriptors) = receive(&ours);
-        assert!(text.is_empty() && descriptors.is_empty(), "nothing may be handed over");
+        assert!(
+            text.is_empty() && descriptors.is_empty(),
+            "nothing may be handed over"
+        );
     }
 }
 
 #[test]
 fn a_damaged_release_is_bad_input() {
-    for release in ["", "{}", r#"{"version":"v1","rootfs":{"blake3":"x","bytes":-1}}"#] {
+    for release in [
+        "",
+        "{}",
+        r#"{"version":"v1","rootfs":{"blake3":"x","bytes":-1}}"#,
+    ] {
         let folder = assets(ROOTFS, release);
         let (_ours, theirs) = pair(SocketType::SEQPACKET);
         fails(&install(folder.path(), theirs.into()), 2, "release.json");
@@ -140,5 +169,9 @@ fn a_machined_that_is_gone_is_a_failed_installation() {
     let folder = assets(ROOTFS, &release_of(ROOTFS));
     let (ours, theirs) = pair(SocketType::SEQPACKET);
     drop(ours);
-    fails(&install(folder.path(), theirs.into()), 7, "hand the root filesystem");
+    fails(
+        &install(folder.path(), theirs.into()),
+        7,
+        "hand the root filesystem",
+    );
 }

@@ -30,8 +30,12 @@ const CLOCK_FLOOR: u64 = 1_793_491_200;
 pub fn run() -> anyhow::Result<()> {
     let own_log = LogRing::default();
     logging::start(own_log.clone());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(live(own_log)).inspect_err(|error| tracing::error!("{error:#}"))
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime
+        .block_on(live(own_log))
+        .inspect_err(|error| tracing::error!("{error:#}"))
 }
 
 async fn live(own_log: LogRing) -> anyhow::Result<()> {
@@ -41,15 +45,37 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
     special_mounts::mount()?;
     raise_to_floor(CLOCK_FLOOR)?;
     let running = RunningSystem::read()?;
-    tracing::info!("{} as generation {} ({})", running.version, welcome.generation, welcome.start.as_str());
+    tracing::info!(
+        "{} as generation {} ({})",
+        running.version,
+        welcome.generation,
+        welcome.start.as_str()
+    );
 
-    let restarted = matches!(welcome.start, instar_init_protocol::StartReason::Restart { .. });
+    let restarted = matches!(
+        welcome.start,
+        instar_init_protocol::StartReason::Restart { .. }
+    );
     let left = read_handover(&mut kept);
     let listener = listener(&init, &mut kept).await?;
-    let leases = left.as_ref().map(|left| left.leases.clone()).unwrap_or_default();
-    let leftovers = if restarted { Leftovers::Keep } else { Leftovers::Remove };
-    let network = Network::start(Options { leftovers, ..Options::default() }, NetworkWish::default(), leases)
-        .context("start the network")?;
+    let leases = left
+        .as_ref()
+        .map(|left| left.leases.clone())
+        .unwrap_or_default();
+    let leftovers = if restarted {
+        Leftovers::Keep
+    } else {
+        Leftovers::Remove
+    };
+    let network = Network::start(
+        Options {
+            leftovers,
+            ..Options::default()
+        },
+        NetworkWish::default(),
+        leases,
+    )
+    .context("start the network")?;
     let machine = Arc::new(Machine::new(Parts {
         running,
         generation: Generation {
@@ -63,8 +89,17 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         network,
         ephemeral: Ephemeral::new(Places::default()),
         // Off until there is a config: nobody is asked for the time without being named.
-        clock: TimeSync::start(TimeWish { enabled: false, servers: Vec::new() }, CLOCK_FLOOR),
-        failed: left.as_ref().map(|left| left.failed.clone()).unwrap_or_default(),
+        clock: TimeSync::start(
+            TimeWish {
+                enabled: false,
+                servers: Vec::new(),
+            },
+            CLOCK_FLOOR,
+        ),
+        failed: left
+            .as_ref()
+            .map(|left| left.failed.clone())
+            .unwrap_or_default(),
         kept,
     }));
     status::follow_network(&machine);
@@ -84,17 +119,24 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
 fn read_handover(kept: &mut BTreeMap<String, OwnedFd>) -> Option<Handover> {
     let memfd = kept.remove(handover::NAME)?;
     Handover::from_memfd(&memfd)
-        .inspect_err(|error| tracing::error!("what the previous generation left is lost: {error:#}"))
+        .inspect_err(|error| {
+            tracing::error!("what the previous generation left is lost: {error:#}")
+        })
         .ok()
 }
 
 /// The API's listening socket: init keeps it over restarts and swaps, so that callers wait instead of being refused.
-async fn listener(init: &InitLink, kept: &mut BTreeMap<String, OwnedFd>) -> anyhow::Result<OwnedFd> {
+async fn listener(
+    init: &InitLink,
+    kept: &mut BTreeMap<String, OwnedFd>,
+) -> anyhow::Result<OwnedFd> {
     if let Some(listener) = kept.remove(LISTENER) {
         return Ok(listener);
     }
     let listener = sys::listen::on_all_addresses(instar_api::PORT)
         .with_context(|| format!("listen on TCP port {}", instar_api::PORT))?;
-    init.keep(LISTENER, Scope::Machine, &listener).await.context("have init keep the listening socket")?;
+    init.keep(LISTENER, Scope::Machine, &listener)
+        .await
+        .context("have init keep the listening socket")?;
     Ok(listener)
 }

@@ -77,21 +77,35 @@ pub struct Reader {
 
 impl Default for EventLog {
     fn default() -> Self {
-        EventLog { kept: Arc::default(), newest: watch::channel(0).0, counter: Arc::default() }
+        EventLog {
+            kept: Arc::default(),
+            newest: watch::channel(0).0,
+            counter: Arc::default(),
+        }
     }
 }
 
 impl EventLog {
     fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.kept
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Adds an event.
     pub fn emit(&self, actor: &ActorId, payload: EventPayload) {
         let at = SystemTime::now();
-        let micros = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
+        let micros = at
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_micros();
         let count = self.counter.fetch_add(1, Ordering::Relaxed);
-        let event = Event { id: format!("{micros:016x}{:04x}", count & 0xffff), actor: actor.clone(), at, payload };
+        let event = Event {
+            id: format!("{micros:016x}{:04x}", count & 0xffff),
+            actor: actor.clone(),
+            at,
+            payload,
+        };
         let newest = {
             let mut kept = self.lock();
             kept.events.push_back(Arc::new(event));
@@ -112,10 +126,22 @@ impl EventLog {
             Start::Now => length,
             Start::History => 0,
             Start::Last(count) => length.saturating_sub(*count),
-            Start::After(id) => kept.events.iter().position(|event| event.id == *id).map_or(0, |at| at + 1),
-            Start::Since(time) => kept.events.iter().position(|event| event.at >= *time).unwrap_or(length),
+            Start::After(id) => kept
+                .events
+                .iter()
+                .position(|event| event.id == *id)
+                .map_or(0, |at| at + 1),
+            Start::Since(time) => kept
+                .events
+                .iter()
+                .position(|event| event.at >= *time)
+                .unwrap_or(length),
         };
-        Reader { log: self.clone(), next: kept.first + skipped as u64, news: self.newest.subscribe() }
+        Reader {
+            log: self.clone(),
+            next: kept.first + skipped as u64,
+            news: self.newest.subscribe(),
+        }
     }
 }
 
@@ -135,7 +161,10 @@ impl Reader {
     fn next_kept(&mut self) -> Option<Arc<Event>> {
         let kept = self.log.lock();
         self.next = self.next.max(kept.first);
-        let event = kept.events.get(usize::try_from(self.next - kept.first).ok()?)?.clone();
+        let event = kept
+            .events
+            .get(usize::try_from(self.next - kept.first).ok()?)?
+            .clone();
         self.next += 1;
         Some(event)
     }
@@ -148,7 +177,10 @@ mod tests {
     use instar_api::machine::TaskEvent;
 
     fn task(name: &str) -> EventPayload {
-        EventPayload::Task(TaskEvent { task: name.to_owned(), action: 0 })
+        EventPayload::Task(TaskEvent {
+            task: name.to_owned(),
+            action: 0,
+        })
     }
 
     fn names(log: &EventLog, start: &Start) -> Vec<String> {
@@ -182,7 +214,12 @@ mod tests {
         for _ in 0..HISTORY + 5 {
             log.emit(&ActorId::default(), task("t"));
         }
-        let kept = log.lock().events.iter().map(|event| event.id.clone()).collect::<Vec<_>>();
+        let kept = log
+            .lock()
+            .events
+            .iter()
+            .map(|event| event.id.clone())
+            .collect::<Vec<_>>();
         assert_eq!(kept.len(), HISTORY);
         assert!(kept.is_sorted());
         assert!(reader.next_kept().is_some());

@@ -10,10 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use instar_init_protocol::{Blake3, Deadline, FdName, Line, MAX_KEPT, MAX_PACKET, Reply, Request, Welcome};
+use instar_init_protocol::{
+    Blake3, Deadline, FdName, Line, MAX_KEPT, MAX_PACKET, Reply, Request, Welcome,
+};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -61,14 +63,17 @@ struct Shared {
 impl InitLink {
     /// Takes the socket and greets init.
     pub async fn connect(socket: OwnedFd) -> anyhow::Result<(InitLink, Introduction)> {
-        rustix::io::ioctl_fionbio(&socket, true).context("set the socket to init to non-blocking")?;
+        rustix::io::ioctl_fionbio(&socket, true)
+            .context("set the socket to init to non-blocking")?;
         let shared = Arc::new(Shared {
             socket: AsyncFd::register(socket).context("watch the socket to init")?,
             waiting: Mutex::default(),
             order: tokio::sync::Mutex::default(),
             exits: watch::channel(BTreeMap::new()).0,
         });
-        let link = InitLink { shared: shared.clone() };
+        let link = InitLink {
+            shared: shared.clone(),
+        };
         tokio::spawn(async move {
             let error = shared.receive_for_ever().await;
             // Without init there is no way on; init starts a new machined.
@@ -78,7 +83,11 @@ impl InitLink {
         let introduction = match link.ask(Request::Hello, None).await? {
             (Reply::Welcome(welcome), descriptors) => {
                 if welcome.kept.len() != descriptors.len() {
-                    bail!("init named {} descriptors and sent {}", welcome.kept.len(), descriptors.len());
+                    bail!(
+                        "init named {} descriptors and sent {}",
+                        welcome.kept.len(),
+                        descriptors.len()
+                    );
                 }
                 let names = welcome.kept.iter().map(|name| name.as_str().to_owned());
                 let kept = names.zip(descriptors).collect();
@@ -91,12 +100,24 @@ impl InitLink {
 
     /// Reports this generation healthy: it is committed, and the previous one is dropped.
     pub async fn healthy(&self, boot_id: &BootId) -> anyhow::Result<()> {
-        self.tell(Request::Healthy { boot_id: boot_id.clone() }, None).await
+        self.tell(
+            Request::Healthy {
+                boot_id: boot_id.clone(),
+            },
+            None,
+        )
+        .await
     }
 
     /// Gives this generation up: init goes back to the previous one and tells it the reason.
     pub async fn give_up(&self, reason: &str) -> anyhow::Result<()> {
-        self.tell(Request::GiveUp { reason: Line::lossy(reason) }, None).await
+        self.tell(
+            Request::GiveUp {
+                reason: Line::lossy(reason),
+            },
+            None,
+        )
+        .await
     }
 
     /// Hands over the next generation. When this returns without an error, this process is about to end.
@@ -117,14 +138,24 @@ impl InitLink {
     }
 
     /// Has init keep a descriptor.
-    pub async fn keep(&self, name: &str, scope: Scope, descriptor: &impl AsFd) -> anyhow::Result<()> {
-        let name = name.parse::<FdName>().with_context(|| format!("the name {name:?}"))?;
-        self.tell(Request::Keep { name, scope }, Some(descriptor.as_fd())).await
+    pub async fn keep(
+        &self,
+        name: &str,
+        scope: Scope,
+        descriptor: &impl AsFd,
+    ) -> anyhow::Result<()> {
+        let name = name
+            .parse::<FdName>()
+            .with_context(|| format!("the name {name:?}"))?;
+        self.tell(Request::Keep { name, scope }, Some(descriptor.as_fd()))
+            .await
     }
 
     /// Has init drop a descriptor.
     pub async fn drop_kept(&self, name: &str) -> anyhow::Result<()> {
-        let name = name.parse::<FdName>().with_context(|| format!("the name {name:?}"))?;
+        let name = name
+            .parse::<FdName>()
+            .with_context(|| format!("the name {name:?}"))?;
         self.tell(Request::Drop { name }, None).await
     }
 
@@ -150,7 +181,11 @@ impl InitLink {
         exit
     }
 
-    async fn tell(&self, request: Request, descriptor: Option<BorrowedFd<'_>>) -> anyhow::Result<()> {
+    async fn tell(
+        &self,
+        request: Request,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> anyhow::Result<()> {
         let verb = request.verb();
         match self.ask(request, descriptor).await? {
             (Reply::Ok { to }, _) if to.as_str() == verb => Ok(()),
@@ -171,22 +206,31 @@ impl InitLink {
             let packet = request.encode();
             self.shared
                 .socket
-                .async_io(Interest::WRITABLE, |socket| send(socket, &packet, descriptor))
+                .async_io(Interest::WRITABLE, |socket| {
+                    send(socket, &packet, descriptor)
+                })
                 .await
                 .with_context(|| format!("send {} to init", request.verb()))?;
         }
-        answered.await.with_context(|| format!("init did not answer {}", request.verb()))
+        answered
+            .await
+            .with_context(|| format!("init did not answer {}", request.verb()))
     }
 }
 
 impl Shared {
     fn lock_waiting(&self) -> MutexGuard<'_, VecDeque<oneshot::Sender<(Reply, Vec<OwnedFd>)>>> {
-        self.waiting.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.waiting
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     async fn receive_for_ever(&self) -> anyhow::Error {
         loop {
-            let received = self.socket.async_io(Interest::READABLE, |socket| receive(socket)).await;
+            let received = self
+                .socket
+                .async_io(Interest::READABLE, |socket| receive(socket))
+                .await;
             let (packet, descriptors) = match received {
                 Ok((packet, _)) if packet.is_empty() => return anyhow::anyhow!("init closed it"),
                 Ok(received) => received,
@@ -223,7 +267,12 @@ fn send(socket: &OwnedFd, packet: &[u8], descriptor: Option<BorrowedFd<'_>>) -> 
     if let Some(descriptors) = &descriptors {
         ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
     }
-    sendmsg(socket, &[IoSlice::new(packet)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    sendmsg(
+        socket,
+        &[IoSlice::new(packet)],
+        &mut ancillary,
+        SendFlags::NOSIGNAL,
+    )?;
     Ok(())
 }
 
@@ -231,8 +280,12 @@ fn receive(socket: &OwnedFd) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let mut packet = vec![0; MAX_PACKET];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_KEPT))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let received =
-        recvmsg(socket, &mut [IoSliceMut::new(&mut packet)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    let received = recvmsg(
+        socket,
+        &mut [IoSliceMut::new(&mut packet)],
+        &mut ancillary,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
     let descriptors = ancillary
         .drain()
         .filter_map(|message| match message {

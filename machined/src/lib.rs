@@ -2,11 +2,25 @@
 //!
 //! A request flows one way: `api` → sequence or store → domain → `sys`; facts flow back through the store.
 
+pub mod api;
+pub mod apid;
 pub mod config;
 pub mod containers;
+pub mod daemon;
 pub mod disk;
+pub mod event_log;
+pub mod init_link;
+pub mod intent;
+pub mod logging;
+pub mod machine;
 pub mod modules;
 pub mod network;
 pub mod resources;
+pub mod sequences;
+pub mod services;
+pub mod special_mounts;
+pub mod status;
 pub mod sys;
 pub mod time;
+pub mod trust;
+pub mod upgrade;

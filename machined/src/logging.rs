@@ -42,7 +42,8 @@ impl<S: Subscriber> Layer<S> for Lines {
         event.record(&mut text);
         let line = text.0;
         let level = *event.metadata().level();
-        self.ring.write(format!("{} {line}\n", level.as_str()).as_bytes());
+        self.ring
+            .write(format!("{} {line}\n", level.as_str()).as_bytes());
         if let Some(mut kernel) = self.kernel.as_ref() {
             let mut record = format!("<{}>machined: {line}", DAEMON | priority(level));
             let mut end = record.len().min(LONGEST_RECORD);
@@ -88,7 +89,10 @@ mod tests {
     #[test]
     fn lines_reach_the_ring_without_the_noise_of_libraries() {
         let ring = LogRing::default();
-        let subscriber = tracing_subscriber::registry().with(Lines { ring: ring.clone(), kernel: None });
+        let subscriber = tracing_subscriber::registry().with(Lines {
+            ring: ring.clone(),
+            kernel: None,
+        });
         tracing::subscriber::with_default(subscriber, || {
             tracing::info!(disk = "vda", "found");
             tracing::debug!("noise");

@@ -13,9 +13,9 @@ use tokio::sync::{OwnedMutexGuard, watch};
 
 use crate::config::MachineConfig;
 use crate::containers::ImageStore;
+use crate::disk::Ephemeral;
 use crate::event_log::{ActorId, EventLog};
 use crate::init_link::{BootId, InitLink};
-use crate::disk::Ephemeral;
 use crate::network::Network;
 use crate::resources::{MachineStage, MachineStatus, Store};
 use crate::services::{Cgroup, LogRing, Services};
@@ -77,7 +77,9 @@ pub struct Machine {
 
 /// Another sequence is running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the machine is busy with another sequence (boot, upgrade, reboot or shutdown); try again when it has ended")]
+#[error(
+    "the machine is busy with another sequence (boot, upgrade, reboot or shutdown); try again when it has ended"
+)]
 pub struct Busy;
 
 /// The right to change the machine, until it is dropped.
@@ -147,24 +149,37 @@ impl Machine {
 
     /// The turn to change the machine, if nobody has it.
     pub fn take_turn(&self) -> Result<Turn, Busy> {
-        self.turn.clone().try_lock_owned().map(Turn).map_err(|_| Busy)
+        self.turn
+            .clone()
+            .try_lock_owned()
+            .map(Turn)
+            .map_err(|_| Busy)
     }
 
     /// The record of images that failed here.
     pub fn failed_images(&self) -> MutexGuard<'_, FailedImages> {
-        self.failed.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.failed
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// A descriptor that an earlier machined of this generation left with init; the second call finds none.
     pub fn take_kept(&self, name: &str) -> Option<OwnedFd> {
-        self.kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(name)
+        self.kept
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .remove(name)
     }
 
     /// The node's hostname.
     pub fn hostname(&self) -> String {
         let status = self.network.status();
         let hostname = status.borrow().hostname.clone();
-        if hostname.is_empty() { "localhost".to_owned() } else { hostname }
+        if hostname.is_empty() {
+            "localhost".to_owned()
+        } else {
+            hostname
+        }
     }
 
     /// A cgroup for a service beside machined's own.
@@ -183,7 +198,9 @@ impl Machine {
     /// The names that `log_of` knows.
     pub fn log_names(&self) -> Vec<String> {
         let services = self.services.list();
-        let ids = services.iter().map(|service| service.definition().id.clone());
+        let ids = services
+            .iter()
+            .map(|service| service.definition().id.clone());
         std::iter::once("machined".to_owned()).chain(ids).collect()
     }
 
@@ -207,14 +224,22 @@ impl Machine {
         });
         let event = MachineStatusEvent {
             stage: status.stage as i32,
-            status: Some(WireStatus { ready: status.ready, unmet_conditions: unmet.collect() }),
+            status: Some(WireStatus {
+                ready: status.ready,
+                unmet_conditions: unmet.collect(),
+            }),
         };
         self.store.put(MACHINE, status);
-        self.events.emit(&ActorId::default(), EventPayload::MachineStatus(event));
+        self.events
+            .emit(&ActorId::default(), EventPayload::MachineStatus(event));
     }
 
     /// Enters a stage that is not ready for anything else.
     pub fn enter(&self, stage: MachineStage) {
-        self.set_status(MachineStatus { stage, ready: false, unmet: Vec::new() });
+        self.set_status(MachineStatus {
+            stage,
+            ready: false,
+            unmet: Vec::new(),
+        });
     }
 }

@@ -1,1 +1,23 @@
-fn main() {}
+//! machined and apid: one program, told apart by the name that it is started under, so that both share their pages.
+
+use std::process::ExitCode;
+
+use machined::{apid, daemon};
+
+fn main() -> ExitCode {
+    let name = std::env::args_os().next().unwrap_or_default();
+    let outcome = match std::path::Path::new(&name)
+        .file_name()
+        .and_then(|name| name.to_str())
+    {
+        Some("apid") => apid::run(),
+        _ => daemon::run(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{}: {error:#}", name.to_string_lossy());
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -7,9 +7,24 @@ use sys_mount::{Mount, MountFlags};
 
 /// Where, of what type and with which options.
 const MOUNTS: [(&str, &str, MountFlags, &str); 3] = [
-    ("/dev/pts", "devpts", MountFlags::NOSUID.union(MountFlags::NOEXEC), "mode=0620,gid=5,ptmxmode=0666"),
-    ("/dev/shm", "tmpfs", MountFlags::NOSUID.union(MountFlags::NODEV), "mode=1777"),
-    ("/tmp", "tmpfs", MountFlags::NOSUID.union(MountFlags::NODEV), "mode=1777,size=16m"),
+    (
+        "/dev/pts",
+        "devpts",
+        MountFlags::NOSUID.union(MountFlags::NOEXEC),
+        "mode=0620,gid=5,ptmxmode=0666",
+    ),
+    (
+        "/dev/shm",
+        "tmpfs",
+        MountFlags::NOSUID.union(MountFlags::NODEV),
+        "mode=1777",
+    ),
+    (
+        "/tmp",
+        "tmpfs",
+        MountFlags::NOSUID.union(MountFlags::NODEV),
+        "mode=1777,size=16m",
+    ),
 ];
 
 /// Mounts them. One that is there already is left: machined was restarted.
@@ -34,7 +49,9 @@ pub fn mount() -> anyhow::Result<()> {
 
 /// proc_mounts(5): device, mount point, type, options.
 fn is_mounted(mounts: &str, target: &str) -> bool {
-    mounts.lines().any(|line| line.split(' ').nth(1) == Some(target))
+    mounts
+        .lines()
+        .any(|line| line.split(' ').nth(1) == Some(target))
 }
 
 #[cfg(test)]

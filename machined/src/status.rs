@@ -37,11 +37,19 @@ pub async fn maintenance(machine: &Arc<Machine>) {
 }
 
 fn assess(machine: &Machine) -> MachineStatus {
-    let mut unmet: Vec<(String, String)> =
-        machine.store.list::<Problem>().into_iter().map(|(about, problem)| (about.id, problem.reason)).collect();
+    let mut unmet: Vec<(String, String)> = machine
+        .store
+        .list::<Problem>()
+        .into_iter()
+        .map(|(about, problem)| (about.id, problem.reason))
+        .collect();
     if machine.config().is_none() {
         unmet.push(("config".to_owned(), "there is no machine config".to_owned()));
-        return MachineStatus { stage: MachineStage::Maintenance, ready: false, unmet };
+        return MachineStatus {
+            stage: MachineStage::Maintenance,
+            ready: false,
+            unmet,
+        };
     }
     let network: NetworkFact = machine.store.get("status").unwrap_or_default();
     if !network.address_ready {
@@ -51,17 +59,33 @@ fn assess(machine: &Machine) -> MachineStatus {
         let status = service.status();
         // One that was stopped by the API is as it should be.
         if !status.is_up() && status.phase != Phase::Finished {
-            let last = status.happenings.back().map_or("", |last| last.message.as_str());
-            let reason = format!("service {}: {}: {last}", service.definition().id, status.phase.name());
+            let last = status
+                .happenings
+                .back()
+                .map_or("", |last| last.message.as_str());
+            let reason = format!(
+                "service {}: {}: {last}",
+                service.definition().id,
+                status.phase.name()
+            );
             unmet.push(("services".to_owned(), reason));
         }
     }
-    MachineStatus { stage: MachineStage::Running, ready: unmet.is_empty(), unmet }
+    MachineStatus {
+        stage: MachineStage::Running,
+        ready: unmet.is_empty(),
+        unmet,
+    }
 }
 
 /// Notes something that keeps the machine from being ready.
 pub fn note_problem(machine: &Machine, about: &str, reason: &str) {
-    machine.store.put(about, Problem { reason: reason.to_owned() });
+    machine.store.put(
+        about,
+        Problem {
+            reason: reason.to_owned(),
+        },
+    );
 }
 
 /// Publishes the network's state for as long as it is watched.
@@ -94,7 +118,10 @@ pub fn follow_clock(machine: &Arc<Machine>) {
         loop {
             let fact = {
                 let status = status.borrow_and_update();
-                ClockFact { synced: status.synced, sync_disabled: status.disabled }
+                ClockFact {
+                    synced: status.synced,
+                    sync_disabled: status.disabled,
+                }
             };
             store.put("node", fact);
             if status.changed().await.is_err() {

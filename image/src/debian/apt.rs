@@ -41,7 +41,8 @@ impl Apt {
         let folder = std::path::absolute(folder).context("cannot tell the working directory")?;
         for part in ["state/lists/partial", "cache/archives/partial"] {
             let part = folder.join(part);
-            fs::create_dir_all(&part).with_context(|| format!("cannot create {}", part.display()))?;
+            fs::create_dir_all(&part)
+                .with_context(|| format!("cannot create {}", part.display()))?;
         }
         // `target` keeps apt from fetching anything but the package lists.
         let options = format!("[arch=amd64 lang=none target=Packages signed-by={KEYRING}]");
@@ -50,8 +51,10 @@ impl Apt {
             sources += &format!("deb {options} {security} {suite}-security main\n");
         }
         fs::write(folder.join("sources.list"), sources).context("cannot write apt's sources")?;
-        fs::write(folder.join("status"), "").context("cannot write apt's list of installed packages")?;
-        fs::write(folder.join("apt.conf"), configuration(&folder)).context("cannot write apt's configuration")?;
+        fs::write(folder.join("status"), "")
+            .context("cannot write apt's list of installed packages")?;
+        fs::write(folder.join("apt.conf"), configuration(&folder))
+            .context("cannot write apt's configuration")?;
         Ok(Self { folder })
     }
 
@@ -62,12 +65,27 @@ impl Apt {
 
     /// The names of these packages and all that they depend on.
     pub(super) fn closure(&self, names: &[&str]) -> Result<Vec<String>> {
-        let mut arguments = vec!["-q", "-y", "--no-install-recommends", "--print-uris", "install"];
+        let mut arguments = vec![
+            "-q",
+            "-y",
+            "--no-install-recommends",
+            "--print-uris",
+            "install",
+        ];
         arguments.extend(names);
         let output = self.run("apt-get", &arguments, None)?;
-        let files = output.lines().filter(|line| line.starts_with('\'')).filter_map(|line| line.split(' ').nth(1));
-        let names: Vec<String> = files.filter_map(|file| Some(file.split_once('_')?.0.to_owned())).collect();
-        ensure!(!names.is_empty(), "apt resolved no packages; it said: {}", output.trim());
+        let files = output
+            .lines()
+            .filter(|line| line.starts_with('\''))
+            .filter_map(|line| line.split(' ').nth(1));
+        let names: Vec<String> = files
+            .filter_map(|file| Some(file.split_once('_')?.0.to_owned()))
+            .collect();
+        ensure!(
+            !names.is_empty(),
+            "apt resolved no packages; it said: {}",
+            output.trim()
+        );
         Ok(names)
     }
 
@@ -76,16 +94,26 @@ impl Apt {
         let mut arguments = vec!["show", "--no-all-versions"];
         arguments.extend(names);
         let output = self.run("apt-cache", &arguments, None)?;
-        let records: Vec<_> = output.split("\n\n").filter(|text| !text.trim().is_empty()).map(record).collect::<Result<_>>()?;
+        let records: Vec<_> = output
+            .split("\n\n")
+            .filter(|text| !text.trim().is_empty())
+            .map(record)
+            .collect::<Result<_>>()?;
         for name in names {
-            ensure!(records.iter().any(|record| record.name == *name), "the archive has no package {name}");
+            ensure!(
+                records.iter().any(|record| record.name == *name),
+                "the archive has no package {name}"
+            );
         }
         Ok(records)
     }
 
     /// Downloads these packages into `folder`, under apt's names for the files.
     pub(super) fn download(&self, records: &[&Record], folder: &Path) -> Result<()> {
-        let versions: Vec<String> = records.iter().map(|record| format!("{}={}", record.name, record.version)).collect();
+        let versions: Vec<String> = records
+            .iter()
+            .map(|record| format!("{}={}", record.name, record.version))
+            .collect();
         let mut arguments = vec!["-q", "download"];
         arguments.extend(versions.iter().map(String::as_str));
         self.run("apt-get", &arguments, Some(folder)).map(drop)
@@ -98,9 +126,14 @@ impl Apt {
         if let Some(folder) = folder {
             command.current_dir(folder);
         }
-        let output = command.output().with_context(|| format!("cannot start {program}"))?;
+        let output = command
+            .output()
+            .with_context(|| format!("cannot start {program}"))?;
         if !output.status.success() {
-            let words = arguments.first().filter(|word| !word.starts_with('-')).or(arguments.last());
+            let words = arguments
+                .first()
+                .filter(|word| !word.starts_with('-'))
+                .or(arguments.last());
             bail!(
                 "{program} {} failed ({}): {}",
                 words.copied().unwrap_or_default(),
@@ -145,10 +178,14 @@ Acquire::Retries "3";
 
 fn record(stanza: &str) -> Result<Record> {
     let field = |name: &str| {
-        let value = stanza.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let value = stanza
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         value.map(|value| value.trim().to_owned())
     };
-    let required = |name: &str| field(name).with_context(|| format!("a record of the package index has no {name}"));
+    let required = |name: &str| {
+        field(name).with_context(|| format!("a record of the package index has no {name}"))
+    };
     let name = required("Package")?;
     let source = field("Source").and_then(|source| source.split(' ').next().map(str::to_owned));
     Ok(Record {

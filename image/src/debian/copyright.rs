@@ -6,7 +6,9 @@ use std::{collections::BTreeSet, fs, path::Path};
 #[must_use]
 pub fn licences(root: &Path, name: &str) -> BTreeSet<String> {
     let file = root.join("usr/share/doc").join(name).join("copyright");
-    fs::read_to_string(file).map(|text| licences_in(&text)).unwrap_or_default()
+    fs::read_to_string(file)
+        .map(|text| licences_in(&text))
+        .unwrap_or_default()
 }
 
 fn licences_in(text: &str) -> BTreeSet<String> {

@@ -31,7 +31,8 @@ impl Mirror {
         }
         files.sort();
         for file in files.iter().filter(|file| file.exists()) {
-            let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+            let text = fs::read_to_string(file)
+                .with_context(|| format!("cannot read {}", file.display()))?;
             match file.extension().and_then(|extension| extension.to_str()) {
                 Some("list") => entries.extend(one_line_entries(&text)),
                 Some("sources") => entries.extend(deb822_entries(&text)),
@@ -58,7 +59,8 @@ struct Entry {
 impl Entry {
     /// Whether this can be a suite of Debian with this name: all have `main`, and mirrors mostly end in `/debian`.
     fn is_debian(&self, suite: &str) -> bool {
-        let likely = CODE_NAMES.contains(&suite) || ROLES.contains(&suite) && self.has_usual_address();
+        let likely =
+            CODE_NAMES.contains(&suite) || ROLES.contains(&suite) && self.has_usual_address();
         likely && self.components.iter().any(|component| component == "main")
     }
 
@@ -69,11 +71,25 @@ impl Entry {
 }
 
 fn choose(entries: &[Entry]) -> Option<Mirror> {
-    let archives: Vec<_> = entries.iter().filter(|entry| entry.is_debian(&entry.suite)).collect();
-    let archive = archives.iter().find(|entry| entry.has_usual_address()).or(archives.first())?;
-    let is_security = |entry: &&Entry| entry.suite.strip_suffix("-security").is_some_and(|suite| entry.is_debian(suite));
+    let archives: Vec<_> = entries
+        .iter()
+        .filter(|entry| entry.is_debian(&entry.suite))
+        .collect();
+    let archive = archives
+        .iter()
+        .find(|entry| entry.has_usual_address())
+        .or(archives.first())?;
+    let is_security = |entry: &&Entry| {
+        entry
+            .suite
+            .strip_suffix("-security")
+            .is_some_and(|suite| entry.is_debian(suite))
+    };
     let security = entries.iter().find(is_security);
-    Some(Mirror { archive: archive.address.clone(), security: security.map(|entry| entry.address.clone()) })
+    Some(Mirror {
+        archive: archive.address.clone(),
+        security: security.map(|entry| entry.address.clone()),
+    })
 }
 
 /// Lines such as `deb [signed-by=…] http://mirror/debian trixie main` (sources.list(5)).
@@ -100,13 +116,24 @@ fn deb822_entries(text: &str) -> Vec<Entry> {
     let mut entries = Vec::new();
     let without_comments: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
     for stanza in without_comments.split(|line| line.trim().is_empty()) {
-        if words(stanza, "enabled").iter().any(|word| matches!(*word, "no" | "false")) || !words(stanza, "types").contains(&"deb") {
+        if words(stanza, "enabled")
+            .iter()
+            .any(|word| matches!(*word, "no" | "false"))
+            || !words(stanza, "types").contains(&"deb")
+        {
             continue;
         }
         for address in words(stanza, "uris") {
             for suite in words(stanza, "suites") {
-                let components = words(stanza, "components").into_iter().map(str::to_owned).collect();
-                entries.push(Entry { address: address.to_owned(), suite: suite.to_owned(), components });
+                let components = words(stanza, "components")
+                    .into_iter()
+                    .map(str::to_owned)
+                    .collect();
+                entries.push(Entry {
+                    address: address.to_owned(),
+                    suite: suite.to_owned(),
+                    components,
+                });
             }
         }
     }
@@ -149,7 +176,10 @@ mod tests {
             deb http://mirror.example/debian-security bookworm-security main\n";
         let mirror = choose(&one_line_entries(text)).unwrap();
         assert_eq!(mirror.archive, "http://mirror.example/debian");
-        assert_eq!(mirror.security.as_deref(), Some("http://mirror.example/debian-security"));
+        assert_eq!(
+            mirror.security.as_deref(),
+            Some("http://mirror.example/debian-security")
+        );
     }
 
     #[test]

@@ -45,7 +45,12 @@ pub struct Package {
 
 impl Request<'_> {
     fn names(&self) -> Vec<String> {
-        self.with_dependencies.iter().chain(self.alone).chain([&self.through]).map(|name| (*name).to_owned()).collect()
+        self.with_dependencies
+            .iter()
+            .chain(self.alone)
+            .chain([&self.through])
+            .map(|name| (*name).to_owned())
+            .collect()
     }
 }
 
@@ -79,27 +84,45 @@ pub struct Fetched {
 ///
 /// # Errors
 /// No mirror, no network, a signature or digest that is wrong, or a full disk.
-pub fn fetch(cache: &Path, request: &Request<'_>, refresh: bool, mirror: impl FnOnce() -> Result<Mirror>) -> Result<Vec<Fetched>> {
+pub fn fetch(
+    cache: &Path,
+    request: &Request<'_>,
+    refresh: bool,
+    mirror: impl FnOnce() -> Result<Mirror>,
+) -> Result<Vec<Fetched>> {
     let files = cache.join("packages");
     let unpacked = cache.join("unpacked");
     for folder in [&files, &unpacked] {
-        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        fs::create_dir_all(folder)
+            .with_context(|| format!("cannot create {}", folder.display()))?;
     }
     let lock = cache.join(format!("{}-{}.json", request.suite, request.through));
-    let known = if refresh { None } else { read_lock(&lock, request)? };
-    let complete = |packages: &Vec<Package>| packages.iter().all(|package| deb_is_good(&files, package));
+    let known = if refresh {
+        None
+    } else {
+        read_lock(&lock, request)?
+    };
+    let complete =
+        |packages: &Vec<Package>| packages.iter().all(|package| deb_is_good(&files, package));
     let packages = match known.filter(complete) {
         Some(packages) => packages,
         None => resolve_and_download(cache, &files, request, &mirror()?, &lock)?,
     };
-    packages.into_iter().map(|package| unpack(&files, &unpacked, package)).collect()
+    packages
+        .into_iter()
+        .map(|package| unpack(&files, &unpacked, package))
+        .collect()
 }
 
 fn read_lock(lock: &Path, request: &Request<'_>) -> Result<Option<Vec<Package>>> {
     match fs::read(lock) {
         Ok(text) => {
-            let known: Lock = serde_json::from_slice(&text)
-                .with_context(|| format!("cannot read {}: remove it to resolve the packages anew", lock.display()))?;
+            let known: Lock = serde_json::from_slice(&text).with_context(|| {
+                format!(
+                    "cannot read {}: remove it to resolve the packages anew",
+                    lock.display()
+                )
+            })?;
             for package in &known.packages {
                 check_digest_text(package)?;
             }
@@ -110,40 +133,69 @@ fn read_lock(lock: &Path, request: &Request<'_>) -> Result<Option<Vec<Package>>>
     }
 }
 
-fn resolve_and_download(cache: &Path, files: &Path, request: &Request<'_>, mirror: &Mirror, lock: &Path) -> Result<Vec<Package>> {
+fn resolve_and_download(
+    cache: &Path,
+    files: &Path,
+    request: &Request<'_>,
+    mirror: &Mirror,
+    lock: &Path,
+) -> Result<Vec<Package>> {
     eprintln!("resolving packages of Debian {} through apt", request.suite);
     let apt = Apt::new(&cache.join("apt"), mirror, request.suite)?;
     apt.update()?;
     let meta = apt.records(&[request.through])?;
-    let depends = meta.first().map(|record| record.depends.as_str()).unwrap_or_default();
-    let meant = depends.split([' ', ',']).next().filter(|name| !name.is_empty());
-    let meant = meant.with_context(|| format!("the package {} depends on nothing", request.through))?;
+    let depends = meta
+        .first()
+        .map(|record| record.depends.as_str())
+        .unwrap_or_default();
+    let meant = depends
+        .split([' ', ','])
+        .next()
+        .filter(|name| !name.is_empty());
+    let meant =
+        meant.with_context(|| format!("the package {} depends on nothing", request.through))?;
     let mut names = apt.closure(request.with_dependencies)?;
     names.extend(request.alone.iter().map(|name| (*name).to_owned()));
     names.push(meant.to_owned());
     names.sort();
     names.dedup();
     let records = apt.records(&names.iter().map(String::as_str).collect::<Vec<_>>())?;
-    let mut resolved: Vec<(Package, Record)> = records.into_iter().map(|record| (package(&record), record)).collect();
+    let mut resolved: Vec<(Package, Record)> = records
+        .into_iter()
+        .map(|record| (package(&record), record))
+        .collect();
     resolved.sort_by(|(one, _), (other, _)| one.name.cmp(&other.name));
     for (package, _) in &resolved {
         check_digest_text(package)?;
     }
 
-    let missing: Vec<&Record> =
-        resolved.iter().filter(|(package, _)| !deb_is_good(files, package)).map(|(_, record)| record).collect();
+    let missing: Vec<&Record> = resolved
+        .iter()
+        .filter(|(package, _)| !deb_is_good(files, package))
+        .map(|(_, record)| record)
+        .collect();
     if !missing.is_empty() {
         eprintln!("downloading {} packages", missing.len());
-        let arrivals = tempfile::tempdir_in(cache).context("cannot create a folder for downloads")?;
+        let arrivals =
+            tempfile::tempdir_in(cache).context("cannot create a folder for downloads")?;
         apt.download(&missing, arrivals.path())?;
         take_in(arrivals.path(), files, &resolved)?;
     }
     for (package, _) in &resolved {
-        ensure!(deb_is_good(files, package), "apt did not deliver {} {} with the digest of the index", package.name, package.version);
+        ensure!(
+            deb_is_good(files, package),
+            "apt did not deliver {} {} with the digest of the index",
+            package.name,
+            package.version
+        );
     }
-    let known = Lock { requested: request.names(), packages: resolved.into_iter().map(|(package, _)| package).collect() };
+    let known = Lock {
+        requested: request.names(),
+        packages: resolved.into_iter().map(|(package, _)| package).collect(),
+    };
     let part = lock.with_extension("part");
-    fs::write(&part, serde_json::to_vec_pretty(&known)?).with_context(|| format!("cannot write {}", part.display()))?;
+    fs::write(&part, serde_json::to_vec_pretty(&known)?)
+        .with_context(|| format!("cannot write {}", part.display()))?;
     fs::rename(&part, lock).with_context(|| format!("cannot write {}", lock.display()))?;
     Ok(known.packages)
 }
@@ -152,11 +204,21 @@ fn resolve_and_download(cache: &Path, files: &Path, request: &Request<'_>, mirro
 fn take_in(arrivals: &Path, files: &Path, resolved: &[(Package, Record)]) -> Result<()> {
     for entry in fs::read_dir(arrivals).context("cannot list the downloads")? {
         let path = entry.context("cannot list the downloads")?.path();
-        let digest = Sha256::of(&fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?).to_string();
-        let Some((package, _)) = resolved.iter().find(|(package, _)| package.sha256 == digest) else {
-            bail!("apt delivered {} with a digest that the index does not have", path.display());
+        let digest = Sha256::of(
+            &fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?,
+        )
+        .to_string();
+        let Some((package, _)) = resolved
+            .iter()
+            .find(|(package, _)| package.sha256 == digest)
+        else {
+            bail!(
+                "apt delivered {} with a digest that the index does not have",
+                path.display()
+            );
         };
-        fs::rename(&path, deb(files, package)).with_context(|| format!("cannot keep {}", path.display()))?;
+        fs::rename(&path, deb(files, package))
+            .with_context(|| format!("cannot keep {}", path.display()))?;
     }
     Ok(())
 }
@@ -173,9 +235,17 @@ fn package(record: &Record) -> Package {
 
 /// The digest names files, so it must be one.
 fn check_digest_text(package: &Package) -> Result<()> {
-    let good = package.sha256.len() == 64 && package.sha256.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let good = package.sha256.len() == 64
+        && package
+            .sha256
+            .bytes()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     let plain_name = !package.name.contains('/') && !package.version.contains('/');
-    ensure!(good && plain_name, "the record of package {:?} is malformed", package.name);
+    ensure!(
+        good && plain_name,
+        "the record of package {:?} is malformed",
+        package.name
+    );
     Ok(())
 }
 
@@ -184,13 +254,15 @@ fn deb(files: &Path, package: &Package) -> PathBuf {
 }
 
 fn deb_is_good(files: &Path, package: &Package) -> bool {
-    fs::read(deb(files, package)).is_ok_and(|bytes| Sha256::of(&bytes).to_string() == package.sha256)
+    fs::read(deb(files, package))
+        .is_ok_and(|bytes| Sha256::of(&bytes).to_string() == package.sha256)
 }
 
 fn unpack(files: &Path, unpacked: &Path, package: Package) -> Result<Fetched> {
     let root = unpacked.join(package.file_stem());
     if !root.exists() {
-        let part = tempfile::tempdir_in(unpacked).context("cannot create a folder to unpack into")?;
+        let part =
+            tempfile::tempdir_in(unpacked).context("cannot create a folder to unpack into")?;
         let inside = part.path().join("root");
         let output = Command::new("dpkg-deb")
             .arg("-x")
@@ -199,9 +271,15 @@ fn unpack(files: &Path, unpacked: &Path, package: Package) -> Result<Fetched> {
             .output()
             .context("cannot start dpkg-deb (Debian: dpkg)")?;
         let complaint = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "dpkg-deb cannot unpack {}: {}", package.name, complaint.trim());
+        ensure!(
+            output.status.success(),
+            "dpkg-deb cannot unpack {}: {}",
+            package.name,
+            complaint.trim()
+        );
         // Only a complete tree gets the name by which the next build finds it.
-        fs::rename(&inside, &root).with_context(|| format!("cannot keep the unpacked {}", package.name))?;
+        fs::rename(&inside, &root)
+            .with_context(|| format!("cannot keep the unpacked {}", package.name))?;
     }
     Ok(Fetched { package, root })
 }
@@ -211,7 +289,12 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    const REQUEST: Request<'_> = Request { suite: "trixie", with_dependencies: &["crun"], alone: &[], through: "linux-image" };
+    const REQUEST: Request<'_> = Request {
+        suite: "trixie",
+        with_dependencies: &["crun"],
+        alone: &[],
+        through: "linux-image",
+    };
 
     fn some_package(content: &[u8]) -> Package {
         Package {
@@ -233,8 +316,15 @@ mod tests {
     }
 
     fn write_lock(cache: &Path, package: &Package) {
-        let lock = Lock { requested: REQUEST.names(), packages: vec![package.clone()] };
-        fs::write(cache.join("trixie-linux-image.json"), serde_json::to_vec(&lock).unwrap()).unwrap();
+        let lock = Lock {
+            requested: REQUEST.names(),
+            packages: vec![package.clone()],
+        };
+        fs::write(
+            cache.join("trixie-linux-image.json"),
+            serde_json::to_vec(&lock).unwrap(),
+        )
+        .unwrap();
     }
 
     fn no_network() -> Result<Mirror> {
@@ -261,7 +351,10 @@ mod tests {
     #[test]
     fn another_request_is_resolved_anew() {
         let cache = cache_with(&some_package(b"deb"), b"deb");
-        let request = Request { alone: &["ca-certificates"], ..REQUEST };
+        let request = Request {
+            alone: &["ca-certificates"],
+            ..REQUEST
+        };
         fetch(cache.path(), &request, false, no_network).unwrap_err();
     }
 
@@ -286,7 +379,16 @@ mod tests {
         let package = some_package(b"deb");
         let cache = cache_with(&package, b"deb");
         let error = fetch(cache.path(), &REQUEST, false, no_network).unwrap_err();
-        assert!(error.to_string().contains("dpkg-deb cannot unpack hello"), "{error}");
-        assert!(!cache.path().join("unpacked").join(package.file_stem()).exists());
+        assert!(
+            error.to_string().contains("dpkg-deb cannot unpack hello"),
+            "{error}"
+        );
+        assert!(
+            !cache
+                .path()
+                .join("unpacked")
+                .join(package.file_stem())
+                .exists()
+        );
     }
 }

@@ -39,10 +39,21 @@ pub fn banner(file: &[u8]) -> Result<Banner, Error> {
         return Err(Error::NoVersion);
     };
     let pointer = usize::from(u16::from_le_bytes([low, high]));
-    let rest = file.get(VERSION_BASE + pointer..).filter(|_| pointer != 0).ok_or(Error::NoVersion)?;
-    let length = rest.iter().take(512).position(|byte| *byte == 0).ok_or(Error::NoVersion)?;
+    let rest = file
+        .get(VERSION_BASE + pointer..)
+        .filter(|_| pointer != 0)
+        .ok_or(Error::NoVersion)?;
+    let length = rest
+        .iter()
+        .take(512)
+        .position(|byte| *byte == 0)
+        .ok_or(Error::NoVersion)?;
     let text = String::from_utf8(rest[..length].to_vec()).map_err(|_| Error::NoVersion)?;
-    let release = text.split_whitespace().next().ok_or(Error::NoVersion)?.to_owned();
+    let release = text
+        .split_whitespace()
+        .next()
+        .ok_or(Error::NoVersion)?
+        .to_owned();
     Ok(Banner { text, release })
 }
 
@@ -77,7 +88,8 @@ mod tests {
         unset[VERSION_POINTER_AT + 1] = 0;
         assert_eq!(banner(&unset), Err(Error::NoVersion));
         let mut outside = kernel();
-        outside[VERSION_POINTER_AT..VERSION_POINTER_AT + 2].copy_from_slice(&0xffff_u16.to_le_bytes());
+        outside[VERSION_POINTER_AT..VERSION_POINTER_AT + 2]
+            .copy_from_slice(&0xffff_u16.to_le_bytes());
         assert_eq!(banner(&outside), Err(Error::NoVersion));
     }
 }

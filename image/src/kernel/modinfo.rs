@@ -35,7 +35,11 @@ pub fn read(module: &[u8]) -> Result<ModuleInfo, Error> {
         let entry = String::from_utf8_lossy(entry);
         match entry.split_once('=') {
             Some(("depends", names)) => {
-                info.depends = names.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect();
+                info.depends = names
+                    .split(',')
+                    .filter(|name| !name.is_empty())
+                    .map(str::to_owned)
+                    .collect();
             }
             Some(("alias", pattern)) => info.aliases.push(pattern.to_owned()),
             _ => {}

@@ -46,9 +46,14 @@ impl Available {
         let mut paths = BTreeMap::new();
         collect(root, root, &mut paths)?;
         let list = root.join("modules.builtin");
-        let built_in = fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))?;
+        let built_in =
+            fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))?;
         let built_in = built_in.lines().filter_map(module_name).collect();
-        Ok(Self { root: root.to_owned(), paths, built_in })
+        Ok(Self {
+            root: root.to_owned(),
+            paths,
+            built_in,
+        })
     }
 
     /// The modules with these names and all that they depend on.
@@ -62,12 +67,24 @@ impl Available {
             if self.built_in.contains(&name) || selection.contains_key(&name) {
                 continue;
             }
-            let path = self.paths.get(&name).with_context(|| format!("this kernel has no module {name}"))?;
+            let path = self
+                .paths
+                .get(&name)
+                .with_context(|| format!("this kernel has no module {name}"))?;
             let file = self.root.join(path);
-            let info = modinfo::read(&decompressed(&file)?).with_context(|| format!("cannot read {}", file.display()))?;
+            let info = modinfo::read(&decompressed(&file)?)
+                .with_context(|| format!("cannot read {}", file.display()))?;
             open.extend(info.depends.iter().map(|name| normal_name(name)));
-            let bytes = fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
-            selection.insert(name, Module { path: path.clone(), info, file: bytes });
+            let bytes =
+                fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
+            selection.insert(
+                name,
+                Module {
+                    path: path.clone(),
+                    info,
+                    file: bytes,
+                },
+            );
         }
         Ok(selection)
     }
@@ -79,9 +96,15 @@ impl Available {
 /// There is no such section.
 pub fn wanted(section: &str) -> Result<Vec<&'static str>> {
     let header = format!("[{section}]");
-    ensure!(WANTED.lines().any(|line| line == header), "the list of modules has no section {header}");
+    ensure!(
+        WANTED.lines().any(|line| line == header),
+        "the list of modules has no section {header}"
+    );
     let names = WANTED.lines().skip_while(|line| *line != header).skip(1);
-    Ok(names.take_while(|line| !line.starts_with('[')).filter(|line| !line.is_empty() && !line.starts_with('#')).collect())
+    Ok(names
+        .take_while(|line| !line.starts_with('['))
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .collect())
 }
 
 /// The order in which `name` and what it needs are loaded, `name` last. What is not in the selection is built in.
@@ -89,13 +112,23 @@ pub fn wanted(section: &str) -> Result<Vec<&'static str>> {
 /// # Errors
 /// The dependencies run in a circle.
 pub fn load_order<'a>(selection: &'a Selection, name: &str) -> Result<Vec<&'a str>> {
-    fn visit<'a>(selection: &'a Selection, name: &str, path: &mut Vec<String>, order: &mut Vec<&'a str>) -> Result<()> {
-        let Some((name, module)) = selection.get_key_value(name) else { return Ok(()) };
+    fn visit<'a>(
+        selection: &'a Selection,
+        name: &str,
+        path: &mut Vec<String>,
+        order: &mut Vec<&'a str>,
+    ) -> Result<()> {
+        let Some((name, module)) = selection.get_key_value(name) else {
+            return Ok(());
+        };
         if order.contains(&name.as_str()) {
             return Ok(());
         }
         if path.contains(name) {
-            bail!("modules depend on each other in a circle: {} and {name}", path.join(", "));
+            bail!(
+                "modules depend on each other in a circle: {} and {name}",
+                path.join(", ")
+            );
         }
         path.push(name.clone());
         for dependency in &module.info.depends {
@@ -133,13 +166,20 @@ pub fn dependency_index(selection: &Selection) -> Result<String> {
 pub fn alias_index(selection: &Selection) -> String {
     let lines: BTreeSet<String> = selection
         .iter()
-        .flat_map(|(name, module)| module.info.aliases.iter().map(move |alias| format!("alias {alias} {name}\n")))
+        .flat_map(|(name, module)| {
+            module
+                .info
+                .aliases
+                .iter()
+                .map(move |alias| format!("alias {alias} {name}\n"))
+        })
         .collect();
     lines.into_iter().collect()
 }
 
 fn collect(root: &Path, folder: &Path, paths: &mut BTreeMap<String, String>) -> Result<()> {
-    let entries = fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
+    let entries =
+        fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
     for entry in entries {
         let entry = entry.with_context(|| format!("cannot list {}", folder.display()))?;
         let path = entry.path();
@@ -157,7 +197,9 @@ fn collect(root: &Path, folder: &Path, paths: &mut BTreeMap<String, String>) -> 
 /// The normal name of the module in this file; none for files that are no modules.
 fn module_name(path: &str) -> Option<String> {
     let file = path.rsplit('/').next()?;
-    let name = file.strip_suffix(".ko.xz").or_else(|| file.strip_suffix(".ko"))?;
+    let name = file
+        .strip_suffix(".ko.xz")
+        .or_else(|| file.strip_suffix(".ko"))?;
     Some(normal_name(name))
 }
 
@@ -165,9 +207,18 @@ fn decompressed(file: &Path) -> Result<Vec<u8>> {
     if file.extension().is_none_or(|extension| extension != "xz") {
         return fs::read(file).with_context(|| format!("cannot read {}", file.display()));
     }
-    let output = Command::new("xz").arg("-dc").arg(file).output().context("cannot start xz (Debian: xz-utils)")?;
+    let output = Command::new("xz")
+        .arg("-dc")
+        .arg(file)
+        .output()
+        .context("cannot start xz (Debian: xz-utils)")?;
     let complaint = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "xz cannot decompress {}: {}", file.display(), complaint.trim());
+    ensure!(
+        output.status.success(),
+        "xz cannot decompress {}: {}",
+        file.display(),
+        complaint.trim()
+    );
     Ok(output.stdout)
 }
 
@@ -181,8 +232,18 @@ mod tests {
         modules
             .iter()
             .map(|(name, depends, aliases)| {
-                let info = ModuleInfo { depends: strings(depends), aliases: strings(aliases) };
-                (normal_name(name), Module { path: format!("kernel/{name}.ko.xz"), info, file: Vec::new() })
+                let info = ModuleInfo {
+                    depends: strings(depends),
+                    aliases: strings(aliases),
+                };
+                (
+                    normal_name(name),
+                    Module {
+                        path: format!("kernel/{name}.ko.xz"),
+                        info,
+                        file: Vec::new(),
+                    },
+                )
             })
             .collect()
     }
@@ -200,13 +261,24 @@ mod tests {
              kernel/net_failover.ko.xz: kernel/failover.ko.xz\n\
              kernel/virtio_net.ko.xz: kernel/net_failover.ko.xz kernel/failover.ko.xz\n"
         );
-        assert_eq!(alias_index(&chosen), "alias virtio:d00000001v* virtio_net\n");
+        assert_eq!(
+            alias_index(&chosen),
+            "alias virtio:d00000001v* virtio_net\n"
+        );
     }
 
     #[test]
     fn a_diamond_loads_each_module_once_and_after_its_needs() {
-        let chosen = selection(&[("top", &["left", "right"], &[]), ("left", &["low-er"], &[]), ("right", &["low_er"], &[]), ("low-er", &[], &[])]);
-        assert_eq!(load_order(&chosen, "top").unwrap(), ["low_er", "left", "right", "top"]);
+        let chosen = selection(&[
+            ("top", &["left", "right"], &[]),
+            ("left", &["low-er"], &[]),
+            ("right", &["low_er"], &[]),
+            ("low-er", &[], &[]),
+        ]);
+        assert_eq!(
+            load_order(&chosen, "top").unwrap(),
+            ["low_er", "left", "right", "top"]
+        );
     }
 
     #[test]
@@ -218,13 +290,20 @@ mod tests {
     #[test]
     fn unknown_names_are_errors_and_built_in_ones_are_not() {
         let root = tempfile::tempdir().unwrap();
-        fs::write(root.path().join("modules.builtin"), "kernel/fs/ext4/ext4.ko\n").unwrap();
+        fs::write(
+            root.path().join("modules.builtin"),
+            "kernel/fs/ext4/ext4.ko\n",
+        )
+        .unwrap();
         let available = Available::read(root.path()).unwrap();
         assert!(available.select(["ext4"]).unwrap().is_empty());
         let error = available.select(["no-such-module"]).unwrap_err();
         assert!(error.to_string().contains("no_such_module"), "{error}");
         fs::write(root.path().join("fake.ko"), "text").unwrap();
-        Available::read(root.path()).unwrap().select(["fake"]).unwrap_err();
+        Available::read(root.path())
+            .unwrap()
+            .select(["fake"])
+            .unwrap_err();
     }
 
     #[test]

@@ -6,7 +6,10 @@ use anyhow::{Context, Result};
 use flate2::{Compression as GzipLevel, GzBuilder};
 use serde::Serialize;
 
-use super::model::{CONFIG, Config, Descriptor, INDEX, Index, LAYER, LAYER_GZIP, MANIFEST, Manifest, Platform, RootFs, Runtime};
+use super::model::{
+    CONFIG, Config, Descriptor, INDEX, Index, LAYER, LAYER_GZIP, MANIFEST, Manifest, Platform,
+    RootFs, Runtime,
+};
 use crate::{archive, digest::Sha256, tree::Tree};
 
 /// How a layer is stored.
@@ -53,7 +56,8 @@ pub struct Image {
 /// The folder cannot be written.
 pub fn write(image: &Image, out: &Path) -> Result<Descriptor> {
     if out.join("oci-layout").exists() {
-        fs::remove_dir_all(out).with_context(|| format!("cannot remove the old {}", out.display()))?;
+        fs::remove_dir_all(out)
+            .with_context(|| format!("cannot remove the old {}", out.display()))?;
     }
     let blobs = out.join("blobs/sha256");
     fs::create_dir_all(&blobs).with_context(|| format!("cannot create {}", blobs.display()))?;
@@ -74,20 +78,45 @@ pub fn write(image: &Image, out: &Path) -> Result<Descriptor> {
     let config = Config {
         architecture,
         os: "linux",
-        config: Runtime { entrypoint: &image.entrypoint, cmd: &image.command, env: &image.environment, labels: &image.labels },
-        rootfs: RootFs { kind: "layers", diff_ids },
+        config: Runtime {
+            entrypoint: &image.entrypoint,
+            cmd: &image.command,
+            env: &image.environment,
+            labels: &image.labels,
+        },
+        rootfs: RootFs {
+            kind: "layers",
+            diff_ids,
+        },
     };
     let config = blobs.add_json(CONFIG, &config)?;
-    let manifest = Manifest { schema_version: 2, media_type: MANIFEST.into(), config, layers };
+    let manifest = Manifest {
+        schema_version: 2,
+        media_type: MANIFEST.into(),
+        config,
+        layers,
+    };
     let mut manifest = blobs.add_json(MANIFEST, &manifest)?;
-    manifest.platform = Some(Platform { architecture: architecture.to_owned(), os: "linux".into() });
+    manifest.platform = Some(Platform {
+        architecture: architecture.to_owned(),
+        os: "linux".into(),
+    });
     if let Some(tag) = &image.tag {
-        manifest.annotations.insert("org.opencontainers.image.ref.name".into(), tag.clone());
+        manifest
+            .annotations
+            .insert("org.opencontainers.image.ref.name".into(), tag.clone());
     }
-    let index = Index { schema_version: 2, media_type: INDEX.into(), manifests: vec![manifest.clone()] };
+    let index = Index {
+        schema_version: 2,
+        media_type: INDEX.into(),
+        manifests: vec![manifest.clone()],
+    };
     write_file(&out.join("index.json"), &serde_json::to_vec(&index)?)?;
     // Last: a folder with this file is a complete layout.
-    write_file(&out.join("oci-layout"), br#"{"imageLayoutVersion":"1.0.0"}"#)?;
+    write_file(
+        &out.join("oci-layout"),
+        br#"{"imageLayoutVersion":"1.0.0"}"#,
+    )?;
     Ok(manifest)
 }
 
@@ -120,7 +149,9 @@ fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
 fn gzip(bytes: &[u8]) -> Result<Vec<u8>> {
     // GzBuilder writes no time and no name.
     let mut encoder = GzBuilder::new().write(Vec::new(), GzipLevel::best());
-    encoder.write_all(bytes).context("cannot compress a layer")?;
+    encoder
+        .write_all(bytes)
+        .context("cannot compress a layer")?;
     encoder.finish().context("cannot compress a layer")
 }
 
@@ -136,8 +167,14 @@ mod tests {
         tree.file("usr/bin/hello", 0o755, *b"#!program").unwrap();
         Image {
             layers: vec![
-                Layer { tree: tree.clone(), compression: Compression::None },
-                Layer { tree, compression: Compression::Gzip },
+                Layer {
+                    tree: tree.clone(),
+                    compression: Compression::None,
+                },
+                Layer {
+                    tree,
+                    compression: Compression::Gzip,
+                },
             ],
             entrypoint: vec!["/usr/bin/hello".into()],
             labels: [("b".into(), "2".into()), ("a".into(), "1".into())].into(),
@@ -157,21 +194,28 @@ mod tests {
     fn every_digest_leads_to_its_blob() {
         let folder = tempfile::tempdir().unwrap();
         let manifest = write(&image(), folder.path()).unwrap();
-        let index: Index = serde_json::from_slice(&fs::read(folder.path().join("index.json")).unwrap()).unwrap();
+        let index: Index =
+            serde_json::from_slice(&fs::read(folder.path().join("index.json")).unwrap()).unwrap();
         assert_eq!(index.manifests, [manifest.clone()]);
-        assert_eq!(manifest.annotations["org.opencontainers.image.ref.name"], "v0.1.0");
+        assert_eq!(
+            manifest.annotations["org.opencontainers.image.ref.name"],
+            "v0.1.0"
+        );
 
         let bytes = blob(folder.path(), &manifest.digest);
         assert_eq!(bytes.len() as u64, manifest.size);
         let manifest: Manifest = serde_json::from_slice(&bytes).unwrap();
-        let config: serde_json::Value = serde_json::from_slice(&blob(folder.path(), &manifest.config.digest)).unwrap();
+        let config: serde_json::Value =
+            serde_json::from_slice(&blob(folder.path(), &manifest.config.digest)).unwrap();
         assert_eq!(config["config"]["Labels"]["a"], "1");
         assert_eq!(config["config"]["Entrypoint"][0], "/usr/bin/hello");
         assert_eq!(config["architecture"], "amd64");
 
         let plain = blob(folder.path(), &manifest.layers[0].digest);
         let mut unzipped = Vec::new();
-        flate2::read::GzDecoder::new(&blob(folder.path(), &manifest.layers[1].digest)[..]).read_to_end(&mut unzipped).unwrap();
+        flate2::read::GzDecoder::new(&blob(folder.path(), &manifest.layers[1].digest)[..])
+            .read_to_end(&mut unzipped)
+            .unwrap();
         assert_eq!(plain, unzipped);
         let id = format!("sha256:{}", Sha256::of(&plain));
         assert_eq!(config["rootfs"]["diff_ids"], serde_json::json!([id, id]));
@@ -186,6 +230,11 @@ mod tests {
         let again = write(&image(), folder.path()).unwrap();
         let first = write(&image(), tempfile::tempdir().unwrap().path()).unwrap();
         assert_eq!(first, again);
-        assert_eq!(fs::read_dir(folder.path().join("blobs/sha256")).unwrap().count(), 4);
+        assert_eq!(
+            fs::read_dir(folder.path().join("blobs/sha256"))
+                .unwrap()
+                .count(),
+            4
+        );
     }
 }

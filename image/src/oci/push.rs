@@ -28,13 +28,23 @@ pub enum Transport {
 /// # Errors
 /// The layout is damaged or holds several images, or the registry refuses.
 pub async fn push(layout: &Path, reference: &str, transport: Transport) -> Result<String> {
-    let target: Reference = reference.parse().with_context(|| format!("{reference:?} is not an image reference"))?;
+    let target: Reference = reference
+        .parse()
+        .with_context(|| format!("{reference:?} is not an image reference"))?;
     let index: Index = serde_json::from_slice(&read(&layout.join("index.json"))?)
         .with_context(|| format!("{} is not an OCI image layout", layout.display()))?;
     let [image] = &index.manifests[..] else {
-        bail!("{} holds {} images, and one can be pushed", layout.display(), index.manifests.len());
+        bail!(
+            "{} holds {} images, and one can be pushed",
+            layout.display(),
+            index.manifests.len()
+        );
     };
-    let pusher = Pusher { layout, client: client(transport)?, target: target.clone() };
+    let pusher = Pusher {
+        layout,
+        client: client(transport)?,
+        target: target.clone(),
+    };
     pusher
         .client
         .auth(&target, &RegistryAuth::Anonymous, RegistryOperation::Push)
@@ -51,7 +61,11 @@ fn client(transport: Transport) -> Result<Client> {
         Transport::Https => ClientProtocol::Https,
         Transport::PlainHttp => ClientProtocol::Http,
     };
-    Client::try_from(ClientConfig { protocol, ..ClientConfig::default() }).context("cannot set up a client for registries")
+    Client::try_from(ClientConfig {
+        protocol,
+        ..ClientConfig::default()
+    })
+    .context("cannot set up a client for registries")
 }
 
 struct Pusher<'a> {
@@ -66,23 +80,27 @@ impl Pusher<'_> {
         let bytes = self.blob(manifest)?;
         match manifest.media_type.as_str() {
             MANIFEST => {
-                let parsed: Manifest =
-                    serde_json::from_slice(&bytes).with_context(|| format!("cannot read the manifest {}", manifest.digest))?;
+                let parsed: Manifest = serde_json::from_slice(&bytes)
+                    .with_context(|| format!("cannot read the manifest {}", manifest.digest))?;
                 for part in parsed.layers.iter().chain([&parsed.config]) {
                     self.push_blob(part).await?;
                 }
             }
             INDEX => {
-                let parsed: Index =
-                    serde_json::from_slice(&bytes).with_context(|| format!("cannot read the index {}", manifest.digest))?;
+                let parsed: Index = serde_json::from_slice(&bytes)
+                    .with_context(|| format!("cannot read the index {}", manifest.digest))?;
                 for part in &parsed.manifests {
                     let by_digest = self.target.clone_with_digest(part.digest.clone());
                     Box::pin(self.manifest(part, &by_digest)).await?;
                 }
             }
-            other => bail!("the layout holds {}, of the unknown type {other}", manifest.digest),
+            other => bail!(
+                "the layout holds {}, of the unknown type {other}",
+                manifest.digest
+            ),
         }
-        let kind = HeaderValue::from_str(&manifest.media_type).context("a media type has odd characters")?;
+        let kind = HeaderValue::from_str(&manifest.media_type)
+            .context("a media type has odd characters")?;
         let pushed = self.client.push_manifest_raw(target, bytes, kind).await;
         pushed.with_context(|| format!("the registry did not take the manifest for {target}"))?;
         Ok(())
@@ -93,13 +111,19 @@ impl Pusher<'_> {
         if there.with_context(|| format!("cannot ask the registry for {}", blob.digest))? {
             return Ok(());
         }
-        let pushed = self.client.push_blob(&self.target, self.blob(blob)?, &blob.digest).await;
+        let pushed = self
+            .client
+            .push_blob(&self.target, self.blob(blob)?, &blob.digest)
+            .await;
         pushed.with_context(|| format!("the registry did not take {}", blob.digest))?;
         Ok(())
     }
 
     fn blob(&self, blob: &Descriptor) -> Result<Vec<u8>> {
-        let hex = blob.digest.strip_prefix("sha256:").filter(|hex| hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        let hex = blob
+            .digest
+            .strip_prefix("sha256:")
+            .filter(|hex| hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()));
         let hex = hex.with_context(|| format!("{:?} is not a sha256 digest", blob.digest))?;
         let path = self.layout.join("blobs/sha256").join(hex);
         let bytes = read(&path)?;

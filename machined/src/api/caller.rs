@@ -8,11 +8,18 @@ const PEER: &str = "instar-peer";
 
 /// The caller's address for the log.
 pub(super) fn peer<T>(request: &Request<T>) -> &str {
-    request.metadata().get(PEER).and_then(|peer| peer.to_str().ok()).unwrap_or("this machine")
+    request
+        .metadata()
+        .get(PEER)
+        .and_then(|peer| peer.to_str().ok())
+        .unwrap_or("this machine")
 }
 
 /// The reply's metadata: clients that name their target by `nodes` want the name back in each element.
 pub(super) fn reply_metadata(request: &MetadataMap) -> Option<instar_api::common::Metadata> {
     let target = request.get(instar_api::NODES_KEY)?.to_str().ok()?;
-    Some(instar_api::common::Metadata { hostname: target.to_owned(), ..Default::default() })
+    Some(instar_api::common::Metadata {
+        hostname: target.to_owned(),
+        ..Default::default()
+    })
 }

@@ -15,20 +15,36 @@ const AHEAD: usize = 16;
 
 /// Where the request wants to start.
 fn start(request: &EventsRequest) -> Result<Start, Status> {
-    let given = [request.tail_events != 0, !request.tail_id.is_empty(), request.tail_seconds != 0];
+    let given = [
+        request.tail_events != 0,
+        !request.tail_id.is_empty(),
+        request.tail_seconds != 0,
+    ];
     if given.iter().filter(|given| **given).count() > 1 {
-        return Err(Status::invalid_argument("give one of tail_events, tail_id and tail_seconds"));
+        return Err(Status::invalid_argument(
+            "give one of tail_events, tail_id and tail_seconds",
+        ));
     }
-    Ok(match (request.tail_events, request.tail_id.as_str(), request.tail_seconds) {
-        (..=-1, _, _) => Start::History,
-        (count @ 1.., _, _) => Start::Last(usize::try_from(count).unwrap_or(usize::MAX)),
-        (0, "", 0) => Start::Now,
-        (0, "", seconds) => {
-            let back = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
-            Start::Since(SystemTime::now().checked_sub(back).unwrap_or(SystemTime::UNIX_EPOCH))
-        }
-        (0, id, _) => Start::After(id.to_owned()),
-    })
+    Ok(
+        match (
+            request.tail_events,
+            request.tail_id.as_str(),
+            request.tail_seconds,
+        ) {
+            (..=-1, _, _) => Start::History,
+            (count @ 1.., _, _) => Start::Last(usize::try_from(count).unwrap_or(usize::MAX)),
+            (0, "", 0) => Start::Now,
+            (0, "", seconds) => {
+                let back = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+                Start::Since(
+                    SystemTime::now()
+                        .checked_sub(back)
+                        .unwrap_or(SystemTime::UNIX_EPOCH),
+                )
+            }
+            (0, id, _) => Start::After(id.to_owned()),
+        },
+    )
 }
 
 /// The stream for one reader.
@@ -41,7 +57,10 @@ pub(super) fn stream(
     let (sender, receiver) = mpsc::channel(AHEAD);
     tokio::spawn(async move {
         // Clients drop the first message whatever it is, and do nothing until it comes.
-        let hello = WireEvent { metadata: metadata.clone(), ..instar_api::events::hello() };
+        let hello = WireEvent {
+            metadata: metadata.clone(),
+            ..instar_api::events::hello()
+        };
         if sender.send(Ok(hello)).await.is_err() {
             return;
         }
@@ -76,7 +95,12 @@ mod tests {
     use super::*;
 
     fn request(tail_events: i32, tail_id: &str, tail_seconds: i32) -> EventsRequest {
-        EventsRequest { tail_events, tail_id: tail_id.into(), tail_seconds, ..Default::default() }
+        EventsRequest {
+            tail_events,
+            tail_id: tail_id.into(),
+            tail_seconds,
+            ..Default::default()
+        }
     }
 
     #[test]
@@ -84,8 +108,14 @@ mod tests {
         assert_eq!(start(&request(0, "", 0)).unwrap(), Start::Now);
         assert_eq!(start(&request(-1, "", 0)).unwrap(), Start::History);
         assert_eq!(start(&request(7, "", 0)).unwrap(), Start::Last(7));
-        assert_eq!(start(&request(0, "x", 0)).unwrap(), Start::After("x".into()));
-        assert!(matches!(start(&request(0, "", 5)).unwrap(), Start::Since(_)));
+        assert_eq!(
+            start(&request(0, "x", 0)).unwrap(),
+            Start::After("x".into())
+        );
+        assert!(matches!(
+            start(&request(0, "", 5)).unwrap(),
+            Start::Since(_)
+        ));
         assert!(start(&request(1, "x", 0)).is_err());
     }
 }

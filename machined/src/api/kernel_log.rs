@@ -14,9 +14,13 @@ use tokio::io::unix::AsyncFd;
 /// The largest record that the kernel hands out (`PRINTK_MESSAGE_MAX`) is 2 KiB; with continuation fields, less than this.
 const LARGEST_RECORD: usize = 8192;
 
-const FACILITIES: [&str; 12] =
-    ["kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron", "authpriv", "ftp"];
-const PRIORITIES: [&str; 8] = ["emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"];
+const FACILITIES: [&str; 12] = [
+    "kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron", "authpriv",
+    "ftp",
+];
+const PRIORITIES: [&str; 8] = [
+    "emerg", "alert", "crit", "err", "warning", "notice", "info", "debug",
+];
 
 /// A reader of the kernel's log.
 pub struct KernelLog {
@@ -36,9 +40,17 @@ impl KernelLog {
             device.seek(SeekFrom::End(0)).context("seek in /dev/kmsg")?;
         }
         let up = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        let up = Duration::new(up.tv_sec.unsigned_abs(), u32::try_from(up.tv_nsec).unwrap_or(0));
-        let boot = SystemTime::now().checked_sub(up).unwrap_or(SystemTime::UNIX_EPOCH);
-        Ok(KernelLog { device: AsyncFd::register_with_interest(device, Interest::READABLE)?, boot })
+        let up = Duration::new(
+            up.tv_sec.unsigned_abs(),
+            u32::try_from(up.tv_nsec).unwrap_or(0),
+        );
+        let boot = SystemTime::now()
+            .checked_sub(up)
+            .unwrap_or(SystemTime::UNIX_EPOCH);
+        Ok(KernelLog {
+            device: AsyncFd::register_with_interest(device, Interest::READABLE)?,
+            boot,
+        })
     }
 
     /// The next record that is there already, as a line; none at the end of the log.
@@ -78,7 +90,9 @@ fn format_record(record: &[u8], boot: SystemTime) -> Option<String> {
     let facility = FACILITIES.get(level >> 3).copied().unwrap_or("local");
     let priority = PRIORITIES[level & 7];
     let time = jiff::Timestamp::try_from(boot + Duration::from_micros(micros)).ok()?;
-    Some(format!("{facility}: {priority:>7}: [{time:.9}]: {message}\n"))
+    Some(format!(
+        "{facility}: {priority:>7}: [{time:.9}]: {message}\n"
+    ))
 }
 
 #[cfg(test)]
@@ -93,7 +107,10 @@ mod tests {
             format_record(record, boot).as_deref(),
             Some("daemon:    info: [2023-11-14T22:13:21.500000000Z]: machined: boot: start\n")
         );
-        assert_eq!(format_record(b"6,1,0,-;Linux", boot).as_deref(), Some("kern:    info: [2023-11-14T22:13:20.000000000Z]: Linux\n"));
+        assert_eq!(
+            format_record(b"6,1,0,-;Linux", boot).as_deref(),
+            Some("kern:    info: [2023-11-14T22:13:20.000000000Z]: Linux\n")
+        );
         assert_eq!(format_record(b"nonsense", boot), None);
     }
 }

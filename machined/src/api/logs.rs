@@ -15,7 +15,10 @@ const AHEAD: usize = 16;
 type Chunks = ReceiverStream<Result<Data, Status>>;
 
 fn chunk(metadata: &Option<Metadata>, bytes: Vec<u8>) -> Data {
-    Data { metadata: metadata.clone(), bytes }
+    Data {
+        metadata: metadata.clone(),
+        bytes,
+    }
 }
 
 /// A service's output.
@@ -34,7 +37,11 @@ pub(super) fn service(log: &LogRing, request: &LogsRequest, metadata: Option<Met
                 },
                 None => return,
             };
-            if sender.send(Ok(chunk(&metadata, line.into()))).await.is_err() {
+            if sender
+                .send(Ok(chunk(&metadata, line.into())))
+                .await
+                .is_err()
+            {
                 return;
             }
         }

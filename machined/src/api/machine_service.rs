@@ -29,10 +29,15 @@ impl MachineApi {
         id: &str,
         operation: &'static str,
     ) -> Result<crate::services::Service, Status> {
-        self.machine.services.controllable(id, operation).map_err(|error| match error {
-            ControlError::Unknown(_) => Status::not_found(error.to_string()),
-            ControlError::NotControllable { .. } => Status::failed_precondition(error.to_string()),
-        })
+        self.machine
+            .services
+            .controllable(id, operation)
+            .map_err(|error| match error {
+                ControlError::Unknown(_) => Status::not_found(error.to_string()),
+                ControlError::NotControllable { .. } => {
+                    Status::failed_precondition(error.to_string())
+                }
+            })
     }
 }
 
@@ -53,7 +58,10 @@ fn streamed<T: Send + 'static>(
 
 #[tonic::async_trait]
 impl MachineService for MachineApi {
-    async fn version(&self, request: Request<()>) -> Result<Response<wire::VersionResponse>, Status> {
+    async fn version(
+        &self,
+        request: Request<()>,
+    ) -> Result<Response<wire::VersionResponse>, Status> {
         let running = &self.machine.running;
         let message = wire::Version {
             metadata: caller::reply_metadata(request.metadata()),
@@ -63,18 +71,36 @@ impl MachineService for MachineApi {
                 arch: running.architecture.clone(),
                 ..Default::default()
             }),
-            platform: Some(wire::PlatformInfo { name: "metal".to_owned(), mode: "metal".to_owned() }),
-            features: Some(wire::FeaturesInfo { rbac: self.machine.config().is_some() }),
+            platform: Some(wire::PlatformInfo {
+                name: "metal".to_owned(),
+                mode: "metal".to_owned(),
+            }),
+            features: Some(wire::FeaturesInfo {
+                rbac: self.machine.config().is_some(),
+            }),
         };
-        Ok(Response::new(wire::VersionResponse { messages: vec![message] }))
+        Ok(Response::new(wire::VersionResponse {
+            messages: vec![message],
+        }))
     }
 
-    async fn service_list(&self, request: Request<()>) -> Result<Response<wire::ServiceListResponse>, Status> {
+    async fn service_list(
+        &self,
+        request: Request<()>,
+    ) -> Result<Response<wire::ServiceListResponse>, Status> {
         let message = wire::ServiceList {
             metadata: caller::reply_metadata(request.metadata()),
-            services: self.machine.services.list().iter().map(service_list::row).collect(),
+            services: self
+                .machine
+                .services
+                .list()
+                .iter()
+                .map(service_list::row)
+                .collect(),
         };
-        Ok(Response::new(wire::ServiceListResponse { messages: vec![message] }))
+        Ok(Response::new(wire::ServiceListResponse {
+            messages: vec![message],
+        }))
     }
 
     async fn service_start(
@@ -84,8 +110,13 @@ impl MachineService for MachineApi {
         let metadata = caller::reply_metadata(request.metadata());
         let id = &request.get_ref().id;
         self.control(id, "start")?.start();
-        let message = wire::ServiceStart { metadata, resp: format!("Service {id:?} started") };
-        Ok(Response::new(wire::ServiceStartResponse { messages: vec![message] }))
+        let message = wire::ServiceStart {
+            metadata,
+            resp: format!("Service {id:?} started"),
+        };
+        Ok(Response::new(wire::ServiceStartResponse {
+            messages: vec![message],
+        }))
     }
 
     async fn service_stop(
@@ -95,8 +126,13 @@ impl MachineService for MachineApi {
         let metadata = caller::reply_metadata(request.metadata());
         let id = &request.get_ref().id;
         self.control(id, "stop")?.stop().await;
-        let message = wire::ServiceStop { metadata, resp: format!("Service {id:?} stopped") };
-        Ok(Response::new(wire::ServiceStopResponse { messages: vec![message] }))
+        let message = wire::ServiceStop {
+            metadata,
+            resp: format!("Service {id:?} stopped"),
+        };
+        Ok(Response::new(wire::ServiceStopResponse {
+            messages: vec![message],
+        }))
     }
 
     async fn service_restart(
@@ -108,8 +144,13 @@ impl MachineService for MachineApi {
         let service = self.control(id, "restart")?;
         service.stop().await;
         service.start();
-        let message = wire::ServiceRestart { metadata, resp: format!("Service {id:?} restarted") };
-        Ok(Response::new(wire::ServiceRestartResponse { messages: vec![message] }))
+        let message = wire::ServiceRestart {
+            metadata,
+            resp: format!("Service {id:?} restarted"),
+        };
+        Ok(Response::new(wire::ServiceRestartResponse {
+            messages: vec![message],
+        }))
     }
 
     async fn logs(
@@ -119,7 +160,10 @@ impl MachineService for MachineApi {
         let metadata = caller::reply_metadata(request.metadata());
         let request = request.get_ref();
         let log = self.machine.log_of(&request.id).ok_or_else(|| {
-            Status::not_found(format!("there is no service {:?}; the list of services has the names", request.id))
+            Status::not_found(format!(
+                "there is no service {:?}; the list of services has the names",
+                request.id
+            ))
         })?;
         Ok(streamed(logs::service(&log, request, metadata)))
     }
@@ -132,7 +176,9 @@ impl MachineService for MachineApi {
             metadata: caller::reply_metadata(request.metadata()),
             ids: self.machine.log_names(),
         };
-        Ok(Response::new(wire::LogsContainersResponse { messages: vec![message] }))
+        Ok(Response::new(wire::LogsContainersResponse {
+            messages: vec![message],
+        }))
     }
 
     async fn dmesg(
@@ -148,7 +194,11 @@ impl MachineService for MachineApi {
         request: Request<wire::EventsRequest>,
     ) -> Result<Response<tonic::codegen::BoxStream<wire::Event>>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
-        Ok(streamed(events::stream(&self.machine.events, request.into_inner(), metadata)?))
+        Ok(streamed(events::stream(
+            &self.machine.events,
+            request.into_inner(),
+            metadata,
+        )?))
     }
 
     async fn read(
@@ -156,7 +206,9 @@ impl MachineService for MachineApi {
         request: Request<wire::ReadRequest>,
     ) -> Result<Response<tonic::codegen::BoxStream<Data>>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
-        Ok(streamed(read::stream(request.into_inner().path, metadata).await?))
+        Ok(streamed(
+            read::stream(request.into_inner().path, metadata).await?,
+        ))
     }
 
     async fn memory(&self, request: Request<()>) -> Result<Response<wire::MemoryResponse>, Status> {
@@ -164,15 +216,22 @@ impl MachineService for MachineApi {
             metadata: caller::reply_metadata(request.metadata()),
             meminfo: Some(memory::read().map_err(internal)?),
         };
-        Ok(Response::new(wire::MemoryResponse { messages: vec![message] }))
+        Ok(Response::new(wire::MemoryResponse {
+            messages: vec![message],
+        }))
     }
 
-    async fn hostname(&self, request: Request<()>) -> Result<Response<wire::HostnameResponse>, Status> {
+    async fn hostname(
+        &self,
+        request: Request<()>,
+    ) -> Result<Response<wire::HostnameResponse>, Status> {
         let message = wire::Hostname {
             metadata: caller::reply_metadata(request.metadata()),
             hostname: self.machine.hostname(),
         };
-        Ok(Response::new(wire::HostnameResponse { messages: vec![message] }))
+        Ok(Response::new(wire::HostnameResponse {
+            messages: vec![message],
+        }))
     }
 
     async fn apply_configuration(
@@ -184,7 +243,9 @@ impl MachineService for MachineApi {
         let request = request.into_inner();
         let applied = sequences::apply_config(&self.machine, &request.data, request.dry_run)
             .map_err(|error| match error {
-                ApplyError::Invalid(_) | ApplyError::NotText => Status::invalid_argument(error.to_string()),
+                ApplyError::Invalid(_) | ApplyError::NotText => {
+                    Status::invalid_argument(error.to_string())
+                }
                 ApplyError::Configured => Status::failed_precondition(error.to_string()),
             })?;
         let message = wire::ApplyConfiguration {
@@ -193,7 +254,9 @@ impl MachineService for MachineApi {
             mode: wire::apply_configuration_request::Mode::NoReboot.into(),
             mode_details: applied.details,
         };
-        Ok(Response::new(wire::ApplyConfigurationResponse { messages: vec![message] }))
+        Ok(Response::new(wire::ApplyConfigurationResponse {
+            messages: vec![message],
+        }))
     }
 
     async fn upgrade(
@@ -205,22 +268,33 @@ impl MachineService for MachineApi {
         let request = request.into_inner();
         tracing::info!("upgrade to {} asked for by {peer}", request.image);
         if request.stage {
-            return Err(Status::unimplemented("a staged upgrade needs an installed system; leave out stage"));
+            return Err(Status::unimplemented(
+                "a staged upgrade needs an installed system; leave out stage",
+            ));
         }
         let wanted = UpgradeRequest {
             image: request.image.clone(),
             force: request.force,
             reboot: request.reboot_mode == i32::from(wire::upgrade_request::RebootMode::Powercycle),
         };
-        let actor = sequences::upgrade(self.machine.clone(), wanted).await.map_err(|error| match &error {
-            UpgradeError::Busy(_) | UpgradeError::Refused(_) => Status::failed_precondition(error.chain()),
-            UpgradeError::Reference(_) => Status::invalid_argument(error.chain()),
-            UpgradeError::Pull(_) => Status::failed_precondition(error.chain()),
-            UpgradeError::Machine(_) => Status::internal(error.chain()),
-        })?;
-        let message =
-            wire::Upgrade { metadata, ack: "Upgrade request received".to_owned(), actor_id: actor.0 };
-        Ok(Response::new(wire::UpgradeResponse { messages: vec![message] }))
+        let actor = sequences::upgrade(self.machine.clone(), wanted)
+            .await
+            .map_err(|error| match &error {
+                UpgradeError::Busy(_) | UpgradeError::Refused(_) => {
+                    Status::failed_precondition(error.chain())
+                }
+                UpgradeError::Reference(_) => Status::invalid_argument(error.chain()),
+                UpgradeError::Pull(_) => Status::failed_precondition(error.chain()),
+                UpgradeError::Machine(_) => Status::internal(error.chain()),
+            })?;
+        let message = wire::Upgrade {
+            metadata,
+            ack: "Upgrade request received".to_owned(),
+            actor_id: actor.0,
+        };
+        Ok(Response::new(wire::UpgradeResponse {
+            messages: vec![message],
+        }))
     }
 
     async fn reboot(
@@ -230,8 +304,13 @@ impl MachineService for MachineApi {
         let metadata = caller::reply_metadata(request.metadata());
         tracing::info!("reboot asked for by {}", caller::peer(&request));
         let actor = sequences::reboot(&self.machine).map_err(busy)?;
-        let message = wire::Reboot { metadata, actor_id: actor.0 };
-        Ok(Response::new(wire::RebootResponse { messages: vec![message] }))
+        let message = wire::Reboot {
+            metadata,
+            actor_id: actor.0,
+        };
+        Ok(Response::new(wire::RebootResponse {
+            messages: vec![message],
+        }))
     }
 
     async fn shutdown(
@@ -241,7 +320,12 @@ impl MachineService for MachineApi {
         let metadata = caller::reply_metadata(request.metadata());
         tracing::info!("shutdown asked for by {}", caller::peer(&request));
         let actor = sequences::shutdown(&self.machine).map_err(busy)?;
-        let message = wire::Shutdown { metadata, actor_id: actor.0 };
-        Ok(Response::new(wire::ShutdownResponse { messages: vec![message] }))
+        let message = wire::Shutdown {
+            metadata,
+            actor_id: actor.0,
+        };
+        Ok(Response::new(wire::ShutdownResponse {
+            messages: vec![message],
+        }))
     }
 }

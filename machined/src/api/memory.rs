@@ -12,8 +12,16 @@ pub(super) fn read() -> anyhow::Result<MemInfo> {
 fn parse(text: &str) -> MemInfo {
     let mut info = MemInfo::default();
     for line in text.lines() {
-        let Some((name, rest)) = line.split_once(':') else { continue };
-        let Some(value) = rest.split_whitespace().next().and_then(|value| value.parse().ok()) else { continue };
+        let Some((name, rest)) = line.split_once(':') else {
+            continue;
+        };
+        let Some(value) = rest
+            .split_whitespace()
+            .next()
+            .and_then(|value| value.parse().ok())
+        else {
+            continue;
+        };
         let field = match name {
             "MemTotal" => &mut info.memtotal,
             "MemFree" => &mut info.memfree,
@@ -71,7 +79,12 @@ mod tests {
 
     #[test]
     fn figures_go_to_their_fields() {
-        let info = parse("MemTotal:  1024 kB\nActive(anon): 5 kB\nHugePages_Total: 2\nNew: 1 kB\nbroken\n");
-        assert_eq!((info.memtotal, info.activeanon, info.hugepagestotal), (1024, 5, 2));
+        let info = parse(
+            "MemTotal:  1024 kB\nActive(anon): 5 kB\nHugePages_Total: 2\nNew: 1 kB\nbroken\n",
+        );
+        assert_eq!(
+            (info.memtotal, info.activeanon, info.hugepagestotal),
+            (1024, 5, 2)
+        );
     }
 }

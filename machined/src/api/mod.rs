@@ -44,7 +44,8 @@ pub fn bind() -> anyhow::Result<UnixListener> {
         return Err(error).with_context(|| format!("remove the old {}", path.display()));
     }
     let listener = UnixListener::bind(&path).with_context(|| format!("bind {}", path.display()))?;
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o660)).context("set the socket's mode")?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o660))
+        .context("set the socket's mode")?;
     chown(&path, Some(0), Some(apid::USER)).context("give the socket to apid's group")?;
     Ok(listener)
 }
@@ -54,9 +55,8 @@ pub async fn serve(listener: UnixListener, machine: Arc<Machine>) -> anyhow::Res
     let service = MachineServiceServer::new(MachineApi::new(machine))
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
-    let connections = UnixListenerStream::new(listener).filter(|connection| {
-        connection.as_ref().map_or(true, is_apid_or_root)
-    });
+    let connections = UnixListenerStream::new(listener)
+        .filter(|connection| connection.as_ref().map_or(true, is_apid_or_root));
     tonic::transport::Server::builder()
         .add_service(service)
         .serve_with_incoming(connections)
@@ -66,5 +66,7 @@ pub async fn serve(listener: UnixListener, machine: Arc<Machine>) -> anyhow::Res
 
 /// Others may not even reach the socket by its mode; this holds should the mode ever be wrong.
 fn is_apid_or_root(connection: &UnixStream) -> bool {
-    connection.peer_cred().is_ok_and(|peer| peer.uid() == 0 || peer.uid() == apid::USER)
+    connection
+        .peer_cred()
+        .is_ok_and(|peer| peer.uid() == 0 || peer.uid() == apid::USER)
 }

@@ -18,7 +18,9 @@ pub(super) async fn stream(
     metadata: Option<Metadata>,
 ) -> Result<ReceiverStream<Result<Data, Status>>, Status> {
     if !path.starts_with('/') {
-        return Err(Status::invalid_argument(format!("{path:?} is not an absolute path")));
+        return Err(Status::invalid_argument(format!(
+            "{path:?} is not an absolute path"
+        )));
     }
     // Reading may wait for a disk; it happens on a thread of its own.
     let opened = tokio::task::spawn_blocking(move || open(&path)).await;
@@ -29,7 +31,10 @@ pub(super) async fn stream(
         loop {
             let message = match file.read(&mut bytes) {
                 Ok(0) => return,
-                Ok(length) => Ok(Data { metadata: metadata.clone(), bytes: bytes[..length].to_vec() }),
+                Ok(length) => Ok(Data {
+                    metadata: metadata.clone(),
+                    bytes: bytes[..length].to_vec(),
+                }),
                 Err(error) => Err(Status::internal(format!("read: {error}"))),
             };
             let failed = message.is_err();
@@ -43,15 +48,22 @@ pub(super) async fn stream(
 
 fn open(path: &str) -> Result<File, Status> {
     // Not blocking, so that a FIFO without a writer does not hold a thread for ever.
-    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(|error| {
-        let text = format!("{path}: {error}");
-        match error.kind() {
-            std::io::ErrorKind::NotFound => Status::not_found(text),
-            std::io::ErrorKind::PermissionDenied => Status::permission_denied(text),
-            _ => Status::internal(text),
-        }
-    })?;
-    let kind = file.metadata().map_err(|error| Status::internal(format!("{path}: {error}")))?.file_type();
+    let file = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)
+        .map_err(|error| {
+            let text = format!("{path}: {error}");
+            match error.kind() {
+                std::io::ErrorKind::NotFound => Status::not_found(text),
+                std::io::ErrorKind::PermissionDenied => Status::permission_denied(text),
+                _ => Status::internal(text),
+            }
+        })?;
+    let kind = file
+        .metadata()
+        .map_err(|error| Status::internal(format!("{path}: {error}")))?
+        .file_type();
     if kind.is_file() {
         return Ok(file);
     }
@@ -62,7 +74,9 @@ fn open(path: &str) -> Result<File, Status> {
     } else {
         "no regular file"
     };
-    Err(Status::invalid_argument(format!("{path} is {what}; only regular files can be read")))
+    Err(Status::invalid_argument(format!(
+        "{path} is {what}; only regular files can be read"
+    )))
 }
 
 #[cfg(test)]
@@ -73,7 +87,9 @@ mod tests {
 
     #[tokio::test]
     async fn files_of_proc_are_read_to_their_end() {
-        let mut stream = stream("/proc/sys/kernel/random/boot_id".into(), None).await.unwrap();
+        let mut stream = stream("/proc/sys/kernel/random/boot_id".into(), None)
+            .await
+            .unwrap();
         let mut content = Vec::new();
         while let Some(message) = stream.next().await {
             content.extend(message.unwrap().bytes);
@@ -89,7 +105,11 @@ mod tests {
             ("/dev/null", tonic::Code::InvalidArgument),
             ("/no/such/file", tonic::Code::NotFound),
         ] {
-            assert_eq!(stream(path.into(), None).await.err().unwrap().code(), code, "{path}");
+            assert_eq!(
+                stream(path.into(), None).await.err().unwrap().code(),
+                code,
+                "{path}"
+            );
         }
     }
 }

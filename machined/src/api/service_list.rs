@@ -15,7 +15,9 @@ pub(super) fn row(service: &Service) -> ServiceInfo {
     ServiceInfo {
         id: service.definition().id.clone(),
         state: status.phase.name().to_owned(),
-        events: Some(ServiceEvents { events: events.collect() }),
+        events: Some(ServiceEvents {
+            events: events.collect(),
+        }),
         health: Some(wire_health(&status)),
     }
 }

@@ -19,7 +19,10 @@ pub(super) enum Code {
 pub(super) fn reply<B: Default>(code: Code, message: &str) -> Response<B> {
     let mut response = Response::new(B::default());
     let headers = response.headers_mut();
-    headers.insert(http::header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(
+        http::header::CONTENT_TYPE,
+        HeaderValue::from_static("application/grpc"),
+    );
     headers.insert("grpc-status", HeaderValue::from(code as u16));
     if let Ok(message) = HeaderValue::from_str(&percent_encode(message)) {
         headers.insert("grpc-message", message);

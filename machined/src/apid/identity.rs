@@ -54,14 +54,20 @@ impl Identity {
             mode,
             certificate: BASE64.encode(certificate),
             key: BASE64.encode(key),
-            client_authorities: client_authorities.iter().map(|der| BASE64.encode(der)).collect(),
+            client_authorities: client_authorities
+                .iter()
+                .map(|der| BASE64.encode(der))
+                .collect(),
             names,
         }
     }
 }
 
 /// Sends an identity: four bytes of length, big endian, and JSON.
-pub async fn send(stream: &mut (impl AsyncWrite + Unpin), identity: &Identity) -> anyhow::Result<()> {
+pub async fn send(
+    stream: &mut (impl AsyncWrite + Unpin),
+    identity: &Identity,
+) -> anyhow::Result<()> {
     let json = serde_json::to_vec(identity)?;
     stream.write_u32(u32::try_from(json.len())?).await?;
     stream.write_all(&json).await?;
@@ -69,7 +75,9 @@ pub async fn send(stream: &mut (impl AsyncWrite + Unpin), identity: &Identity) -
 }
 
 /// Receives the next identity; none at the end of the stream.
-pub(super) async fn receive(stream: &mut (impl AsyncRead + Unpin)) -> anyhow::Result<Option<Identity>> {
+pub(super) async fn receive(
+    stream: &mut (impl AsyncRead + Unpin),
+) -> anyhow::Result<Option<Identity>> {
     let length = match stream.read_u32().await {
         Ok(length) if length <= LARGEST => length,
         Ok(length) => bail!("an identity of {length} bytes is too large"),
@@ -77,8 +85,13 @@ pub(super) async fn receive(stream: &mut (impl AsyncRead + Unpin)) -> anyhow::Re
         Err(error) => return Err(error).context("read the identity stream"),
     };
     let mut json = vec![0; length as usize];
-    stream.read_exact(&mut json).await.context("read an identity")?;
-    Ok(Some(serde_json::from_slice(&json).context("parse an identity")?))
+    stream
+        .read_exact(&mut json)
+        .await
+        .context("read an identity")?;
+    Ok(Some(
+        serde_json::from_slice(&json).context("parse an identity")?,
+    ))
 }
 
 /// Who calls.
@@ -108,22 +121,35 @@ impl Credentials {
             Mode::Normal => {
                 let mut roots = RootCertStore::empty();
                 for authority in &identity.client_authorities {
-                    let der = BASE64.decode(authority).context("decode a client authority")?;
-                    roots.add(CertificateDer::from(der)).context("add a client authority")?;
+                    let der = BASE64
+                        .decode(authority)
+                        .context("decode a client authority")?;
+                    roots
+                        .add(CertificateDer::from(der))
+                        .context("add a client authority")?;
                 }
-                let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider).build()?;
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(roots.into(), provider).build()?;
                 builder.with_client_cert_verifier(verifier)
             }
         };
-        let certificate = BASE64.decode(&identity.certificate).context("decode the certificate")?;
+        let certificate = BASE64
+            .decode(&identity.certificate)
+            .context("decode the certificate")?;
         let key = BASE64.decode(&identity.key).context("decode the key")?;
-        let mut config =
-            builder.with_single_cert(vec![certificate.into()], PrivatePkcs8KeyDer::from(key).into())?;
+        let mut config = builder.with_single_cert(
+            vec![certificate.into()],
+            PrivatePkcs8KeyDer::from(key).into(),
+        )?;
         config.alpn_protocols = vec![b"h2".to_vec()];
         // Every command is a new connection and no client resumes; keep no session state for strangers.
         config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Credentials { mode: identity.mode, names: identity.names.clone(), config: Arc::new(config) })
+        Ok(Credentials {
+            mode: identity.mode,
+            names: identity.names.clone(),
+            config: Arc::new(config),
+        })
     }
 
     /// What accepts connections with this identity.
@@ -132,7 +158,11 @@ impl Credentials {
     }
 
     /// Who is at the other end of an accepted connection.
-    pub(super) fn caller(&self, connection: &ServerConnection, peer: SocketAddr) -> anyhow::Result<Caller> {
+    pub(super) fn caller(
+        &self,
+        connection: &ServerConnection,
+        peer: SocketAddr,
+    ) -> anyhow::Result<Caller> {
         let roles = match self.mode {
             Mode::Maintenance => vec![Role::Reader],
             Mode::Normal => tls::roles_of(connection)?,

@@ -46,7 +46,9 @@ pub fn run() -> anyhow::Result<()> {
     let listener = std::io::stdin().as_fd().try_clone_to_owned()?;
     let identities = std::io::stdout().as_fd().try_clone_to_owned()?;
     sandbox::enter().context("enter the sandbox")?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     runtime.block_on(serve(listener, identities))
 }
 
@@ -58,7 +60,9 @@ async fn serve(listener: OwnedFd, identities: OwnedFd) -> anyhow::Result<()> {
     stream.set_nonblocking(true)?;
     let mut stream = UnixStream::from_std(stream).context("take the identity stream")?;
 
-    let first = identity::receive(&mut stream).await?.context("machined sent no identity")?;
+    let first = identity::receive(&mut stream)
+        .await?
+        .context("machined sent no identity")?;
     let (sender, credentials) = watch::channel(Arc::new(Credentials::new(&first)?));
     tokio::select! {
         ended = follow_identities(stream, sender) => ended,
@@ -75,7 +79,9 @@ async fn follow_identities(
             Ok(credentials) => {
                 sender.send_replace(Arc::new(credentials));
             }
-            Err(error) => eprintln!("apid: the new identity is unusable, the old one stays: {error:#}"),
+            Err(error) => {
+                eprintln!("apid: the new identity is unusable, the old one stays: {error:#}")
+            }
         }
     }
     Ok(())
@@ -121,7 +127,9 @@ async fn serve_connection(
     let caller = credentials.caller(tls.get_ref().1, peer)?;
     let service = hyper::service::service_fn(move |request| {
         let (proxy, caller, credentials) = (proxy.clone(), caller.clone(), credentials.clone());
-        async move { Ok::<_, std::convert::Infallible>(proxy.forward(request, &caller, &credentials).await) }
+        async move {
+            Ok::<_, std::convert::Infallible>(proxy.forward(request, &caller, &credentials).await)
+        }
     });
     hyper::server::conn::http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())

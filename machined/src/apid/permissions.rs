@@ -74,7 +74,9 @@ const MAINTENANCE: &[&str] = &["/machine.MachineService/ApplyConfiguration"];
 /// Whether a caller with these roles may call the method (a full path, `/package.Service/Method`).
 pub fn may_call(method: &str, roles: &[Role], mode: Mode) -> bool {
     (mode == Mode::Maintenance && MAINTENANCE.contains(&method))
-        || allowed_roles(method).iter().any(|role| roles.contains(role))
+        || allowed_roles(method)
+            .iter()
+            .any(|role| roles.contains(role))
 }
 
 fn allowed_roles(method: &str) -> &'static [Role] {
@@ -100,24 +102,48 @@ mod tests {
         let cases = [
             ("/machine.MachineService/Version", [true, true, true, false]),
             ("/machine.MachineService/Reboot", [true, true, false, false]),
-            ("/machine.MachineService/Upgrade", [true, false, false, false]),
+            (
+                "/machine.MachineService/Upgrade",
+                [true, false, false, false],
+            ),
             ("/machine.MachineService/Read", [true, false, false, false]),
-            ("/machine.MachineService/Unheard", [true, false, false, false]),
-            ("/inspect.InspectService/ControllerRuntimeDependencies", [true, true, true, false]),
+            (
+                "/machine.MachineService/Unheard",
+                [true, false, false, false],
+            ),
+            (
+                "/inspect.InspectService/ControllerRuntimeDependencies",
+                [true, true, true, false],
+            ),
         ];
         for (method, expected) in cases {
             let seen = [Role::Admin, Role::Operator, Role::Reader, Role::EtcdBackup]
                 .map(|role| may_call(method, &[role], Mode::Normal));
             assert_eq!(seen, expected, "{method}");
-            assert!(!may_call(method, &[], Mode::Normal), "{method} without a role");
+            assert!(
+                !may_call(method, &[], Mode::Normal),
+                "{method} without a role"
+            );
         }
     }
 
     #[test]
     fn without_a_config_anyone_may_bring_one_and_change_nothing_else() {
         let anyone = [Role::Reader];
-        assert!(may_call("/machine.MachineService/ApplyConfiguration", &anyone, Mode::Maintenance));
-        assert!(!may_call("/machine.MachineService/ApplyConfiguration", &anyone, Mode::Normal));
-        assert!(!may_call("/machine.MachineService/Upgrade", &anyone, Mode::Maintenance));
+        assert!(may_call(
+            "/machine.MachineService/ApplyConfiguration",
+            &anyone,
+            Mode::Maintenance
+        ));
+        assert!(!may_call(
+            "/machine.MachineService/ApplyConfiguration",
+            &anyone,
+            Mode::Normal
+        ));
+        assert!(!may_call(
+            "/machine.MachineService/Upgrade",
+            &anyone,
+            Mode::Maintenance
+        ));
     }
 }

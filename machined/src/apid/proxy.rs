@@ -33,7 +33,10 @@ pub(super) struct Proxy {
 impl Proxy {
     /// Connects when the first call comes.
     pub(super) fn new(socket: &'static str) -> Self {
-        Proxy { socket, connection: Arc::default() }
+        Proxy {
+            socket,
+            connection: Arc::default(),
+        }
     }
 
     /// Answers a call: by machined if the caller may make it, with a status otherwise.
@@ -54,18 +57,34 @@ impl Proxy {
         }
         match self.pass_on(request, caller).await {
             Ok(response) => response.map(Either::Left),
-            Err(error) => refuse(Code::Unavailable, &format!("machined does not answer: {error:#}")),
+            Err(error) => refuse(
+                Code::Unavailable,
+                &format!("machined does not answer: {error:#}"),
+            ),
         }
     }
 
-    async fn pass_on(&self, request: Request<Incoming>, caller: &Caller) -> anyhow::Result<Response<Incoming>> {
+    async fn pass_on(
+        &self,
+        request: Request<Incoming>,
+        caller: &Caller,
+    ) -> anyhow::Result<Response<Incoming>> {
         let mut sender = self.connection().await?;
         let (mut parts, body) = request.into_parts();
-        let path = parts.uri.path_and_query().context("the request has no path")?.clone();
-        parts.uri =
-            Uri::builder().scheme("http").authority("machined").path_and_query(path).build()?;
+        let path = parts
+            .uri
+            .path_and_query()
+            .context("the request has no path")?
+            .clone();
+        parts.uri = Uri::builder()
+            .scheme("http")
+            .authority("machined")
+            .path_and_query(path)
+            .build()?;
         set_caller(&mut parts.headers, caller)?;
-        Ok(sender.send_request(Request::from_parts(parts, body)).await?)
+        Ok(sender
+            .send_request(Request::from_parts(parts, body))
+            .await?)
     }
 
     /// The shared connection, made anew when the last one has ended (machined was restarted).
@@ -74,9 +93,12 @@ impl Proxy {
         if let Some(sender) = shared.as_ref().filter(|sender| !sender.is_closed()) {
             return Ok(sender.clone());
         }
-        let stream = UnixStream::connect(self.socket).await.context("connect to machined")?;
+        let stream = UnixStream::connect(self.socket)
+            .await
+            .context("connect to machined")?;
         let (sender, connection) =
-            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
+            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+                .await?;
         tokio::spawn(connection);
         *shared = Some(sender.clone());
         Ok(sender)
@@ -96,25 +118,39 @@ fn set_caller(headers: &mut HeaderMap, caller: &Caller) -> anyhow::Result<()> {
 }
 
 /// Only calls for this node are served: by one of its names, or by what the caller dialled.
-fn check_target<B>(request: &Request<B>, credentials: &Credentials) -> Result<(), (Code, &'static str)> {
+fn check_target<B>(
+    request: &Request<B>,
+    credentials: &Credentials,
+) -> Result<(), (Code, &'static str)> {
     let headers = request.headers();
     if headers.contains_key("proxyfrom") {
         return Ok(());
     }
     let dialled = request.uri().host().unwrap_or_default();
     let is_here = |value: &HeaderValue| {
-        let Ok(name) = value.to_str() else { return false };
+        let Ok(name) = value.to_str() else {
+            return false;
+        };
         let host = host_of(name);
         name.is_empty() || host == host_of(dialled) || credentials.is_this_node(host)
     };
     if headers.get_all("node").iter().count() > 1 {
-        return Err((Code::InvalidArgument, "more than one value of node; use nodes for several"));
+        return Err((
+            Code::InvalidArgument,
+            "more than one value of node; use nodes for several",
+        ));
     }
-    let targets = headers.get_all("node").iter().chain(headers.get_all("nodes"));
+    let targets = headers
+        .get_all("node")
+        .iter()
+        .chain(headers.get_all("nodes"));
     if targets.into_iter().all(is_here) {
         Ok(())
     } else {
-        Err((Code::PermissionDenied, "no request forwarding: this node was asked for another one"))
+        Err((
+            Code::PermissionDenied,
+            "no request forwarding: this node was asked for another one",
+        ))
     }
 }
 

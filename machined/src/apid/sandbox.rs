@@ -19,7 +19,12 @@ pub(super) fn enter() -> anyhow::Result<()> {
     set_thread_groups(&[]).context("leave all groups")?;
     set_thread_gid(Gid::from_raw(USER)).context("change the group")?;
     set_thread_uid(Uid::from_raw(USER)).context("change the user")?;
-    for set in [caps::CapSet::Ambient, caps::CapSet::Inheritable, caps::CapSet::Effective, caps::CapSet::Permitted] {
+    for set in [
+        caps::CapSet::Ambient,
+        caps::CapSet::Inheritable,
+        caps::CapSet::Effective,
+        caps::CapSet::Permitted,
+    ] {
         caps::clear(None, set).with_context(|| format!("empty the set {set:?}"))?;
     }
     set_no_new_privs(true).context("set no_new_privs")?;
@@ -59,7 +64,10 @@ const ALLOWED: &[(i64, &str)] = &[
     (libc::SYS_mprotect, "memory"),
     (libc::SYS_madvise, "memory"),
     (libc::SYS_brk, "memory"),
-    (libc::SYS_clock_gettime, "certificates and timers, where the vDSO cannot"),
+    (
+        libc::SYS_clock_gettime,
+        "certificates and timers, where the vDSO cannot",
+    ),
     (libc::SYS_getrandom, "TLS"),
     (libc::SYS_rt_sigaction, "the end of the process"),
     (libc::SYS_rt_sigprocmask, "the end of the process"),
@@ -73,10 +81,17 @@ const ALLOWED: &[(i64, &str)] = &[
 ];
 
 fn filter() -> anyhow::Result<BpfProgram> {
-    let rules: BTreeMap<i64, Vec<seccompiler::SeccompRule>> =
-        ALLOWED.iter().map(|(number, _)| (*number, Vec::new())).collect();
+    let rules: BTreeMap<i64, Vec<seccompiler::SeccompRule>> = ALLOWED
+        .iter()
+        .map(|(number, _)| (*number, Vec::new()))
+        .collect();
     let not_permitted = SeccompAction::Errno(rustix::io::Errno::PERM.raw_os_error().unsigned_abs());
-    let filter = SeccompFilter::new(rules, not_permitted, SeccompAction::Allow, TargetArch::x86_64)?;
+    let filter = SeccompFilter::new(
+        rules,
+        not_permitted,
+        SeccompAction::Allow,
+        TargetArch::x86_64,
+    )?;
     Ok(filter.try_into()?)
 }
 

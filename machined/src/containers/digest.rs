@@ -156,9 +156,15 @@ mod tests {
             format!("sha256:../../{}", &hex[6..]),
             format!("sha256:{}é", &hex[2..]),
         ] {
-            assert!(matches!(bad.parse::<Digest>(), Err(DigestError::NotADigest(_))), "{bad:?}");
+            assert!(
+                matches!(bad.parse::<Digest>(), Err(DigestError::NotADigest(_))),
+                "{bad:?}"
+            );
         }
         let sha512 = format!("sha512:{hex}{hex}");
-        assert_eq!(sha512.parse::<Digest>(), Err(DigestError::Algorithm("sha512".into())));
+        assert_eq!(
+            sha512.parse::<Digest>(),
+            Err(DigestError::Algorithm("sha512".into()))
+        );
     }
 }

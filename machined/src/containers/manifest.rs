@@ -10,7 +10,10 @@ use serde::{Deserialize, Serialize};
 use super::digest::Digest;
 
 /// What this machine runs.
-pub const PLATFORM: Platform<'static> = Platform { os: "linux", architecture: "amd64" };
+pub const PLATFORM: Platform<'static> = Platform {
+    os: "linux",
+    architecture: "amd64",
+};
 /// More layers than any builder makes (overlay mounts end at 128 or so).
 const MOST_LAYERS: usize = 256;
 
@@ -150,7 +153,10 @@ pub(super) enum Manifest {
     /// Several images, one per platform.
     Index(Vec<Descriptor>),
     /// One image.
-    Image { config: Descriptor, layers: Vec<Descriptor> },
+    Image {
+        config: Descriptor,
+        layers: Vec<Descriptor>,
+    },
 }
 
 #[derive(Deserialize)]
@@ -168,21 +174,37 @@ struct RawManifest {
 impl Manifest {
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, ManifestError> {
         let raw: RawManifest =
-            serde_json::from_slice(bytes).map_err(|source| ManifestError::Json { what: "manifest", source })?;
+            serde_json::from_slice(bytes).map_err(|source| ManifestError::Json {
+                what: "manifest",
+                source,
+            })?;
         let media_type = raw.media_type.unwrap_or_default();
         if raw.schema_version != 2 {
-            return Err(ManifestError::MediaType(format!("schema version {}", raw.schema_version)));
+            return Err(ManifestError::MediaType(format!(
+                "schema version {}",
+                raw.schema_version
+            )));
         }
-        let unknown = |media_type: String| Err(ManifestError::MediaType(media_type.chars().take(100).collect()));
+        let unknown = |media_type: String| {
+            Err(ManifestError::MediaType(
+                media_type.chars().take(100).collect(),
+            ))
+        };
         match (raw.manifests, raw.config, raw.layers) {
             (Some(manifests), None, None) => match media_type.as_str() {
-                "" | "application/vnd.oci.image.index.v1+json"
-                | "application/vnd.docker.distribution.manifest.list.v2+json" => Ok(Manifest::Index(manifests)),
+                ""
+                | "application/vnd.oci.image.index.v1+json"
+                | "application/vnd.docker.distribution.manifest.list.v2+json" => {
+                    Ok(Manifest::Index(manifests))
+                }
                 _ => unknown(media_type),
             },
             (None, Some(config), Some(layers)) => match media_type.as_str() {
-                "" | "application/vnd.oci.image.manifest.v1+json"
-                | "application/vnd.docker.distribution.manifest.v2+json" => Ok(Manifest::Image { config, layers }),
+                ""
+                | "application/vnd.oci.image.manifest.v1+json"
+                | "application/vnd.docker.distribution.manifest.v2+json" => {
+                    Ok(Manifest::Image { config, layers })
+                }
                 _ => unknown(media_type),
             },
             (Some(_), _, _) => Err(ManifestError::Ambiguous),
@@ -198,7 +220,10 @@ pub(super) fn select(manifests: Vec<Descriptor>) -> Result<Descriptor, ManifestE
         entry.platform.as_ref().is_some_and(|platform| {
             platform.os == PLATFORM.os
                 && platform.architecture == PLATFORM.architecture
-                && platform.variant.as_deref().is_none_or(|variant| matches!(variant, "" | "v1"))
+                && platform
+                    .variant
+                    .as_deref()
+                    .is_none_or(|variant| matches!(variant, "" | "v1"))
         })
     };
     if let Some(entry) = manifests.iter().find(|entry| runs_here(entry)) {
@@ -218,7 +243,11 @@ pub(super) fn select(manifests: Vec<Descriptor>) -> Result<Descriptor, ManifestE
         .collect();
     found.dedup();
     found.truncate(20);
-    let found = if found.is_empty() { "no platform".to_owned() } else { found.join(", ") };
+    let found = if found.is_empty() {
+        "no platform".to_owned()
+    } else {
+        found.join(", ")
+    };
     Err(ManifestError::Platform { found })
 }
 
@@ -251,23 +280,41 @@ struct RawRootfs {
 }
 
 /// Reads a config and pairs the manifest's layers with what they unpack to.
-pub(super) fn image(config: &[u8], layers: &[Descriptor]) -> Result<(ImageConfig, Vec<Layer>), ManifestError> {
-    let raw: RawConfig =
-        serde_json::from_slice(config).map_err(|source| ManifestError::Json { what: "config", source })?;
-    let platform = Platform { os: &raw.os, architecture: &raw.architecture };
+pub(super) fn image(
+    config: &[u8],
+    layers: &[Descriptor],
+) -> Result<(ImageConfig, Vec<Layer>), ManifestError> {
+    let raw: RawConfig = serde_json::from_slice(config).map_err(|source| ManifestError::Json {
+        what: "config",
+        source,
+    })?;
+    let platform = Platform {
+        os: &raw.os,
+        architecture: &raw.architecture,
+    };
     if platform != PLATFORM {
-        return Err(ManifestError::Platform { found: platform.to_string().chars().take(100).collect() });
+        return Err(ManifestError::Platform {
+            found: platform.to_string().chars().take(100).collect(),
+        });
     }
     let diff_ids = raw.rootfs.diff_ids;
     if layers.len() != diff_ids.len() {
-        return Err(ManifestError::LayerCount { layers: layers.len(), diff_ids: diff_ids.len() });
+        return Err(ManifestError::LayerCount {
+            layers: layers.len(),
+            diff_ids: diff_ids.len(),
+        });
     }
     if layers.len() > MOST_LAYERS {
         return Err(ManifestError::TooManyLayers(layers.len()));
     }
     let layers = layers.iter().zip(diff_ids).map(|(descriptor, diff_id)| {
         let compression = compression(&descriptor.media_type)?;
-        Ok(Layer { digest: descriptor.digest, size: descriptor.size, diff_id, compression })
+        Ok(Layer {
+            digest: descriptor.digest,
+            size: descriptor.size,
+            diff_id,
+            compression,
+        })
     });
     let layers = layers.collect::<Result<_, ManifestError>>()?;
     let run = raw.config.unwrap_or_default();
@@ -333,7 +380,10 @@ mod tests {
 
         let error = index(&[arm, newer, attestation]).unwrap_err();
         let said = error.to_string();
-        assert_eq!(said, "the image is for linux/arm64/v8, linux/amd64/v3, this machine is linux/amd64");
+        assert_eq!(
+            said,
+            "the image is for linux/arm64/v8, linux/amd64/v3, this machine is linux/amd64"
+        );
         assert!(index(&[serde_json::Value::Null]).is_ok());
         assert!(index(&[serde_json::Value::Null, serde_json::Value::Null]).is_err());
         assert!(index(&[]).is_err());
@@ -345,12 +395,23 @@ mod tests {
         let parse = |document: serde_json::Value| Manifest::parse(document.to_string().as_bytes());
         let both = json!({"schemaVersion": 2, "manifests": [], "config": config, "layers": []});
         assert!(matches!(parse(both), Err(ManifestError::Ambiguous)));
-        let mislabelled =
-            json!({"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "manifests": []});
-        assert!(matches!(parse(mislabelled), Err(ManifestError::MediaType(_))));
-        assert!(matches!(parse(json!({"schemaVersion": 1, "fsLayers": []})), Err(ManifestError::MediaType(_))));
-        assert!(matches!(parse(json!({"schemaVersion": 2})), Err(ManifestError::MediaType(_))));
-        assert!(matches!(Manifest::parse(b"<html>"), Err(ManifestError::Json { .. })));
+        let mislabelled = json!({"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "manifests": []});
+        assert!(matches!(
+            parse(mislabelled),
+            Err(ManifestError::MediaType(_))
+        ));
+        assert!(matches!(
+            parse(json!({"schemaVersion": 1, "fsLayers": []})),
+            Err(ManifestError::MediaType(_))
+        ));
+        assert!(matches!(
+            parse(json!({"schemaVersion": 2})),
+            Err(ManifestError::MediaType(_))
+        ));
+        assert!(matches!(
+            Manifest::parse(b"<html>"),
+            Err(ManifestError::Json { .. })
+        ));
         let evil = json!({"schemaVersion": 2, "config": {"digest": "sha256:../../etc", "size": 1}, "layers": []});
         assert!(matches!(parse(evil), Err(ManifestError::Json { .. })));
     }
@@ -367,19 +428,33 @@ mod tests {
             "config": {"Env": ["A=b"], "Entrypoint": ["/app"], "Cmd": null, "Labels": {"k": "v"}, "User": "10:20"},
         });
         let gzip = layer("application/vnd.oci.image.layer.v1.tar+gzip");
-        let (config_read, layers) = image(config.to_string().as_bytes(), std::slice::from_ref(&gzip)).unwrap();
+        let (config_read, layers) =
+            image(config.to_string().as_bytes(), std::slice::from_ref(&gzip)).unwrap();
         assert_eq!(config_read.entrypoint, ["/app"]);
         assert!(config_read.command.is_empty());
         assert_eq!(config_read.labels["k"], "v");
         assert_eq!(layers[0].compression, Compression::Gzip);
         assert_eq!(layers[0].diff_id, Digest::of(b"d"));
 
-        let error = image(config.to_string().as_bytes(), &[gzip.clone(), gzip.clone()]).unwrap_err();
-        assert!(matches!(error, ManifestError::LayerCount { layers: 2, diff_ids: 1 }));
+        let error =
+            image(config.to_string().as_bytes(), &[gzip.clone(), gzip.clone()]).unwrap_err();
+        assert!(matches!(
+            error,
+            ManifestError::LayerCount {
+                layers: 2,
+                diff_ids: 1
+            }
+        ));
         let chart = layer("application/vnd.cncf.helm.chart.content.v1.tar+gzip");
-        assert!(matches!(image(config.to_string().as_bytes(), &[chart]), Err(ManifestError::LayerType(_))));
+        assert!(matches!(
+            image(config.to_string().as_bytes(), &[chart]),
+            Err(ManifestError::LayerType(_))
+        ));
         let arm = config.to_string().replace("amd64", "arm64");
         let error = image(arm.as_bytes(), &[gzip]).unwrap_err();
-        assert_eq!(error.to_string(), "the image is for linux/arm64, this machine is linux/amd64");
+        assert_eq!(
+            error.to_string(),
+            "the image is for linux/arm64, this machine is linux/amd64"
+        );
     }
 }

@@ -22,12 +22,14 @@ pub use manifest::{ImageConfig, Layer};
 pub use pull::{Progress, PullError, Puller};
 pub use reference::{ImageReference, ReferenceError};
 pub use registries::{
-    ClientIdentity, EndpointUrl, EndpointUrlError, Mirror, MirrorEndpoint, Registries, RegistryAuth, RegistryTls,
+    ClientIdentity, EndpointUrl, EndpointUrlError, Mirror, MirrorEndpoint, Registries,
+    RegistryAuth, RegistryTls,
 };
 pub use registry::{RegistryError, ResolvedImage, Retries};
 pub use runtime::{RunningContainer, Runtime, RuntimeError, Streams};
 pub use spec::{
-    Capabilities, ContainerName, ContainerSpec, HostView, Mount, MountSource, ResourceLimits, RunAs, SpecError,
+    Capabilities, ContainerName, ContainerSpec, HostView, Mount, MountSource, ResourceLimits,
+    RunAs, SpecError,
 };
 pub use store::{ImageStore, PulledImage, StoreError};
 pub use unpack::{Limits, Ownership, UnpackError};

@@ -89,7 +89,9 @@ impl Puller {
 
     /// With retries of one's own.
     pub fn with_retries(registries: Arc<Registries>, retries: Retries) -> Self {
-        Puller { client: RegistryClient::new(registries, retries) }
+        Puller {
+            client: RegistryClient::new(registries, retries),
+        }
     }
 
     /// Finds out what a name means now: digest, config, labels. Nothing large moves.
@@ -116,14 +118,21 @@ impl Puller {
         progress: &(dyn Fn(Progress) + Send + Sync),
     ) -> Result<PulledImage, PullError> {
         let reference = &image.reference;
-        let stored = |source| PullError::Store { reference: reference.clone(), source };
+        let stored = |source| PullError::Store {
+            reference: reference.clone(),
+            source,
+        };
         if let Some(pulled) = store.get(image.digest()) {
             return store.add_name(pulled, reference).map_err(stored);
         }
         let total = image.download_bytes();
         if total > limits.unpacked_bytes {
             let limit = limits.unpacked_bytes;
-            return Err(PullError::TooLarge { reference: reference.clone(), bytes: total, limit });
+            return Err(PullError::TooLarge {
+                reference: reference.clone(),
+                bytes: total,
+                limit,
+            });
         }
         let bytes = AtomicU64::new(0);
         let arrived = |count| {
@@ -131,7 +140,11 @@ impl Puller {
             progress(Progress { bytes, total });
         };
         let incoming = store.incoming(image.digest()).map_err(stored)?;
-        let refused = |layer, source| PullError::Layer { reference: reference.clone(), layer, source };
+        let refused = |layer, source| PullError::Layer {
+            reference: reference.clone(),
+            layer,
+            source,
+        };
         let unpacker = Unpacker::new(&incoming.rootfs(), *limits, ownership())
             .map_err(|source| refused(image.digest(), source))?;
         let mut work = Work { incoming, unpacker };
@@ -150,7 +163,10 @@ impl Puller {
                 Either::Left((unpacked, _)) => unpacked,
                 Either::Right(((), unpacking)) => unpacking.await,
             }
-            .map_err(|source| PullError::Interrupted { reference: reference.clone(), source })?;
+            .map_err(|source| PullError::Interrupted {
+                reference: reference.clone(),
+                source,
+            })?;
             work = back;
             result.map_err(|source| refused(layer.digest, source))?;
         }
@@ -159,17 +175,25 @@ impl Puller {
             let unpacked = work.unpacker.bytes();
             work.incoming.commit(&name, config, total, unpacked)
         });
-        let committed =
-            committed.await.map_err(|source| PullError::Interrupted { reference: reference.clone(), source })?;
+        let committed = committed.await.map_err(|source| PullError::Interrupted {
+            reference: reference.clone(),
+            source,
+        })?;
         committed.map_err(stored)
     }
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(io::Error::other)
 }
 
 /// A node runs as root and keeps owners; a developer's tests cannot.
 fn ownership() -> Ownership {
-    if rustix::process::geteuid().is_root() { Ownership::Keep } else { Ownership::Ignore }
+    if rustix::process::geteuid().is_root() {
+        Ownership::Keep
+    } else {
+        Ownership::Ignore
+    }
 }

@@ -43,14 +43,21 @@ impl Registry {
     /// With more `http` settings, and a password file.
     fn with(http: serde_json::Value, htpasswd: Option<&Path>) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
         let mut config = json!({
             "version": "0.1",
             "log": {"level": "error"},
             "storage": {"filesystem": {"rootdirectory": directory.path().join("storage")}},
             "http": {"addr": format!("127.0.0.1:{port}")},
         });
-        config["http"].as_object_mut().unwrap().extend(http.as_object().unwrap().clone());
+        config["http"]
+            .as_object_mut()
+            .unwrap()
+            .extend(http.as_object().unwrap().clone());
         if let Some(path) = htpasswd {
             config["auth"] = json!({"htpasswd": {"realm": "test", "path": path}});
         }
@@ -67,7 +74,11 @@ impl Registry {
             assert!(Instant::now() < deadline, "the registry does not start");
             std::thread::sleep(Duration::from_millis(50));
         }
-        Registry { process, port, directory }
+        Registry {
+            process,
+            port,
+            directory,
+        }
     }
 
     fn host(&self) -> String {
@@ -81,7 +92,10 @@ impl Registry {
 
     fn pusher(&self) -> oci_client::Client {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let config = ClientConfig { protocol: ClientProtocol::Http, ..ClientConfig::default() };
+        let config = ClientConfig {
+            protocol: ClientProtocol::Http,
+            ..ClientConfig::default()
+        };
         oci_client::Client::try_from(config).unwrap()
     }
 
@@ -93,19 +107,29 @@ impl Registry {
             "config": {"Labels": {"dev.instar.version": "v0.2.0"}, "Entrypoint": ["/app"]},
             "rootfs": {"type": "layers", "diff_ids": diff_ids},
         });
-        let layers: Vec<_> =
-            layers.iter().map(|(_, blob)| ImageLayer::new(blob.clone(), GZIP.to_owned(), None)).collect();
+        let layers: Vec<_> = layers
+            .iter()
+            .map(|(_, blob)| ImageLayer::new(blob.clone(), GZIP.to_owned(), None))
+            .collect();
         let reference = format!("{}/app:{tag}", self.host()).parse().unwrap();
         let config = Config::oci_v1(config.to_string().into_bytes(), None);
         let pusher = self.pusher();
-        let response = pusher.push(&reference, &layers, config, &PushAuth::Anonymous, None).await.unwrap();
+        let response = pusher
+            .push(&reference, &layers, config, &PushAuth::Anonymous, None)
+            .await
+            .unwrap();
         response.manifest_url
     }
 
     /// The file that the registry keeps a blob in.
     fn blob(&self, blob: &[u8]) -> PathBuf {
         let hex = Digest::of(blob).hex();
-        self.directory.path().join("storage/docker/registry/v2/blobs/sha256").join(&hex[..2]).join(hex).join("data")
+        self.directory
+            .path()
+            .join("storage/docker/registry/v2/blobs/sha256")
+            .join(&hex[..2])
+            .join(hex)
+            .join("data")
     }
 
     fn reference(&self, rest: &str) -> ImageReference {
@@ -114,13 +138,25 @@ impl Registry {
 }
 
 fn mirrored(registry: &str, urls: &[&str]) -> Registries {
-    let endpoint = |url: &&str| MirrorEndpoint { url: url.parse().unwrap(), override_path: false };
-    let mirror = Mirror { endpoints: urls.iter().map(endpoint).collect(), skip_fallback: true };
-    Registries { mirrors: [(registry.to_owned(), mirror)].into(), ..Registries::default() }
+    let endpoint = |url: &&str| MirrorEndpoint {
+        url: url.parse().unwrap(),
+        override_path: false,
+    };
+    let mirror = Mirror {
+        endpoints: urls.iter().map(endpoint).collect(),
+        skip_fallback: true,
+    };
+    Registries {
+        mirrors: [(registry.to_owned(), mirror)].into(),
+        ..Registries::default()
+    }
 }
 
 fn puller(settings: Registries) -> Puller {
-    let retries = Retries { attempts: 3, first_delay: Duration::from_millis(10) };
+    let retries = Retries {
+        attempts: 3,
+        first_delay: Duration::from_millis(10),
+    };
     Puller::with_retries(Arc::new(settings), retries)
 }
 
@@ -160,7 +196,11 @@ fn assert_empty(directory: &tempfile::TempDir) {
     let deadline = Instant::now() + Duration::from_secs(20);
     let images = directory.path().join("images");
     while images.exists() && fs::read_dir(&images).unwrap().count() > 0 {
-        assert!(Instant::now() < deadline, "something is left in {}", images.display());
+        assert!(
+            Instant::now() < deadline,
+            "something is left in {}",
+            images.display()
+        );
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -168,7 +208,13 @@ fn assert_empty(directory: &tempfile::TempDir) {
 #[tokio::test]
 async fn by_tag_and_by_digest() {
     let registry = Registry::start();
-    registry.push("v1", "amd64", &[layer("a", b"lower"), layer("b", &noise(2_000_000))]).await;
+    registry
+        .push(
+            "v1",
+            "amd64",
+            &[layer("a", b"lower"), layer("b", &noise(2_000_000))],
+        )
+        .await;
     let puller = puller(registry.settings());
     let (_directory, store) = store();
 
@@ -176,11 +222,19 @@ async fn by_tag_and_by_digest() {
     assert_eq!(by_tag.labels()["dev.instar.version"], "v0.2.0");
     assert_eq!(by_tag.digest(), by_tag.named_digest);
     let arrived = AtomicUsize::new(0);
-    let count = |progress: Progress| arrived.store(usize::try_from(progress.bytes).unwrap(), Ordering::Relaxed);
-    let image = puller.pull_with_progress(&by_tag, &store, &Limits::default(), &count).await.unwrap();
+    let count = |progress: Progress| {
+        arrived.store(usize::try_from(progress.bytes).unwrap(), Ordering::Relaxed)
+    };
+    let image = puller
+        .pull_with_progress(&by_tag, &store, &Limits::default(), &count)
+        .await
+        .unwrap();
     assert_eq!(arrived.into_inner() as u64, by_tag.download_bytes());
     assert_eq!(fs::read(image.rootfs().join("a")).unwrap(), b"lower");
-    assert_eq!(fs::read(image.rootfs().join("b")).unwrap(), noise(2_000_000));
+    assert_eq!(
+        fs::read(image.rootfs().join("b")).unwrap(),
+        noise(2_000_000)
+    );
     assert_eq!(image.config().entrypoint, ["/app"]);
 
     let reference = registry.reference(&format!("@{}", image.digest()));
@@ -188,7 +242,10 @@ async fn by_tag_and_by_digest() {
     assert_eq!(by_digest.layers, by_tag.layers);
     // It is there: nothing is transferred again, even without a registry.
     drop(registry);
-    let again = puller.pull(&by_digest, &store, &Limits::default()).await.unwrap();
+    let again = puller
+        .pull(&by_digest, &store, &Limits::default())
+        .await
+        .unwrap();
     assert_eq!(again.names().len(), 2);
     assert_eq!(store.list().unwrap(), [again]);
 }
@@ -198,10 +255,17 @@ async fn what_the_registry_does_not_have() {
     let registry = Registry::start();
     registry.push("v1", "amd64", &[layer("a", b"x")]).await;
     let puller = puller(registry.settings());
-    let resolve = async |rest: &str| chain(&puller.resolve(&registry.reference(rest)).await.unwrap_err());
+    let resolve =
+        async |rest: &str| chain(&puller.resolve(&registry.reference(rest)).await.unwrap_err());
     let said = resolve(":v9").await;
-    assert!(said.contains(&format!("no registry gives {}/app:v9", registry.host())), "{said}");
-    assert!(said.contains("it does not have it (MANIFEST_UNKNOWN: manifest unknown)"), "{said}");
+    assert!(
+        said.contains(&format!("no registry gives {}/app:v9", registry.host())),
+        "{said}"
+    );
+    assert!(
+        said.contains("it does not have it (MANIFEST_UNKNOWN: manifest unknown)"),
+        "{said}"
+    );
     let said = resolve("-other:v1").await;
     assert!(said.contains("it does not have it"), "{said}");
     let said = resolve(&format!("@{}", Digest::of(b"nothing"))).await;
@@ -214,8 +278,16 @@ async fn other_platforms_are_named() {
     registry.push("arm", "arm64", &[layer("a", b"arm")]).await;
     registry.push("amd", "amd64", &[layer("a", b"amd")]).await;
     let puller = puller(registry.settings());
-    let error = chain(&puller.resolve(&registry.reference(":arm")).await.unwrap_err());
-    assert!(error.contains("the image is for linux/arm64, this machine is linux/amd64"), "{error}");
+    let error = chain(
+        &puller
+            .resolve(&registry.reference(":arm"))
+            .await
+            .unwrap_err(),
+    );
+    assert!(
+        error.contains("the image is for linux/arm64, this machine is linux/amd64"),
+        "{error}"
+    );
 
     let (amd, size) = {
         let resolved = puller.resolve(&registry.reference(":amd")).await.unwrap();
@@ -225,7 +297,10 @@ async fn other_platforms_are_named() {
         write!(stream, "GET {url} HTTP/1.1\r\nHost: x\r\n{accept}\r\n\r\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
-        (resolved.digest(), answer.split_once("\r\n\r\n").unwrap().1.len())
+        (
+            resolved.digest(),
+            answer.split_once("\r\n\r\n").unwrap().1.len(),
+        )
     };
     let index = |platforms: &[&str]| {
         let manifests: Vec<_> = platforms
@@ -237,41 +312,82 @@ async fn other_platforms_are_named() {
             .collect();
         json!({"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": manifests})
     };
-    for (tag, platforms) in [("both", &["arm64", "amd64"][..]), ("without", &["arm64", "riscv64"])] {
+    for (tag, platforms) in [
+        ("both", &["arm64", "amd64"][..]),
+        ("without", &["arm64", "riscv64"]),
+    ] {
         let reference = format!("{}/app:{tag}", registry.host()).parse().unwrap();
         let media_type = http::HeaderValue::from_static("application/vnd.oci.image.index.v1+json");
         let body = index(platforms).to_string().into_bytes();
-        registry.pusher().push_manifest_raw(&reference, body, media_type).await.unwrap();
+        registry
+            .pusher()
+            .push_manifest_raw(&reference, body, media_type)
+            .await
+            .unwrap();
     }
     let both = puller.resolve(&registry.reference(":both")).await.unwrap();
     assert_eq!(both.digest(), amd);
     assert_ne!(both.named_digest, amd);
-    let error = chain(&puller.resolve(&registry.reference(":without")).await.unwrap_err());
-    assert!(error.contains("the image is for linux/arm64, linux/riscv64, this machine is linux/amd64"), "{error}");
+    let error = chain(
+        &puller
+            .resolve(&registry.reference(":without"))
+            .await
+            .unwrap_err(),
+    );
+    assert!(
+        error.contains("the image is for linux/arm64, linux/riscv64, this machine is linux/amd64"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
 async fn damaged_blobs_are_refused_and_leave_nothing() {
     let registry = Registry::start();
     let (tar, blob) = layer("b", &noise(500_000));
-    registry.push("v1", "amd64", &[layer("a", b"lower"), (tar, blob.clone())]).await;
+    registry
+        .push("v1", "amd64", &[layer("a", b"lower"), (tar, blob.clone())])
+        .await;
     let puller = puller(registry.settings());
     let (directory, store) = store();
     let resolved = puller.resolve(&registry.reference(":v1")).await.unwrap();
-    let pull = async || chain(&puller.pull(&resolved, &store, &Limits::default()).await.unwrap_err());
+    let pull = async || {
+        chain(
+            &puller
+                .pull(&resolved, &store, &Limits::default())
+                .await
+                .unwrap_err(),
+        )
+    };
     let stored = registry.blob(&blob);
 
     fs::write(&stored, &blob[..blob.len() / 2]).unwrap();
     let said = pull().await;
-    assert!(said.contains(&format!("layer {}", Digest::of(&blob))), "{said}");
-    assert!(said.contains(&format!("the blob ended after {} of {} bytes", blob.len() / 2, blob.len())), "{said}");
+    assert!(
+        said.contains(&format!("layer {}", Digest::of(&blob))),
+        "{said}"
+    );
+    assert!(
+        said.contains(&format!(
+            "the blob ended after {} of {} bytes",
+            blob.len() / 2,
+            blob.len()
+        )),
+        "{said}"
+    );
     assert_empty(&directory);
 
     let mut flipped = blob.clone();
     flipped[250_000] ^= 1;
     fs::write(&stored, &flipped).unwrap();
     let said = pull().await;
-    assert!(said.contains(&format!("the blob has the digest {}, not {}", Digest::of(&flipped), Digest::of(&blob))), "{said}");
+    assert!(
+        said.contains(&format!(
+            "the blob has the digest {}, not {}",
+            Digest::of(&flipped),
+            Digest::of(&blob)
+        )),
+        "{said}"
+    );
     assert_empty(&directory);
 
     fs::remove_file(&stored).unwrap();
@@ -280,7 +396,10 @@ async fn damaged_blobs_are_refused_and_leave_nothing() {
     assert_empty(&directory);
 
     fs::write(&stored, &blob).unwrap();
-    puller.pull(&resolved, &store, &Limits::default()).await.unwrap();
+    puller
+        .pull(&resolved, &store, &Limits::default())
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -291,28 +410,72 @@ async fn hostile_images_are_refused_and_leave_nothing() {
         let blob = gzip(&tar);
         vec![layer("ok", b"x"), (tar, blob)]
     };
-    registry.push("path", "amd64", &evil(TarBuilder::default().file("../../evil", b"x"))).await;
-    registry.push("link", "amd64", &evil(TarBuilder::default().symlink("out", "/etc").file("out/evil", b"x"))).await;
-    registry.push("bomb", "amd64", &evil(TarBuilder::default().file("zeros", &vec![0; 40 << 20]))).await;
+    registry
+        .push(
+            "path",
+            "amd64",
+            &evil(TarBuilder::default().file("../../evil", b"x")),
+        )
+        .await;
+    registry
+        .push(
+            "link",
+            "amd64",
+            &evil(
+                TarBuilder::default()
+                    .symlink("out", "/etc")
+                    .file("out/evil", b"x"),
+            ),
+        )
+        .await;
+    registry
+        .push(
+            "bomb",
+            "amd64",
+            &evil(TarBuilder::default().file("zeros", &vec![0; 40 << 20])),
+        )
+        .await;
     let (_, wrong) = layer("a", b"one thing");
-    registry.push("diff-id", "amd64", &[(b"another".to_vec(), wrong)]).await;
+    registry
+        .push("diff-id", "amd64", &[(b"another".to_vec(), wrong)])
+        .await;
     let puller = puller(registry.settings());
     let (directory, store) = store();
     for (tag, expected) in [
-        (":path", "entry \"../../evil\" is refused: its name is refused: the path goes upwards"),
-        (":link", "entry \"/out/evil\" cannot be unpacked: its path leads out of the image through the symbolic link \"/out\" to \"/etc\""),
-        (":bomb", "the layer unpacks to more than 200 times its packed size"),
+        (
+            ":path",
+            "entry \"../../evil\" is refused: its name is refused: the path goes upwards",
+        ),
+        (
+            ":link",
+            "entry \"/out/evil\" cannot be unpacked: its path leads out of the image through the symbolic link \"/out\" to \"/etc\"",
+        ),
+        (
+            ":bomb",
+            "the layer unpacks to more than 200 times its packed size",
+        ),
         (":diff-id", "but the image config says"),
     ] {
         let resolved = puller.resolve(&registry.reference(tag)).await.unwrap();
-        let said = chain(&puller.pull(&resolved, &store, &Limits::default()).await.unwrap_err());
+        let said = chain(
+            &puller
+                .pull(&resolved, &store, &Limits::default())
+                .await
+                .unwrap_err(),
+        );
         assert!(said.contains(expected), "{said}");
         assert_empty(&directory);
     }
-    let small = Limits { unpacked_bytes: 10, ..Limits::default() };
+    let small = Limits {
+        unpacked_bytes: 10,
+        ..Limits::default()
+    };
     let resolved = puller.resolve(&registry.reference(":path")).await.unwrap();
     let error = puller.pull(&resolved, &store, &small).await.unwrap_err();
-    assert!(matches!(error, PullError::TooLarge { limit: 10, .. }), "{error}");
+    assert!(
+        matches!(error, PullError::TooLarge { limit: 10, .. }),
+        "{error}"
+    );
 }
 
 /// Passes bytes on to the registry, and cuts the first connections off after so many bytes of an answer.
@@ -332,7 +495,10 @@ fn flaky_proxy(registry: u16, cuts: usize, after: usize) -> u16 {
                 let mut buffer = [0; 4096];
                 while let Ok(count @ 1..) = server.read(&mut buffer) {
                     passed += count;
-                    let cut = passed > after && left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok();
+                    let cut = passed > after
+                        && left
+                            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1))
+                            .is_ok();
                     if cut || client.write_all(&buffer[..count]).is_err() {
                         break;
                     }
@@ -348,28 +514,46 @@ fn flaky_proxy(registry: u16, cuts: usize, after: usize) -> u16 {
 #[tokio::test]
 async fn broken_downloads_are_resumed() {
     let registry = Registry::start();
-    registry.push("v1", "amd64", &[layer("b", &noise(1_000_000))]).await;
+    registry
+        .push("v1", "amd64", &[layer("b", &noise(1_000_000))])
+        .await;
     let settings = |port| mirrored(&registry.host(), &[&format!("http://127.0.0.1:{port}")]);
     let (directory, store) = store();
 
     // Cut at 300 kB each time: without resuming, the whole never comes through.
     let flaky = puller(settings(flaky_proxy(registry.port, 3, 300_000)));
     let resolved = flaky.resolve(&registry.reference(":v1")).await.unwrap();
-    let image = flaky.pull(&resolved, &store, &Limits::default()).await.unwrap();
-    assert_eq!(fs::read(image.rootfs().join("b")).unwrap(), noise(1_000_000));
+    let image = flaky
+        .pull(&resolved, &store, &Limits::default())
+        .await
+        .unwrap();
+    assert_eq!(
+        fs::read(image.rootfs().join("b")).unwrap(),
+        noise(1_000_000)
+    );
     store.remove(image.digest()).await.unwrap();
 
     // Not a byte further any more: given up after the allowed attempts, and said why.
     let dead = puller(settings(flaky_proxy(registry.port, usize::MAX, 2_000)));
-    let said = chain(&dead.pull(&resolved, &store, &Limits::default()).await.unwrap_err());
-    assert!(said.contains("reading the blob failed") && said.contains("broke"), "{said}");
+    let said = chain(
+        &dead
+            .pull(&resolved, &store, &Limits::default())
+            .await
+            .unwrap_err(),
+    );
+    assert!(
+        said.contains("reading the blob failed") && said.contains("broke"),
+        "{said}"
+    );
     assert_empty(&directory);
 }
 
 #[tokio::test]
 async fn a_pull_that_is_given_up_leaves_nothing() {
     let registry = Registry::start();
-    registry.push("v1", "amd64", &[layer("b", &noise(3_000_000))]).await;
+    registry
+        .push("v1", "amd64", &[layer("b", &noise(3_000_000))])
+        .await;
     let puller = puller(registry.settings());
     let (directory, store) = store();
     let resolved = puller.resolve(&registry.reference(":v1")).await.unwrap();
@@ -386,21 +570,38 @@ async fn a_pull_that_is_given_up_leaves_nothing() {
 async fn mirrors_are_tried_in_order_and_all_failures_are_told() {
     let registry = Registry::start();
     registry.push("v1", "amd64", &[layer("a", b"x")]).await;
-    let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let (dead, alive) = (format!("http://{dead}"), format!("http://{}", registry.host()));
+    let dead = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let (dead, alive) = (
+        format!("http://{dead}"),
+        format!("http://{}", registry.host()),
+    );
     let reference: ImageReference = "registry.example/app:v1".parse().unwrap();
-    let resolved = puller(mirrored("registry.example", &[&dead, &alive])).resolve(&reference).await.unwrap();
+    let resolved = puller(mirrored("registry.example", &[&dead, &alive]))
+        .resolve(&reference)
+        .await
+        .unwrap();
     assert_eq!(resolved.reference, reference);
     let any = puller(mirrored("*", &[&dead, &alive]));
     any.resolve(&reference).await.unwrap();
     let missing: ImageReference = "registry.example/app:v9".parse().unwrap();
     let said = chain(&any.resolve(&missing).await.unwrap_err());
-    assert!(said.contains("connecting to") && said.contains("MANIFEST_UNKNOWN"), "{said}");
+    assert!(
+        said.contains("connecting to") && said.contains("MANIFEST_UNKNOWN"),
+        "{said}"
+    );
     let nobody = puller(mirrored("registry.example", &[]));
     let said = chain(&nobody.resolve(&reference).await.unwrap_err());
     assert!(said.contains("there is nobody to ask"), "{said}");
     // Without a mirror that says http://, a registry is spoken to over TLS only.
-    let said = chain(&puller(Registries::default()).resolve(&registry.reference(":v1")).await.unwrap_err());
+    let said = chain(
+        &puller(Registries::default())
+            .resolve(&registry.reference(":v1"))
+            .await
+            .unwrap_err(),
+    );
     assert!(said.contains("the TLS handshake with"), "{said}");
 }
 
@@ -426,20 +627,37 @@ async fn tls_client_certificates_and_passwords() {
         path
     };
     // bcrypt of "hunter2", as `htpasswd -B` writes it.
-    let htpasswd = put("htpasswd", "bob:$2b$05$abcdefghijklmnopqrstuuoXuKqgZXLiJqzfmMXDDhSFPIvxV7t8.\n");
+    let htpasswd = put(
+        "htpasswd",
+        "bob:$2b$05$abcdefghijklmnopqrstuuoXuKqgZXLiJqzfmMXDDhSFPIvxV7t8.\n",
+    );
     let certificate = put("server.pem", &server);
     let private = put("server.key", &server_key);
     let authority = put("ca.pem", &ca.pem());
-    let http = json!({"tls": {"certificate": certificate, "key": private, "clientcas": [authority]}});
+    let http =
+        json!({"tls": {"certificate": certificate, "key": private, "clientcas": [authority]}});
     let registry = Registry::with(http, Some(&htpasswd));
     let reference = registry.reference(":v1");
 
-    let identity = ClientIdentity { certificate: client, key: client_key };
-    let tls = RegistryTls { ca: Some(ca.pem()), client_identity: Some(identity), insecure_skip_verify: false };
-    let password = |password: &str| RegistryAuth::Password { username: "bob".into(), password: password.into() };
+    let identity = ClientIdentity {
+        certificate: client,
+        key: client_key,
+    };
+    let tls = RegistryTls {
+        ca: Some(ca.pem()),
+        client_identity: Some(identity),
+        insecure_skip_verify: false,
+    };
+    let password = |password: &str| RegistryAuth::Password {
+        username: "bob".into(),
+        password: password.into(),
+    };
     let settings = |tls: &RegistryTls, auth: Option<RegistryAuth>| Registries {
         tls: [(registry.host(), tls.clone())].into(),
-        auth: auth.map(|auth| (registry.host(), auth)).into_iter().collect(),
+        auth: auth
+            .map(|auth| (registry.host(), auth))
+            .into_iter()
+            .collect(),
         ..Registries::default()
     };
     let resolve = async |settings| chain(&puller(settings).resolve(&reference).await.unwrap_err());
@@ -451,13 +669,29 @@ async fn tls_client_certificates_and_passwords() {
     assert!(said.contains("it refuses access (UNAUTHORIZED"), "{said}");
     let said = resolve(settings(&tls, None)).await;
     assert!(said.contains("it refuses access"), "{said}");
-    let unknown_authority = RegistryTls { ca: None, ..tls.clone() };
+    let unknown_authority = RegistryTls {
+        ca: None,
+        ..tls.clone()
+    };
     let said = resolve(settings(&unknown_authority, None)).await;
-    assert!(said.contains("certificate") || said.contains("no certificate authority"), "{said}");
-    let anybody = RegistryTls { ca: None, insecure_skip_verify: true, ..tls.clone() };
+    assert!(
+        said.contains("certificate") || said.contains("no certificate authority"),
+        "{said}"
+    );
+    let anybody = RegistryTls {
+        ca: None,
+        insecure_skip_verify: true,
+        ..tls.clone()
+    };
     let said = resolve(settings(&anybody, Some(password("hunter2")))).await;
     assert!(said.contains("MANIFEST_UNKNOWN"), "{said}");
-    let unknown_client = RegistryTls { client_identity: None, ..tls };
+    let unknown_client = RegistryTls {
+        client_identity: None,
+        ..tls
+    };
     let said = resolve(settings(&unknown_client, Some(password("hunter2")))).await;
-    assert!(said.contains("broke") || said.contains("handshake"), "{said}");
+    assert!(
+        said.contains("broke") || said.contains("handshake"),
+        "{said}"
+    );
 }

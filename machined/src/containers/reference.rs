@@ -82,7 +82,11 @@ impl ImageReference {
 
     /// The same repository, by digest alone.
     pub fn at(&self, digest: Digest) -> Self {
-        ImageReference { tag: None, digest: Some(digest), ..self.clone() }
+        ImageReference {
+            tag: None,
+            digest: Some(digest),
+            ..self.clone()
+        }
     }
 }
 
@@ -104,10 +108,16 @@ impl FromStr for ImageReference {
             None => (text, None),
         };
         let (registry, path) = match name.split_once('/') {
-            Some((host, path)) if host.contains(['.', ':']) || host == "localhost" => (checked_registry(host)?, path),
+            Some((host, path)) if host.contains(['.', ':']) || host == "localhost" => {
+                (checked_registry(host)?, path)
+            }
             _ => (DEFAULT_REGISTRY, name),
         };
-        let registry = if registry == "index.docker.io" { DEFAULT_REGISTRY } else { registry };
+        let registry = if registry == "index.docker.io" {
+            DEFAULT_REGISTRY
+        } else {
+            registry
+        };
         checked_repository(path)?;
         let repository = if registry == DEFAULT_REGISTRY && !path.contains('/') {
             format!("library/{path}")
@@ -115,7 +125,12 @@ impl FromStr for ImageReference {
             path.to_owned()
         };
         let tag = tag.or_else(|| digest.is_none().then_some(DEFAULT_TAG));
-        Ok(ImageReference { registry: registry.to_owned(), repository, tag: tag.map(str::to_owned), digest })
+        Ok(ImageReference {
+            registry: registry.to_owned(),
+            repository,
+            tag: tag.map(str::to_owned),
+            digest,
+        })
     }
 }
 
@@ -134,39 +149,62 @@ fn checked_registry(host: &str) -> Result<&str, ReferenceError> {
     } else {
         name.split('.').all(|label| {
             !label.is_empty()
-                && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+                && label
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
                 && !label.starts_with('-')
                 && !label.ends_with('-')
         })
     };
     let port_is_good = port.is_none_or(|port| {
-        port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|number| number > 0)
+        port.bytes().all(|byte| byte.is_ascii_digit())
+            && port.parse::<u16>().is_ok_and(|number| number > 0)
     });
-    if name_is_good && port_is_good { Ok(host) } else { Err(ReferenceError::Registry(shown(host))) }
+    if name_is_good && port_is_good {
+        Ok(host)
+    } else {
+        Err(ReferenceError::Registry(shown(host)))
+    }
 }
 
 fn checked_repository(path: &str) -> Result<(), ReferenceError> {
     let good = path.len() <= LONGEST_REPOSITORY && path.split('/').all(is_path_component);
-    if good { Ok(()) } else { Err(ReferenceError::Repository(shown(path))) }
+    if good {
+        Ok(())
+    } else {
+        Err(ReferenceError::Repository(shown(path)))
+    }
 }
 
 /// Runs of letters and digits with one separator between: `.`, `_`, `__` or any number of `-`.
 fn is_path_component(component: &str) -> bool {
     let alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let (Some(first), Some(last)) = (component.bytes().next(), component.bytes().last()) else { return false };
+    let (Some(first), Some(last)) = (component.bytes().next(), component.bytes().last()) else {
+        return false;
+    };
     let separators = component.split(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit());
     alphanumeric(first)
         && alphanumeric(last)
-        && component.bytes().all(|byte| alphanumeric(byte) || matches!(byte, b'.' | b'_' | b'-'))
-        && separators.into_iter().all(|run| matches!(run, "" | "." | "_" | "__") || run.bytes().all(|b| b == b'-'))
+        && component
+            .bytes()
+            .all(|byte| alphanumeric(byte) || matches!(byte, b'.' | b'_' | b'-'))
+        && separators
+            .into_iter()
+            .all(|run| matches!(run, "" | "." | "_" | "__") || run.bytes().all(|b| b == b'-'))
 }
 
 fn checked_tag(tag: &str) -> Result<&str, ReferenceError> {
     let word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     let good = tag.len() <= LONGEST_TAG
         && tag.bytes().next().is_some_and(word)
-        && tag.bytes().all(|byte| word(byte) || matches!(byte, b'.' | b'-'));
-    if good { Ok(tag) } else { Err(ReferenceError::Tag(shown(tag))) }
+        && tag
+            .bytes()
+            .all(|byte| word(byte) || matches!(byte, b'.' | b'-'));
+    if good {
+        Ok(tag)
+    } else {
+        Err(ReferenceError::Tag(shown(tag)))
+    }
 }
 
 /// Hostile text in an error stays short.
@@ -221,7 +259,10 @@ mod tests {
             ("grafana/grafana:11", "docker.io/grafana/grafana:11"),
             ("index.docker.io/nginx", "docker.io/library/nginx:latest"),
             ("localhost/app", "localhost/app:latest"),
-            ("10.0.2.2:5000/instar/installer:v0.2.0", "10.0.2.2:5000/instar/installer:v0.2.0"),
+            (
+                "10.0.2.2:5000/instar/installer:v0.2.0",
+                "10.0.2.2:5000/instar/installer:v0.2.0",
+            ),
             ("[::1]:5000/app", "[::1]:5000/app:latest"),
             ("[fd00::1]/app", "[fd00::1]/app:latest"),
             ("r.io/a__b/c--d/e.f:T_1.x-y", "r.io/a__b/c--d/e.f:T_1.x-y"),
@@ -245,21 +286,75 @@ mod tests {
     fn hostile_names_are_refused_by_part() {
         use ReferenceError as E;
         assert_eq!("".parse::<ImageReference>(), Err(E::Empty));
-        for bad in ["r.io:0/a", "r.io:65536/a", "r.io:/a", "r.io:+80/a", "-a.io/a", "a..io/a", "[::g]/a", "[::1]x/a", "é.io/a"] {
-            assert!(matches!(bad.parse::<ImageReference>(), Err(E::Registry(_))), "{bad}");
+        for bad in [
+            "r.io:0/a",
+            "r.io:65536/a",
+            "r.io:/a",
+            "r.io:+80/a",
+            "-a.io/a",
+            "a..io/a",
+            "[::g]/a",
+            "[::1]x/a",
+            "é.io/a",
+        ] {
+            assert!(
+                matches!(bad.parse::<ImageReference>(), Err(E::Registry(_))),
+                "{bad}"
+            );
         }
         for bad in [
-            "r.io/", "/a", "r.io//a", "r.io/../a", "r.io/./a", "r.io/A", "r.io/a b", "r.io/a%2f", "r.io/a?x", "r.io/a#x",
-            "r.io/a..b", "r.io/a___b", "r.io/-a", "r.io/a_", "http://r.io/a", "r.io/a\n", "r.io/a/", ":tag",
+            "r.io/",
+            "/a",
+            "r.io//a",
+            "r.io/../a",
+            "r.io/./a",
+            "r.io/A",
+            "r.io/a b",
+            "r.io/a%2f",
+            "r.io/a?x",
+            "r.io/a#x",
+            "r.io/a..b",
+            "r.io/a___b",
+            "r.io/-a",
+            "r.io/a_",
+            "http://r.io/a",
+            "r.io/a\n",
+            "r.io/a/",
+            ":tag",
             &"a/".repeat(200),
         ] {
-            assert!(matches!(bad.parse::<ImageReference>(), Err(E::Repository(_) | E::Registry(_))), "{bad}");
+            assert!(
+                matches!(
+                    bad.parse::<ImageReference>(),
+                    Err(E::Repository(_) | E::Registry(_))
+                ),
+                "{bad}"
+            );
         }
-        for bad in ["a:", "a:.x", "a:-x", "a:x y", "a:x:y", "a:é", &format!("a:{}", "x".repeat(129))] {
-            assert!(matches!(bad.parse::<ImageReference>(), Err(E::Tag(_))), "{bad}");
+        for bad in [
+            "a:",
+            "a:.x",
+            "a:-x",
+            "a:x y",
+            "a:x:y",
+            "a:é",
+            &format!("a:{}", "x".repeat(129)),
+        ] {
+            assert!(
+                matches!(bad.parse::<ImageReference>(), Err(E::Tag(_))),
+                "{bad}"
+            );
         }
-        for bad in ["a@", "a@sha256:00", &format!("a@sha512:{HEX}{HEX}"), &format!("a@sha256:{HEX}@sha256:{HEX}")] {
-            assert!(matches!(bad.parse::<ImageReference>(), Err(E::Digest(_))), "{bad}");
+        for bad in [
+            "a@",
+            "a@sha256:00",
+            &format!("a@sha512:{HEX}{HEX}"),
+            &format!("a@sha256:{HEX}@sha256:{HEX}"),
+        ] {
+            assert!(
+                matches!(bad.parse::<ImageReference>(), Err(E::Digest(_))),
+                "{bad}"
+            );
         }
     }
 }

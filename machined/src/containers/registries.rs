@@ -112,17 +112,31 @@ impl FromStr for EndpointUrl {
             _ => return Err(bad()),
         };
         let authority = uri.authority().ok_or_else(bad)?.as_str();
-        if authority.contains('@') || uri.host().is_none_or(str::is_empty) || uri.query().is_some() || text.contains('#') {
+        if authority.contains('@')
+            || uri.host().is_none_or(str::is_empty)
+            || uri.query().is_some()
+            || text.contains('#')
+        {
             return Err(bad());
         }
         let path = uri.path().trim_end_matches('/').to_owned();
-        Ok(EndpointUrl { https, authority: authority.to_owned(), path })
+        Ok(EndpointUrl {
+            https,
+            authority: authority.to_owned(),
+            path,
+        })
     }
 }
 
 impl fmt::Display for EndpointUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http{}://{}{}", if self.https { "s" } else { "" }, self.authority, self.path)
+        write!(
+            f,
+            "http{}://{}{}",
+            if self.https { "s" } else { "" },
+            self.authority,
+            self.path
+        )
     }
 }
 
@@ -146,19 +160,35 @@ impl Registries {
     pub(super) fn endpoints(&self, registry: &str) -> Vec<Endpoint> {
         let mirror = self.mirrors.get(registry).or_else(|| self.mirrors.get("*"));
         let mut endpoints: Vec<Endpoint> = Vec::new();
-        for MirrorEndpoint { url, override_path } in mirror.map(|mirror| mirror.endpoints.as_slice()).unwrap_or_default()
+        for MirrorEndpoint { url, override_path } in mirror
+            .map(|mirror| mirror.endpoints.as_slice())
+            .unwrap_or_default()
         {
             let mut root = url.clone();
             if !override_path {
                 root.path.push_str("/v2");
             }
-            endpoints.push(Endpoint { root, mirrors: Some(registry.to_owned()) });
+            endpoints.push(Endpoint {
+                root,
+                mirrors: Some(registry.to_owned()),
+            });
         }
         if !mirror.is_some_and(|mirror| mirror.skip_fallback) {
             // The one registry whose name is not its address.
-            let authority = if registry == "docker.io" { "registry-1.docker.io" } else { registry };
-            let root = EndpointUrl { https: true, authority: authority.to_owned(), path: "/v2".to_owned() };
-            endpoints.push(Endpoint { root, mirrors: None });
+            let authority = if registry == "docker.io" {
+                "registry-1.docker.io"
+            } else {
+                registry
+            };
+            let root = EndpointUrl {
+                https: true,
+                authority: authority.to_owned(),
+                path: "/v2".to_owned(),
+            };
+            endpoints.push(Endpoint {
+                root,
+                mirrors: None,
+            });
         }
         endpoints
     }
@@ -170,40 +200,87 @@ mod tests {
     use super::*;
 
     fn mirror(urls: &[(&str, bool)], skip_fallback: bool) -> Mirror {
-        let endpoint = |&(url, override_path): &(&str, bool)| MirrorEndpoint { url: url.parse().unwrap(), override_path };
-        Mirror { endpoints: urls.iter().map(endpoint).collect(), skip_fallback }
+        let endpoint = |&(url, override_path): &(&str, bool)| MirrorEndpoint {
+            url: url.parse().unwrap(),
+            override_path,
+        };
+        Mirror {
+            endpoints: urls.iter().map(endpoint).collect(),
+            skip_fallback,
+        }
     }
 
     fn plan(registries: &Registries, registry: &str) -> Vec<String> {
-        registries.endpoints(registry).iter().map(ToString::to_string).collect()
+        registries
+            .endpoints(registry)
+            .iter()
+            .map(ToString::to_string)
+            .collect()
     }
 
     #[test]
     fn mirrors_come_first_and_only_they_may_be_plain() {
         let mut registries = Registries::default();
-        assert_eq!(plan(&registries, "10.0.2.2:5000"), ["https://10.0.2.2:5000/v2"]);
-        assert_eq!(plan(&registries, "docker.io"), ["https://registry-1.docker.io/v2"]);
-        let own = mirror(&[("http://10.0.2.2:5000", false), ("https://hub/v2/proxy/", true)], false);
+        assert_eq!(
+            plan(&registries, "10.0.2.2:5000"),
+            ["https://10.0.2.2:5000/v2"]
+        );
+        assert_eq!(
+            plan(&registries, "docker.io"),
+            ["https://registry-1.docker.io/v2"]
+        );
+        let own = mirror(
+            &[
+                ("http://10.0.2.2:5000", false),
+                ("https://hub/v2/proxy/", true),
+            ],
+            false,
+        );
         registries.mirrors.insert("docker.io".into(), own);
-        registries.mirrors.insert("*".into(), mirror(&[("https://cache.lan/all/", false)], true));
-        let expected = ["http://10.0.2.2:5000/v2", "https://hub/v2/proxy", "https://registry-1.docker.io/v2"];
+        registries.mirrors.insert(
+            "*".into(),
+            mirror(&[("https://cache.lan/all/", false)], true),
+        );
+        let expected = [
+            "http://10.0.2.2:5000/v2",
+            "https://hub/v2/proxy",
+            "https://registry-1.docker.io/v2",
+        ];
         assert_eq!(plan(&registries, "docker.io"), expected);
         assert_eq!(plan(&registries, "ghcr.io"), ["https://cache.lan/all/v2"]);
-        registries.mirrors.insert("quay.io".into(), mirror(&[], true));
+        registries
+            .mirrors
+            .insert("quay.io".into(), mirror(&[], true));
         assert!(plan(&registries, "quay.io").is_empty());
     }
 
     #[test]
     fn urls_that_are_not_registries_are_refused() {
-        for bad in ["", "10.0.2.2:5000", "ftp://a", "http://", "http://u:p@a", "https://a?x=y", "http://a/#x", "/v2", "http://a b"] {
+        for bad in [
+            "",
+            "10.0.2.2:5000",
+            "ftp://a",
+            "http://",
+            "http://u:p@a",
+            "https://a?x=y",
+            "http://a/#x",
+            "/v2",
+            "http://a b",
+        ] {
             assert!(bad.parse::<EndpointUrl>().is_err(), "{bad}");
         }
     }
 
     #[test]
     fn secrets_are_not_printed() {
-        let auth = RegistryAuth::Password { username: "bob".into(), password: "hunter2".into() };
-        let registries = Registries { auth: [("r".to_owned(), auth)].into(), ..Registries::default() };
+        let auth = RegistryAuth::Password {
+            username: "bob".into(),
+            password: "hunter2".into(),
+        };
+        let registries = Registries {
+            auth: [("r".to_owned(), auth)].into(),
+            ..Registries::default()
+        };
         assert!(!format!("{registries:?}").contains("hunter2"));
     }
 }

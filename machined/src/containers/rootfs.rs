@@ -11,15 +11,17 @@ use std::path::{Path, PathBuf};
 use rustix::fs::CWD;
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags, fsconfig_create, fsconfig_set_string,
-    fsmount, fsopen, move_mount, unmount,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags, fsconfig_create,
+    fsconfig_set_string, fsmount, fsopen, move_mount, unmount,
 };
 
 /// Why a container has no file system.
 #[derive(Debug, thiserror::Error)]
 pub enum RootfsError {
     /// The kernel does not know it.
-    #[error("overlayfs is not available; the kernel needs its module \"overlay\" to run containers")]
+    #[error(
+        "overlayfs is not available; the kernel needs its module \"overlay\" to run containers"
+    )]
     NoOverlay,
     /// Directories.
     #[error("{step} {path:?} failed")]
@@ -46,7 +48,11 @@ pub enum RootfsError {
 }
 
 fn failed<'a>(step: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> RootfsError + 'a {
-    move |source| RootfsError::Io { step, path: path.to_owned(), source }
+    move |source| RootfsError::Io {
+        step,
+        path: path.to_owned(),
+        source,
+    }
 }
 
 /// Mounts an image with a fresh writable layer in `layer` at `target`. Both are made.
@@ -61,28 +67,49 @@ pub(super) fn mount(image: &Path, layer: &Path, target: &Path) -> Result<(), Roo
     let root = fs::metadata(image).map_err(failed("reading", image))?;
     let permissions = fs::Permissions::from_mode(root.mode() & 0o7777);
     fs::set_permissions(&upper, permissions).map_err(failed("changing", &upper))?;
-    std::os::unix::fs::chown(&upper, Some(root.uid()), Some(root.gid())).map_err(failed("changing", &upper))?;
+    std::os::unix::fs::chown(&upper, Some(root.uid()), Some(root.gid()))
+        .map_err(failed("changing", &upper))?;
 
     let context = match fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC) {
         Ok(context) => context,
         Err(Errno::NODEV) => return Err(RootfsError::NoOverlay),
         Err(errno) => return Err(mount_failed("fsopen", target, String::new(), errno)),
     };
-    let steps = [("lowerdir", image), ("upperdir", upper.as_path()), ("workdir", work.as_path())];
+    let steps = [
+        ("lowerdir", image),
+        ("upperdir", upper.as_path()),
+        ("workdir", work.as_path()),
+    ];
     for (key, value) in steps {
         fsconfig_set_string(&context, key, value)
             .map_err(|errno| mount_failed(key, target, kernel_log(&context), errno))?;
     }
-    fsconfig_create(&context).map_err(|errno| mount_failed("create", target, kernel_log(&context), errno))?;
+    fsconfig_create(&context)
+        .map_err(|errno| mount_failed("create", target, kernel_log(&context), errno))?;
     // Images bring no devices; whatever else might is of no use here.
-    let mounted = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NODEV)
-        .map_err(|errno| mount_failed("fsmount", target, kernel_log(&context), errno))?;
-    move_mount(&mounted, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
-        .map_err(|errno| mount_failed("move_mount", target, String::new(), errno))
+    let mounted = fsmount(
+        &context,
+        FsMountFlags::FSMOUNT_CLOEXEC,
+        MountAttrFlags::MOUNT_ATTR_NODEV,
+    )
+    .map_err(|errno| mount_failed("fsmount", target, kernel_log(&context), errno))?;
+    move_mount(
+        &mounted,
+        "",
+        CWD,
+        target,
+        MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
+    )
+    .map_err(|errno| mount_failed("move_mount", target, String::new(), errno))
 }
 
 fn mount_failed(step: &'static str, path: &Path, said: String, errno: Errno) -> RootfsError {
-    RootfsError::Mount { step, path: path.to_owned(), said, source: errno.into() }
+    RootfsError::Mount {
+        step,
+        path: path.to_owned(),
+        said,
+        source: errno.into(),
+    }
 }
 
 /// What the kernel wrote about this mount into its context: far more than an error number.

@@ -123,7 +123,11 @@ impl RunningContainer {
     fn watch(name: &ContainerName, pid: Pid) -> io::Result<Self> {
         let pidfd = pidfd_open(pid, PidfdFlags::NONBLOCK)?;
         let pidfd = AsyncFd::with_interest(pidfd, Interest::READABLE)?;
-        Ok(RunningContainer { name: name.clone(), pid, pidfd })
+        Ok(RunningContainer {
+            name: name.clone(),
+            pid,
+            pidfd,
+        })
     }
 
     /// Its name.
@@ -161,7 +165,11 @@ struct State {
 
 impl Default for Runtime {
     fn default() -> Self {
-        Runtime::new("/usr/bin/crun".into(), "/run/crun".into(), "/run/machined/containers".into())
+        Runtime::new(
+            "/usr/bin/crun".into(),
+            "/run/crun".into(),
+            "/run/machined/containers".into(),
+        )
     }
 }
 
@@ -184,7 +192,10 @@ impl Runtime {
     ) -> Result<RunningContainer, RuntimeError> {
         let name = &spec.name;
         self.delete(name, store).await?;
-        let spec = ContainerSpec { preserved_fds: preserved.len() as u32, ..spec.clone() };
+        let spec = ContainerSpec {
+            preserved_fds: preserved.len() as u32,
+            ..spec.clone()
+        };
         let started = async {
             self.write_bundle(&spec, image, store, host)?;
             self.create(&spec, streams, preserved).await?;
@@ -204,13 +215,23 @@ impl Runtime {
     }
 
     /// A container that an earlier machined started and that still runs.
-    pub async fn adopt(&self, name: &ContainerName) -> Result<Option<RunningContainer>, RuntimeError> {
-        let Some(pid) = self.running_pid(name).await? else { return Ok(None) };
+    pub async fn adopt(
+        &self,
+        name: &ContainerName,
+    ) -> Result<Option<RunningContainer>, RuntimeError> {
+        let Some(pid) = self.running_pid(name).await? else {
+            return Ok(None);
+        };
         let running = match RunningContainer::watch(name, pid) {
             Ok(running) => running,
             // It has ended between the two calls.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::SRCH) => return Ok(None),
-            Err(source) => return Err(RuntimeError::Watch { name: name.clone(), source }),
+            Err(source) => {
+                return Err(RuntimeError::Watch {
+                    name: name.clone(),
+                    source,
+                });
+            }
         };
         // crun compares the start time: the same number now means that the pidfd is of the right process.
         Ok((self.running_pid(name).await? == Some(pid)).then_some(running))
@@ -228,27 +249,48 @@ impl Runtime {
     }
 
     /// Ends a container if it runs (SIGKILL) and removes all that belongs to it. One that is not there is removed.
-    pub async fn delete(&self, name: &ContainerName, store: &ImageStore) -> Result<(), RuntimeError> {
+    pub async fn delete(
+        &self,
+        name: &ContainerName,
+        store: &ImageStore,
+    ) -> Result<(), RuntimeError> {
         if self.is_known(name) {
-            self.crun("delete", name, &["--force".as_ref(), name.as_str().as_ref()]).await?;
+            self.crun(
+                "delete",
+                name,
+                &["--force".as_ref(), name.as_str().as_ref()],
+            )
+            .await?;
         }
         let bundle = self.bundle(name);
-        let (layer, target) = (store.container_directory(name.as_str()), bundle.join("rootfs"));
+        let (layer, target) = (
+            store.container_directory(name.as_str()),
+            bundle.join("rootfs"),
+        );
         let removal = move || {
             rootfs::unmount_and_remove(&layer, &target)?;
             match fs::remove_dir_all(&bundle) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-                result => {
-                    result.map_err(|source| RootfsError::Io { step: "removing", path: bundle.clone(), source })
-                }
+                result => result.map_err(|source| RootfsError::Io {
+                    step: "removing",
+                    path: bundle.clone(),
+                    source,
+                }),
             }
         };
         let removed = tokio::task::spawn_blocking(removal).await;
         let removed = removed.unwrap_or_else(|error| {
             let path = self.bundle(name);
-            Err(RootfsError::Io { step: "removing", path, source: io::Error::other(error) })
+            Err(RootfsError::Io {
+                step: "removing",
+                path,
+                source: io::Error::other(error),
+            })
         });
-        removed.map_err(|source| RuntimeError::Rootfs { name: name.clone(), source })
+        removed.map_err(|source| RuntimeError::Rootfs {
+            name: name.clone(),
+            source,
+        })
     }
 
     fn bundle(&self, name: &ContainerName) -> PathBuf {
@@ -268,11 +310,24 @@ impl Runtime {
     ) -> Result<(), RuntimeError> {
         let name = &spec.name;
         let bundle = self.bundle(name);
-        let config = runtime_config(spec, image.config(), &image.rootfs(), &bundle.join("rootfs"), host)
-            .map_err(|source| RuntimeError::Spec { name: name.clone(), source })?;
+        let config = runtime_config(
+            spec,
+            image.config(),
+            &image.rootfs(),
+            &bundle.join("rootfs"),
+            host,
+        )
+        .map_err(|source| RuntimeError::Spec {
+            name: name.clone(),
+            source,
+        })?;
         let layer = store.container_directory(name.as_str());
-        rootfs::mount(&image.rootfs(), &layer, &bundle.join("rootfs"))
-            .map_err(|source| RuntimeError::Rootfs { name: name.clone(), source })?;
+        rootfs::mount(&image.rootfs(), &layer, &bundle.join("rootfs")).map_err(|source| {
+            RuntimeError::Rootfs {
+                name: name.clone(),
+                source,
+            }
+        })?;
         let path = bundle.join("config.json");
         fs::write(&path, config.to_string()).map_err(failed("writing", &path))
     }
@@ -298,7 +353,8 @@ impl Runtime {
         ];
         let mut command = self.command("create", name, &arguments);
         command.stdout(streams.stdout).stderr(streams.stderr);
-        let passing = pass_descriptors(&mut command, preserved).map_err(failed("passing descriptors to", &self.crun))?;
+        let passing = pass_descriptors(&mut command, preserved)
+            .map_err(failed("passing descriptors to", &self.crun))?;
         let result = self.run(command, "create", name).await;
         drop(passing);
         result.map(|_| ())
@@ -310,8 +366,10 @@ impl Runtime {
         let pid = text.trim().parse().ok().and_then(Pid::from_raw);
         let pid = pid.ok_or_else(|| failed("reading", &path)(io::ErrorKind::InvalidData.into()))?;
         // It waits for `start`: it cannot have ended, and its number cannot be another's.
-        RunningContainer::watch(name, pid)
-            .map_err(|source| RuntimeError::Watch { name: name.clone(), source })
+        RunningContainer::watch(name, pid).map_err(|source| RuntimeError::Watch {
+            name: name.clone(),
+            source,
+        })
     }
 
     async fn running_pid(&self, name: &ContainerName) -> Result<Option<Pid>, RuntimeError> {
@@ -359,14 +417,26 @@ impl Runtime {
     /// In the bundle, or beside all of them for one that has none (any more).
     fn log(&self, name: &ContainerName) -> PathBuf {
         let bundle = self.bundle(name);
-        if bundle.is_dir() { bundle.join("crun.log") } else { self.run.join("crun.log") }
+        if bundle.is_dir() {
+            bundle.join("crun.log")
+        } else {
+            self.run.join("crun.log")
+        }
     }
 
-    async fn run(&self, mut command: Command, step: &'static str, name: &ContainerName) -> Result<Vec<u8>, RuntimeError> {
+    async fn run(
+        &self,
+        mut command: Command,
+        step: &'static str,
+        name: &ContainerName,
+    ) -> Result<Vec<u8>, RuntimeError> {
         fs::create_dir_all(&self.run).map_err(failed("creating", &self.run))?;
         let log = self.log(name);
         let before = fs::metadata(&log).map_or(0, |metadata| metadata.len());
-        let program = |source| RuntimeError::Program { program: self.crun.clone(), source };
+        let program = |source| RuntimeError::Program {
+            program: self.crun.clone(),
+            source,
+        };
         let child = command.spawn().map_err(program)?;
         // The command holds copies of the container's streams; the reader of their other end waits for all of them.
         drop(command);
@@ -374,27 +444,44 @@ impl Runtime {
             let tail = tail(&log, before);
             if tail.is_empty() { end } else { tail }
         };
-        let refused = |said| RuntimeError::Crun { step, name: name.clone(), said };
+        let refused = |said| RuntimeError::Crun {
+            step,
+            name: name.clone(),
+            said,
+        };
         match tokio::time::timeout(PATIENCE, child.wait_with_output()).await {
             Ok(Ok(output)) if output.status.success() => Ok(output.stdout),
             Ok(Ok(output)) => Err(refused(said(format!("it ended with {}", output.status)))),
             Ok(Err(source)) => Err(program(source)),
-            Err(_) => Err(refused(said(format!("it did not end within {} s", PATIENCE.as_secs())))),
+            Err(_) => Err(refused(said(format!(
+                "it did not end within {} s",
+                PATIENCE.as_secs()
+            )))),
         }
     }
 }
 
 fn failed<'a>(step: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> RuntimeError + 'a {
-    move |source| RuntimeError::Io { step, path: path.to_owned(), source }
+    move |source| RuntimeError::Io {
+        step,
+        path: path.to_owned(),
+        source,
+    }
 }
 
 /// The last lines that came into a log after `before`, on one line.
 fn tail(log: &Path, before: u64) -> String {
     let bytes = fs::read(log).unwrap_or_default();
-    let new = bytes.get(usize::try_from(before).unwrap_or(usize::MAX)..).unwrap_or_default();
+    let new = bytes
+        .get(usize::try_from(before).unwrap_or(usize::MAX)..)
+        .unwrap_or_default();
     let end = &new[new.len().saturating_sub(LOG_TAIL)..];
     let text = String::from_utf8_lossy(end);
-    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
+    text.lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 #[cfg(test)]

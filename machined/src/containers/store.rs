@@ -89,7 +89,11 @@ pub enum StoreError {
 }
 
 fn failed<'a>(step: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> StoreError + 'a {
-    move |source| StoreError::Io { step, path: path.to_owned(), source }
+    move |source| StoreError::Io {
+        step,
+        path: path.to_owned(),
+        source,
+    }
 }
 
 impl PulledImage {
@@ -132,12 +136,21 @@ impl PulledImage {
 impl ImageStore {
     /// The store in that directory. Nothing is touched until it is used.
     pub fn new(directory: PathBuf) -> Self {
-        let shared = Shared { directory, state: Mutex::default(), temporaries: AtomicU64::new(0) };
-        ImageStore { shared: Arc::new(shared) }
+        let shared = Shared {
+            directory,
+            state: Mutex::default(),
+            temporaries: AtomicU64::new(0),
+        };
+        ImageStore {
+            shared: Arc::new(shared),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.shared.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.shared
+            .state
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn images(&self) -> PathBuf {
@@ -164,8 +177,12 @@ impl ImageStore {
         }
         for entry in fs::read_dir(&images).map_err(failed("listing", &images))? {
             let path = entry.map_err(failed("listing", &images))?.path();
-            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-            let whole = Digest::from_hex(&name).is_ok_and(|digest| read(&path).is_some_and(|record| record.digest == digest));
+            let name = path
+                .file_name()
+                .map(|name| name.to_string_lossy().into_owned())
+                .unwrap_or_default();
+            let whole = Digest::from_hex(&name)
+                .is_ok_and(|digest| read(&path).is_some_and(|record| record.digest == digest));
             if !whole {
                 tracing::info!("removing what is left of an image: {}", path.display());
                 remove_tree(&path).map_err(failed("removing", &path))?;
@@ -188,7 +205,11 @@ impl ImageStore {
         if let Some(image) = reference.digest().and_then(|digest| self.get(digest)) {
             return Some(image);
         }
-        let named = self.list().unwrap_or_default().into_iter().filter(|image| image.names().contains(reference));
+        let named = self
+            .list()
+            .unwrap_or_default()
+            .into_iter()
+            .filter(|image| image.names().contains(reference));
         named.max_by_key(|image| image.record.pulled_at)
     }
 
@@ -203,7 +224,10 @@ impl ImageStore {
         let mut found = Vec::new();
         for entry in entries {
             let entry = entry.map_err(failed("listing", &images))?;
-            let digest = entry.file_name().to_str().and_then(|name| Digest::from_hex(name).ok());
+            let digest = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| Digest::from_hex(name).ok());
             found.extend(digest.and_then(|digest| self.get(digest)));
         }
         found.sort_by_key(PulledImage::digest);
@@ -236,19 +260,26 @@ impl ImageStore {
             let removed = self.temporary(REMOVED, digest);
             match fs::rename(&place, &removed) {
                 Ok(()) => removed,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(StoreError::Unknown(digest)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    return Err(StoreError::Unknown(digest));
+                }
                 Err(error) => return Err(failed("removing", &place)(error)),
             }
         };
         let work = tokio::task::spawn_blocking(move || {
             remove_tree(&removed).map_err(failed("removing", &removed))
         });
-        work.await.unwrap_or_else(|error| Err(failed("removing", &self.place(digest))(io::Error::other(error))))
+        work.await.unwrap_or_else(|error| {
+            Err(failed("removing", &self.place(digest))(io::Error::other(
+                error,
+            )))
+        })
     }
 
     fn temporary(&self, kind: &str, digest: Digest) -> PathBuf {
         let count = self.shared.temporaries.fetch_add(1, Ordering::Relaxed);
-        self.images().join(format!("{kind}{}-{count}", digest.hex()))
+        self.images()
+            .join(format!("{kind}{}-{count}", digest.hex()))
     }
 
     /// A place for an image that is about to be unpacked.
@@ -257,11 +288,19 @@ impl ImageStore {
         let directory = self.temporary(INCOMING, digest);
         let rootfs = directory.join("rootfs");
         fs::create_dir_all(&rootfs).map_err(failed("creating", &rootfs))?;
-        Ok(Incoming { store: self.clone(), digest, directory })
+        Ok(Incoming {
+            store: self.clone(),
+            digest,
+            directory,
+        })
     }
 
     /// Remembers one more name of an image that is here.
-    pub(super) fn add_name(&self, mut image: PulledImage, name: &ImageReference) -> Result<PulledImage, StoreError> {
+    pub(super) fn add_name(
+        &self,
+        mut image: PulledImage,
+        name: &ImageReference,
+    ) -> Result<PulledImage, StoreError> {
         if image.record.names.insert(name.clone()) {
             write(&image.directory, &image.record)?;
         }
@@ -290,13 +329,24 @@ impl Incoming {
         download_bytes: u64,
         unpacked_bytes: u64,
     ) -> Result<PulledImage, StoreError> {
-        let pulled_at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let pulled_at = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs();
         let names = BTreeSet::from([name.clone()]);
-        let record = Record { digest: self.digest, names, config, download_bytes, unpacked_bytes, pulled_at };
+        let record = Record {
+            digest: self.digest,
+            names,
+            config,
+            download_bytes,
+            unpacked_bytes,
+            pulled_at,
+        };
         write(&self.directory, &record)?;
         // One sync for all files of the image instead of one for each.
         let directory = File::open(&self.directory).map_err(failed("opening", &self.directory))?;
-        rustix::fs::syncfs(&directory).map_err(|errno| failed("syncing", &self.directory)(errno.into()))?;
+        rustix::fs::syncfs(&directory)
+            .map_err(|errno| failed("syncing", &self.directory)(errno.into()))?;
         let place = self.store.place(self.digest);
         match fs::rename(&self.directory, &place) {
             Ok(()) => {}
@@ -305,7 +355,9 @@ impl Incoming {
             Err(error) => return Err(failed("creating", &place)(error)),
         }
         let images = self.store.images();
-        File::open(&images).and_then(|images| images.sync_all()).map_err(failed("syncing", &images))?;
+        File::open(&images)
+            .and_then(|images| images.sync_all())
+            .map_err(failed("syncing", &images))?;
         match self.store.get(self.digest) {
             Some(image) => self.store.add_name(image, name),
             None => Err(StoreError::Unknown(self.digest)),
@@ -329,7 +381,8 @@ fn read(directory: &Path) -> Option<Record> {
 fn write(directory: &Path, record: &Record) -> Result<(), StoreError> {
     let path = directory.join("image.json");
     let new = directory.join("image.json.new");
-    let bytes = serde_json::to_vec(record).map_err(|error| failed("writing", &path)(error.into()))?;
+    let bytes =
+        serde_json::to_vec(record).map_err(|error| failed("writing", &path)(error.into()))?;
     let write = || {
         let mut file = File::create(&new)?;
         file.write_all(&bytes)?;
@@ -361,7 +414,9 @@ mod tests {
     fn add(store: &ImageStore, content: &[u8], reference: &str) -> PulledImage {
         let incoming = store.incoming(Digest::of(content)).unwrap();
         fs::write(incoming.rootfs().join("file"), content).unwrap();
-        incoming.commit(&name(reference), ImageConfig::default(), 5, 10).unwrap()
+        incoming
+            .commit(&name(reference), ImageConfig::default(), 5, 10)
+            .unwrap()
     }
 
     fn children(path: &Path) -> usize {
@@ -379,7 +434,10 @@ mod tests {
         assert_eq!(fs::read(image.rootfs().join("file")).unwrap(), b"one");
         let image = store.add_name(image, &name("r.io/a:latest")).unwrap();
         assert_eq!(store.find(&name("r.io/a:latest")), Some(image.clone()));
-        assert_eq!(store.find(&name("other.io/x").at(image.digest())), Some(image.clone()));
+        assert_eq!(
+            store.find(&name("other.io/x").at(image.digest())),
+            Some(image.clone())
+        );
         assert_eq!(store.find(&name("r.io/b")), None);
 
         // Another instance, as after a restart.
@@ -387,10 +445,16 @@ mod tests {
         assert_eq!(again.list().unwrap(), std::slice::from_ref(&image));
 
         store.pin(image.digest());
-        assert!(matches!(store.remove(image.digest()).await, Err(StoreError::Pinned(_))));
+        assert!(matches!(
+            store.remove(image.digest()).await,
+            Err(StoreError::Pinned(_))
+        ));
         store.unpin(image.digest());
         store.remove(image.digest()).await.unwrap();
-        assert!(matches!(store.remove(image.digest()).await, Err(StoreError::Unknown(_))));
+        assert!(matches!(
+            store.remove(image.digest()).await,
+            Err(StoreError::Unknown(_))
+        ));
         assert_eq!(children(&directory.path().join("instar/images")), 0);
     }
 
@@ -411,8 +475,12 @@ mod tests {
         let store = ImageStore::new(directory.path().to_owned());
         let first = store.incoming(Digest::of(b"x")).unwrap();
         let second = store.incoming(Digest::of(b"x")).unwrap();
-        first.commit(&name("r.io/a"), ImageConfig::default(), 0, 0).unwrap();
-        let image = second.commit(&name("r.io/b"), ImageConfig::default(), 0, 0).unwrap();
+        first
+            .commit(&name("r.io/a"), ImageConfig::default(), 0, 0)
+            .unwrap();
+        let image = second
+            .commit(&name("r.io/b"), ImageConfig::default(), 0, 0)
+            .unwrap();
         assert_eq!(image.names().len(), 2);
         assert_eq!(children(&store.images()), 1);
     }
@@ -427,7 +495,11 @@ mod tests {
 
         // What a power cut may leave.
         let images = store.images();
-        for bad in [&format!("{INCOMING}x/rootfs/dir"), &Digest::of(b"no record").hex(), "stray"] {
+        for bad in [
+            &format!("{INCOMING}x/rootfs/dir"),
+            &Digest::of(b"no record").hex(),
+            "stray",
+        ] {
             fs::create_dir_all(images.join(bad)).unwrap();
         }
         fs::write(images.join("file"), "").unwrap();
@@ -436,10 +508,18 @@ mod tests {
         fs::write(torn.join("image.json"), "{\"digest\":").unwrap();
         let elsewhere = images.join(Digest::of(b"elsewhere").hex());
         fs::create_dir(&elsewhere).unwrap();
-        fs::copy(whole.directory.join("image.json"), elsewhere.join("image.json")).unwrap();
+        fs::copy(
+            whole.directory.join("image.json"),
+            elsewhere.join("image.json"),
+        )
+        .unwrap();
 
         let again = ImageStore::new(directory.path().to_owned());
-        assert_eq!(again.list().unwrap(), std::slice::from_ref(&whole), "damaged ones are never listed");
+        assert_eq!(
+            again.list().unwrap(),
+            std::slice::from_ref(&whole),
+            "damaged ones are never listed"
+        );
         drop(again.incoming(Digest::of(b"next")).unwrap());
         assert_eq!(children(&images), 1);
     }

@@ -24,7 +24,11 @@ pub fn service(
     container: &config::Container,
 ) -> anyhow::Result<Definition> {
     let id = container.name.to_string();
-    let image = container.image.to_string().parse().with_context(|| format!("the image of container {id}"))?;
+    let image = container
+        .image
+        .to_string()
+        .parse()
+        .with_context(|| format!("the image of container {id}"))?;
     let spec = spec(container, machine.cgroup(&id)?.path().to_owned())?;
     let workload = ContainerWorkload {
         spec,
@@ -41,22 +45,34 @@ pub fn service(
         depends_on: dependencies(machine, container),
         health: container.health.as_ref().map(health_check).transpose()?,
         controllable: true,
-        required: container.health.as_ref().is_some_and(|health| health.required),
+        required: container
+            .health
+            .as_ref()
+            .is_some_and(|health| health.required),
     })
 }
 
 fn spec(container: &config::Container, cgroup: String) -> anyhow::Result<ContainerSpec> {
     let name = container.name.as_str().parse()?;
-    let run_as = (container.uid.is_some() || container.gid.is_some())
-        .then_some(RunAs { uid: container.uid, gid: container.gid });
+    let run_as = (container.uid.is_some() || container.gid.is_some()).then_some(RunAs {
+        uid: container.uid,
+        gid: container.gid,
+    });
     Ok(ContainerSpec {
         entrypoint: container.entrypoint.clone().unwrap_or_default(),
         args: container.args.clone().unwrap_or_default(),
         working_dir: container.working_dir.as_ref().map(ToString::to_string),
         run_as,
-        environment: container.environment.iter().map(|var| format!("{}={}", var.name, var.value)).collect(),
+        environment: container
+            .environment
+            .iter()
+            .map(|var| format!("{}={}", var.name, var.value))
+            .collect(),
         mounts: container.mounts.iter().map(mount).collect(),
-        capabilities: Capabilities { add: container.security.add.clone(), drop: container.security.drop.clone() },
+        capabilities: Capabilities {
+            add: container.security.add.clone(),
+            drop: container.security.drop.clone(),
+        },
         limits: ResourceLimits {
             cpu_millis: container.cpu_limit.map(|limit| limit.0),
             memory_bytes: container.memory_limit.map(|limit| limit.0),
@@ -68,13 +84,19 @@ fn spec(container: &config::Container, cgroup: String) -> anyhow::Result<Contain
 fn mount(mount: &config::Mount) -> Mount {
     let source = match &mount.source {
         config::MountSource::UserVolume(name) => MountSource::HostPath(user_volume(name)),
-        config::MountSource::Tmpfs { size } => MountSource::Tmpfs { size: size.map(|size| size.0) },
+        config::MountSource::Tmpfs { size } => MountSource::Tmpfs {
+            size: size.map(|size| size.0),
+        },
         config::MountSource::HostPath(path) => MountSource::HostPath(path.as_str().into()),
     };
     Mount {
         source,
         destination: mount.destination.as_str().into(),
-        options: mount.options.iter().map(|option| option.word().to_owned()).collect(),
+        options: mount
+            .options
+            .iter()
+            .map(|option| option.word().to_owned())
+            .collect(),
     }
 }
 
@@ -85,11 +107,19 @@ fn user_volume(name: &config::VolumeName) -> std::path::PathBuf {
 fn health_check(health: &config::ContainerHealth) -> anyhow::Result<HealthCheck> {
     let probe = match &health.check {
         config::HealthCheck::Http(url) => {
-            let uri: http::Uri = url.to_string().parse().context("the URL of the health check")?;
-            let authority = uri.authority().context("the URL of the health check has no host")?;
+            let uri: http::Uri = url
+                .to_string()
+                .parse()
+                .context("the URL of the health check")?;
+            let authority = uri
+                .authority()
+                .context("the URL of the health check has no host")?;
             let port = authority.port_u16().unwrap_or(80);
             let path = uri.path_and_query().map_or("/", |path| path.as_str());
-            Probe::Http { authority: format!("{}:{port}", authority.host()), path: path.to_owned() }
+            Probe::Http {
+                authority: format!("{}:{port}", authority.host()),
+                path: path.to_owned(),
+            }
         }
         config::HealthCheck::Tcp(address) => Probe::Tcp(address.to_string()),
         config::HealthCheck::Exec(command) => Probe::Exec(command.clone()),
@@ -105,11 +135,18 @@ fn health_check(health: &config::ContainerHealth) -> anyhow::Result<HealthCheck>
 fn dependencies(machine: &Arc<Machine>, container: &config::Container) -> Vec<Dependency> {
     let mut dependencies = Vec::new();
     let wanted = &container.depends_on;
-    let volumes = container.mounts.iter().filter_map(|mount| match &mount.source {
-        config::MountSource::UserVolume(name) => Some(user_volume(name)),
-        _ => None,
-    });
-    let paths = wanted.paths.iter().map(|path| path.as_str().into()).chain(volumes);
+    let volumes = container
+        .mounts
+        .iter()
+        .filter_map(|mount| match &mount.source {
+            config::MountSource::UserVolume(name) => Some(user_volume(name)),
+            _ => None,
+        });
+    let paths = wanted
+        .paths
+        .iter()
+        .map(|path| path.as_str().into())
+        .chain(volumes);
     for path in paths {
         dependencies.push(path_exists(path));
     }
@@ -123,7 +160,11 @@ fn dependencies(machine: &Arc<Machine>, container: &config::Container) -> Vec<De
             wait: Box::new(move || {
                 let store = store.clone();
                 Box::pin(async move {
-                    store.wait_for::<ClockFact>("node", |clock| clock.is_some_and(|clock| clock.synced || clock.sync_disabled)).await;
+                    store
+                        .wait_for::<ClockFact>("node", |clock| {
+                            clock.is_some_and(|clock| clock.synced || clock.sync_disabled)
+                        })
+                        .await;
                 })
             }),
         });
@@ -171,7 +212,11 @@ fn network(machine: &Arc<Machine>, condition: NetworkCondition) -> Dependency {
         what: what.to_owned(),
         wait: Box::new(move || {
             let store = store.clone();
-            Box::pin(async move { store.wait_for::<NetworkFact>("status", |network| network.is_some_and(holds)).await })
+            Box::pin(async move {
+                store
+                    .wait_for::<NetworkFact>("status", |network| network.is_some_and(holds))
+                    .await
+            })
         }),
     }
 }

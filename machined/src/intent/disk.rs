@@ -7,20 +7,30 @@ use crate::disk::{DiskFields, DiskKind, DiskSelector, EphemeralWish};
 
 /// The disk that the config gives to the machine; none keeps /var in memory.
 pub fn disk(config: &MachineConfig) -> anyhow::Result<EphemeralWish> {
-    let Some(install) = &config.install else { return Ok(EphemeralWish::default()) };
+    let Some(install) = &config.install else {
+        return Ok(EphemeralWish::default());
+    };
     let selector = match &install.selector {
         config::DiskSelector::Path(path) => DiskSelector::Path(path.as_str().into()),
-        config::DiskSelector::Cel(text) => {
-            DiskSelector::Expression(text.parse().context("the disk selector of the install section")?)
-        }
+        config::DiskSelector::Cel(text) => DiskSelector::Expression(
+            text.parse()
+                .context("the disk selector of the install section")?,
+        ),
         config::DiskSelector::Fields(fields) => DiskSelector::Fields(Box::new(translate(fields)?)),
     };
-    Ok(EphemeralWish { disk: Some(selector), wipe: install.wipe })
+    Ok(EphemeralWish {
+        disk: Some(selector),
+        wipe: install.wipe,
+    })
 }
 
 fn translate(fields: &config::DiskFields) -> anyhow::Result<DiskFields> {
     Ok(DiskFields {
-        size: fields.size.map(|size| size_condition(size).parse()).transpose().context("the disk's size")?,
+        size: fields
+            .size
+            .map(|size| size_condition(size).parse())
+            .transpose()
+            .context("the disk's size")?,
         name: fields.name.clone(),
         model: fields.model.clone(),
         serial: fields.serial.clone(),

@@ -19,29 +19,52 @@ pub fn puller(config: Option<&MachineConfig>) -> anyhow::Result<Puller> {
 
 fn registries(config: &MachineConfig) -> anyhow::Result<Registries> {
     let mut registries = Registries {
-        trusted_roots: config.trusted_roots.iter().map(|roots| roots.certificates.clone()).collect(),
+        trusted_roots: config
+            .trusted_roots
+            .iter()
+            .map(|roots| roots.certificates.clone())
+            .collect(),
         ..Registries::default()
     };
     for (host, mirror) in &config.registries.mirrors {
         let endpoints = mirror.endpoints.iter().map(|endpoint| {
             let url = endpoint.url.to_string();
-            let url = url.parse().with_context(|| format!("the mirror of {host}"))?;
-            Ok(MirrorEndpoint { url, override_path: endpoint.override_path })
+            let url = url
+                .parse()
+                .with_context(|| format!("the mirror of {host}"))?;
+            Ok(MirrorEndpoint {
+                url,
+                override_path: endpoint.override_path,
+            })
         });
         let endpoints = endpoints.collect::<anyhow::Result<Vec<_>>>()?;
-        registries.mirrors.insert(host.to_string(), Mirror { endpoints, skip_fallback: mirror.skip_fallback });
+        registries.mirrors.insert(
+            host.to_string(),
+            Mirror {
+                endpoints,
+                skip_fallback: mirror.skip_fallback,
+            },
+        );
     }
     for (host, tls) in &config.registries.tls {
-        let client_identity = tls
-            .client_identity
-            .as_ref()
-            .map(|(certificate, key)| ClientIdentity { certificate: certificate.clone(), key: key.expose().to_owned() });
-        let tls =
-            RegistryTls { ca: tls.ca.clone(), client_identity, insecure_skip_verify: tls.insecure_skip_verify };
+        let client_identity =
+            tls.client_identity
+                .as_ref()
+                .map(|(certificate, key)| ClientIdentity {
+                    certificate: certificate.clone(),
+                    key: key.expose().to_owned(),
+                });
+        let tls = RegistryTls {
+            ca: tls.ca.clone(),
+            client_identity,
+            insecure_skip_verify: tls.insecure_skip_verify,
+        };
         registries.tls.insert(host.to_string(), tls);
     }
     for (host, auth) in &config.registries.auth {
-        if let Some(auth) = credentials(auth).with_context(|| format!("the credentials for {host}"))? {
+        if let Some(auth) =
+            credentials(auth).with_context(|| format!("the credentials for {host}"))?
+        {
             registries.auth.insert(host.to_string(), auth);
         }
     }
@@ -53,13 +76,27 @@ fn credentials(auth: &config::RegistryAuth) -> anyhow::Result<Option<RegistryAut
         return Ok(Some(RegistryAuth::IdentityToken(token.expose().to_owned())));
     }
     if let Some(both) = &auth.auth {
-        let text = BASE64.decode(both.expose().trim()).context("auth is not base64")?;
+        let text = BASE64
+            .decode(both.expose().trim())
+            .context("auth is not base64")?;
         let text = String::from_utf8(text).context("auth is not text")?;
-        let (username, password) = text.split_once(':').context("auth is not base64 of user:password")?;
-        return Ok(Some(RegistryAuth::Password { username: username.to_owned(), password: password.to_owned() }));
+        let (username, password) = text
+            .split_once(':')
+            .context("auth is not base64 of user:password")?;
+        return Ok(Some(RegistryAuth::Password {
+            username: username.to_owned(),
+            password: password.to_owned(),
+        }));
     }
-    Ok(auth.username.as_ref().map(|username| RegistryAuth::Password {
-        username: username.clone(),
-        password: auth.password.as_ref().map(|password| password.expose().to_owned()).unwrap_or_default(),
-    }))
+    Ok(auth
+        .username
+        .as_ref()
+        .map(|username| RegistryAuth::Password {
+            username: username.clone(),
+            password: auth
+                .password
+                .as_ref()
+                .map(|password| password.expose().to_owned())
+                .unwrap_or_default(),
+        }))
 }

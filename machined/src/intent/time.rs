@@ -5,7 +5,19 @@ use crate::time::TimeWish;
 
 /// The time servers that the config names, or the usual ones.
 pub fn time(config: &MachineConfig) -> TimeWish {
-    let named: Vec<String> = config.time.servers.iter().map(ToString::to_string).collect();
+    let named: Vec<String> = config
+        .time
+        .servers
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     let usual = TimeWish::default();
-    TimeWish { enabled: config.time.enabled, servers: if named.is_empty() { usual.servers } else { named } }
+    TimeWish {
+        enabled: config.time.enabled,
+        servers: if named.is_empty() {
+            usual.servers
+        } else {
+            named
+        },
+    }
 }

@@ -25,7 +25,9 @@ pub fn keep_identity(machine: &Arc<Machine>) -> watch::Receiver<Option<Identity>
             let configured = config.borrow_and_update().clone();
             match trust_of(configured.as_deref()) {
                 Ok(next) => drop(trust_sender.send_replace(Some(next))),
-                Err(error) => tracing::error!("the machine config's authorities are unusable: {error:#}"),
+                Err(error) => {
+                    tracing::error!("the machine config's authorities are unusable: {error:#}")
+                }
             }
             if config.changed().await.is_err() {
                 return;
@@ -43,12 +45,21 @@ pub fn keep_identity(machine: &Arc<Machine>) -> watch::Receiver<Option<Identity>
             });
         }
     });
-    tokio::spawn(KeepIdentity { trust, names, identity: identity_sender }.run());
+    tokio::spawn(
+        KeepIdentity {
+            trust,
+            names,
+            identity: identity_sender,
+        }
+        .run(),
+    );
     identity
 }
 
 fn trust_of(configured: Option<&Configured>) -> anyhow::Result<Trust> {
-    let Some(Configured { config, .. }) = configured else { return Ok(Trust::Maintenance) };
+    let Some(Configured { config, .. }) = configured else {
+        return Ok(Trust::Maintenance);
+    };
     configured_trust(config)
 }
 
@@ -61,19 +72,29 @@ fn configured_trust(config: &MachineConfig) -> anyhow::Result<Trust> {
         .transpose()
         .context("machine.ca")?;
     if authority.is_none() {
-        tracing::warn!("the machine config has no CA key: clients cannot verify this node, pin its fingerprint");
+        tracing::warn!(
+            "the machine config has no CA key: clients cannot verify this node, pin its fingerprint"
+        );
     }
     let mut accepted = vec![instar_pki::certificate_from_pem(&trust.ca).context("machine.ca.crt")?];
     for pem in &trust.accepted_cas {
         accepted.push(instar_pki::certificate_from_pem(pem).context("machine.acceptedCAs")?);
     }
-    Ok(Trust::Configured { authority, accepted, extra_names: trust.cert_sans.clone() })
+    Ok(Trust::Configured {
+        authority,
+        accepted,
+        extra_names: trust.cert_sans.clone(),
+    })
 }
 
 fn names(status: &NetworkStatus) -> Names {
     let hostname = status.hostname.clone();
     Names {
-        addresses: status.addresses.iter().map(|address| address.address.address()).collect(),
+        addresses: status
+            .addresses
+            .iter()
+            .map(|address| address.address.address())
+            .collect(),
         hostnames: BTreeSet::from_iter((!hostname.is_empty()).then_some(hostname)),
     }
 }

@@ -1,1 +1,124 @@
-//! network
+//! The machine's network: links, addresses, routes, DHCP, resolvers, hostname.
+//!
+//! One task owns it. It keeps the wish from the config and the leases from DHCP, and whenever one of these or the
+//! kernel's links or addresses change, it reads the kernel's state, computes the difference as a [`NetworkPlan`] and
+//! applies it. So a start is a difference like any other: what the previous generation left and is right stays
+//! untouched, what does not belong goes.
+//!
+//! ```no_run
+//! # async fn boot() -> Result<(), machined::network::NetlinkError> {
+//! use machined::network::{Network, NetworkWish, Options};
+//! let network = Network::start(Options::default(), NetworkWish::default(), Vec::new())?;
+//! let mut status = network.status();
+//! let _ = status.wait_for(|status| status.ready).await;
+//! let for_the_next_generation = serde_json::to_string(&network.leases());
+//! # Ok(())
+//! # }
+//! ```
+
+mod actor;
+mod desired;
+mod dhcp;
+mod etc;
+mod hostname;
+mod kernel;
+mod lease;
+mod plan;
+mod state;
+mod status;
+mod sysctl;
+mod wish;
+
+use std::path::PathBuf;
+
+use tokio::{sync::watch, task::JoinHandle};
+
+pub use desired::{Desired, DesiredLink, DesiredRoute, desired, dhcp_links};
+pub use etc::EtcError;
+pub use hostname::HostnameOrigin;
+pub use kernel::NetlinkError;
+pub use lease::{BadLease, Lease};
+pub use plan::{Leftovers, NetworkPlan, Ours, Step, plan};
+pub use state::{Address, KernelState, Link, Route};
+pub use status::{AddressStatus, LinkStatus, NetworkStatus, RouteStatus};
+pub use wish::{Cidr, CidrError, DhcpWish, HostnamePolicy, LinkWish, NetworkWish, RouteWish};
+
+/// Where things are, and how to begin.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Where resolv.conf, hosts and hostname go.
+    pub etc: PathBuf,
+    /// The mounted sysfs.
+    pub sysfs: PathBuf,
+    /// The mounted procfs.
+    pub procfs: PathBuf,
+    /// What the first plan may remove. [`Leftovers::Remove`] at the start of a generation, before its first container;
+    /// [`Leftovers::Keep`] when machined was restarted within one.
+    pub leftovers: Leftovers,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            etc: "/run/etc".into(),
+            sysfs: "/sys".into(),
+            procfs: "/proc".into(),
+            leftovers: Leftovers::Remove,
+        }
+    }
+}
+
+/// The running network task. Dropping it ends the task and leaves the kernel's state as it is.
+#[derive(Debug)]
+pub struct Network {
+    wish: watch::Sender<NetworkWish>,
+    status: watch::Receiver<NetworkStatus>,
+    leases: watch::Receiver<Vec<Lease>>,
+    task: JoinHandle<()>,
+}
+
+impl Network {
+    /// Starts the task on the current runtime. `inherited` are the leases that the previous generation exported: they
+    /// are in force at once and confirmed with their server in the background.
+    pub fn start(
+        options: Options,
+        wish: NetworkWish,
+        inherited: Vec<Lease>,
+    ) -> Result<Self, NetlinkError> {
+        let (wish, wishes) = watch::channel(wish);
+        let (status_sender, status) = watch::channel(NetworkStatus::default());
+        let (lease_sender, leases) = watch::channel(inherited.clone());
+        let actor = actor::Actor::new(options, wishes, inherited, status_sender, lease_sender)?;
+        Ok(Self {
+            wish,
+            status,
+            leases,
+            task: tokio::spawn(actor),
+        })
+    }
+
+    /// Sets another wish, such as after a new config; the same one again does nothing.
+    pub fn set_wish(&self, wish: NetworkWish) {
+        self.wish.send_if_modified(|old| {
+            let changed = *old != wish;
+            *old = wish;
+            changed
+        });
+    }
+
+    /// The state after each reconciliation.
+    pub fn status(&self) -> watch::Receiver<NetworkStatus> {
+        self.status.clone()
+    }
+
+    /// The leases held now, to be given to the next generation's [`Network::start`].
+    pub fn leases(&self) -> Vec<Lease> {
+        self.leases.borrow().clone()
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}

@@ -38,12 +38,21 @@ pub fn apply_config(machine: &Machine, data: &[u8], dry_run: bool) -> Result<App
     let parsed = config::parse(data).map_err(ApplyError::Invalid)?;
     let mut warnings: Vec<String> = parsed.warnings.iter().map(ToString::to_string).collect();
     if dry_run {
-        return Ok(Applied { warnings, details: "The config is valid; nothing was changed.".to_owned() });
+        return Ok(Applied {
+            warnings,
+            details: "The config is valid; nothing was changed.".to_owned(),
+        });
     }
     if machine.config().is_some() {
         return Err(ApplyError::Configured);
     }
     warnings.push("the config is kept over upgrades without a reboot, not over a reboot: there is no STATE partition yet".to_owned());
-    machine.set_config(Arc::new(Configured { text: text.to_owned(), config: parsed.config }));
-    Ok(Applied { warnings, details: "The config was taken; the node goes on booting with it.".to_owned() })
+    machine.set_config(Arc::new(Configured {
+        text: text.to_owned(),
+        config: parsed.config,
+    }));
+    Ok(Applied {
+        warnings,
+        details: "The config was taken; the node goes on booting with it.".to_owned(),
+    })
 }

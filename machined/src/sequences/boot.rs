@@ -46,7 +46,12 @@ pub struct Beginning {
 
 /// Boots the generation and tells init how it went.
 pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
-    let Beginning { start, deadline, handover, listener } = beginning;
+    let Beginning {
+        start,
+        deadline,
+        handover,
+        listener,
+    } = beginning;
     let handover = handover.unwrap_or_default();
     let nobody = ActorId::default();
     // Nobody else can have the turn yet: the API is not up.
@@ -55,7 +60,12 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
     tell_rollback(&machine, &start, &handover);
     machine.enter(MachineStage::Booting);
 
-    let mut outcome = run(become_reachable(&machine, &start, &handover, listener), &nobody, &machine.events).await;
+    let mut outcome = run(
+        become_reachable(&machine, &start, &handover, listener),
+        &nobody,
+        &machine.events,
+    )
+    .await;
     if outcome.is_ok() && machine.config().is_none() {
         // A machine without a config has nothing else to prove.
         commit(&machine, &start, &handover).await;
@@ -92,11 +102,21 @@ fn become_reachable(
     listener: OwnedFd,
 ) -> Sequence {
     let phases = vec![
-        Phase::of("loadConfig", load_config(machine.clone(), handover.machine_config.clone(), start.clone())),
+        Phase::of(
+            "loadConfig",
+            load_config(
+                machine.clone(),
+                handover.machine_config.clone(),
+                start.clone(),
+            ),
+        ),
         Phase::of("startApi", start_api(machine.clone(), listener)),
         Phase::of("network", bring_up_network(machine.clone())),
     ];
-    Sequence { name: "initialize", phases }
+    Sequence {
+        name: "initialize",
+        phases,
+    }
 }
 
 /// Everything that the config asks for.
@@ -112,15 +132,31 @@ fn become_useful(machine: &Arc<Machine>, start: &StartReason) -> Sequence {
         ),
         Phase::of("startServices", start_services(machine.clone())),
     ];
-    Sequence { name: "boot", phases }
+    Sequence {
+        name: "boot",
+        phases,
+    }
 }
 
 /// Says why the previous upgrade is not there, to whoever asked for it, and remembers its image.
 fn tell_rollback(machine: &Machine, start: &StartReason, handover: &Handover) {
-    let StartReason::Rollback { cause, failed_version } = start else { return };
-    tracing::error!("version {failed_version} was given up, {} runs again: {cause}", machine.running.version);
-    let Some(upgrade) = &handover.upgrade else { return };
-    machine.failed_images().remember(upgrade.digest.clone(), cause.to_string());
+    let StartReason::Rollback {
+        cause,
+        failed_version,
+    } = start
+    else {
+        return;
+    };
+    tracing::error!(
+        "version {failed_version} was given up, {} runs again: {cause}",
+        machine.running.version
+    );
+    let Some(upgrade) = &handover.upgrade else {
+        return;
+    };
+    machine
+        .failed_images()
+        .remember(upgrade.digest.clone(), cause.to_string());
     let reason = format!("version {failed_version} was rolled back: {cause}");
     emit_failure(&machine.events, &upgrade.actor, "upgrade", reason);
 }
@@ -136,7 +172,9 @@ async fn load_config(
             Ok(())
         }
         Ok(None) => {
-            tracing::warn!("no machine config: maintenance mode; bring one with apply-config --insecure");
+            tracing::warn!(
+                "no machine config: maintenance mode; bring one with apply-config --insecure"
+            );
             Ok(())
         }
         // The version before understood it; that is what runs again then.
@@ -146,13 +184,18 @@ async fn load_config(
             tracing::error!("maintenance mode: {text}");
             status::note_problem(&machine, "config", &text);
             let event = ConfigLoadErrorEvent { error: text };
-            machine.events.emit(&ActorId::default(), EventPayload::ConfigLoadError(event));
+            machine
+                .events
+                .emit(&ActorId::default(), EventPayload::ConfigLoadError(event));
             Ok(())
         }
     }
 }
 
-async fn read_config(machine: &Machine, handed_over: Option<String>) -> anyhow::Result<Option<Configured>> {
+async fn read_config(
+    machine: &Machine,
+    handed_over: Option<String>,
+) -> anyhow::Result<Option<Configured>> {
     let text = match handed_over {
         Some(text) => text,
         None => match find_config(machine).await? {
@@ -164,7 +207,10 @@ async fn read_config(machine: &Machine, handed_over: Option<String>) -> anyhow::
     for warning in &parsed.warnings {
         tracing::warn!("machine config: {warning}");
     }
-    Ok(Some(Configured { text, config: parsed.config }))
+    Ok(Some(Configured {
+        text,
+        config: parsed.config,
+    }))
 }
 
 async fn start_api(machine: Arc<Machine>, listener: OwnedFd) -> anyhow::Result<()> {
@@ -178,28 +224,46 @@ async fn start_api(machine: Arc<Machine>, listener: OwnedFd) -> anyhow::Result<(
         required: true,
     })?;
     apid.start();
-    tokio::time::timeout(APID, apid.up()).await.context("apid does not come up")
+    tokio::time::timeout(APID, apid.up())
+        .await
+        .context("apid does not come up")
 }
 
 async fn bring_up_network(machine: Arc<Machine>) -> anyhow::Result<()> {
     let drivers = Drivers::of_running_kernel()?;
-    drivers.load_for(Class::Network).await.context("load the drivers of the network")?;
+    drivers
+        .load_for(Class::Network)
+        .await
+        .context("load the drivers of the network")?;
     if let Some(configured) = machine.config() {
-        machine.network.set_wish(intent::network(&configured.config));
+        machine
+            .network
+            .set_wish(intent::network(&configured.config));
     }
     Ok(())
 }
 
 async fn mount_ephemeral(machine: Arc<Machine>, restarted: bool) -> anyhow::Result<()> {
-    Drivers::of_running_kernel()?.load_for(Class::Block).await.context("load the drivers of disks")?;
+    Drivers::of_running_kernel()?
+        .load_for(Class::Block)
+        .await
+        .context("load the drivers of disks")?;
     // A machined that was started again finds /var where it left it.
-    if !restarted
-        && let Some(configured) = machine.config()
-    {
-        machine.ephemeral.mount(&intent::disk(&configured.config)?).await.context("mount EPHEMERAL")?;
+    if !restarted && let Some(configured) = machine.config() {
+        machine
+            .ephemeral
+            .mount(&intent::disk(&configured.config)?)
+            .await
+            .context("mount EPHEMERAL")?;
     }
     let status = machine.ephemeral.status().borrow().clone();
-    machine.store.put("EPHEMERAL", EphemeralFact { device: status.device, description: status.description });
+    machine.store.put(
+        "EPHEMERAL",
+        EphemeralFact {
+            device: status.device,
+            description: status.description,
+        },
+    );
     let on_disk = FailedImages::load(Path::new(FAILED_IMAGES))?;
     machine.failed_images().merge(on_disk);
     Ok(())
@@ -213,10 +277,15 @@ async fn start_clock(machine: Arc<Machine>) -> anyhow::Result<()> {
 }
 
 async fn start_services(machine: Arc<Machine>) -> anyhow::Result<()> {
-    let Some(configured) = machine.config() else { return Ok(()) };
+    let Some(configured) = machine.config() else {
+        return Ok(());
+    };
     if !configured.config.containers.is_empty() {
         let drivers = Drivers::of_running_kernel()?;
-        drivers.load_named("overlay").await.context("load the module overlay")?;
+        drivers
+            .load_named("overlay")
+            .await
+            .context("load the module overlay")?;
     }
     for container in &configured.config.containers {
         let definition = intent::service(&machine, &configured.config, container)?;
@@ -225,12 +294,24 @@ async fn start_services(machine: Arc<Machine>) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn wait_at_gate(machine: &Arc<Machine>, handover: &Handover, deadline: Duration) -> Result<(), String> {
-    let gate = Gate { services: handover.services_up.clone() };
+async fn wait_at_gate(
+    machine: &Arc<Machine>,
+    handover: &Handover,
+    deadline: Duration,
+) -> Result<(), String> {
+    let gate = Gate {
+        services: handover.services_up.clone(),
+    };
     let patience = deadline.saturating_sub(BEFORE_DEADLINE);
-    tokio::time::timeout(patience, gate.pass(machine)).await.map_err(|_| {
-        format!("not healthy after {} s: {}", patience.as_secs(), gate.missing(machine).join("; "))
-    })
+    tokio::time::timeout(patience, gate.pass(machine))
+        .await
+        .map_err(|_| {
+            format!(
+                "not healthy after {} s: {}",
+                patience.as_secs(),
+                gate.missing(machine).join("; ")
+            )
+        })
 }
 
 async fn give_up(machine: &Machine, reason: &str) {

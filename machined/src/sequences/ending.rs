@@ -22,7 +22,12 @@ pub fn reboot(machine: &Arc<Machine>) -> Result<ActorId, Busy> {
 
 /// Stops the machine and powers it off.
 pub fn shutdown(machine: &Arc<Machine>) -> Result<ActorId, Busy> {
-    start(machine, "shutdown", MachineStage::ShuttingDown, End::PowerOff)
+    start(
+        machine,
+        "shutdown",
+        MachineStage::ShuttingDown,
+        End::PowerOff,
+    )
 }
 
 fn start(
@@ -37,7 +42,11 @@ fn start(
     tokio::spawn(async move {
         tokio::time::sleep(ANSWER_FIRST).await;
         machine.enter(stage);
-        let phases = vec![stop::stop_services(&machine), stop::unmount(&machine), stop::stop_everything()];
+        let phases = vec![
+            stop::stop_services(&machine),
+            stop::unmount(&machine),
+            stop::stop_everything(),
+        ];
         // None of these phases fails: what cannot be stopped in order is stopped by init.
         let _ = run(Sequence { name, phases }, &as_actor, &machine.events).await;
         leave(&machine, end).await;

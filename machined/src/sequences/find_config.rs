@@ -16,10 +16,14 @@ pub(super) async fn find_config(machine: &Machine) -> anyhow::Result<Option<Vec<
     for source in source::plan(&cmdline, &identity, has_fw_cfg)? {
         tracing::info!("machine config: from {source}");
         return match &source {
-            Source::FwCfg => source::read(Path::new(FW_CFG_PATH)).map(Some).map_err(anyhow::Error::from),
+            Source::FwCfg => source::read(Path::new(FW_CFG_PATH))
+                .map(Some)
+                .map_err(anyhow::Error::from),
             Source::Url(url) => {
                 network_is_up(machine).await?;
-                let report = |status: crate::config::fetch::FetchStatus<'_>| tracing::warn!("machine config: {status}");
+                let report = |status: crate::config::fetch::FetchStatus<'_>| {
+                    tracing::warn!("machine config: {status}")
+                };
                 Ok(Some(fetch(url, &FetchPolicy::default(), report).await?))
             }
         };
@@ -33,7 +37,11 @@ async fn look_for_fw_cfg() -> bool {
     if vendor.trim() != "QEMU" {
         return false;
     }
-    let loaded = async { Drivers::of_running_kernel()?.load_named("qemu_fw_cfg").await };
+    let loaded = async {
+        Drivers::of_running_kernel()?
+            .load_named("qemu_fw_cfg")
+            .await
+    };
     if let Err(error) = loaded.await {
         tracing::warn!("no config from QEMU: {:#}", anyhow::Error::from(error));
     }
@@ -46,24 +54,43 @@ async fn identity(machine: &Machine, cmdline: &str) -> anyhow::Result<Identity> 
         let text = std::fs::read_to_string(Path::new("/sys/class/dmi/id").join(file)).ok()?;
         Some(text.trim().to_owned()).filter(|text| !text.is_empty())
     };
-    let mut identity = Identity { uuid: dmi("product_uuid"), serial: dmi("product_serial"), ..Identity::default() };
+    let mut identity = Identity {
+        uuid: dmi("product_uuid"),
+        serial: dmi("product_serial"),
+        ..Identity::default()
+    };
     if source::asks_for(cmdline, "mac") || source::asks_for(cmdline, "hostname") {
         network_is_up(machine).await?;
         let status = machine.network.status();
         let status = status.borrow();
         identity.hostname = Some(status.hostname.clone()).filter(|name| !name.is_empty());
         // The link with the default route; without one, the first that is a device.
-        let main = status.routes.iter().find(|route| route.destination.prefix() == 0).map(|route| &route.link);
+        let main = status
+            .routes
+            .iter()
+            .find(|route| route.destination.prefix() == 0)
+            .map(|route| &route.link);
         let mut links = status.links.iter().filter(|link| link.name != "lo");
-        let link = links.clone().find(|link| Some(&link.name) == main).or_else(|| links.next());
+        let link = links
+            .clone()
+            .find(|link| Some(&link.name) == main)
+            .or_else(|| links.next());
         identity.mac = link.map(|link| link.mac.clone());
     }
     Ok(identity)
 }
 
 async fn network_is_up(machine: &Machine) -> anyhow::Result<()> {
-    Drivers::of_running_kernel()?.load_for(Class::Network).await.context("load the drivers of the network")?;
+    Drivers::of_running_kernel()?
+        .load_for(Class::Network)
+        .await
+        .context("load the drivers of the network")?;
     tracing::info!("machine config: waiting for the network");
-    machine.network.status().wait_for(|status| status.ready).await.context("the network task has ended")?;
+    machine
+        .network
+        .status()
+        .wait_for(|status| status.ready)
+        .await
+        .context("the network task has ended")?;
     Ok(())
 }

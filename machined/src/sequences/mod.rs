@@ -21,7 +21,9 @@ use std::pin::Pin;
 
 use instar_api::common;
 use instar_api::events::EventPayload;
-use instar_api::machine::{PhaseEvent, SequenceEvent, TaskEvent, phase_event, sequence_event, task_event};
+use instar_api::machine::{
+    PhaseEvent, SequenceEvent, TaskEvent, phase_event, sequence_event, task_event,
+};
 
 use crate::event_log::{ActorId, EventLog};
 
@@ -36,8 +38,14 @@ pub struct Task {
 
 impl Task {
     /// A step with the name that clients see.
-    pub fn new(name: &'static str, work: impl Future<Output = anyhow::Result<()>> + Send + 'static) -> Self {
-        Task { name, work: Box::pin(work) }
+    pub fn new(
+        name: &'static str,
+        work: impl Future<Output = anyhow::Result<()>> + Send + 'static,
+    ) -> Self {
+        Task {
+            name,
+            work: Box::pin(work),
+        }
     }
 }
 
@@ -54,8 +62,14 @@ impl Phase {
     }
 
     /// A phase of one task of the same name.
-    pub fn of(name: &'static str, work: impl Future<Output = anyhow::Result<()>> + Send + 'static) -> Self {
-        Phase { name, tasks: vec![Task::new(name, work)] }
+    pub fn of(
+        name: &'static str,
+        work: impl Future<Output = anyhow::Result<()>> + Send + 'static,
+    ) -> Self {
+        Phase {
+            name,
+            tasks: vec![Task::new(name, work)],
+        }
     }
 }
 
@@ -103,8 +117,18 @@ pub async fn run(sequence: Sequence, actor: &ActorId, events: &EventLog) -> Resu
 
 /// Says that a sequence failed, as clients that wait for it understand.
 pub fn emit_failure(events: &EventLog, actor: &ActorId, sequence: &str, reason: String) {
-    let error = common::Error { code: common::Code::Fatal.into(), message: reason, details: Vec::new() };
-    emit_sequence(events, actor, sequence, sequence_event::Action::Noop, Some(error));
+    let error = common::Error {
+        code: common::Code::Fatal.into(),
+        message: reason,
+        details: Vec::new(),
+    };
+    emit_sequence(
+        events,
+        actor,
+        sequence,
+        sequence_event::Action::Noop,
+        Some(error),
+    );
 }
 
 fn emit_sequence(
@@ -114,7 +138,11 @@ fn emit_sequence(
     action: sequence_event::Action,
     error: Option<common::Error>,
 ) {
-    let event = SequenceEvent { sequence: sequence.to_owned(), action: action.into(), error };
+    let event = SequenceEvent {
+        sequence: sequence.to_owned(),
+        action: action.into(),
+        error,
+    };
     events.emit(actor, EventPayload::Sequence(event));
 }
 
@@ -125,7 +153,10 @@ async fn run_phase(
     events: &EventLog,
 ) -> Result<(), Failed> {
     let emit = |action: phase_event::Action| {
-        let event = PhaseEvent { phase: phase.name.to_owned(), action: action.into() };
+        let event = PhaseEvent {
+            phase: phase.name.to_owned(),
+            action: action.into(),
+        };
         events.emit(actor, EventPayload::Phase(event));
     };
     emit(phase_event::Action::Start);
@@ -140,7 +171,12 @@ async fn run_phase(
         emit(task_event::Action::Start);
         let result = task.work.await;
         emit(task_event::Action::Stop);
-        result.map_err(|source| Failed { sequence, phase: phase.name, task: task.name, source })
+        result.map_err(|source| Failed {
+            sequence,
+            phase: phase.name,
+            task: task.name,
+            source,
+        })
     });
     // All tasks of the phase end before its failure is told: none is left half done behind it.
     let results = futures_util::future::join_all(tasks).await;
@@ -161,7 +197,12 @@ mod tests {
             let event = reader.next().await;
             assert_eq!(event.actor.0, "caller");
             names.push(match &event.payload {
-                EventPayload::Sequence(e) => format!("sequence {} {}{}", e.sequence, e.action, if e.error.is_some() { " failed" } else { "" }),
+                EventPayload::Sequence(e) => format!(
+                    "sequence {} {}{}",
+                    e.sequence,
+                    e.action,
+                    if e.error.is_some() { " failed" } else { "" }
+                ),
                 EventPayload::Phase(e) => format!("phase {} {}", e.phase, e.action),
                 EventPayload::Task(e) => format!("task {} {}", e.task, e.action),
                 other => panic!("{other:?}"),
@@ -188,9 +229,18 @@ mod tests {
             ],
         };
         let failed = run(sequence, &actor, &events).await.unwrap_err();
-        assert_eq!(failed.chain(), "test failed in phase one, task bad: no disk");
+        assert_eq!(
+            failed.chain(),
+            "test failed in phase one, task bad: no disk"
+        );
         let expected = [
-            "sequence test 1", "phase one 0", "task bad 0", "task bad 1", "task good 0", "task good 1", "phase one 1",
+            "sequence test 1",
+            "phase one 0",
+            "task bad 0",
+            "task bad 1",
+            "task good 0",
+            "task good 1",
+            "phase one 1",
             "sequence test 0 failed",
         ];
         assert_eq!(history(&events, expected.len()).await, expected);

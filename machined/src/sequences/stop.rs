@@ -19,7 +19,10 @@ pub(super) fn unmount(machine: &Arc<Machine>) -> Phase {
     let machine = machine.clone();
     Phase::of("unmountEphemeral", async move {
         if let Err(error) = machine.ephemeral.unmount().await {
-            tracing::warn!("/var is left to init's teardown: {:#}", anyhow::Error::from(error));
+            tracing::warn!(
+                "/var is left to init's teardown: {:#}",
+                anyhow::Error::from(error)
+            );
             rustix::fs::sync();
         }
         Ok(())
@@ -28,5 +31,8 @@ pub(super) fn unmount(machine: &Arc<Machine>) -> Phase {
 
 /// The step that clients who wait for the end of the machine look for; it must be out before the link goes.
 pub(super) fn stop_everything() -> Phase {
-    Phase::new("stopEverything", vec![Task::new("stopAllServices", async { Ok(()) })])
+    Phase::new(
+        "stopEverything",
+        vec![Task::new("stopAllServices", async { Ok(()) })],
+    )
 }

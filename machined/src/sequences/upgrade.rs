@@ -15,8 +15,8 @@ use crate::intent;
 use crate::machine::{Machine, Turn};
 use crate::resources::MachineStage;
 use crate::upgrade::{
-    Candidate, Delivery, Handover, Path, PendingUpgrade, Refusal, Resources, UpgradeError, UpgradeRequest, check,
-    handover, installer,
+    Candidate, Delivery, Handover, Path, PendingUpgrade, Refusal, Resources, UpgradeError,
+    UpgradeRequest, check, handover, installer,
 };
 
 /// What an installer image may unpack to. Today's is a tenth of that.
@@ -33,7 +33,10 @@ struct Checked {
 }
 
 /// Checks an upgrade and starts it. Errors mean that nothing has changed.
-pub async fn upgrade(machine: Arc<Machine>, request: UpgradeRequest) -> Result<ActorId, UpgradeError> {
+pub async fn upgrade(
+    machine: Arc<Machine>,
+    request: UpgradeRequest,
+) -> Result<ActorId, UpgradeError> {
     let turn = machine.take_turn()?;
     let actor = ActorId::new();
     let checked = check_first(&machine, &request, &actor).await?;
@@ -57,16 +60,26 @@ async fn check_first(
         && let Some(reason) = machine.failed_images().reason(&digest)
     {
         let version = candidate.version;
-        return Err(Refusal::FailedBefore { version, reason: reason.to_owned() }.into());
+        return Err(Refusal::FailedBefore {
+            version,
+            reason: reason.to_owned(),
+        }
+        .into());
     }
     // The installer unpacks to little more than the files that its labels account for.
-    let unpacked = candidate.rootfs_bytes.saturating_mul(2).saturating_add(32 << 20);
+    let unpacked = candidate
+        .rootfs_bytes
+        .saturating_mul(2)
+        .saturating_add(32 << 20);
     let resources = Resources::now().map_err(UpgradeError::Machine)?;
     let mut path = check(&candidate, &machine.running, resources, unpacked)?;
     if request.reboot {
         path = Path::Reboot("a reboot was asked for");
     }
-    let limits = Limits { unpacked_bytes: LARGEST_INSTALLER, ..Limits::default() };
+    let limits = Limits {
+        unpacked_bytes: LARGEST_INSTALLER,
+        ..Limits::default()
+    };
     let image = puller.pull(&resolved, &machine.images, &limits).await?;
     let pending = PendingUpgrade {
         actor: actor.clone(),
@@ -75,14 +88,22 @@ async fn check_first(
         from: machine.running.version.clone(),
         to: candidate.version.clone(),
     };
-    Ok(Checked { image, candidate, path, pending })
+    Ok(Checked {
+        image,
+        candidate,
+        path,
+        pending,
+    })
 }
 
 async fn go_on(machine: Arc<Machine>, turn: Turn, checked: Checked, actor: ActorId) {
     tokio::time::sleep(ANSWER_FIRST).await;
     match checked.path {
         Path::Soft => tracing::info!("upgrade to {}: without a reboot", checked.candidate.version),
-        Path::Reboot(why) => tracing::info!("upgrade to {}: with a reboot, {why}", checked.candidate.version),
+        Path::Reboot(why) => tracing::info!(
+            "upgrade to {}: with a reboot, {why}",
+            checked.candidate.version
+        ),
     }
     machine.enter(MachineStage::Upgrading);
     let image = checked.image.clone();
@@ -101,7 +122,12 @@ async fn go_on(machine: Arc<Machine>, turn: Turn, checked: Checked, actor: Actor
 }
 
 fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
-    let Checked { image, candidate, path, pending } = checked;
+    let Checked {
+        image,
+        candidate,
+        path,
+        pending,
+    } = checked;
     let (delivered, delivery) = tokio::sync::oneshot::channel();
     let services_up = up(machine);
     let install = {
@@ -110,12 +136,20 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
         async move {
             let delivery = installer::run(&machine, &image, &candidate).await?;
             // The memfd is all that is needed from here on; the image may lie in memory as well.
-            machine.images.remove(image.digest()).await.context("remove the installer's image")?;
+            machine
+                .images
+                .remove(image.digest())
+                .await
+                .context("remove the installer's image")?;
             let _ = delivered.send(delivery);
             Ok(())
         }
     };
-    let mut phases = vec![stop::stop_services(machine), Phase::of("upgrade", install), stop::unmount(machine)];
+    let mut phases = vec![
+        stop::stop_services(machine),
+        Phase::of("upgrade", install),
+        stop::unmount(machine),
+    ];
     match path {
         Path::Soft => {
             let machine = machine.clone();
@@ -126,13 +160,18 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
         }
         Path::Reboot(_) => phases.push(stop::stop_everything()),
     }
-    Sequence { name: "upgrade", phases }
+    Sequence {
+        name: "upgrade",
+        phases,
+    }
 }
 
 /// The services that run and are healthy now; the new version is good when they are so again.
 fn up(machine: &Machine) -> Vec<String> {
     let services = machine.services.list();
-    let up = services.iter().filter(|service| service.definition().controllable && service.status().is_up());
+    let up = services
+        .iter()
+        .filter(|service| service.definition().controllable && service.status().is_up());
     up.map(|service| service.definition().id.clone()).collect()
 }
 
@@ -145,7 +184,9 @@ async fn next_generation(
     services_up: Vec<String>,
 ) -> anyhow::Result<()> {
     let configured = machine.config();
-    let deadline = configured.as_ref().map_or(DEADLINE, |configured| configured.config.upgrade_gate.timeout);
+    let deadline = configured.as_ref().map_or(DEADLINE, |configured| {
+        configured.config.upgrade_gate.timeout
+    });
     let left = Handover {
         machine_config: configured.map(|configured| configured.text.clone()),
         leases: machine.network.leases(),
@@ -154,10 +195,19 @@ async fn next_generation(
         services_up,
     };
     let memfd = left.to_memfd()?;
-    machine.init.keep(handover::NAME, Scope::Machine, &memfd).await.context("leave the hand-over with init")?;
     machine
         .init
-        .next(&delivery.memfd, &delivery.blake3, &candidate.version, deadline)
+        .keep(handover::NAME, Scope::Machine, &memfd)
+        .await
+        .context("leave the hand-over with init")?;
+    machine
+        .init
+        .next(
+            &delivery.memfd,
+            &delivery.blake3,
+            &candidate.version,
+            deadline,
+        )
         .await
         .context("init did not take the next generation")?;
     std::future::pending().await

@@ -24,8 +24,16 @@ pub struct Apid {
 
 impl Apid {
     /// From the listening socket and the newest identity, none until there is one.
-    pub fn new(listener: OwnedFd, identity: watch::Receiver<Option<Identity>>, cgroup: Cgroup) -> Self {
-        Apid { listener, identity, cgroup }
+    pub fn new(
+        listener: OwnedFd,
+        identity: watch::Receiver<Option<Identity>>,
+        cgroup: Cgroup,
+    ) -> Self {
+        Apid {
+            listener,
+            identity,
+            cgroup,
+        }
     }
 
     async fn spawn(&self, log: LogRing) -> anyhow::Result<Box<dyn Running>> {
@@ -45,8 +53,10 @@ impl Apid {
             .stdin(Stdio::from(self.listener.as_fd().try_clone_to_owned()?))
             .stdout(Stdio::from(theirs))
             .stderr(Stdio::piped());
-        let mut child =
-            Command::from(command).kill_on_drop(true).spawn().context("start /sbin/apid")?;
+        let mut child = Command::from(command)
+            .kill_on_drop(true)
+            .spawn()
+            .context("start /sbin/apid")?;
         let pid = child.id().context("apid has no process id")?;
         // It waits for its identity, so it does nothing outside of its cgroup.
         self.cgroup.take_in(pid)?;
@@ -57,17 +67,25 @@ impl Apid {
                 log.write(&chunk[..length]);
             }
         });
-        send_identity(&mut ours, &first).await.context("send the identity")?;
+        send_identity(&mut ours, &first)
+            .await
+            .context("send the identity")?;
         let feeder = tokio::spawn(async move {
             while identity.changed().await.is_ok() {
-                let Some(next) = identity.borrow_and_update().clone() else { continue };
+                let Some(next) = identity.borrow_and_update().clone() else {
+                    continue;
+                };
                 if send_identity(&mut ours, &next).await.is_err() {
                     return;
                 }
             }
         });
         let feeder = tokio_util::task::AbortOnDropHandle::new(feeder);
-        Ok(Box::new(RunningApid { pid, child, _feeder: feeder }))
+        Ok(Box::new(RunningApid {
+            pid,
+            child,
+            _feeder: feeder,
+        }))
     }
 }
 

@@ -19,7 +19,9 @@ impl Cgroup {
     /// The cgroup of this name beside machined's own.
     pub fn beside_machined(name: &str) -> anyhow::Result<Self> {
         let own = fs::read_to_string("/proc/self/cgroup").context("read /proc/self/cgroup")?;
-        Ok(Cgroup { path: sibling(&own, name)? })
+        Ok(Cgroup {
+            path: sibling(&own, name)?,
+        })
     }
 
     /// The path inside the hierarchy, as container runtimes want it.
@@ -42,9 +44,8 @@ impl Cgroup {
     /// Kills every process in it, if it exists.
     pub fn kill_all(&self) -> anyhow::Result<()> {
         match fs::write(self.directory().join("cgroup.kill"), "1") {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(error).with_context(|| format!("kill the processes of the cgroup {}", self.path))
-            }
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error)
+                .with_context(|| format!("kill the processes of the cgroup {}", self.path)),
             _ => Ok(()),
         }
     }
@@ -56,7 +57,9 @@ fn sibling(own: &str, name: &str) -> anyhow::Result<String> {
         .lines()
         .find_map(|line| line.strip_prefix("0::"))
         .with_context(|| format!("no cgroup v2 in {own:?}"))?;
-    let (parent, _) = path.rsplit_once('/').with_context(|| format!("{path:?} is not a cgroup path"))?;
+    let (parent, _) = path
+        .rsplit_once('/')
+        .with_context(|| format!("{path:?} is not a cgroup path"))?;
     Ok(format!("{parent}/{name}"))
 }
 
@@ -67,8 +70,14 @@ mod tests {
 
     #[test]
     fn services_live_beside_machined() {
-        assert_eq!(sibling("0::/generation.3/machined\n", "apid").unwrap(), "/generation.3/apid");
-        assert_eq!(sibling("1:cpu:/x\n0::/machined\n", "apid").unwrap(), "/apid");
+        assert_eq!(
+            sibling("0::/generation.3/machined\n", "apid").unwrap(),
+            "/generation.3/apid"
+        );
+        assert_eq!(
+            sibling("1:cpu:/x\n0::/machined\n", "apid").unwrap(),
+            "/apid"
+        );
         assert!(sibling("1:cpu:/x\n", "apid").is_err());
     }
 }

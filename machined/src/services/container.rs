@@ -10,7 +10,8 @@ use tokio::io::AsyncReadExt as _;
 use super::log_ring::LogRing;
 use super::workload::{Exit, Running, Signal, Step, Workload};
 use crate::containers::{
-    ContainerSpec, HostView, ImageReference, ImageStore, Limits, PulledImage, Puller, RunningContainer, Runtime, Streams,
+    ContainerSpec, HostView, ImageReference, ImageStore, Limits, PulledImage, Puller,
+    RunningContainer, Runtime, Streams,
 };
 use crate::init_link::{InitLink, Scope};
 
@@ -41,7 +42,9 @@ pub fn output_name(service: &str) -> String {
 
 impl ContainerWorkload {
     fn pulled(&self) -> anyhow::Result<PulledImage> {
-        self.images.find(&self.image).with_context(|| format!("the image {} is not in the store", self.image))
+        self.images
+            .find(&self.image)
+            .with_context(|| format!("the image {} is not in the store", self.image))
     }
 
     async fn pull(&self) -> anyhow::Result<()> {
@@ -51,13 +54,19 @@ impl ContainerWorkload {
         }
         let pulled = async {
             let resolved = self.puller.resolve(&self.image).await?;
-            self.puller.pull(&resolved, &self.images, &Limits::default()).await
+            self.puller
+                .pull(&resolved, &self.images, &Limits::default())
+                .await
         };
         match pulled.await {
             Ok(_) => Ok(()),
             // A registry that is away does not keep a machine from running what it has.
             Err(error) if self.images.find(&self.image).is_some() => {
-                tracing::warn!("{}: the copy on this machine is used: {:#}", self.image, anyhow::Error::from(error));
+                tracing::warn!(
+                    "{}: the copy on this machine is used: {:#}",
+                    self.image,
+                    anyhow::Error::from(error)
+                );
                 Ok(())
             }
             Err(error) => Err(error).with_context(|| format!("pull {}", self.image)),
@@ -66,13 +75,23 @@ impl ContainerWorkload {
 
     async fn run(&self, log: LogRing) -> anyhow::Result<Box<dyn Running>> {
         let image = self.pulled()?;
-        let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context("make the output's pipe")?;
+        let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+            .context("make the output's pipe")?;
         let name = output_name(self.spec.name.as_str());
-        self.init.keep(&name, Scope::Generation, &read).await.context("have init keep the output's pipe")?;
+        self.init
+            .keep(&name, Scope::Generation, &read)
+            .await
+            .context("have init keep the output's pipe")?;
         follow(read, log)?;
-        let streams = Streams { stdout: write.try_clone()?, stderr: write };
+        let streams = Streams {
+            stdout: write.try_clone()?,
+            stderr: write,
+        };
         let host = HostView::of_this_machine();
-        let running = self.runtime.start(&self.spec, &image, &self.images, &host, streams, &[]).await?;
+        let running = self
+            .runtime
+            .start(&self.spec, &image, &self.images, &host, streams, &[])
+            .await?;
         Ok(self.running(running))
     }
 
@@ -86,12 +105,19 @@ impl ContainerWorkload {
     }
 
     async fn take_over(&self, log: LogRing) -> Option<Box<dyn Running>> {
-        let output = self.kept_output.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        let output = self
+            .kept_output
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .take();
         let container = self.runtime.adopt(&self.spec.name).await.ok().flatten()?;
         if let Some(output) = output
             && let Err(error) = follow(output, log)
         {
-            tracing::warn!("the output of {} is lost: {error:#}", self.spec.name.as_str());
+            tracing::warn!(
+                "the output of {} is lost: {error:#}",
+                self.spec.name.as_str()
+            );
         }
         Some(self.running(container))
     }
@@ -99,7 +125,8 @@ impl ContainerWorkload {
 
 /// Reads a service's output to its end.
 fn follow(output: OwnedFd, log: LogRing) -> anyhow::Result<()> {
-    let mut output = tokio::net::unix::pipe::Receiver::from_owned_fd(output).context("watch the output's pipe")?;
+    let mut output = tokio::net::unix::pipe::Receiver::from_owned_fd(output)
+        .context("watch the output's pipe")?;
     tokio::spawn(async move {
         let mut chunk = [0; 4096];
         while let Ok(length @ 1..) = output.read(&mut chunk).await {
@@ -133,7 +160,12 @@ impl Workload for ContainerWorkload {
                 .context("run crun exec")?;
             if !output.status.success() {
                 let said = String::from_utf8_lossy(&output.stderr);
-                bail!("{} in the container: {}: {}", command.join(" "), output.status, said.trim());
+                bail!(
+                    "{} in the container: {}: {}",
+                    command.join(" "),
+                    output.status,
+                    said.trim()
+                );
             }
             Ok(())
         })
@@ -159,7 +191,9 @@ impl Running for Started {
             }
             // Its parent is init; init's word comes right behind.
             let told = self.init.exit_of(self.container.pid());
-            tokio::time::timeout(std::time::Duration::from_secs(5), told).await.unwrap_or(Exit::Unknown)
+            tokio::time::timeout(std::time::Duration::from_secs(5), told)
+                .await
+                .unwrap_or(Exit::Unknown)
         })
     }
 
@@ -175,7 +209,11 @@ impl Running for Started {
         Box::pin(async {
             let name = self.container.name();
             if let Err(error) = self.runtime.delete(name, &self.images).await {
-                tracing::warn!("something of container {} is left: {:#}", name.as_str(), anyhow::Error::from(error));
+                tracing::warn!(
+                    "something of container {} is left: {:#}",
+                    name.as_str(),
+                    anyhow::Error::from(error)
+                );
             }
             // Kept for a machined that comes after this one; there is nothing to read any more.
             let _ = self.init.drop_kept(&output_name(name.as_str())).await;

@@ -46,7 +46,9 @@ impl HealthCheck {
             match &self.probe {
                 Probe::Http { authority, path } => get(authority, path).await,
                 Probe::Tcp(address) => {
-                    TcpStream::connect(address).await.with_context(|| format!("connect to {address}"))?;
+                    TcpStream::connect(address)
+                        .await
+                        .with_context(|| format!("connect to {address}"))?;
                     Ok(())
                 }
                 Probe::Exec(command) => workload.exec(command).await,
@@ -59,8 +61,11 @@ impl HealthCheck {
 }
 
 async fn get(authority: &str, path: &str) -> anyhow::Result<()> {
-    let stream = TcpStream::connect(authority).await.with_context(|| format!("connect to {authority}"))?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let stream = TcpStream::connect(authority)
+        .await
+        .with_context(|| format!("connect to {authority}"))?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let connection = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(connection));
     let request = http::Request::get(path)
         .header(http::header::HOST, authority)

@@ -49,13 +49,18 @@ pub struct Reader {
 
 impl Default for LogRing {
     fn default() -> Self {
-        LogRing { lines: Arc::default(), newest: watch::channel(0).0 }
+        LogRing {
+            lines: Arc::default(),
+            newest: watch::channel(0).0,
+        }
     }
 }
 
 impl LogRing {
     fn lock(&self) -> MutexGuard<'_, Lines> {
-        self.lines.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.lines
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Adds output as it came; lines may begin in one chunk and end in another.
@@ -109,7 +114,9 @@ impl Lines {
         self.bytes += line.len();
         self.kept.push_back(line.into());
         while self.bytes > CAPACITY {
-            let Some(oldest) = self.kept.pop_front() else { break };
+            let Some(oldest) = self.kept.pop_front() else {
+                break;
+            };
             self.bytes -= oldest.len();
             self.first += 1;
         }
@@ -125,7 +132,10 @@ impl Reader {
             self.next = lines.first;
             return Some(format!("[{lost} older lines were dropped]\n").into());
         }
-        let line = lines.kept.get(usize::try_from(self.next - lines.first).ok()?)?.clone();
+        let line = lines
+            .kept
+            .get(usize::try_from(self.next - lines.first).ok()?)?
+            .clone();
         self.next += 1;
         Some(line)
     }

@@ -52,18 +52,27 @@ pub enum ControlError {
 impl Services {
     /// An empty set.
     pub fn new(events: EventLog, store: Store) -> Self {
-        Services { known: Arc::default(), events, store }
+        Services {
+            known: Arc::default(),
+            events,
+            store,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Service>> {
-        self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.known
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Adds a service, wanted down. A second one of the same name is refused.
     pub fn add(&self, definition: Definition) -> anyhow::Result<Service> {
         let mut known = self.lock();
         let id = definition.id.clone();
-        anyhow::ensure!(!known.contains_key(&id), "there is a service {id:?} already");
+        anyhow::ensure!(
+            !known.contains_key(&id),
+            "there is a service {id:?} already"
+        );
         let service = Service::spawn(definition, self.events.clone(), self.store.clone());
         known.insert(id, service.clone());
         Ok(service)
@@ -81,18 +90,29 @@ impl Services {
 
     /// A service that the API may control.
     pub fn controllable(&self, id: &str, operation: &'static str) -> Result<Service, ControlError> {
-        let service = self.get(id).ok_or_else(|| ControlError::Unknown(id.to_owned()))?;
+        let service = self
+            .get(id)
+            .ok_or_else(|| ControlError::Unknown(id.to_owned()))?;
         if service.definition().controllable {
             Ok(service)
         } else {
-            Err(ControlError::NotControllable { id: id.to_owned(), operation })
+            Err(ControlError::NotControllable {
+                id: id.to_owned(),
+                operation,
+            })
         }
     }
 
     /// Stops all services that the machine does not need for itself, side by side.
     pub async fn stop_workloads(&self) {
-        let workloads = self.list().into_iter().filter(|service| service.definition().controllable);
-        futures_util::future::join_all(workloads.map(|service| async move { service.stop().await })).await;
+        let workloads = self
+            .list()
+            .into_iter()
+            .filter(|service| service.definition().controllable);
+        futures_util::future::join_all(
+            workloads.map(|service| async move { service.stop().await }),
+        )
+        .await;
     }
 
     /// Starts what `stop_workloads` stopped.

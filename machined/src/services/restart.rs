@@ -21,7 +21,9 @@ impl BackOff {
         if run >= GOOD_RUN {
             self.failures = 0;
         }
-        let pause = FIRST.saturating_mul(1_u32.checked_shl(self.failures).unwrap_or(u32::MAX)).min(LONGEST);
+        let pause = FIRST
+            .saturating_mul(1_u32.checked_shl(self.failures).unwrap_or(u32::MAX))
+            .min(LONGEST);
         self.failures = self.failures.saturating_add(1);
         pause
     }

@@ -68,7 +68,11 @@ impl Service {
             status: watch::channel(ServiceStatus::new(checked)).0,
             log: LogRing::default(),
         };
-        let actor = Actor { service: service.clone(), events, store };
+        let actor = Actor {
+            service: service.clone(),
+            events,
+            store,
+        };
         tokio::spawn(actor.live(service.wanted.subscribe()));
         service
     }
@@ -96,7 +100,8 @@ impl Service {
     /// Wants it down and waits until it is.
     pub async fn stop(&self) {
         self.wanted.send_replace(Wanted::Down);
-        self.until(|status| matches!(status.phase, Phase::Initialized | Phase::Finished)).await;
+        self.until(|status| matches!(status.phase, Phase::Initialized | Phase::Finished))
+            .await;
     }
 
     /// Waits until it is up.
@@ -112,7 +117,11 @@ impl Service {
 
     async fn until(&self, holds: impl Fn(&ServiceStatus) -> bool) {
         // The sender lives in `self`, so this cannot fail.
-        let _ = self.status.subscribe().wait_for(|status| holds(status)).await;
+        let _ = self
+            .status
+            .subscribe()
+            .wait_for(|status| holds(status))
+            .await;
     }
 }
 
@@ -133,9 +142,19 @@ enum Ended {
 impl Actor {
     async fn live(self, mut wanted: watch::Receiver<Wanted>) {
         let mut back_off = BackOff::default();
-        let mut adopted = self.service.definition.workload.adopt(self.service.log.clone()).await;
+        let mut adopted = self
+            .service
+            .definition
+            .workload
+            .adopt(self.service.log.clone())
+            .await;
         loop {
-            if adopted.is_none() && wanted.wait_for(|wanted| *wanted == Wanted::Up).await.is_err() {
+            if adopted.is_none()
+                && wanted
+                    .wait_for(|wanted| *wanted == Wanted::Up)
+                    .await
+                    .is_err()
+            {
                 return;
             }
             let begun = Instant::now();
@@ -150,7 +169,10 @@ impl Actor {
                 }
                 Ended::Failed(why) => {
                     let pause = back_off.after(begun.elapsed());
-                    self.enter(Phase::Failed, format!("{why}; next start in {:.1} s", pause.as_secs_f64()));
+                    self.enter(
+                        Phase::Failed,
+                        format!("{why}; next start in {:.1} s", pause.as_secs_f64()),
+                    );
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}
                         () = told_to_stop(&mut wanted) => self.enter(Phase::Finished, "stopped".to_owned()),
@@ -178,7 +200,13 @@ impl Actor {
             return Ended::Failed(format!("{error:#}"));
         }
         self.enter(Phase::Starting, "starting".to_owned());
-        match self.service.definition.workload.start(self.service.log.clone()).await {
+        match self
+            .service
+            .definition
+            .workload
+            .start(self.service.log.clone())
+            .await
+        {
             Ok(running) => self.watch_over(running, wanted, "started").await,
             Err(error) => Ended::Failed(format!("{error:#}")),
         }
@@ -190,7 +218,10 @@ impl Actor {
         wanted: &mut watch::Receiver<Wanted>,
         how: &str,
     ) -> Ended {
-        self.enter(Phase::Running, format!("{how} as process {}", running.pid()));
+        self.enter(
+            Phase::Running,
+            format!("{how} as process {}", running.pid()),
+        );
         let exit = tokio::select! {
             exit = running.wait() => Some(exit),
             () = told_to_stop(wanted) => None,
@@ -201,7 +232,10 @@ impl Actor {
             None => {
                 self.enter(Phase::Stopping, "asked to end".to_owned());
                 let exit = end(running.as_mut()).await;
-                tracing::info!("service {}: stopped, the process {exit}", self.service.definition.id);
+                tracing::info!(
+                    "service {}: stopped, the process {exit}",
+                    self.service.definition.id
+                );
                 Ended::Stopped
             }
         };
@@ -239,12 +273,18 @@ impl Actor {
             Phase::Failed => tracing::warn!("service {id}: {message}"),
             _ => tracing::debug!("service {id}: {}: {message}", phase.name()),
         }
-        self.service.status.send_modify(|status| status.enter(phase, message));
+        self.service
+            .status
+            .send_modify(|status| status.enter(phase, message));
         self.publish();
     }
 
     fn note_health(&self, health: Health) {
-        if self.service.status.send_if_modified(|status| status.set_health(health)) {
+        if self
+            .service
+            .status
+            .send_if_modified(|status| status.set_health(health))
+        {
             self.publish();
         }
     }
@@ -260,16 +300,25 @@ impl Actor {
         let event = ServiceStateEvent {
             service: self.service.definition.id.clone(),
             action: action(status.phase).into(),
-            message: status.happenings.back().map(|last| last.message.clone()).unwrap_or_default(),
+            message: status
+                .happenings
+                .back()
+                .map(|last| last.message.clone())
+                .unwrap_or_default(),
             health: Some(wire_health(&status)),
         };
-        self.events.emit(&ActorId::default(), EventPayload::ServiceState(event));
+        self.events
+            .emit(&ActorId::default(), EventPayload::ServiceState(event));
     }
 }
 
 /// Ends when the service is wanted down; pending for ever otherwise.
 async fn told_to_stop(wanted: &mut watch::Receiver<Wanted>) {
-    if wanted.wait_for(|wanted| *wanted == Wanted::Down).await.is_err() {
+    if wanted
+        .wait_for(|wanted| *wanted == Wanted::Down)
+        .await
+        .is_err()
+    {
         std::future::pending::<()>().await;
     }
 }

@@ -104,7 +104,11 @@ impl ServiceStatus {
             self.set_health(Health::Unknown);
         }
         self.phase = phase;
-        self.happenings.push_back(Happening { phase, message, at: SystemTime::now() });
+        self.happenings.push_back(Happening {
+            phase,
+            message,
+            at: SystemTime::now(),
+        });
         if self.happenings.len() > KEPT {
             self.happenings.pop_front();
         }

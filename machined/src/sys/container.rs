@@ -28,9 +28,15 @@ pub fn pass_descriptors(command: &mut Command, descriptors: &[OwnedFd]) -> io::R
         }
     }
     // Sources lie above all targets: none is overwritten before it is copied.
-    let sources: Vec<OwnedFd> =
-        descriptors.iter().map(|descriptor| fcntl_dupfd_cloexec(descriptor, end)).collect::<Result<_, _>>()?;
-    let plan: Vec<(RawFd, RawFd)> = sources.iter().map(AsRawFd::as_raw_fd).zip(FIRST..end).collect();
+    let sources: Vec<OwnedFd> = descriptors
+        .iter()
+        .map(|descriptor| fcntl_dupfd_cloexec(descriptor, end))
+        .collect::<Result<_, _>>()?;
+    let plan: Vec<(RawFd, RawFd)> = sources
+        .iter()
+        .map(AsRawFd::as_raw_fd)
+        .zip(FIRST..end)
+        .collect();
     let place = move || {
         for (source, target) in &plan {
             // SAFETY: dup2 takes two numbers and touches no memory. It may be called between fork and exec. The
@@ -45,7 +51,10 @@ pub fn pass_descriptors(command: &mut Command, descriptors: &[OwnedFd]) -> io::R
     // SAFETY: the closure runs in the child between fork and exec. It allocates nothing, takes no lock and calls
     // dup2 only, which is async-signal-safe; its plan was allocated before the fork.
     unsafe { command.pre_exec(place) };
-    Ok(Passing { _sources: sources, _blockers: blockers })
+    Ok(Passing {
+        _sources: sources,
+        _blockers: blockers,
+    })
 }
 
 /// What must stay open until the child is spawned.
@@ -71,7 +80,10 @@ mod tests {
     async fn the_child_finds_them_from_3_on_and_nothing_else() {
         let descriptors = [file_with("three"), file_with("four")];
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", "cat <&3; cat <&4; { true <&5; } 2>/dev/null || echo none"]);
+        command.args([
+            "-c",
+            "cat <&3; cat <&4; { true <&5; } 2>/dev/null || echo none",
+        ]);
         let passing = pass_descriptors(&mut command, &descriptors).unwrap();
         let output = command.output().await.unwrap();
         drop(passing);

@@ -1,5 +1,6 @@
 //! The bottom: the only place for `unsafe`, one file per kernel facility.
 
+pub mod block;
 pub mod container;
 pub mod inherited;
 pub mod listen;

@@ -1,1 +1,247 @@
-//! time
+//! The machine's clock: never before the build, then right as a time server says.
+//!
+//! The clock is **stepped**, and only when it is off by more than [`STEP`]: smaller errors do not matter to TLS,
+//! logs or certificates, and slewing would need a call that no safe crate has. The hardware clock is not written.
+//! Nothing waits for this: a machine without any reachable server boots and keeps trying.
+
+mod judge;
+mod query;
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, Timespec, clock_gettime, clock_settime};
+use serde::Serialize;
+use tokio::{sync::watch, task::JoinHandle};
+use tracing::{debug, info, warn};
+
+pub use judge::{Doubt, Judge, Sample, Verdict};
+pub use query::QueryError;
+
+/// The clock is set when it is off by at least this much; the same as ntpd's threshold.
+pub const STEP: Duration = Duration::from_millis(128);
+
+/// Pauses between measurements while all is well: more often in the beginning, when the drift is unknown.
+const POLL: (Duration, Duration) = (Duration::from_secs(64), Duration::from_secs(1024));
+/// Pauses while no server answers: the network may come up any moment, but servers are others' property.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(64));
+
+/// What the config says about time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TimeWish {
+    /// Ask servers at all.
+    pub enabled: bool,
+    /// Names or addresses, in the order of preference; a port may follow a colon.
+    pub servers: Vec<String>,
+}
+
+impl Default for TimeWish {
+    /// Talos's default server.
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            servers: vec!["time.cloudflare.com".to_owned()],
+        }
+    }
+}
+
+/// The state of the clock, for the resource store.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TimeStatus {
+    /// A server has answered in this generation, and the clock agrees with it.
+    pub synced: bool,
+    /// The config turns it off.
+    pub disabled: bool,
+    /// By how much the clock was behind (positive) or ahead at the last answer, in microseconds.
+    pub offset_us: i64,
+    /// Who answered last.
+    pub server: Option<String>,
+    /// Its distance from a reference clock.
+    pub stratum: Option<u8>,
+    /// When it answered, in seconds since 1970.
+    pub last: Option<u64>,
+    /// Why the last attempt failed.
+    pub problem: Option<String>,
+}
+
+/// Why the clock could not be set.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot set the clock; machined needs CAP_SYS_TIME")]
+pub struct SetClockError {
+    #[from]
+    source: rustix::io::Errno,
+}
+
+/// Sets the clock to `floor` (seconds since 1970, the build date) when it is before that: a machine with an empty
+/// battery starts in 1970, where no certificate is valid and no HTTPS time source can be asked. Whether it was.
+pub fn raise_to_floor(floor: u64) -> Result<bool, SetClockError> {
+    let floor = i64::try_from(floor).unwrap_or(i64::MAX);
+    if clock_gettime(ClockId::Realtime).tv_sec >= floor {
+        return Ok(false);
+    }
+    clock_settime(
+        ClockId::Realtime,
+        Timespec {
+            tv_sec: floor,
+            tv_nsec: 0,
+        },
+    )?;
+    Ok(true)
+}
+
+/// The running time sync. Dropping it ends it.
+#[derive(Debug)]
+pub struct TimeSync {
+    wish: watch::Sender<TimeWish>,
+    status: watch::Receiver<TimeStatus>,
+    task: JoinHandle<()>,
+}
+
+impl TimeSync {
+    /// Starts on the current runtime. `floor` is the build date in seconds since 1970.
+    pub fn start(wish: TimeWish, floor: u64) -> Self {
+        let (wish, wishes) = watch::channel(wish);
+        let (status_sender, status) = watch::channel(TimeStatus::default());
+        let task = tokio::spawn(sync(wishes, status_sender, floor));
+        Self { wish, status, task }
+    }
+
+    /// Sets other servers, such as after a new config or DHCP lease; the same again does nothing.
+    pub fn set_wish(&self, wish: TimeWish) {
+        self.wish.send_if_modified(|old| {
+            let changed = *old != wish;
+            *old = wish;
+            changed
+        });
+    }
+
+    /// The state after each attempt.
+    pub fn status(&self) -> watch::Receiver<TimeStatus> {
+        self.status.clone()
+    }
+}
+
+impl Drop for TimeSync {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn sync(
+    mut wishes: watch::Receiver<TimeWish>,
+    status: watch::Sender<TimeStatus>,
+    floor: u64,
+) {
+    let mut judge = Judge::new(floor);
+    let mut poll = POLL.0;
+    let mut retry = RETRY.0;
+    loop {
+        let wish = wishes.borrow_and_update().clone();
+        let pause = if !wish.enabled || wish.servers.is_empty() {
+            status.send_modify(|status| status.disabled = true);
+            None
+        } else {
+            match attempt(&wish, &mut judge).await {
+                Ok(done) => {
+                    poll = if done.stepped {
+                        POLL.0
+                    } else {
+                        (poll * 2).min(POLL.1)
+                    };
+                    retry = RETRY.0;
+                    status.send_replace(done.status);
+                    Some(poll)
+                }
+                Err(problem) => {
+                    debug!(problem, "no time server");
+                    status.send_modify(|status| {
+                        status.disabled = false;
+                        status.problem = Some(problem);
+                    });
+                    let pause = retry;
+                    retry = (retry * 2).min(RETRY.1);
+                    Some(pause)
+                }
+            }
+        };
+        let wait = async {
+            match pause {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = wait => {}
+            changed = wishes.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                retry = RETRY.0;
+            }
+        }
+    }
+}
+
+struct Done {
+    status: TimeStatus,
+    stepped: bool,
+}
+
+/// Asks the servers in order until one gives a time that can be believed.
+async fn attempt(wish: &TimeWish, judge: &mut Judge) -> Result<Done, String> {
+    let mut problems = Vec::new();
+    for server in &wish.servers {
+        let sample = match query::query(server).await {
+            Ok(sample) => sample,
+            Err(error) => {
+                problems.push(error.to_string());
+                continue;
+            }
+        };
+        let stepped = match judge.judge(&sample, unix_microseconds()) {
+            Verdict::Close => false,
+            Verdict::Step => {
+                if let Err(error) = step(sample.offset_us) {
+                    warn!(%error, "time");
+                    problems.push(error.to_string());
+                    continue;
+                }
+                info!(server, offset_us = sample.offset_us, "the clock was set");
+                true
+            }
+            Verdict::Doubt(doubt) => {
+                problems.push(format!("{server}: {doubt}"));
+                continue;
+            }
+        };
+        judge.believe();
+        let status = TimeStatus {
+            synced: true,
+            disabled: false,
+            offset_us: sample.offset_us,
+            server: Some(server.clone()),
+            stratum: Some(sample.stratum),
+            last: u64::try_from(unix_microseconds() / 1_000_000).ok(),
+            problem: None,
+        };
+        return Ok(Done { status, stepped });
+    }
+    Err(problems.join("; "))
+}
+
+/// Moves the clock by that many microseconds.
+fn step(offset_us: i64) -> Result<(), SetClockError> {
+    let target = unix_microseconds().saturating_add(offset_us);
+    let time = Timespec {
+        tv_sec: target.div_euclid(1_000_000),
+        tv_nsec: target.rem_euclid(1_000_000) * 1000,
+    };
+    Ok(clock_settime(ClockId::Realtime, time)?)
+}
+
+fn unix_microseconds() -> i64 {
+    let now = clock_gettime(ClockId::Realtime);
+    now.tv_sec
+        .saturating_mul(1_000_000)
+        .saturating_add(now.tv_nsec / 1000)
+}

@@ -57,7 +57,9 @@ impl KeepIdentity {
             let next = {
                 let trust = self.trust.borrow_and_update();
                 let names = self.names.borrow_and_update();
-                trust.as_ref().map(|trust| issue(trust, &names, SystemTime::now()))
+                trust
+                    .as_ref()
+                    .map(|trust| issue(trust, &names, SystemTime::now()))
             };
             match next {
                 Some(Ok(identity)) => {
@@ -82,7 +84,10 @@ async fn clock_moved_or_old() {
         tokio::time::sleep(Duration::from_secs(10)).await;
         let expected = clock + began.elapsed();
         let now = SystemTime::now();
-        let moved = now.duration_since(expected).or_else(|_| expected.duration_since(now)).unwrap_or_default();
+        let moved = now
+            .duration_since(expected)
+            .or_else(|_| expected.duration_since(now))
+            .unwrap_or_default();
         if moved > Duration::from_secs(60) || began.elapsed() > RENEWAL {
             return;
         }
@@ -92,25 +97,48 @@ async fn clock_moved_or_old() {
 fn issue(trust: &Trust, names: &Names, now: SystemTime) -> anyhow::Result<Identity> {
     let throw_away;
     let (authority, accepted, extra, mode): (_, &[Vec<u8>], &[String], _) = match trust {
-        Trust::Configured { authority: Some(authority), accepted, extra_names } => {
-            (authority, accepted, extra_names, Mode::Normal)
-        }
-        Trust::Configured { authority: None, accepted, extra_names } => {
+        Trust::Configured {
+            authority: Some(authority),
+            accepted,
+            extra_names,
+        } => (authority, accepted, extra_names, Mode::Normal),
+        Trust::Configured {
+            authority: None,
+            accepted,
+            extra_names,
+        } => {
             // A worker's config brings no key to sign with; people pin the fingerprint instead.
-            throw_away = CertificateAuthority::generate(now).context("make a throw-away authority")?;
+            throw_away =
+                CertificateAuthority::generate(now).context("make a throw-away authority")?;
             (&throw_away, accepted, extra_names, Mode::Normal)
         }
         Trust::Maintenance => {
-            throw_away = CertificateAuthority::generate(now).context("make a throw-away authority")?;
+            throw_away =
+                CertificateAuthority::generate(now).context("make a throw-away authority")?;
             (&throw_away, &[], &[], Mode::Maintenance)
         }
     };
     let mut known: BTreeSet<String> = names.addresses.iter().map(ToString::to_string).collect();
     known.extend(names.hostnames.iter().cloned());
     known.extend(["127.0.0.1", "::1", "localhost"].map(str::to_owned));
-    let subjects = known.iter().chain(extra).map(|name| SubjectName::from(name.as_str())).collect::<Vec<_>>();
-    let certificate =
-        authority.issue_server(&subjects, now, LIFETIME).context("issue the API's certificate")?;
-    tracing::info!("API certificate for {} names, fingerprint {}", subjects.len(), certificate.fingerprint());
-    Ok(Identity::new(mode, certificate.der(), certificate.key_der(), accepted, known.into_iter().collect()))
+    let subjects = known
+        .iter()
+        .chain(extra)
+        .map(|name| SubjectName::from(name.as_str()))
+        .collect::<Vec<_>>();
+    let certificate = authority
+        .issue_server(&subjects, now, LIFETIME)
+        .context("issue the API's certificate")?;
+    tracing::info!(
+        "API certificate for {} names, fingerprint {}",
+        subjects.len(),
+        certificate.fingerprint()
+    );
+    Ok(Identity::new(
+        mode,
+        certificate.der(),
+        certificate.key_der(),
+        accepted,
+        known.into_iter().collect(),
+    ))
 }

@@ -71,7 +71,9 @@ pub enum Refusal {
         machine: String,
     },
     /// Its machined talks to a newer init than this one.
-    #[error("the image needs version {image} of init's protocol, this init speaks {init}; upgrade with a reboot over a version in between")]
+    #[error(
+        "the image needs version {image} of init's protocol, this init speaks {init}; upgrade with a reboot over a version in between"
+    )]
     WrongProtocol {
         /// What the image needs.
         image: u32,
@@ -79,7 +81,9 @@ pub enum Refusal {
         init: u32,
     },
     /// Too little memory for two root filesystems at once.
-    #[error("the upgrade needs {needed} MiB of memory, {available} MiB are free; stop a service first")]
+    #[error(
+        "the upgrade needs {needed} MiB of memory, {available} MiB are free; stop a service first"
+    )]
     NotEnoughMemory {
         /// MiB that it takes.
         needed: u64,
@@ -87,7 +91,9 @@ pub enum Refusal {
         available: u64,
     },
     /// Too little room to unpack the image.
-    #[error("the image needs {needed} MiB under /var, {available} MiB are free; remove an image first")]
+    #[error(
+        "the image needs {needed} MiB under /var, {available} MiB are free; remove an image first"
+    )]
     NotEnoughDisk {
         /// MiB that it takes.
         needed: u64,
@@ -95,7 +101,9 @@ pub enum Refusal {
         available: u64,
     },
     /// It failed here before.
-    #[error("version {version} of this very image failed here before ({reason}); use force to try it again")]
+    #[error(
+        "version {version} of this very image failed here before ({reason}); use force to try it again"
+    )]
     FailedBefore {
         /// Its version.
         version: String,
@@ -123,7 +131,9 @@ impl Resources {
 }
 
 fn available(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let line = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
 }
 
@@ -141,7 +151,11 @@ impl Candidate {
         };
         let number = |label: &'static str| {
             let value = get(label)?;
-            value.parse::<u64>().map_err(|_| Refusal::BadLabel { label, value, expected: "a number" })
+            value.parse::<u64>().map_err(|_| Refusal::BadLabel {
+                label,
+                value,
+                expected: "a number",
+            })
         };
         let version = get("dev.instar.version")?;
         if !is_version(&version) {
@@ -154,7 +168,10 @@ impl Candidate {
         let protocol = number("dev.instar.protocol")?;
         let protocol = u32::try_from(protocol).unwrap_or(u32::MAX);
         if protocol > PROTOCOL {
-            return Err(Refusal::WrongProtocol { image: protocol, init: PROTOCOL });
+            return Err(Refusal::WrongProtocol {
+                image: protocol,
+                init: PROTOCOL,
+            });
         }
         Ok(Candidate {
             version,
@@ -187,8 +204,15 @@ pub fn check(
         });
     }
     // The installer hands the root filesystem over in memory, while the running one is still there.
-    let in_store = if resources.store_in_memory { unpacked_bytes } else { 0 };
-    let needed = candidate.rootfs_bytes.saturating_add(in_store).saturating_add(MEMORY_RESERVE);
+    let in_store = if resources.store_in_memory {
+        unpacked_bytes
+    } else {
+        0
+    };
+    let needed = candidate
+        .rootfs_bytes
+        .saturating_add(in_store)
+        .saturating_add(MEMORY_RESERVE);
     if resources.memory < needed {
         return Err(Refusal::NotEnoughMemory {
             needed: mebibytes(needed),
@@ -209,12 +233,19 @@ fn mebibytes(bytes: u64) -> u64 {
 
 /// Three numbers after a `v`, and anything that a semantic version allows behind them.
 fn is_version(text: &str) -> bool {
-    let Some(rest) = text.strip_prefix('v') else { return false };
+    let Some(rest) = text.strip_prefix('v') else {
+        return false;
+    };
     let end = rest.find(['-', '+']).unwrap_or(rest.len());
     let numbers: Vec<&str> = rest[..end].split('.').collect();
-    let plain = |part: &str| !part.is_empty() && part.len() < 10 && part.bytes().all(|b| b.is_ascii_digit());
+    let plain = |part: &str| {
+        !part.is_empty() && part.len() < 10 && part.bytes().all(|b| b.is_ascii_digit())
+    };
     let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'+');
-    numbers.len() == 3 && numbers.into_iter().all(plain) && rest[end..].bytes().all(allowed) && rest.len() < 100
+    numbers.len() == 3
+        && numbers.into_iter().all(plain)
+        && rest[end..].bytes().all(allowed)
+        && rest.len() < 100
 }
 
 #[cfg(test)]
@@ -247,10 +278,19 @@ mod tests {
         }
     }
 
-    const PLENTY: Resources = Resources { memory: 1 << 30, disk: 1 << 30, store_in_memory: false };
+    const PLENTY: Resources = Resources {
+        memory: 1 << 30,
+        disk: 1 << 30,
+        store_in_memory: false,
+    };
 
     fn verdict(labels: &BTreeMap<String, String>, resources: Resources) -> Result<Path, Refusal> {
-        check(&Candidate::from_labels(labels)?, &running(), resources, 40 << 20)
+        check(
+            &Candidate::from_labels(labels)?,
+            &running(),
+            resources,
+            40 << 20,
+        )
     }
 
     #[test]
@@ -271,7 +311,9 @@ mod tests {
         for label in labels().keys() {
             let mut without = labels();
             without.remove(label);
-            assert!(matches!(verdict(&without, PLENTY), Err(Refusal::NoLabel(missing)) if missing == label));
+            assert!(
+                matches!(verdict(&without, PLENTY), Err(Refusal::NoLabel(missing)) if missing == label)
+            );
             let mut odd = labels();
             odd.insert(label.clone(), "../nonsense".into());
             assert!(verdict(&odd, PLENTY).is_err(), "{label}");
@@ -282,16 +324,50 @@ mod tests {
     fn what_does_not_fit_is_refused_with_figures() {
         let mut other = labels();
         other.insert("dev.instar.architecture".into(), "arm64".into());
-        assert!(matches!(verdict(&other, PLENTY), Err(Refusal::WrongArchitecture { .. })));
+        assert!(matches!(
+            verdict(&other, PLENTY),
+            Err(Refusal::WrongArchitecture { .. })
+        ));
         let mut newer = labels();
         newer.insert("dev.instar.protocol".into(), "2".into());
-        assert_eq!(verdict(&newer, PLENTY), Err(Refusal::WrongProtocol { image: 2, init: 1 }));
-        let small = Resources { memory: 60 << 20, ..PLENTY };
-        assert_eq!(verdict(&labels(), small), Err(Refusal::NotEnoughMemory { needed: 68, available: 60 }));
-        let in_memory = Resources { memory: 100 << 20, store_in_memory: true, ..PLENTY };
-        assert_eq!(verdict(&labels(), in_memory), Err(Refusal::NotEnoughMemory { needed: 108, available: 100 }));
-        let full = Resources { disk: 1 << 20, ..PLENTY };
-        assert_eq!(verdict(&labels(), full), Err(Refusal::NotEnoughDisk { needed: 40, available: 1 }));
+        assert_eq!(
+            verdict(&newer, PLENTY),
+            Err(Refusal::WrongProtocol { image: 2, init: 1 })
+        );
+        let small = Resources {
+            memory: 60 << 20,
+            ..PLENTY
+        };
+        assert_eq!(
+            verdict(&labels(), small),
+            Err(Refusal::NotEnoughMemory {
+                needed: 68,
+                available: 60
+            })
+        );
+        let in_memory = Resources {
+            memory: 100 << 20,
+            store_in_memory: true,
+            ..PLENTY
+        };
+        assert_eq!(
+            verdict(&labels(), in_memory),
+            Err(Refusal::NotEnoughMemory {
+                needed: 108,
+                available: 100
+            })
+        );
+        let full = Resources {
+            disk: 1 << 20,
+            ..PLENTY
+        };
+        assert_eq!(
+            verdict(&labels(), full),
+            Err(Refusal::NotEnoughDisk {
+                needed: 40,
+                available: 1
+            })
+        );
     }
 
     #[test]
@@ -299,7 +375,17 @@ mod tests {
         for good in ["v0.1.0", "v1.22.333", "v0.3.0-alpha.1+x5"] {
             assert!(is_version(good), "{good}");
         }
-        for bad in ["", "v", "0.1.0", "v1.2", "v1.2.3.4", "v1..3", "v1.2.x", "v1.2.3 ", "v1.2.3-\n"] {
+        for bad in [
+            "",
+            "v",
+            "0.1.0",
+            "v1.2",
+            "v1.2.3.4",
+            "v1..3",
+            "v1.2.x",
+            "v1.2.3 ",
+            "v1.2.3-\n",
+        ] {
             assert!(!is_version(bad), "{bad}");
         }
     }

@@ -43,7 +43,9 @@ impl FailedImages {
     /// Reads the record on EPHEMERAL; an absent one is empty.
     pub fn load(file: &Path) -> anyhow::Result<Self> {
         match std::fs::read(file) {
-            Ok(json) => serde_json::from_slice(&json).with_context(|| format!("parse {}", file.display())),
+            Ok(json) => {
+                serde_json::from_slice(&json).with_context(|| format!("parse {}", file.display()))
+            }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
             Err(error) => Err(error).with_context(|| format!("read {}", file.display())),
         }
@@ -53,11 +55,16 @@ impl FailedImages {
     pub fn save(&self, file: &Path) -> anyhow::Result<()> {
         let new = file.with_extension("new");
         if let Some(directory) = file.parent() {
-            std::fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
+            std::fs::create_dir_all(directory)
+                .with_context(|| format!("make {}", directory.display()))?;
         }
-        let written = std::fs::File::create(&new).with_context(|| format!("create {}", new.display()))?;
-        serde_json::to_writer(&written, self).with_context(|| format!("write {}", new.display()))?;
-        written.sync_all().with_context(|| format!("sync {}", new.display()))?;
+        let written =
+            std::fs::File::create(&new).with_context(|| format!("create {}", new.display()))?;
+        serde_json::to_writer(&written, self)
+            .with_context(|| format!("write {}", new.display()))?;
+        written
+            .sync_all()
+            .with_context(|| format!("sync {}", new.display()))?;
         std::fs::rename(&new, file).with_context(|| format!("rename {} to its name", new.display()))
     }
 }

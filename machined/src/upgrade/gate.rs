@@ -47,8 +47,15 @@ impl Gate {
             .filter(|service| !service.status().is_up())
             .map(|service| {
                 let status = service.status();
-                let last = status.happenings.back().map_or("", |last| last.message.as_str());
-                format!("service {}: {}: {last}", service.definition().id, status.phase.name())
+                let last = status
+                    .happenings
+                    .back()
+                    .map_or("", |last| last.message.as_str());
+                format!(
+                    "service {}: {}: {last}",
+                    service.definition().id,
+                    status.phase.name()
+                )
             })
             .collect()
     }

@@ -58,7 +58,8 @@ impl Handover {
         let memfd = rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .context("make the hand-over's memfd")?;
         let mut file = File::from(memfd);
-        file.write_all(&serde_json::to_vec(self)?).context("write the hand-over")?;
+        file.write_all(&serde_json::to_vec(self)?)
+            .context("write the hand-over")?;
         let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
         rustix::fs::fcntl_add_seals(&file, seals).context("seal the hand-over")?;
         Ok(file.into())
@@ -71,7 +72,8 @@ impl Handover {
         let length = file.metadata().context("look at the hand-over")?.len();
         anyhow::ensure!(length <= LARGEST, "the hand-over has {length} bytes");
         let mut json = vec![0; usize::try_from(length)?];
-        file.read_exact_at(&mut json, 0).context("read the hand-over")?;
+        file.read_exact_at(&mut json, 0)
+            .context("read the hand-over")?;
         serde_json::from_slice(&json).context("parse the hand-over")
     }
 }
@@ -83,10 +85,17 @@ mod tests {
 
     #[test]
     fn a_handover_comes_back_as_it_was_and_cannot_be_changed() {
-        let handover = Handover { machine_config: Some("version: v1alpha1".into()), ..Handover::default() };
+        let handover = Handover {
+            machine_config: Some("version: v1alpha1".into()),
+            ..Handover::default()
+        };
         let memfd = handover.to_memfd().unwrap();
         assert_eq!(Handover::from_memfd(&memfd).unwrap(), handover);
-        assert!(File::from(memfd.try_clone().unwrap()).write_all(b"x").is_err());
+        assert!(
+            File::from(memfd.try_clone().unwrap())
+                .write_all(b"x")
+                .is_err()
+        );
         assert_eq!(Handover::from_memfd(&memfd).unwrap(), handover);
     }
 
@@ -94,7 +103,8 @@ mod tests {
     fn other_versions_are_understood() {
         let older: Handover = serde_json::from_str("{}").unwrap();
         assert_eq!(older, Handover::default());
-        let newer: Handover = serde_json::from_str(r#"{"moon":true,"machine_config":"x"}"#).unwrap();
+        let newer: Handover =
+            serde_json::from_str(r#"{"moon":true,"machine_config":"x"}"#).unwrap();
         assert_eq!(newer.machine_config.as_deref(), Some("x"));
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SocketFlags, SocketType,
-    recvmsg, socketpair,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SocketFlags,
+    SocketType, recvmsg, socketpair,
 };
 use rustix::process::Signal;
 use serde::Deserialize;
@@ -49,25 +49,36 @@ struct RootfsMessage {
 }
 
 /// Runs the installer of a pulled image in its container, and takes its delivery.
-pub async fn run(machine: &Machine, image: &PulledImage, candidate: &Candidate) -> anyhow::Result<Delivery> {
+pub async fn run(
+    machine: &Machine,
+    image: &PulledImage,
+    candidate: &Candidate,
+) -> anyhow::Result<Delivery> {
     let (ours, theirs) = line()?;
     let name = CONTAINER.parse()?;
     let mut spec = ContainerSpec::new(name, machine.cgroup(CONTAINER)?.path().to_owned());
     spec.args = vec!["install".to_owned(), "--upgrade".to_owned()];
     spec.read_only = true;
-    let (output, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).context("make the output's pipe")?;
+    let (output, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+        .context("make the output's pipe")?;
     let said = tokio::spawn(collect(output));
-    let streams = Streams { stdout: write.try_clone()?, stderr: write };
+    let streams = Streams {
+        stdout: write.try_clone()?,
+        stderr: write,
+    };
     let runtime = Runtime::default();
     let host = HostView::default();
-    let running = runtime.start(&spec, image, &machine.images, &host, streams, &[theirs]).await?;
+    let running = runtime
+        .start(&spec, image, &machine.images, &host, streams, &[theirs])
+        .await?;
     let received = receive(ours, candidate).await;
     if received.is_err() {
         // One that hangs is ended; one that failed has ended.
         running.kill(Signal::KILL).context("end the installer")?;
     }
     running.wait().await.context("wait for the installer")?;
-    let exit = tokio::time::timeout(Duration::from_secs(5), machine.init.exit_of(running.pid())).await;
+    let exit =
+        tokio::time::timeout(Duration::from_secs(5), machine.init.exit_of(running.pid())).await;
     runtime.delete(&spec.name, &machine.images).await?;
     let said = said.await.unwrap_or_default();
     let delivery = received.with_context(|| format!("the installer said: {}", said.trim()))?;
@@ -80,32 +91,50 @@ pub async fn run(machine: &Machine, image: &PulledImage, candidate: &Candidate) 
 
 /// What the installer prints, as much as an error can hold.
 async fn collect(output: OwnedFd) -> String {
-    let Ok(output) = tokio::net::unix::pipe::Receiver::from_owned_fd(output) else { return String::new() };
+    let Ok(output) = tokio::net::unix::pipe::Receiver::from_owned_fd(output) else {
+        return String::new();
+    };
     let mut said = Vec::new();
     // What cannot be read is not shown.
-    let _ = output.take(LARGEST_MESSAGE as u64).read_to_end(&mut said).await;
+    let _ = output
+        .take(LARGEST_MESSAGE as u64)
+        .read_to_end(&mut said)
+        .await;
     String::from_utf8_lossy(&said).into_owned()
 }
 
 /// The two ends of the installer's line: ours, and the descriptor that becomes its number 3.
 pub fn line() -> anyhow::Result<(OwnedFd, OwnedFd)> {
-    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
-        .context("make the installer's socket")
+    socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )
+    .context("make the installer's socket")
 }
 
 /// Takes the delivery and holds it against the image's labels. init verifies the bytes themselves.
 pub async fn receive(ours: OwnedFd, candidate: &Candidate) -> anyhow::Result<Delivery> {
-    let socket = AsyncFd::register_with_interest(ours, Interest::READABLE).context("watch the installer's socket")?;
+    let socket = AsyncFd::register_with_interest(ours, Interest::READABLE)
+        .context("watch the installer's socket")?;
     let received = socket.async_io(Interest::READABLE, |socket| receive_packet(socket));
     let (packet, memfd) = tokio::time::timeout(PATIENCE, received)
         .await
-        .with_context(|| format!("the installer delivered nothing within {} s", PATIENCE.as_secs()))?
+        .with_context(|| {
+            format!(
+                "the installer delivered nothing within {} s",
+                PATIENCE.as_secs()
+            )
+        })?
         .context("receive from the installer")?;
     ensure!(!packet.is_empty(), "the installer ended without a delivery");
-    let message: Message = serde_json::from_slice(&packet).context("parse the installer's message")?;
+    let message: Message =
+        serde_json::from_slice(&packet).context("parse the installer's message")?;
     let memfd = memfd.context("the installer's message came without a memfd")?;
     check(&message.rootfs, candidate)?;
-    let blake3 = blake3::Hash::from_hex(&message.rootfs.blake3).context("parse the delivered digest")?;
+    let blake3 =
+        blake3::Hash::from_hex(&message.rootfs.blake3).context("parse the delivered digest")?;
     Ok(Delivery { memfd, blake3 })
 }
 
@@ -113,9 +142,16 @@ fn receive_packet(socket: &OwnedFd) -> std::io::Result<(Vec<u8>, Option<OwnedFd>
     let mut bytes = vec![0; LARGEST_MESSAGE];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let received =
-        recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
-    if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+    let received = recvmsg(
+        socket,
+        &mut [IoSliceMut::new(&mut bytes)],
+        &mut ancillary,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    if received
+        .flags
+        .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
+    {
         return Err(std::io::Error::other("the installer's message is too long"));
     }
     let memfd = ancillary.drain().find_map(|message| match message {
@@ -128,13 +164,25 @@ fn receive_packet(socket: &OwnedFd) -> std::io::Result<(Vec<u8>, Option<OwnedFd>
 
 fn check(delivered: &RootfsMessage, candidate: &Candidate) -> anyhow::Result<()> {
     if delivered.version != candidate.version {
-        bail!("the installer delivered version {}, the image's label says {}", delivered.version, candidate.version);
+        bail!(
+            "the installer delivered version {}, the image's label says {}",
+            delivered.version,
+            candidate.version
+        );
     }
     if delivered.bytes != candidate.rootfs_bytes {
-        bail!("the installer delivered {} bytes, the image's label says {}", delivered.bytes, candidate.rootfs_bytes);
+        bail!(
+            "the installer delivered {} bytes, the image's label says {}",
+            delivered.bytes,
+            candidate.rootfs_bytes
+        );
     }
     if delivered.blake3 != candidate.rootfs.to_hex().as_str() {
-        bail!("the installer delivered a root filesystem of digest {}, the image's label says {}", delivered.blake3, candidate.rootfs);
+        bail!(
+            "the installer delivered a root filesystem of digest {}, the image's label says {}",
+            delivered.blake3,
+            candidate.rootfs
+        );
     }
     Ok(())
 }
@@ -171,22 +219,38 @@ mod tests {
         if with_memfd {
             ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
         }
-        sendmsg(&theirs, &[IoSlice::new(text.as_bytes())], &mut ancillary, SendFlags::empty()).unwrap();
+        sendmsg(
+            &theirs,
+            &[IoSlice::new(text.as_bytes())],
+            &mut ancillary,
+            SendFlags::empty(),
+        )
+        .unwrap();
         receive(ours, &candidate()).await
     }
 
     #[tokio::test]
     async fn a_delivery_that_fits_the_labels_is_taken() {
-        let delivery = deliver(&message("v0.2.0", &blake3::hash(b"r")), true).await.unwrap();
+        let delivery = deliver(&message("v0.2.0", &blake3::hash(b"r")), true)
+            .await
+            .unwrap();
         assert_eq!(delivery.blake3, blake3::hash(b"r"));
     }
 
     #[tokio::test]
     async fn a_delivery_that_does_not_fit_is_refused() {
         for (text, with_memfd, complaint) in [
-            (message("v0.3.0", &blake3::hash(b"r")), true, "version v0.3.0"),
+            (
+                message("v0.3.0", &blake3::hash(b"r")),
+                true,
+                "version v0.3.0",
+            ),
             (message("v0.2.0", &blake3::hash(b"other")), true, "digest"),
-            (message("v0.2.0", &blake3::hash(b"r")), false, "without a memfd"),
+            (
+                message("v0.2.0", &blake3::hash(b"r")),
+                false,
+                "without a memfd",
+            ),
             ("hello".to_owned(), true, "parse the installer's message"),
         ] {
             let error = format!("{:#}", deliver(&text, with_memfd).await.unwrap_err());
@@ -199,6 +263,9 @@ mod tests {
         let (ours, theirs) = line().unwrap();
         drop(theirs);
         let error = receive(ours, &candidate()).await.unwrap_err();
-        assert!(error.to_string().contains("without a delivery"), "{error:#}");
+        assert!(
+            error.to_string().contains("without a delivery"),
+            "{error:#}"
+        );
     }
 }

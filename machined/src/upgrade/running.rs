@@ -52,7 +52,10 @@ impl RunningSystem {
 
 /// The bzImage header holds `RELEASE (BUILDER) #BUILD`, /proc/version `Linux version RELEASE (BUILDER) (COMPILER) #BUILD`.
 fn same_kernel(header: &str, proc_version: &str) -> bool {
-    let build = |text: &str| text.split_once('#').map(|(_, build)| build.trim().to_owned());
+    let build = |text: &str| {
+        text.split_once('#')
+            .map(|(_, build)| build.trim().to_owned())
+    };
     let release = header.split_whitespace().next();
     release.is_some()
         && release == proc_version.split_whitespace().nth(2)
@@ -63,7 +66,9 @@ fn same_kernel(header: &str, proc_version: &str) -> bool {
 fn hash_file(path: &Path) -> anyhow::Result<blake3::Hash> {
     let mut hasher = blake3::Hasher::new();
     let file = fs::File::open(path).with_context(|| format!("open {}", path.display()))?;
-    hasher.update_reader(file).with_context(|| format!("read {}", path.display()))?;
+    hasher
+        .update_reader(file)
+        .with_context(|| format!("read {}", path.display()))?;
     Ok(hasher.finalize())
 }
 
@@ -76,8 +81,14 @@ mod tests {
         let header = "6.12.57+deb13-cloud-amd64 (debian-kernel@lists.debian.org) #1 SMP PREEMPT_DYNAMIC Debian 6.12.57-1 (2025-11-05)";
         let running = "Linux version 6.12.57+deb13-cloud-amd64 (debian-kernel@lists.debian.org) (x86_64-linux-gnu-gcc-14) #1 SMP PREEMPT_DYNAMIC Debian 6.12.57-1 (2025-11-05)\n";
         assert!(same_kernel(header, running));
-        assert!(!same_kernel(header, &running.replace("6.12.57-1", "6.12.57-2")));
-        assert!(!same_kernel(header, &running.replace("6.12.57+deb13-cloud", "6.12.57+deb13")));
+        assert!(!same_kernel(
+            header,
+            &running.replace("6.12.57-1", "6.12.57-2")
+        ));
+        assert!(!same_kernel(
+            header,
+            &running.replace("6.12.57+deb13-cloud", "6.12.57+deb13")
+        ));
         assert!(!same_kernel("", ""));
     }
 }

@@ -10,14 +10,20 @@ use crate::containers::registries::RegistryAuth;
 pub(super) enum Challenge {
     Basic,
     /// A token from another place.
-    Bearer { realm: String, service: Option<String>, scope: Option<String> },
+    Bearer {
+        realm: String,
+        service: Option<String>,
+        scope: Option<String>,
+    },
 }
 
 impl Challenge {
     /// The first challenge in these headers that can be met; Bearer is preferred, as registries do.
     pub(super) fn find<'a>(headers: impl Iterator<Item = &'a str>) -> Option<Challenge> {
         let all: Vec<Challenge> = headers.flat_map(parse).collect();
-        let bearer = all.iter().find(|challenge| matches!(challenge, Challenge::Bearer { .. }));
+        let bearer = all
+            .iter()
+            .find(|challenge| matches!(challenge, Challenge::Bearer { .. }));
         bearer.or(all.first()).cloned()
     }
 }
@@ -26,11 +32,15 @@ fn parse(header: &str) -> Vec<Challenge> {
     let mut found = Vec::new();
     let mut rest = header.trim_start();
     while !rest.is_empty() {
-        let end = rest.find(|c: char| c == ' ' || c == ',').unwrap_or(rest.len());
+        let end = rest
+            .find(|c: char| c == ' ' || c == ',')
+            .unwrap_or(rest.len());
         let scheme = &rest[..end];
         let (parameters, after) = parameters(rest[end..].trim_start());
         let get = |name: &str| {
-            let named = parameters.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
+            let named = parameters
+                .iter()
+                .find(|(key, _)| key.eq_ignore_ascii_case(name));
             named.map(|(_, value)| value.clone())
         };
         if scheme.eq_ignore_ascii_case("basic") {
@@ -38,10 +48,18 @@ fn parse(header: &str) -> Vec<Challenge> {
         } else if scheme.eq_ignore_ascii_case("bearer")
             && let Some(realm) = get("realm")
         {
-            found.push(Challenge::Bearer { realm, service: get("service"), scope: get("scope") });
+            found.push(Challenge::Bearer {
+                realm,
+                service: get("service"),
+                scope: get("scope"),
+            });
         }
         // Always forward: a scheme has at least its end consumed, a lone comma itself.
-        rest = if after.len() < rest.len() { after } else { &rest[rest.len().min(end + 1)..] };
+        rest = if after.len() < rest.len() {
+            after
+        } else {
+            &rest[rest.len().min(end + 1)..]
+        };
         rest = rest.trim_start_matches([',', ' ']);
     }
     found
@@ -52,7 +70,9 @@ fn parameters(mut text: &str) -> (Vec<(String, String)>, &str) {
     let mut found = Vec::new();
     loop {
         let start = text.trim_start_matches([',', ' ']);
-        let Some(equals) = start.find('=') else { return (found, text) };
+        let Some(equals) = start.find('=') else {
+            return (found, text);
+        };
         let key = &start[..equals];
         if key.is_empty() || key.contains([' ', ',', '"']) {
             return (found, start);
@@ -88,7 +108,10 @@ fn unquote(text: &str) -> Option<(String, &str)> {
 
 /// The header for user and password.
 pub(super) fn basic(username: &str, password: &str) -> String {
-    format!("Basic {}", STANDARD.encode(format!("{username}:{password}")))
+    format!(
+        "Basic {}",
+        STANDARD.encode(format!("{username}:{password}"))
+    )
 }
 
 /// How a token is asked for: the URL, and the form if it is a POST (an identity token goes nowhere else).
@@ -104,10 +127,19 @@ pub(super) fn token_request(
     }
     match auth {
         Some(RegistryAuth::IdentityToken(token)) => {
-            let form = format!("{query}&grant_type=refresh_token&client_id=instar&refresh_token={}", escaped(token));
+            let form = format!(
+                "{query}&grant_type=refresh_token&client_id=instar&refresh_token={}",
+                escaped(token)
+            );
             (realm.to_owned(), Some(form))
         }
-        _ => (format!("{realm}{}{query}", if realm.contains('?') { '&' } else { '?' }), None),
+        _ => (
+            format!(
+                "{realm}{}{query}",
+                if realm.contains('?') { '&' } else { '?' }
+            ),
+            None,
+        ),
     }
 }
 
@@ -116,7 +148,9 @@ pub(super) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => escaped.push(byte.into()),
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                escaped.push(byte.into())
+            }
             _ => escaped.push_str(&format!("%{byte:02X}")),
         }
     }
@@ -130,28 +164,57 @@ mod tests {
 
     fn bearer(realm: &str, service: Option<&str>, scope: Option<&str>) -> Option<Challenge> {
         let own = |text: Option<&str>| text.map(str::to_owned);
-        Some(Challenge::Bearer { realm: realm.to_owned(), service: own(service), scope: own(scope) })
+        Some(Challenge::Bearer {
+            realm: realm.to_owned(),
+            service: own(service),
+            scope: own(scope),
+        })
     }
 
     #[test]
     fn challenges_of_real_registries() {
         let find = |headers: &[&str]| Challenge::find(headers.iter().copied());
         let hub = r#"Bearer realm="https://auth.docker.io/token",service="registry.docker.io",scope="repository:library/a:pull,push""#;
-        let expected =
-            bearer("https://auth.docker.io/token", Some("registry.docker.io"), Some("repository:library/a:pull,push"));
+        let expected = bearer(
+            "https://auth.docker.io/token",
+            Some("registry.docker.io"),
+            Some("repository:library/a:pull,push"),
+        );
         assert_eq!(find(&[hub]), expected);
-        assert_eq!(find(&[r#"Basic realm="basic-realm""#]), Some(Challenge::Basic));
-        assert_eq!(find(&[r#"Basic realm="x", Bearer realm=https://t , service="a\"b""#]), bearer("https://t", Some("a\"b"), None));
-        assert_eq!(find(&["Basic", r#"bearer Realm="t""#]), bearer("t", None, None));
-        for none in ["", "Negotiate", "Bearer", "Bearer service=x", r#"Bearer realm="open"#, ",,,", "= =", "Digest a=b,c"] {
+        assert_eq!(
+            find(&[r#"Basic realm="basic-realm""#]),
+            Some(Challenge::Basic)
+        );
+        assert_eq!(
+            find(&[r#"Basic realm="x", Bearer realm=https://t , service="a\"b""#]),
+            bearer("https://t", Some("a\"b"), None)
+        );
+        assert_eq!(
+            find(&["Basic", r#"bearer Realm="t""#]),
+            bearer("t", None, None)
+        );
+        for none in [
+            "",
+            "Negotiate",
+            "Bearer",
+            "Bearer service=x",
+            r#"Bearer realm="open"#,
+            ",,,",
+            "= =",
+            "Digest a=b,c",
+        ] {
             assert_eq!(find(&[none]), None, "{none}");
         }
     }
 
     #[test]
     fn tokens_are_asked_for_without_leaking() {
-        let (url, form) = token_request("https://t/x?a=b", Some("r s"), "repository:a/b:pull", None);
-        assert_eq!(url, "https://t/x?a=b&scope=repository%3Aa%2Fb%3Apull&service=r%20s");
+        let (url, form) =
+            token_request("https://t/x?a=b", Some("r s"), "repository:a/b:pull", None);
+        assert_eq!(
+            url,
+            "https://t/x?a=b&scope=repository%3Aa%2Fb%3Apull&service=r%20s"
+        );
         assert_eq!(form, None);
         let identity = RegistryAuth::IdentityToken("se&cret".into());
         let (url, form) = token_request("https://t", None, "s", Some(&identity));

@@ -43,7 +43,13 @@ pub(in crate::containers) struct Upstream(mpsc::Sender<io::Result<Bytes>>);
 impl Download {
     pub(in crate::containers) fn channel() -> (Upstream, Download) {
         let (sender, pieces) = mpsc::channel(PIECES);
-        (Upstream(sender), Download { pieces, current: Bytes::new() })
+        (
+            Upstream(sender),
+            Download {
+                pieces,
+                current: Bytes::new(),
+            },
+        )
     }
 }
 
@@ -68,12 +74,18 @@ impl RegistryClient {
         let mut tried = Vec::new();
         let mut offset = 0;
         for endpoint in self.registries.endpoints(reference.registry()) {
-            match self.download_from(&endpoint, reference, layer, &upstream, &mut offset, arrived).await {
+            match self
+                .download_from(&endpoint, reference, layer, &upstream, &mut offset, arrived)
+                .await
+            {
                 Ok(Ended::Complete | Ended::Unwanted) => return,
                 Err(error) => tried.push((endpoint.to_string(), error)),
             }
         }
-        let error = RegistryError { reference: reference.at(layer.digest), tried: Tried(tried) };
+        let error = RegistryError {
+            reference: reference.at(layer.digest),
+            tried: Tried(tried),
+        };
         // Nobody there to hear it means that unpacking failed first.
         let _ = upstream.0.send(Err(io::Error::other(error))).await;
     }
@@ -92,18 +104,30 @@ impl RegistryClient {
         let mut breaks = 0;
         loop {
             let before = *offset;
-            let error = match self.attempt(endpoint, reference, &path, upstream, offset, arrived).await {
+            let error = match self
+                .attempt(endpoint, reference, &path, upstream, offset, arrived)
+                .await
+            {
                 Ok(ended) => return Ok(ended),
                 Err(error) => error,
             };
             breaks += 1;
-            failed_in_a_row = if *offset > before { 1 } else { failed_in_a_row + 1 };
+            failed_in_a_row = if *offset > before {
+                1
+            } else {
+                failed_in_a_row + 1
+            };
             match self.retries.delay(failed_in_a_row) {
-                Some(delay) if error.is_transient() && breaks < MOST_BREAKS => tokio::time::sleep(delay).await,
+                Some(delay) if error.is_transient() && breaks < MOST_BREAKS => {
+                    tokio::time::sleep(delay).await
+                }
                 _ => {
                     return Err(match error {
                         RequestError::Transport(source) if *offset > 0 => {
-                            RequestError::Interrupted { at: *offset, source }
+                            RequestError::Interrupted {
+                                at: *offset,
+                                source,
+                            }
                         }
                         other => other,
                     });
@@ -123,7 +147,11 @@ impl RegistryClient {
     ) -> Result<Ended, RequestError> {
         let mut answer = self.get(endpoint, reference, path, "*/*", *offset).await?;
         // A registry that knows no ranges starts again; what is there already is skipped.
-        let mut skip = if answer.status == StatusCode::PARTIAL_CONTENT { 0 } else { *offset };
+        let mut skip = if answer.status == StatusCode::PARTIAL_CONTENT {
+            0
+        } else {
+            *offset
+        };
         while let Some(mut piece) = answer.piece().await? {
             let known = usize::try_from(skip).unwrap_or(usize::MAX).min(piece.len());
             skip -= known as u64;

@@ -24,8 +24,8 @@ use super::registries::{Endpoint, Registries, RegistryAuth};
 use challenge::Challenge;
 pub(super) use download::Download;
 pub use tls::TlsError;
-use transport::{Answer, Transport};
 pub use transport::TransportError;
+use transport::{Answer, Transport};
 
 /// Registries take no manifest above 4 MiB; real ones have a few KiB.
 const LARGEST_DOCUMENT: u64 = 1 << 20;
@@ -43,14 +43,18 @@ pub struct Retries {
 
 impl Default for Retries {
     fn default() -> Self {
-        Retries { attempts: 4, first_delay: Duration::from_millis(500) }
+        Retries {
+            attempts: 4,
+            first_delay: Duration::from_millis(500),
+        }
     }
 }
 
 impl Retries {
     /// How long to wait after that many failed attempts; `None` to give up.
     fn delay(&self, failed: u32) -> Option<Duration> {
-        (failed < self.attempts).then(|| self.first_delay * 2_u32.saturating_pow(failed.saturating_sub(1).min(8)))
+        (failed < self.attempts)
+            .then(|| self.first_delay * 2_u32.saturating_pow(failed.saturating_sub(1).min(8)))
     }
 }
 
@@ -82,7 +86,9 @@ impl ResolvedImage {
 
     /// Bytes of all layers as they come over the network.
     pub fn download_bytes(&self) -> u64 {
-        self.layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.size))
+        self.layers
+            .iter()
+            .fold(0, |sum, layer| sum.saturating_add(layer.size))
     }
 }
 
@@ -172,7 +178,9 @@ impl RequestError {
     fn is_transient(&self) -> bool {
         match self {
             RequestError::Transport(error) => error.is_transient(),
-            RequestError::Status { status, .. } => matches!(status.as_u16(), 408 | 429 | 500 | 502 | 503 | 504),
+            RequestError::Status { status, .. } => {
+                matches!(status.as_u16(), 408 | 429 | 500 | 502 | 503 | 504)
+            }
             _ => false,
         }
     }
@@ -198,10 +206,16 @@ impl std::error::Error for Tried {}
 impl fmt::Display for Tried {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
-            return f.write_str("its mirrors are empty and skipFallback is set: there is nobody to ask");
+            return f.write_str(
+                "its mirrors are empty and skipFallback is set: there is nobody to ask",
+            );
         }
         for (index, (endpoint, error)) in self.0.iter().enumerate() {
-            write!(f, "{}{endpoint}: {error}", if index == 0 { "" } else { "; " })?;
+            write!(
+                f,
+                "{}{endpoint}: {error}",
+                if index == 0 { "" } else { "; " }
+            )?;
             let mut source = std::error::Error::source(error);
             while let Some(cause) = source {
                 write!(f, ": {cause}")?;
@@ -225,11 +239,19 @@ impl RegistryClient {
     /// With these settings.
     pub fn new(registries: Arc<Registries>, retries: Retries) -> Self {
         let transport = Transport::new(Arc::clone(&registries));
-        RegistryClient { registries, transport, retries, authorizations: Mutex::default() }
+        RegistryClient {
+            registries,
+            transport,
+            retries,
+            authorizations: Mutex::default(),
+        }
     }
 
     /// Finds out what a name means. Nothing but manifest and config is transferred.
-    pub async fn resolve(&self, reference: &ImageReference) -> Result<ResolvedImage, RegistryError> {
+    pub async fn resolve(
+        &self,
+        reference: &ImageReference,
+    ) -> Result<ResolvedImage, RegistryError> {
         let mut tried = Vec::new();
         for endpoint in self.registries.endpoints(reference.registry()) {
             match self.resolve_at(&endpoint, reference).await {
@@ -237,31 +259,56 @@ impl RegistryClient {
                 Err(error) => tried.push((endpoint.to_string(), error)),
             }
         }
-        Err(RegistryError { reference: reference.clone(), tried: Tried(tried) })
+        Err(RegistryError {
+            reference: reference.clone(),
+            tried: Tried(tried),
+        })
     }
 
-    async fn resolve_at(&self, endpoint: &Endpoint, reference: &ImageReference) -> Result<ResolvedImage, RequestError> {
+    async fn resolve_at(
+        &self,
+        endpoint: &Endpoint,
+        reference: &ImageReference,
+    ) -> Result<ResolvedImage, RequestError> {
         let selector = reference.selector();
-        let (document, named_digest) = self.manifest(endpoint, reference, &selector, reference.digest()).await?;
+        let (document, named_digest) = self
+            .manifest(endpoint, reference, &selector, reference.digest())
+            .await?;
         let (document, digest) = match Manifest::parse(&document)? {
             Manifest::Image { .. } => (document, named_digest),
             Manifest::Index(manifests) => {
                 let ours = manifest::select(manifests)?.digest;
-                self.manifest(endpoint, reference, &ours.to_string(), Some(ours)).await?
+                self.manifest(endpoint, reference, &ours.to_string(), Some(ours))
+                    .await?
             }
         };
-        let Manifest::Image { config, layers } = Manifest::parse(&document)? else { return Err(RequestError::Nested) };
+        let Manifest::Image { config, layers } = Manifest::parse(&document)? else {
+            return Err(RequestError::Nested);
+        };
         if config.size > LARGEST_DOCUMENT {
-            return Err(RequestError::TooLarge { what: "config", size: config.size });
+            return Err(RequestError::TooLarge {
+                what: "config",
+                size: config.size,
+            });
         }
         let path = format!("{}/blobs/{}", reference.repository(), config.digest);
         let bytes = self.document(endpoint, reference, &path, "*/*").await?;
         let actual = Digest::of(&bytes);
         if actual != config.digest {
-            return Err(RequestError::Digest { what: "a config", expected: config.digest, actual });
+            return Err(RequestError::Digest {
+                what: "a config",
+                expected: config.digest,
+                actual,
+            });
         }
         let (config, layers) = manifest::image(&bytes, &layers)?;
-        Ok(ResolvedImage { reference: reference.clone(), digest, named_digest, config, layers })
+        Ok(ResolvedImage {
+            reference: reference.clone(),
+            digest,
+            named_digest,
+            config,
+            layers,
+        })
     }
 
     /// A manifest by tag or digest, and its digest.
@@ -273,12 +320,16 @@ impl RegistryClient {
         expected: Option<Digest>,
     ) -> Result<(Vec<u8>, Digest), RequestError> {
         let path = format!("{}/manifests/{selector}", reference.repository());
-        let bytes = self.document(endpoint, reference, &path, MANIFEST_MEDIA_TYPES).await?;
+        let bytes = self
+            .document(endpoint, reference, &path, MANIFEST_MEDIA_TYPES)
+            .await?;
         let actual = Digest::of(&bytes);
         match expected {
-            Some(expected) if expected != actual => {
-                Err(RequestError::Digest { what: "a manifest", expected, actual })
-            }
+            Some(expected) if expected != actual => Err(RequestError::Digest {
+                what: "a manifest",
+                expected,
+                actual,
+            }),
             _ => Ok((bytes, actual)),
         }
     }
@@ -325,7 +376,10 @@ impl RegistryClient {
         accept: &'static str,
         offset: u64,
     ) -> Result<Answer, RequestError> {
-        let namespace = endpoint.mirrors.as_deref().map(|registry| format!("?ns={}", challenge::escaped(registry)));
+        let namespace = endpoint
+            .mirrors
+            .as_deref()
+            .map(|registry| format!("?ns={}", challenge::escaped(registry)));
         let uri: Uri = format!("{}/{path}{}", endpoint.root, namespace.unwrap_or_default())
             .parse()
             .map_err(|error: http::uri::InvalidUri| TransportError::Request(error.into()))?;
@@ -333,7 +387,10 @@ impl RegistryClient {
         headers.insert(ACCEPT, HeaderValue::from_static(accept));
         if offset > 0 {
             let range = HeaderValue::try_from(format!("bytes={offset}-"));
-            headers.insert(RANGE, range.map_err(|error| TransportError::Request(error.into()))?);
+            headers.insert(
+                RANGE,
+                range.map_err(|error| TransportError::Request(error.into()))?,
+            );
         }
         let key = format!("{} {}", endpoint.root, reference.repository());
         let known = self.authorizations().get(&key).cloned();
@@ -352,7 +409,9 @@ impl RegistryClient {
     }
 
     fn authorizations(&self) -> std::sync::MutexGuard<'_, HashMap<String, HeaderValue>> {
-        self.authorizations.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.authorizations
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// What to answer to a challenge; `None` if there is nothing to answer with.
@@ -364,13 +423,26 @@ impl RegistryClient {
     ) -> Result<Option<HeaderValue>, RequestError> {
         let auth = self.registries.auth.get(&endpoint.root.authority);
         let headers = refusal.headers.get_all(WWW_AUTHENTICATE).iter();
-        let value = match (Challenge::find(headers.filter_map(|value| value.to_str().ok())), auth) {
+        let value = match (
+            Challenge::find(headers.filter_map(|value| value.to_str().ok())),
+            auth,
+        ) {
             (Some(Challenge::Basic), Some(RegistryAuth::Password { username, password })) => {
                 challenge::basic(username, password)
             }
-            (Some(Challenge::Bearer { realm, service, scope }), auth) => {
-                let scope = scope.unwrap_or_else(|| format!("repository:{}:pull", reference.repository()));
-                let token = self.token(endpoint, &realm, service.as_deref(), &scope, auth).await?;
+            (
+                Some(Challenge::Bearer {
+                    realm,
+                    service,
+                    scope,
+                }),
+                auth,
+            ) => {
+                let scope =
+                    scope.unwrap_or_else(|| format!("repository:{}:pull", reference.repository()));
+                let token = self
+                    .token(endpoint, &realm, service.as_deref(), &scope, auth)
+                    .await?;
                 format!("Bearer {token}")
             }
             _ => return Ok(None),
@@ -393,9 +465,12 @@ impl RegistryClient {
             token: Option<String>,
             access_token: Option<String>,
         }
-        let refuse = || RequestError::Realm { realm: realm.chars().take(200).collect() };
+        let refuse = || RequestError::Realm {
+            realm: realm.chars().take(200).collect(),
+        };
         // Our password goes there: only a registry that is plain http itself may name a plain http service.
-        if !(realm.starts_with("https://") || realm.starts_with("http://") && !endpoint.root.https) {
+        if !(realm.starts_with("https://") || realm.starts_with("http://") && !endpoint.root.https)
+        {
             return Err(refuse());
         }
         let (url, form) = challenge::token_request(realm, service, scope, auth);
@@ -405,10 +480,15 @@ impl RegistryClient {
             let basic = HeaderValue::try_from(challenge::basic(username, password));
             headers.insert(AUTHORIZATION, basic.map_err(|_| RequestError::Token)?);
         }
-        let mut answer = checked(self.transport.send(&uri, &headers, form.as_deref()).await?).await?;
+        let mut answer =
+            checked(self.transport.send(&uri, &headers, form.as_deref()).await?).await?;
         let document = answer.document(LARGEST_ANSWER).await?;
         let token: Token = serde_json::from_slice(&document).map_err(|_| RequestError::Token)?;
-        token.token.or(token.access_token).filter(|token| !token.is_empty()).ok_or(RequestError::Token)
+        token
+            .token
+            .or(token.access_token)
+            .filter(|token| !token.is_empty())
+            .ok_or(RequestError::Token)
     }
 }
 
@@ -440,9 +520,15 @@ fn said(body: &[u8]) -> Said {
         #[serde(default)]
         message: String,
     }
-    let first = serde_json::from_slice::<Errors>(body).ok().and_then(|errors| errors.errors.into_iter().next());
+    let first = serde_json::from_slice::<Errors>(body)
+        .ok()
+        .and_then(|errors| errors.errors.into_iter().next());
     Said(first.map(|Message { code, message }| {
-        format!("{code}: {message}").chars().filter(|c| !c.is_control()).take(200).collect()
+        format!("{code}: {message}")
+            .chars()
+            .filter(|c| !c.is_control())
+            .take(200)
+            .collect()
     }))
 }
 
@@ -452,15 +538,23 @@ mod tests {
 
     #[test]
     fn retries_back_off_and_end() {
-        let retries = Retries { attempts: 4, first_delay: Duration::from_secs(1) };
-        let delays: Vec<_> = (1..=4).map(|failed| retries.delay(failed).map(|delay| delay.as_secs())).collect();
+        let retries = Retries {
+            attempts: 4,
+            first_delay: Duration::from_secs(1),
+        };
+        let delays: Vec<_> = (1..=4)
+            .map(|failed| retries.delay(failed).map(|delay| delay.as_secs()))
+            .collect();
         assert_eq!(delays, [Some(1), Some(2), Some(4), None]);
     }
 
     #[test]
     fn the_words_of_a_registry_are_kept_short() {
         let body = br#"{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest\nunknown","detail":{}}]}"#;
-        assert_eq!(said(body).to_string(), " (MANIFEST_UNKNOWN: manifestunknown)");
+        assert_eq!(
+            said(body).to_string(),
+            " (MANIFEST_UNKNOWN: manifestunknown)"
+        );
         assert_eq!(said(b"<html>").to_string(), "");
         assert_eq!(said(br#"{"errors":[]}"#).to_string(), "");
     }

@@ -70,11 +70,21 @@ fn add(roots: &mut RootCertStore, pem: &str, what: &'static str) -> Result<(), T
         roots.add(certificate).map_err(TlsError::Authority)?;
         found = true;
     }
-    if found { Ok(()) } else { Err(TlsError::Pem { what, source: rustls_pki_types::pem::Error::NoItemsFound }) }
+    if found {
+        Ok(())
+    } else {
+        Err(TlsError::Pem {
+            what,
+            source: rustls_pki_types::pem::Error::NoItemsFound,
+        })
+    }
 }
 
 /// The settings of one host as rustls takes them.
-pub(super) fn client_config(roots: &RootCertStore, settings: Option<&RegistryTls>) -> Result<ClientConfig, TlsError> {
+pub(super) fn client_config(
+    roots: &RootCertStore,
+    settings: Option<&RegistryTls>,
+) -> Result<ClientConfig, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
@@ -82,7 +92,9 @@ pub(super) fn client_config(roots: &RootCertStore, settings: Option<&RegistryTls
     let nothing = RegistryTls::default();
     let settings = settings.unwrap_or(&nothing);
     let builder = if settings.insecure_skip_verify {
-        builder.dangerous().with_custom_certificate_verifier(Arc::new(TakeAny(provider)))
+        builder
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(TakeAny(provider)))
     } else {
         let mut roots = roots.clone();
         if let Some(ca) = &settings.ca {
@@ -101,10 +113,19 @@ pub(super) fn client_config(roots: &RootCertStore, settings: Option<&RegistryTls
         Some(identity) => {
             let chain = CertificateDer::pem_slice_iter(identity.certificate.as_bytes())
                 .collect::<Result<Vec<_>, _>>()
-                .map_err(|source| TlsError::Pem { what: "client certificate", source })?;
-            let key = PrivateKeyDer::from_pem_slice(identity.key.as_bytes())
-                .map_err(|source| TlsError::Pem { what: "client key", source })?;
-            builder.with_client_auth_cert(chain, key).map_err(TlsError::Identity)
+                .map_err(|source| TlsError::Pem {
+                    what: "client certificate",
+                    source,
+                })?;
+            let key = PrivateKeyDer::from_pem_slice(identity.key.as_bytes()).map_err(|source| {
+                TlsError::Pem {
+                    what: "client key",
+                    source,
+                }
+            })?;
+            builder
+                .with_client_auth_cert(chain, key)
+                .map_err(TlsError::Identity)
         }
     }
 }
@@ -131,7 +152,12 @@ impl ServerCertVerifier for TakeAny {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+        rustls::crypto::verify_tls12_signature(
+            message,
+            certificate,
+            signature,
+            &self.0.signature_verification_algorithms,
+        )
     }
 
     fn verify_tls13_signature(
@@ -140,7 +166,12 @@ impl ServerCertVerifier for TakeAny {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+        rustls::crypto::verify_tls13_signature(
+            message,
+            certificate,
+            signature,
+            &self.0.signature_verification_algorithms,
+        )
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

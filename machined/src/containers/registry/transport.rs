@@ -129,7 +129,9 @@ impl Answer {
     pub(super) async fn piece(&mut self) -> Result<Option<Bytes>, TransportError> {
         loop {
             let Ok(frame) = timeout(SILENCE, self.body.frame()).await else {
-                return Err(TransportError::Silent { authority: self.authority.clone() });
+                return Err(TransportError::Silent {
+                    authority: self.authority.clone(),
+                });
             };
             match frame {
                 None => return Ok(None),
@@ -139,7 +141,10 @@ impl Answer {
                     }
                 }
                 Some(Err(source)) => {
-                    return Err(TransportError::Broken { authority: self.authority.clone(), source });
+                    return Err(TransportError::Broken {
+                        authority: self.authority.clone(),
+                        source,
+                    });
                 }
             }
         }
@@ -150,7 +155,10 @@ impl Answer {
         let mut document = Vec::new();
         while let Some(piece) = self.piece().await? {
             if document.len() + piece.len() > limit {
-                return Err(TransportError::TooLong { authority: self.authority.clone(), limit });
+                return Err(TransportError::TooLong {
+                    authority: self.authority.clone(),
+                    limit,
+                });
             }
             document.extend_from_slice(&piece);
         }
@@ -169,7 +177,10 @@ pub(super) struct Transport {
 
 impl Transport {
     pub(super) fn new(registries: Arc<Registries>) -> Self {
-        Transport { registries, configs: Mutex::default() }
+        Transport {
+            registries,
+            configs: Mutex::default(),
+        }
     }
 
     /// Sends a GET, or a POST if there is a form, and follows redirections (without credentials to other hosts).
@@ -185,15 +196,31 @@ impl Transport {
             let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
             let answer = timeout(SILENCE, self.exchange(&uri, &authority, &headers, form))
                 .await
-                .map_err(|_| TransportError::Silent { authority: authority.clone() })??;
+                .map_err(|_| TransportError::Silent {
+                    authority: authority.clone(),
+                })??;
             let redirected = matches!(answer.status().as_u16(), 301 | 302 | 303 | 307 | 308);
-            let Some(location) = answer.headers().get(LOCATION).filter(|_| redirected && form.is_none()) else {
+            let Some(location) = answer
+                .headers()
+                .get(LOCATION)
+                .filter(|_| redirected && form.is_none())
+            else {
                 let (head, body) = answer.into_parts();
-                return Ok(Answer { status: head.status, headers: head.headers, body, authority });
+                return Ok(Answer {
+                    status: head.status,
+                    headers: head.headers,
+                    body,
+                    authority,
+                });
             };
             let next = redirection(&uri, location).ok_or_else(|| TransportError::Redirection {
                 authority: authority.clone(),
-                location: location.as_bytes().escape_ascii().take(200).map(char::from).collect(),
+                location: location
+                    .as_bytes()
+                    .escape_ascii()
+                    .take(200)
+                    .map(char::from)
+                    .collect(),
             })?;
             if next.authority() != uri.authority() || next.scheme() != uri.scheme() {
                 headers.remove(AUTHORIZATION);
@@ -201,7 +228,10 @@ impl Transport {
             uri = next;
         }
         let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
-        Err(TransportError::Redirection { authority, location: "one place after the other".to_owned() })
+        Err(TransportError::Redirection {
+            authority,
+            location: "one place after the other".to_owned(),
+        })
     }
 
     async fn exchange(
@@ -213,17 +243,27 @@ impl Transport {
     ) -> Result<Response<Incoming>, TransportError> {
         let stream = self.connect(uri, authority).await?;
         let mut request = Request::builder()
-            .method(if form.is_some() { Method::POST } else { Method::GET })
+            .method(if form.is_some() {
+                Method::POST
+            } else {
+                Method::GET
+            })
             .uri(uri.path_and_query().map_or("/", |path| path.as_str()))
             .header(HOST, authority)
             .header(USER_AGENT, concat!("instar/", env!("CARGO_PKG_VERSION")));
         if form.is_some() {
-            request = request.header(http::header::CONTENT_TYPE, "application/x-www-form-urlencoded");
+            request = request.header(
+                http::header::CONTENT_TYPE,
+                "application/x-www-form-urlencoded",
+            );
         }
         let body = Full::new(Bytes::from(form.unwrap_or_default().to_owned()));
         let mut request = request.body(body).map_err(TransportError::Request)?;
         request.headers_mut().extend(headers.clone());
-        let broken = |source| TransportError::Broken { authority: authority.to_owned(), source };
+        let broken = |source| TransportError::Broken {
+            authority: authority.to_owned(),
+            source,
+        };
         let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
             .max_buf_size(CONNECTION_BUFFER)
             .handshake::<_, Full<Bytes>>(TokioIo::new(stream))
@@ -244,9 +284,16 @@ impl Transport {
         }
         let config = self
             .tls_config(authority)
-            .map_err(|source| TransportError::TlsSettings { authority: authority.to_owned(), source })?;
-        let failed = |source| TransportError::Handshake { authority: authority.to_owned(), source };
-        let name = ServerName::try_from(host.to_owned()).map_err(|error| failed(io::Error::other(error)))?;
+            .map_err(|source| TransportError::TlsSettings {
+                authority: authority.to_owned(),
+                source,
+            })?;
+        let failed = |source| TransportError::Handshake {
+            authority: authority.to_owned(),
+            source,
+        };
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|error| failed(io::Error::other(error)))?;
         let handshake = tokio_rustls::TlsConnector::from(config).connect(name, tcp);
         match timeout(CONNECT, handshake).await {
             Ok(Ok(stream)) => Ok(Box::new(stream)),
@@ -256,19 +303,28 @@ impl Transport {
     }
 
     fn tls_config(&self, authority: &str) -> Result<Arc<rustls::ClientConfig>, TlsError> {
-        let mut configs = self.configs.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut configs = self
+            .configs
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(config) = configs.get(authority) {
             return Ok(Arc::clone(config));
         }
         let roots = tls::roots(&self.registries.trusted_roots)?;
-        let config = Arc::new(tls::client_config(&roots, self.registries.tls.get(authority))?);
+        let config = Arc::new(tls::client_config(
+            &roots,
+            self.registries.tls.get(authority),
+        )?);
         configs.insert(authority.to_owned(), Arc::clone(&config));
         Ok(config)
     }
 }
 
 async fn connect_tcp(host: &str, port: u16, authority: &str) -> Result<TcpStream, TransportError> {
-    let resolve = |source| TransportError::Resolve { host: host.to_owned(), source };
+    let resolve = |source| TransportError::Resolve {
+        host: host.to_owned(),
+        source,
+    };
     let addresses: Vec<_> = timeout(CONNECT, tokio::net::lookup_host((host, port)))
         .await
         .map_err(|_| resolve(io::ErrorKind::TimedOut.into()))?
@@ -282,7 +338,10 @@ async fn connect_tcp(host: &str, port: u16, authority: &str) -> Result<TcpStream
             Err(_) => last = io::ErrorKind::TimedOut.into(),
         }
     }
-    Err(TransportError::Connect { authority: authority.to_owned(), source: last })
+    Err(TransportError::Connect {
+        authority: authority.to_owned(),
+        source: last,
+    })
 }
 
 /// Where a redirection leads; `None` where it must not: from https to plain http, or to what is no URL.
@@ -312,9 +371,18 @@ mod tests {
             let to = HeaderValue::from_str(to).unwrap();
             redirection(&from.parse().unwrap(), &to).map(|uri| uri.to_string())
         };
-        assert_eq!(redirect("https://a:1/v2/x?y", "/z?w").as_deref(), Some("https://a:1/z?w"));
-        assert_eq!(redirect("http://a/x", "https://b/y").as_deref(), Some("https://b/y"));
-        assert_eq!(redirect("http://a/x", "http://b/y#z").as_deref(), Some("http://b/y"));
+        assert_eq!(
+            redirect("https://a:1/v2/x?y", "/z?w").as_deref(),
+            Some("https://a:1/z?w")
+        );
+        assert_eq!(
+            redirect("http://a/x", "https://b/y").as_deref(),
+            Some("https://b/y")
+        );
+        assert_eq!(
+            redirect("http://a/x", "http://b/y#z").as_deref(),
+            Some("http://b/y")
+        );
         assert_eq!(redirect("https://a/x", "http://a/x"), None);
         for bad in ["//b/x", "ftp://b/x", "file:///etc/passwd", "relative", ""] {
             assert_eq!(redirect("http://a/x", bad), None, "{bad}");

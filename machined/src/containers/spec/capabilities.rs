@@ -2,19 +2,59 @@
 
 /// All capabilities of Linux 6.12, in the kernel's order (include/uapi/linux/capability.h).
 const ALL: [&str; 41] = [
-    "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETGID",
-    "CAP_SETUID", "CAP_SETPCAP", "CAP_LINUX_IMMUTABLE", "CAP_NET_BIND_SERVICE", "CAP_NET_BROADCAST", "CAP_NET_ADMIN",
-    "CAP_NET_RAW", "CAP_IPC_LOCK", "CAP_IPC_OWNER", "CAP_SYS_MODULE", "CAP_SYS_RAWIO", "CAP_SYS_CHROOT",
-    "CAP_SYS_PTRACE", "CAP_SYS_PACCT", "CAP_SYS_ADMIN", "CAP_SYS_BOOT", "CAP_SYS_NICE", "CAP_SYS_RESOURCE",
-    "CAP_SYS_TIME", "CAP_SYS_TTY_CONFIG", "CAP_MKNOD", "CAP_LEASE", "CAP_AUDIT_WRITE", "CAP_AUDIT_CONTROL",
-    "CAP_SETFCAP", "CAP_MAC_OVERRIDE", "CAP_MAC_ADMIN", "CAP_SYSLOG", "CAP_WAKE_ALARM", "CAP_BLOCK_SUSPEND",
-    "CAP_AUDIT_READ", "CAP_PERFMON", "CAP_BPF", "CAP_CHECKPOINT_RESTORE",
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_DAC_READ_SEARCH",
+    "CAP_FOWNER",
+    "CAP_FSETID",
+    "CAP_KILL",
+    "CAP_SETGID",
+    "CAP_SETUID",
+    "CAP_SETPCAP",
+    "CAP_LINUX_IMMUTABLE",
+    "CAP_NET_BIND_SERVICE",
+    "CAP_NET_BROADCAST",
+    "CAP_NET_ADMIN",
+    "CAP_NET_RAW",
+    "CAP_IPC_LOCK",
+    "CAP_IPC_OWNER",
+    "CAP_SYS_MODULE",
+    "CAP_SYS_RAWIO",
+    "CAP_SYS_CHROOT",
+    "CAP_SYS_PTRACE",
+    "CAP_SYS_PACCT",
+    "CAP_SYS_ADMIN",
+    "CAP_SYS_BOOT",
+    "CAP_SYS_NICE",
+    "CAP_SYS_RESOURCE",
+    "CAP_SYS_TIME",
+    "CAP_SYS_TTY_CONFIG",
+    "CAP_MKNOD",
+    "CAP_LEASE",
+    "CAP_AUDIT_WRITE",
+    "CAP_AUDIT_CONTROL",
+    "CAP_SETFCAP",
+    "CAP_MAC_OVERRIDE",
+    "CAP_MAC_ADMIN",
+    "CAP_SYSLOG",
+    "CAP_WAKE_ALARM",
+    "CAP_BLOCK_SUSPEND",
+    "CAP_AUDIT_READ",
+    "CAP_PERFMON",
+    "CAP_BPF",
+    "CAP_CHECKPOINT_RESTORE",
 ];
 
 /// What programs need that start as root, prepare their files and ports and then become somebody else. Against
 /// Docker's set, raw sockets, device nodes, chroot, audit records and changes of capabilities are missing.
 const DEFAULT: [&str; 8] = [
-    "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_NET_BIND_SERVICE", "CAP_SETGID",
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_FOWNER",
+    "CAP_FSETID",
+    "CAP_KILL",
+    "CAP_NET_BIND_SERVICE",
+    "CAP_SETGID",
     "CAP_SETUID",
 ];
 
@@ -49,10 +89,18 @@ impl Capabilities {
         // "drop: ALL, add: X" means X alone, in whichever order it is written.
         let granted = |name: &&&str| {
             let by_default = DEFAULT.contains(name) || add.contains(name);
-            if drops_all { add.contains(name) } else { by_default && !drop.contains(name) }
+            if drops_all {
+                add.contains(name)
+            } else {
+                by_default && !drop.contains(name)
+            }
         };
         let all: Vec<_> = ALL.iter().filter(granted).copied().collect();
-        let asked_for = all.iter().filter(|name| add.contains(name)).copied().collect();
+        let asked_for = all
+            .iter()
+            .filter(|name| add.contains(name))
+            .copied()
+            .collect();
         Ok(Granted { all, asked_for })
     }
 }
@@ -69,7 +117,9 @@ fn named(names: &[String]) -> Result<Vec<&'static str>, UnknownCapability> {
             continue;
         }
         let upper = name.to_ascii_uppercase();
-        let known = ALL.iter().find(|known| **known == upper || known.strip_prefix("CAP_") == Some(&upper));
+        let known = ALL
+            .iter()
+            .find(|known| **known == upper || known.strip_prefix("CAP_") == Some(&upper));
         found.push(*known.ok_or_else(|| UnknownCapability(name.chars().take(40).collect()))?);
     }
     Ok(found)
@@ -82,7 +132,12 @@ mod tests {
 
     fn resolve(add: &[&str], drop: &[&str]) -> Granted {
         let own = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-        Capabilities { add: own(add), drop: own(drop) }.resolve().unwrap()
+        Capabilities {
+            add: own(add),
+            drop: own(drop),
+        }
+        .resolve()
+        .unwrap()
     }
 
     #[test]
@@ -95,7 +150,11 @@ mod tests {
         let granted = resolve(&["CAP_SYS_TIME"], &["KILL"]);
         assert_eq!(granted.asked_for, ["CAP_SYS_TIME"]);
         assert!(granted.all.contains(&"CAP_CHOWN") && !granted.all.contains(&"CAP_KILL"));
-        let unknown = Capabilities { add: vec!["CAP_EVERYTHING".into()], drop: vec![] }.resolve();
+        let unknown = Capabilities {
+            add: vec!["CAP_EVERYTHING".into()],
+            drop: vec![],
+        }
+        .resolve();
         assert_eq!(unknown, Err(UnknownCapability("CAP_EVERYTHING".into())));
     }
 }

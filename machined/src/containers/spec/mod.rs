@@ -33,7 +33,9 @@ pub struct ContainerName(String);
 
 /// Not the name of a container.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{0:?} is not a container name: 1 to 63 of a-z, 0-9 and -, with no - at an end, are expected")]
+#[error(
+    "{0:?} is not a container name: 1 to 63 of a-z, 0-9 and -, with no - at an end, are expected"
+)]
 pub struct ContainerNameError(String);
 
 impl FromStr for ContainerName {
@@ -41,10 +43,16 @@ impl FromStr for ContainerName {
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         let good = (1..=63).contains(&name.len())
-            && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+            && name
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
             && !name.starts_with('-')
             && !name.ends_with('-');
-        if good { Ok(ContainerName(name.to_owned())) } else { Err(ContainerNameError(name.chars().take(80).collect())) }
+        if good {
+            Ok(ContainerName(name.to_owned()))
+        } else {
+            Err(ContainerNameError(name.chars().take(80).collect()))
+        }
     }
 }
 
@@ -154,10 +162,21 @@ pub struct HostView {
 impl HostView {
     /// This machine: its name, and those of `/run/etc/resolv.conf` and `/run/etc/hosts` that exist.
     pub fn of_this_machine() -> Self {
-        let files = [("/run/etc/resolv.conf", "/etc/resolv.conf"), ("/run/etc/hosts", "/etc/hosts")];
-        let files = files.iter().map(|(from, to)| (PathBuf::from(from), PathBuf::from(to)));
-        let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        HostView { hostname: Some(hostname), files: files.filter(|(from, _)| from.exists()).collect() }
+        let files = [
+            ("/run/etc/resolv.conf", "/etc/resolv.conf"),
+            ("/run/etc/hosts", "/etc/hosts"),
+        ];
+        let files = files
+            .iter()
+            .map(|(from, to)| (PathBuf::from(from), PathBuf::from(to)));
+        let hostname = rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned();
+        HostView {
+            hostname: Some(hostname),
+            files: files.filter(|(from, _)| from.exists()).collect(),
+        }
     }
 }
 
@@ -197,8 +216,11 @@ pub fn runtime_config(
     let granted = spec.capabilities.resolve()?;
     // Whoever is not root has no capabilities but those that were asked for by name.
     let none = Vec::new();
-    let (effective, kept_over_exec) =
-        if user.uid == 0 { (&granted.all, &none) } else { (&granted.asked_for, &granted.asked_for) };
+    let (effective, kept_over_exec) = if user.uid == 0 {
+        (&granted.all, &none)
+    } else {
+        (&granted.asked_for, &granted.asked_for)
+    };
     let process = json!({
         "terminal": false,
         "user": {"uid": user.uid, "gid": user.gid, "additionalGids": user.additional_gids},
@@ -243,11 +265,26 @@ pub fn runtime_config(
 
 /// Parts of /proc and /sys that tell about, or reach, more than the container. The list of the other runtimes.
 const MASKED: [&str; 12] = [
-    "/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
-    "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/devices/virtual/powercap",
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/sys/devices/virtual/powercap",
     "/sys/firmware",
 ];
-const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+const READ_ONLY: [&str; 5] = [
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/irq",
+    "/proc/sys",
+    "/proc/sysrq-trigger",
+];
 
 fn arguments(spec: &ContainerSpec, image: &ImageConfig) -> Result<Vec<String>, SpecError> {
     let (program, rest) = if !spec.entrypoint.is_empty() {
@@ -261,13 +298,19 @@ fn arguments(spec: &ContainerSpec, image: &ImageConfig) -> Result<Vec<String>, S
     match all.first() {
         None => Err(SpecError::NoProgram),
         Some(first) if first.is_empty() => Err(SpecError::NoProgram),
-        Some(_) if all.iter().any(|argument| argument.contains('\0')) => Err(SpecError::ZeroByte("an argument")),
+        Some(_) if all.iter().any(|argument| argument.contains('\0')) => {
+            Err(SpecError::ZeroByte("an argument"))
+        }
         Some(_) => Ok(all),
     }
 }
 
 /// The image's variables with the config's over them, and what programs count on.
-fn environment(spec: &ContainerSpec, image: &ImageConfig, user: &User) -> Result<Vec<String>, SpecError> {
+fn environment(
+    spec: &ContainerSpec,
+    image: &ImageConfig,
+    user: &User,
+) -> Result<Vec<String>, SpecError> {
     let mut variables: Vec<String> = vec![DEFAULT_PATH.to_owned()];
     variables.extend(user.home.iter().map(|home| format!("HOME={home}")));
     for variable in image.environment.iter().chain(&spec.environment) {
@@ -296,8 +339,14 @@ fn working_dir(spec: &ContainerSpec, image: &ImageConfig) -> Result<String, Spec
 
 fn checked_path(path: &Path) -> Result<(), SpecError> {
     use std::path::Component;
-    let upward = path.components().any(|component| component == Component::ParentDir);
-    if path.is_absolute() && !upward { Ok(()) } else { Err(SpecError::Path(path.to_owned())) }
+    let upward = path
+        .components()
+        .any(|component| component == Component::ParentDir);
+    if path.is_absolute() && !upward {
+        Ok(())
+    } else {
+        Err(SpecError::Path(path.to_owned()))
+    }
 }
 
 /// One mount of the configuration. `options` are separated by commas.
@@ -313,18 +362,43 @@ fn bind(source: &Path, destination: &Path, options: &[&str]) -> Value {
 fn mounts(spec: &ContainerSpec, host: &HostView) -> Result<Vec<Value>, SpecError> {
     let mut mounts = vec![
         mount("proc", "/proc", "nosuid,noexec,nodev"),
-        mount("tmpfs", "/dev", "nosuid,noexec,strictatime,mode=755,size=64k"),
-        mount("devpts", "/dev/pts", "nosuid,noexec,newinstance,ptmxmode=0666,mode=0620,gid=5"),
-        mount("tmpfs", "/dev/shm", "nosuid,noexec,nodev,mode=1777,size=64m"),
+        mount(
+            "tmpfs",
+            "/dev",
+            "nosuid,noexec,strictatime,mode=755,size=64k",
+        ),
+        mount(
+            "devpts",
+            "/dev/pts",
+            "nosuid,noexec,newinstance,ptmxmode=0666,mode=0620,gid=5",
+        ),
+        mount(
+            "tmpfs",
+            "/dev/shm",
+            "nosuid,noexec,nodev,mode=1777,size=64m",
+        ),
         mount("mqueue", "/dev/mqueue", "nosuid,noexec,nodev"),
         mount("sysfs", "/sys", "nosuid,noexec,nodev,ro"),
         // With a cgroup namespace: programs read their limits here.
-        mount("cgroup", "/sys/fs/cgroup", "nosuid,noexec,nodev,relatime,ro"),
+        mount(
+            "cgroup",
+            "/sys/fs/cgroup",
+            "nosuid,noexec,nodev,relatime,ro",
+        ),
     ];
     for (source, destination) in &host.files {
-        mounts.push(bind(source, destination, &["bind", "ro", "nosuid", "noexec", "nodev"]));
+        mounts.push(bind(
+            source,
+            destination,
+            &["bind", "ro", "nosuid", "noexec", "nodev"],
+        ));
     }
-    for Mount { source, destination, options } in &spec.mounts {
+    for Mount {
+        source,
+        destination,
+        options,
+    } in &spec.mounts
+    {
         checked_path(destination)?;
         let mut options: Vec<&str> = options.iter().map(String::as_str).collect();
         match source {
@@ -336,7 +410,10 @@ fn mounts(spec: &ContainerSpec, host: &HostView) -> Result<Vec<Value>, SpecError
             }
             MountSource::HostPath(path) => {
                 checked_path(path)?;
-                if !options.iter().any(|option| matches!(*option, "bind" | "rbind")) {
+                if !options
+                    .iter()
+                    .any(|option| matches!(*option, "bind" | "rbind"))
+                {
                     options.push("rbind");
                 }
                 // Writing to the machine's files is said, never implied.

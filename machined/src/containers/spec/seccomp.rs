@@ -18,8 +18,17 @@ struct Denied {
 const DENIED: &[Denied] = &[
     Denied {
         calls: &[
-            "mount", "umount", "umount2", "pivot_root", "move_mount", "open_tree", "fsopen", "fsconfig", "fsmount",
-            "fspick", "mount_setattr",
+            "mount",
+            "umount",
+            "umount2",
+            "pivot_root",
+            "move_mount",
+            "open_tree",
+            "fsopen",
+            "fsconfig",
+            "fsmount",
+            "fspick",
+            "mount_setattr",
         ],
         unless: Some("CAP_SYS_ADMIN"),
         reason: "a container's file systems are made for it; within user namespaces mounts were the way out more than once",
@@ -35,7 +44,14 @@ const DENIED: &[Denied] = &[
         reason: "the machine is not the container's to stop",
     },
     Denied {
-        calls: &["create_module", "delete_module", "finit_module", "get_kernel_syms", "init_module", "query_module"],
+        calls: &[
+            "create_module",
+            "delete_module",
+            "finit_module",
+            "get_kernel_syms",
+            "init_module",
+            "query_module",
+        ],
         unless: Some("CAP_SYS_MODULE"),
         reason: "code in the kernel",
     },
@@ -80,7 +96,14 @@ const DENIED: &[Denied] = &[
         reason: "the hardware",
     },
     Denied {
-        calls: &["acct", "quotactl", "quotactl_fd", "swapoff", "swapon", "vhangup"],
+        calls: &[
+            "acct",
+            "quotactl",
+            "quotactl_fd",
+            "swapoff",
+            "swapon",
+            "vhangup",
+        ],
         unless: Some("CAP_SYS_ADMIN"),
         reason: "settings of the whole machine",
     },
@@ -90,7 +113,17 @@ const DENIED: &[Denied] = &[
         reason: "the kernel's log holds addresses and other people's messages",
     },
     Denied {
-        calls: &["_sysctl", "lookup_dcookie", "nfsservctl", "uselib", "ustat", "sysfs", "vm86", "vm86old", "modify_ldt"],
+        calls: &[
+            "_sysctl",
+            "lookup_dcookie",
+            "nfsservctl",
+            "uselib",
+            "ustat",
+            "sysfs",
+            "vm86",
+            "vm86old",
+            "modify_ldt",
+        ],
         unless: None,
         reason: "left over from other times; nobody needs them and nobody looks after them",
     },
@@ -117,8 +150,12 @@ pub(super) fn profile(capabilities: &[&str]) -> Value {
         .collect();
     if !has("CAP_SYS_ADMIN") {
         // One bit at a time: a filter can compare, not intersect.
-        for bit in (0..32).map(|bit| 1_u64 << bit).filter(|bit| CLONE_NAMESPACES & bit != 0) {
-            let argument = json!({"index": 0, "value": bit, "valueTwo": bit, "op": "SCMP_CMP_MASKED_EQ"});
+        for bit in (0..32)
+            .map(|bit| 1_u64 << bit)
+            .filter(|bit| CLONE_NAMESPACES & bit != 0)
+        {
+            let argument =
+                json!({"index": 0, "value": bit, "valueTwo": bit, "op": "SCMP_CMP_MASKED_EQ"});
             rules.push(
                 json!({"names": ["clone"], "action": "SCMP_ACT_ERRNO", "errnoRet": EPERM, "args": [argument]}),
             );
@@ -142,26 +179,55 @@ mod tests {
     fn denied(capabilities: &[&str]) -> Vec<String> {
         let profile = profile(capabilities);
         let rules = profile["syscalls"].as_array().unwrap();
-        let names = rules.iter().flat_map(|rule| rule["names"].as_array().unwrap().clone());
-        names.map(|name| name.as_str().unwrap().to_owned()).collect()
+        let names = rules
+            .iter()
+            .flat_map(|rule| rule["names"].as_array().unwrap().clone());
+        names
+            .map(|name| name.as_str().unwrap().to_owned())
+            .collect()
     }
 
     #[test]
     fn bans_are_lifted_with_the_capability_that_needs_it() {
         let default = denied(&["CAP_CHOWN"]);
-        for call in ["mount", "unshare", "kexec_load", "finit_module", "bpf", "clone3", "keyctl"] {
+        for call in [
+            "mount",
+            "unshare",
+            "kexec_load",
+            "finit_module",
+            "bpf",
+            "clone3",
+            "keyctl",
+        ] {
             assert!(default.iter().any(|name| name == call), "{call}");
         }
         let admin = denied(&["CAP_SYS_ADMIN"]);
-        assert!(!admin.iter().any(|name| name == "mount" || name == "clone3" || name == "clone"));
-        assert!(admin.iter().any(|name| name == "keyctl") && admin.iter().any(|name| name == "bpf"));
+        assert!(
+            !admin
+                .iter()
+                .any(|name| name == "mount" || name == "clone3" || name == "clone")
+        );
+        assert!(
+            admin.iter().any(|name| name == "keyctl") && admin.iter().any(|name| name == "bpf")
+        );
     }
 
     #[test]
     fn every_namespace_flag_of_clone_is_caught() {
         // NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
-        let all = [0x0002_0000, 0x0200_0000, 0x0400_0000, 0x0800_0000, 0x1000_0000, 0x2000_0000, 0x4000_0000];
+        let all = [
+            0x0002_0000,
+            0x0200_0000,
+            0x0400_0000,
+            0x0800_0000,
+            0x1000_0000,
+            0x2000_0000,
+            0x4000_0000,
+        ];
         assert_eq!(all.iter().sum::<u64>(), CLONE_NAMESPACES);
-        assert_eq!(denied(&[]).iter().filter(|name| *name == "clone").count(), all.len());
+        assert_eq!(
+            denied(&[]).iter().filter(|name| *name == "clone").count(),
+            all.len()
+        );
     }
 }

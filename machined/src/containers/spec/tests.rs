@@ -18,11 +18,23 @@ fn spec() -> ContainerSpec {
 }
 
 fn config(spec: &ContainerSpec, image: &ImageConfig) -> Value {
-    runtime_config(spec, image, Path::new("/nonexistent"), Path::new("/merged"), &HostView::default()).unwrap()
+    runtime_config(
+        spec,
+        image,
+        Path::new("/nonexistent"),
+        Path::new("/merged"),
+        &HostView::default(),
+    )
+    .unwrap()
 }
 
 fn strings(value: &Value) -> Vec<&str> {
-    value.as_array().unwrap().iter().map(|item| item.as_str().unwrap()).collect()
+    value
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| item.as_str().unwrap())
+        .collect()
 }
 
 /// The fields that the runtime specification calls REQUIRED, and their types.
@@ -34,7 +46,10 @@ fn the_runtime_specification_is_met() {
     assert!(config["process"]["cwd"].as_str().unwrap().starts_with('/'));
     assert!(config["process"]["user"]["uid"].is_u64() && config["process"]["user"]["gid"].is_u64());
     for mount in config["mounts"].as_array().unwrap() {
-        assert!(mount["destination"].as_str().unwrap().starts_with('/'), "{mount}");
+        assert!(
+            mount["destination"].as_str().unwrap().starts_with('/'),
+            "{mount}"
+        );
         assert!(mount["type"].is_string() && mount["source"].is_string());
         strings(&mount["options"]);
     }
@@ -56,12 +71,22 @@ fn the_runtime_specification_is_met() {
 fn a_container_is_confined_by_default() {
     let config = config(&spec(), &image());
     assert_eq!(config["process"]["noNewPrivileges"], true);
-    let namespaces: Vec<_> = config["linux"]["namespaces"].as_array().unwrap().iter().map(|n| n["type"].as_str().unwrap()).collect();
+    let namespaces: Vec<_> = config["linux"]["namespaces"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|n| n["type"].as_str().unwrap())
+        .collect();
     assert_eq!(namespaces, ["pid", "mount", "ipc", "uts", "cgroup"]);
     assert!(!strings(&config["process"]["capabilities"]["bounding"]).contains(&"CAP_SYS_ADMIN"));
     assert_eq!(config["linux"]["cgroupsPath"], "/generation.1/web");
     assert_eq!(config["linux"]["resources"]["devices"][0]["allow"], false);
-    let sys = config["mounts"].as_array().unwrap().iter().find(|mount| mount["destination"] == "/sys").unwrap();
+    let sys = config["mounts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|mount| mount["destination"] == "/sys")
+        .unwrap();
     assert!(strings(&sys["options"]).contains(&"ro"));
     assert!(strings(&config["linux"]["maskedPaths"]).contains(&"/proc/kcore"));
     assert!(config.get("hooks").is_none());
@@ -70,30 +95,58 @@ fn a_container_is_confined_by_default() {
 #[test]
 fn config_overrides_the_image() {
     let mut spec = spec();
-    assert_eq!(strings(&config(&spec, &image())["process"]["args"]), ["/server", "--port", "80"]);
+    assert_eq!(
+        strings(&config(&spec, &image())["process"]["args"]),
+        ["/server", "--port", "80"]
+    );
     spec.args = vec!["--help".into()];
-    assert_eq!(strings(&config(&spec, &image())["process"]["args"]), ["/server", "--help"]);
+    assert_eq!(
+        strings(&config(&spec, &image())["process"]["args"]),
+        ["/server", "--help"]
+    );
     spec.entrypoint = vec!["/bin/sh".into(), "-c".into()];
-    assert_eq!(strings(&config(&spec, &image())["process"]["args"]), ["/bin/sh", "-c", "--help"]);
+    assert_eq!(
+        strings(&config(&spec, &image())["process"]["args"]),
+        ["/bin/sh", "-c", "--help"]
+    );
     spec.args.clear();
-    assert_eq!(strings(&config(&spec, &image())["process"]["args"]), ["/bin/sh", "-c"]);
+    assert_eq!(
+        strings(&config(&spec, &image())["process"]["args"]),
+        ["/bin/sh", "-c"]
+    );
     spec.environment = vec!["MODE=c".into(), "NEW=".into()];
     spec.working_dir = Some("/srv".into());
     let config = config(&spec, &image());
-    assert_eq!(strings(&config["process"]["env"]), ["PATH=/bin", "MODE=c", "NEW="]);
+    assert_eq!(
+        strings(&config["process"]["env"]),
+        ["PATH=/bin", "MODE=c", "NEW="]
+    );
     assert_eq!(config["process"]["cwd"], "/srv");
-    let bare = runtime_config(&self::spec(), &ImageConfig::default(), Path::new("/nonexistent"), Path::new("/merged"), &HostView::default());
+    let bare = runtime_config(
+        &self::spec(),
+        &ImageConfig::default(),
+        Path::new("/nonexistent"),
+        Path::new("/merged"),
+        &HostView::default(),
+    );
     assert_eq!(bare, Err(SpecError::NoProgram));
 }
 
 #[test]
 fn other_users_keep_only_the_capabilities_that_were_asked_for() {
     let mut spec = spec();
-    spec.run_as = Some(RunAs { uid: Some(1000), gid: None });
-    let config_of = |spec: &ContainerSpec| config(spec, &image())["process"]["capabilities"].clone();
+    spec.run_as = Some(RunAs {
+        uid: Some(1000),
+        gid: None,
+    });
+    let config_of =
+        |spec: &ContainerSpec| config(spec, &image())["process"]["capabilities"].clone();
     assert_eq!(strings(&config_of(&spec)["effective"]), [""; 0]);
     spec.capabilities.add = vec!["NET_BIND_SERVICE".into()];
-    assert_eq!(strings(&config_of(&spec)["ambient"]), ["CAP_NET_BIND_SERVICE"]);
+    assert_eq!(
+        strings(&config_of(&spec)["ambient"]),
+        ["CAP_NET_BIND_SERVICE"]
+    );
     spec.run_as = None;
     assert_eq!(strings(&config_of(&spec)["ambient"]), [""; 0]);
     assert!(strings(&config_of(&spec)["effective"]).contains(&"CAP_CHOWN"));
@@ -109,14 +162,40 @@ fn mounts_are_read_only_unless_said_otherwise() {
     };
     spec.mounts = vec![
         mount(MountSource::HostPath("/var/log".into()), "/log", &[]),
-        mount(MountSource::HostPath("/var/data".into()), "/data", &["rw", "bind"]),
-        mount(MountSource::Tmpfs { size: Some(1 << 20) }, "/tmp", &["noexec"]),
+        mount(
+            MountSource::HostPath("/var/data".into()),
+            "/data",
+            &["rw", "bind"],
+        ),
+        mount(
+            MountSource::Tmpfs {
+                size: Some(1 << 20),
+            },
+            "/tmp",
+            &["noexec"],
+        ),
     ];
-    let host = HostView { hostname: Some("node-1".into()), files: vec![("/run/etc/hosts".into(), "/etc/hosts".into())] };
-    let config = runtime_config(&spec, &image(), Path::new("/nonexistent"), Path::new("/merged"), &host).unwrap();
+    let host = HostView {
+        hostname: Some("node-1".into()),
+        files: vec![("/run/etc/hosts".into(), "/etc/hosts".into())],
+    };
+    let config = runtime_config(
+        &spec,
+        &image(),
+        Path::new("/nonexistent"),
+        Path::new("/merged"),
+        &host,
+    )
+    .unwrap();
     let options = |destination: &str| {
         let mounts = config["mounts"].as_array().unwrap();
-        strings(&mounts.iter().find(|mount| mount["destination"] == destination).unwrap()["options"]).join(",")
+        strings(
+            &mounts
+                .iter()
+                .find(|mount| mount["destination"] == destination)
+                .unwrap()["options"],
+        )
+        .join(",")
     };
     assert_eq!(options("/log"), "rbind,ro");
     assert_eq!(options("/data"), "rw,bind");
@@ -126,7 +205,13 @@ fn mounts_are_read_only_unless_said_otherwise() {
 
     for bad in ["relative", "/a/../../etc", ""] {
         spec.mounts = vec![mount(MountSource::HostPath("/var/log".into()), bad, &[])];
-        let error = runtime_config(&spec, &image(), Path::new("/nonexistent"), Path::new("/merged"), &host);
+        let error = runtime_config(
+            &spec,
+            &image(),
+            Path::new("/nonexistent"),
+            Path::new("/merged"),
+            &host,
+        );
         assert_eq!(error, Err(SpecError::Path(bad.into())));
     }
 }
@@ -134,11 +219,20 @@ fn mounts_are_read_only_unless_said_otherwise() {
 #[test]
 fn limits_become_cgroup_settings() {
     let mut spec = spec();
-    spec.limits = ResourceLimits { cpu_millis: Some(1500), memory_bytes: Some(64 << 20) };
+    spec.limits = ResourceLimits {
+        cpu_millis: Some(1500),
+        memory_bytes: Some(64 << 20),
+    };
     let resources = config(&spec, &image())["linux"]["resources"].clone();
     assert_eq!(resources["cpu"]["quota"], 150_000);
-    assert_eq!(resources["memory"], json!({"limit": 64 << 20, "swap": 64 << 20}));
-    spec.limits = ResourceLimits { cpu_millis: Some(1), memory_bytes: None };
+    assert_eq!(
+        resources["memory"],
+        json!({"limit": 64 << 20, "swap": 64 << 20})
+    );
+    spec.limits = ResourceLimits {
+        cpu_millis: Some(1),
+        memory_bytes: None,
+    };
     let resources = config(&spec, &image())["linux"]["resources"].clone();
     assert_eq!(resources["cpu"]["quota"], 1000);
     assert!(resources.get("memory").is_none());
@@ -149,16 +243,44 @@ fn hostile_values_are_refused() {
     let refuse = |change: &dyn Fn(&mut ContainerSpec)| {
         let mut spec = spec();
         change(&mut spec);
-        runtime_config(&spec, &image(), Path::new("/nonexistent"), Path::new("/merged"), &HostView::default()).unwrap_err()
+        runtime_config(
+            &spec,
+            &image(),
+            Path::new("/nonexistent"),
+            Path::new("/merged"),
+            &HostView::default(),
+        )
+        .unwrap_err()
     };
-    assert!(matches!(refuse(&|spec| spec.environment = vec!["=x".into()]), SpecError::Environment(_)));
-    assert!(matches!(refuse(&|spec| spec.environment = vec!["x".into()]), SpecError::Environment(_)));
-    assert!(matches!(refuse(&|spec| spec.environment = vec!["x=\0".into()]), SpecError::ZeroByte(_)));
-    assert!(matches!(refuse(&|spec| spec.args = vec!["\0".into()]), SpecError::ZeroByte(_)));
-    assert!(matches!(refuse(&|spec| spec.working_dir = Some("srv".into())), SpecError::Path(_)));
-    assert!(matches!(refuse(&|spec| spec.capabilities.add = vec!["ROOT".into()]), SpecError::Capability(_)));
+    assert!(matches!(
+        refuse(&|spec| spec.environment = vec!["=x".into()]),
+        SpecError::Environment(_)
+    ));
+    assert!(matches!(
+        refuse(&|spec| spec.environment = vec!["x".into()]),
+        SpecError::Environment(_)
+    ));
+    assert!(matches!(
+        refuse(&|spec| spec.environment = vec!["x=\0".into()]),
+        SpecError::ZeroByte(_)
+    ));
+    assert!(matches!(
+        refuse(&|spec| spec.args = vec!["\0".into()]),
+        SpecError::ZeroByte(_)
+    ));
+    assert!(matches!(
+        refuse(&|spec| spec.working_dir = Some("srv".into())),
+        SpecError::Path(_)
+    ));
+    assert!(matches!(
+        refuse(&|spec| spec.capabilities.add = vec!["ROOT".into()]),
+        SpecError::Capability(_)
+    ));
     for bad in ["", "-a", "a-", "A", "a/b", "..", "a.b", &"a".repeat(64)] {
         assert!(bad.parse::<ContainerName>().is_err(), "{bad}");
     }
-    assert_eq!("web-1".parse::<ContainerName>().unwrap().to_string(), "web-1");
+    assert_eq!(
+        "web-1".parse::<ContainerName>().unwrap().to_string(),
+        "web-1"
+    );
 }

@@ -50,7 +50,10 @@ pub(super) struct Database {
 impl Database {
     /// Reads what is there. Links in the image lead nowhere but into the image.
     pub(super) fn read(rootfs: &Path) -> Self {
-        Database { passwd: read(rootfs, "etc/passwd"), group: read(rootfs, "etc/group") }
+        Database {
+            passwd: read(rootfs, "etc/passwd"),
+            group: read(rootfs, "etc/group"),
+        }
     }
 
     /// `user` is the image's `USER[:GROUP]`.
@@ -59,9 +62,14 @@ impl Database {
             Some((user, group)) => (user, Some(group)),
             None => (user, None),
         };
-        let run_as = run_as.unwrap_or(RunAs { uid: None, gid: None });
+        let run_as = run_as.unwrap_or(RunAs {
+            uid: None,
+            gid: None,
+        });
         let entry = match run_as.uid {
-            Some(uid) => self.user(|_, number| number == uid).unwrap_or_else(|| numbered(uid)),
+            Some(uid) => self
+                .user(|_, number| number == uid)
+                .unwrap_or_else(|| numbered(uid)),
             None => self.image_user(user)?,
         };
         // The image's group goes with the image's user.
@@ -71,21 +79,37 @@ impl Database {
             (None, Some(group)) => self.group(group)?,
             (None, None) => entry.gid,
         };
-        let additional_gids = entry.name.map(|name| self.memberships(name)).unwrap_or_default();
-        Ok(User { uid: entry.uid, gid, additional_gids, home: entry.home.map(str::to_owned) })
+        let additional_gids = entry
+            .name
+            .map(|name| self.memberships(name))
+            .unwrap_or_default();
+        Ok(User {
+            uid: entry.uid,
+            gid,
+            additional_gids,
+            home: entry.home.map(str::to_owned),
+        })
     }
 
     fn image_user<'a>(&'a self, user: &str) -> Result<Entry<'a>, UnknownUser> {
         if user.is_empty() {
-            return Ok(self.user(|_, number| number == 0).unwrap_or_else(|| numbered(0)));
+            return Ok(self
+                .user(|_, number| number == 0)
+                .unwrap_or_else(|| numbered(0)));
         }
         if let Some(entry) = self.user(|name, _| name == user) {
             return Ok(entry);
         }
         match user.parse() {
-            Ok(uid) => Ok(self.user(|_, number| number == uid).unwrap_or_else(|| numbered(uid))),
+            Ok(uid) => Ok(self
+                .user(|_, number| number == uid)
+                .unwrap_or_else(|| numbered(uid))),
             Err(_) if user == "root" => Ok(numbered(0)),
-            Err(_) => Err(UnknownUser { what: "user", name: shown(user), file: "/etc/passwd" }),
+            Err(_) => Err(UnknownUser {
+                what: "user",
+                name: shown(user),
+                file: "/etc/passwd",
+            }),
         }
     }
 
@@ -96,19 +120,34 @@ impl Database {
             let uid = fields.nth(1)?.parse().ok()?;
             let gid = fields.next()?.parse().ok()?;
             let home = fields.nth(1).filter(|home| home.starts_with('/'));
-            wanted(name, uid).then_some(Entry { name: Some(name), uid, gid, home })
+            wanted(name, uid).then_some(Entry {
+                name: Some(name),
+                uid,
+                gid,
+                home,
+            })
         })
     }
 
     fn group(&self, group: &str) -> Result<u32, UnknownUser> {
-        let named = self.groups().find(|(name, _, _)| *name == group).map(|(_, gid, _)| gid);
-        let unknown = || UnknownUser { what: "group", name: shown(group), file: "/etc/group" };
+        let named = self
+            .groups()
+            .find(|(name, _, _)| *name == group)
+            .map(|(_, gid, _)| gid);
+        let unknown = || UnknownUser {
+            what: "group",
+            name: shown(group),
+            file: "/etc/group",
+        };
         named.or_else(|| group.parse().ok()).ok_or_else(unknown)
     }
 
     fn memberships(&self, user: &str) -> Vec<u32> {
         let member = |members: &str| members.split(',').any(|member| member == user);
-        self.groups().filter(|(_, _, members)| member(members)).map(|(_, gid, _)| gid).collect()
+        self.groups()
+            .filter(|(_, _, members)| member(members))
+            .map(|(_, gid, _)| gid)
+            .collect()
     }
 
     fn groups(&self) -> impl Iterator<Item = (&str, u32, &str)> {
@@ -130,7 +169,12 @@ struct Entry<'a> {
 
 /// Somebody without a line: group 0, as every runtime has it.
 fn numbered(uid: u32) -> Entry<'static> {
-    Entry { name: None, uid, gid: 0, home: None }
+    Entry {
+        name: None,
+        uid,
+        gid: 0,
+        home: None,
+    }
 }
 
 fn shown(text: &str) -> String {
@@ -140,7 +184,13 @@ fn shown(text: &str) -> String {
 /// A file of the image, empty if there is none of a sensible kind.
 fn read(rootfs: &Path, path: &str) -> String {
     let open = || -> std::io::Result<String> {
-        let root = openat2(CWD, rootfs, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::empty())?;
+        let root = openat2(
+            CWD,
+            rootfs,
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+            ResolveFlags::empty(),
+        )?;
         // Nonblocking: it may be a fifo.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
@@ -166,7 +216,11 @@ mod tests {
         }
     }
 
-    fn resolve(user: &str, uid: Option<u32>, gid: Option<u32>) -> (u32, u32, usize, Option<String>) {
+    fn resolve(
+        user: &str,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    ) -> (u32, u32, usize, Option<String>) {
         let user = database().resolve(user, Some(RunAs { uid, gid })).unwrap();
         (user.uid, user.gid, user.additional_gids.len(), user.home)
     }
@@ -185,7 +239,10 @@ mod tests {
         assert_eq!(resolve("web:staff", Some(1000), None), (1000, 0, 0, None));
         assert_eq!(resolve("web:staff", None, Some(9)), (33, 9, 2, srv.clone()));
         assert_eq!(resolve("nobody-there", Some(33), None), (33, 34, 2, srv));
-        assert_eq!(Database::default().resolve("root", None).unwrap(), User::default());
+        assert_eq!(
+            Database::default().resolve("root", None).unwrap(),
+            User::default()
+        );
         for unknown in ["ghost", "web:ghosts", "-1", "4294967296"] {
             assert!(database().resolve(unknown, None).is_err(), "{unknown}");
         }
@@ -207,6 +264,10 @@ mod tests {
         assert!(Database::read(root.path()).resolve("good", None).is_ok());
         std::fs::remove_file(&link).unwrap();
         rustix::fs::mkfifoat(CWD, &link, Mode::RUSR | Mode::WUSR).unwrap();
-        assert_eq!(Database::read(root.path()).passwd, "", "a fifo must not block");
+        assert_eq!(
+            Database::read(root.path()).passwd,
+            "",
+            "a fifo must not block"
+        );
     }
 }

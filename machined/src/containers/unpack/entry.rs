@@ -27,10 +27,16 @@ pub(super) struct Entry {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// A regular file of so many bytes.
-    File { size: u64 },
+    File {
+        size: u64,
+    },
     Directory,
-    Symlink { target: Vec<u8> },
-    HardLink { target: ImagePath },
+    Symlink {
+        target: Vec<u8>,
+    },
+    HardLink {
+        target: ImagePath,
+    },
     Fifo,
     /// `.wh.NAME`: this path of the layers below is gone.
     Whiteout,
@@ -112,10 +118,14 @@ impl EntryParser {
         let extension = |refusal| ("an extension header".to_owned(), refusal);
         match kind {
             EntryType::GNULongName => {
-                self.long_name = Some(c_string(bounded(raw, "name", LONGEST_NAME_ENTRY).map_err(extension)?));
+                self.long_name = Some(c_string(
+                    bounded(raw, "name", LONGEST_NAME_ENTRY).map_err(extension)?,
+                ));
             }
             EntryType::GNULongLink => {
-                self.long_link = Some(c_string(bounded(raw, "link", LONGEST_NAME_ENTRY).map_err(extension)?));
+                self.long_link = Some(c_string(
+                    bounded(raw, "link", LONGEST_NAME_ENTRY).map_err(extension)?,
+                ));
             }
             EntryType::XHeader => {
                 let bytes = bounded(raw, "pax", LARGEST_PAX_ENTRY).map_err(extension)?;
@@ -125,7 +135,11 @@ impl EntryParser {
             // Global records are comments of the packing tool (git archive writes its commit).
             EntryType::XGlobalHeader => {}
             _ => {
-                let EntryParser { long_name, long_link, pax } = std::mem::take(self);
+                let EntryParser {
+                    long_name,
+                    long_link,
+                    pax,
+                } = std::mem::take(self);
                 return entry(raw.header(), long_name, long_link, pax).map(Some);
             }
         }
@@ -139,8 +153,14 @@ fn malformed(what: &str) -> io::Error {
 
 fn bounded(raw: &mut impl Read, what: &'static str, limit: u64) -> Result<Vec<u8>, EntryRefusal> {
     let mut bytes = Vec::new();
-    raw.take(limit + 1).read_to_end(&mut bytes).map_err(EntryRefusal::Header)?;
-    if bytes.len() as u64 > limit { Err(EntryRefusal::Extension { what, limit }) } else { Ok(bytes) }
+    raw.take(limit + 1)
+        .read_to_end(&mut bytes)
+        .map_err(EntryRefusal::Header)?;
+    if bytes.len() as u64 > limit {
+        Err(EntryRefusal::Extension { what, limit })
+    } else {
+        Ok(bytes)
+    }
 }
 
 /// GNU names end with a zero byte.
@@ -172,23 +192,38 @@ fn entry(
     pax: Vec<(Vec<u8>, Vec<u8>)>,
 ) -> Result<Entry, Named<EntryRefusal>> {
     let mut name = long_name.unwrap_or_else(|| header.path_bytes().into_owned());
-    let mut link = long_link.or_else(|| header.link_name_bytes().map(|bytes| bytes.into_owned())).unwrap_or_default();
+    let mut link = long_link
+        .or_else(|| header.link_name_bytes().map(|bytes| bytes.into_owned()))
+        .unwrap_or_default();
     let header_size = header.entry_size();
     let mut metadata = Metadata::default();
     let mut numbers = Ok((
         header.uid().unwrap_or(u64::MAX),
         header.gid().unwrap_or(u64::MAX),
-        header.mtime().map_or((0, 0), |seconds| (i64::try_from(seconds).unwrap_or(0), 0)),
+        header
+            .mtime()
+            .map_or((0, 0), |seconds| (i64::try_from(seconds).unwrap_or(0), 0)),
     ));
     let mut ambiguous = None;
     for (key, value) in pax {
         match key.as_slice() {
             b"path" => name = value,
             b"linkpath" => link = value,
-            b"size" if number(&value) != header_size.as_ref().ok().copied() => ambiguous = Some("its size"),
-            b"uid" => numbers = numbers.and_then(|(_, gid, time)| Ok((number(&value).ok_or("uid")?, gid, time))),
-            b"gid" => numbers = numbers.and_then(|(uid, _, time)| Ok((uid, number(&value).ok_or("gid")?, time))),
-            b"mtime" => numbers = numbers.and_then(|(uid, gid, _)| Ok((uid, gid, time(&value).ok_or("mtime")?))),
+            b"size" if number(&value) != header_size.as_ref().ok().copied() => {
+                ambiguous = Some("its size")
+            }
+            b"uid" => {
+                numbers =
+                    numbers.and_then(|(_, gid, time)| Ok((number(&value).ok_or("uid")?, gid, time)))
+            }
+            b"gid" => {
+                numbers =
+                    numbers.and_then(|(uid, _, time)| Ok((uid, number(&value).ok_or("gid")?, time)))
+            }
+            b"mtime" => {
+                numbers =
+                    numbers.and_then(|(uid, gid, _)| Ok((uid, gid, time(&value).ok_or("mtime")?)))
+            }
             _ if key.starts_with(b"GNU.sparse.") => ambiguous = Some("its holes"),
             _ => {
                 if let Some(attribute) = key.strip_prefix(b"SCHILY.xattr.") {
@@ -203,32 +238,41 @@ fn entry(
     if let Some(field) = ambiguous {
         return Err(refuse(EntryRefusal::Ambiguous(field)));
     }
-    let (uid, gid, modified) = numbers.map_err(|field| refuse(EntryRefusal::Header(malformed(field))))?;
+    let (uid, gid, modified) =
+        numbers.map_err(|field| refuse(EntryRefusal::Header(malformed(field))))?;
     metadata.uid = id(uid).ok_or_else(|| refuse(EntryRefusal::Header(malformed("uid"))))?;
     metadata.gid = id(gid).ok_or_else(|| refuse(EntryRefusal::Header(malformed("gid"))))?;
     metadata.modified = modified;
-    metadata.mode = header.mode().map_err(|error| refuse(EntryRefusal::Header(error)))? & 0o7777;
+    metadata.mode = header
+        .mode()
+        .map_err(|error| refuse(EntryRefusal::Header(error)))?
+        & 0o7777;
     let path = ImagePath::parse(&name).map_err(|refusal| refuse(EntryRefusal::Path(refusal)))?;
 
     if let Some((parent, name)) = path.split()
         && let Some(hidden) = name.strip_prefix(b".wh.")
     {
         let (path, change) = whiteout(parent, hidden).map_err(refuse)?;
-        return Ok(Entry { path, change, metadata });
+        return Ok(Entry {
+            path,
+            change,
+            metadata,
+        });
     }
     let change = match header.entry_type() {
         // Before ustar, a directory was a file with a slash at the end.
         EntryType::Regular if name.ends_with(b"/") => Change::Directory,
-        EntryType::Regular | EntryType::Continuous => {
-            Change::File { size: header_size.map_err(|error| refuse(EntryRefusal::Header(error)))? }
-        }
+        EntryType::Regular | EntryType::Continuous => Change::File {
+            size: header_size.map_err(|error| refuse(EntryRefusal::Header(error)))?,
+        },
         EntryType::Directory => Change::Directory,
         EntryType::Symlink if link.is_empty() || link.len() > LONGEST_LINK || link.contains(&0) => {
             return Err(refuse(EntryRefusal::SymlinkTarget));
         }
         EntryType::Symlink => Change::Symlink { target: link },
         EntryType::Link => {
-            let target = ImagePath::parse(&link).map_err(|refusal| refuse(EntryRefusal::LinkTarget(refusal)))?;
+            let target = ImagePath::parse(&link)
+                .map_err(|refusal| refuse(EntryRefusal::LinkTarget(refusal)))?;
             Change::HardLink { target }
         }
         EntryType::Fifo => Change::Fifo,
@@ -237,7 +281,11 @@ fn entry(
         EntryType::GNUSparse => return Err(refuse(EntryRefusal::Sparse)),
         other => return Err(refuse(EntryRefusal::Type(char::from(other.as_byte())))),
     };
-    Ok(Entry { path, change, metadata })
+    Ok(Entry {
+        path,
+        change,
+        metadata,
+    })
 }
 
 /// Whiteouts as the image specification has them; other names with two prefixes are leavings of aufs.
@@ -248,16 +296,21 @@ fn whiteout(parent: ImagePath, hidden: &[u8]) -> Result<(ImagePath, Change), Ent
         b"" | b"." | b".." => Err(EntryRefusal::Whiteout),
         _ => {
             let path = [parent.as_bytes(), b"/", hidden].concat();
-            Ok((ImagePath::parse(&path).map_err(EntryRefusal::Path)?, Change::Whiteout))
+            Ok((
+                ImagePath::parse(&path).map_err(EntryRefusal::Path)?,
+                Change::Whiteout,
+            ))
         }
     }
 }
 
 /// The devices of the runtime specification: old base images bring them along, and /dev is fresh in every container.
 fn is_given_to_every_container(path: &[u8]) -> bool {
-    let names: [&[u8]; 8] =
-        [b"console", b"full", b"null", b"ptmx", b"random", b"tty", b"urandom", b"zero"];
-    path.strip_prefix(b"dev/").is_some_and(|name| names.contains(&name))
+    let names: [&[u8]; 8] = [
+        b"console", b"full", b"null", b"ptmx", b"random", b"tty", b"urandom", b"zero",
+    ];
+    path.strip_prefix(b"dev/")
+        .is_some_and(|name| names.contains(&name))
 }
 
 /// A user or group; the highest number means "leave it" to the kernel.
@@ -274,10 +327,21 @@ fn time(text: &[u8]) -> Option<(i64, u32)> {
     let text = std::str::from_utf8(text).ok()?;
     let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
     let seconds: i64 = seconds.parse().ok()?;
-    let digits: String = fraction.chars().chain(std::iter::repeat('0')).take(9).collect();
+    let digits: String = fraction
+        .chars()
+        .chain(std::iter::repeat('0'))
+        .take(9)
+        .collect();
     let nanoseconds = digits.parse().ok()?;
     // Before 1970 the fraction would count backwards; a second is close enough there.
-    Some((seconds, if text.starts_with('-') { 0 } else { nanoseconds }))
+    Some((
+        seconds,
+        if text.starts_with('-') {
+            0
+        } else {
+            nanoseconds
+        },
+    ))
 }
 
 #[cfg(test)]
@@ -290,8 +354,22 @@ mod tests {
         let records = pax_records(b"20 path=a name=with\n13 key=\n\x00\xff=\n").unwrap();
         assert_eq!(records[0], (b"path".to_vec(), b"a name=with".to_vec()));
         assert_eq!(records[1], (b"key".to_vec(), b"\n\x00\xff=".to_vec()));
-        for bad in [&b"5 a=b\n"[..], b"7 a=b\n", b"x a=b\n", b"99999999999999999999 a=b\n", b"0 a=b\n", b"6 a=b ", b"5 ab\n", b"-6 a=b\n", b"1 "] {
-            assert!(pax_records(bad).is_none(), "{:?}", bad.escape_ascii().to_string());
+        for bad in [
+            &b"5 a=b\n"[..],
+            b"7 a=b\n",
+            b"x a=b\n",
+            b"99999999999999999999 a=b\n",
+            b"0 a=b\n",
+            b"6 a=b ",
+            b"5 ab\n",
+            b"-6 a=b\n",
+            b"1 ",
+        ] {
+            assert!(
+                pax_records(bad).is_none(),
+                "{:?}",
+                bad.escape_ascii().to_string()
+            );
         }
     }
 
@@ -311,7 +389,10 @@ mod tests {
         assert_eq!(whiteout(parent(), b".wh..opq").unwrap().1, Change::Opaque);
         assert_eq!(whiteout(parent(), b".wh.plnk").unwrap().1, Change::Nothing);
         for bad in [&b""[..], b".", b".."] {
-            assert!(matches!(whiteout(parent(), bad), Err(EntryRefusal::Whiteout)));
+            assert!(matches!(
+                whiteout(parent(), bad),
+                Err(EntryRefusal::Whiteout)
+            ));
         }
     }
 }

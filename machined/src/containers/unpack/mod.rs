@@ -39,7 +39,11 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { unpacked_bytes: 4 << 30, entries: 500_000, ratio: 200 }
+        Limits {
+            unpacked_bytes: 4 << 30,
+            entries: 500_000,
+            ratio: 200,
+        }
     }
 }
 
@@ -144,7 +148,12 @@ impl Unpacker {
     /// Unpacks into this existing, empty directory.
     pub fn new(root: &Path, limits: Limits, ownership: Ownership) -> Result<Self, UnpackError> {
         let tree = Tree::open(root, ownership).map_err(UnpackError::Directory)?;
-        Ok(Unpacker { tree, limits, bytes: 0, entries: 0 })
+        Ok(Unpacker {
+            tree,
+            limits,
+            bytes: 0,
+            entries: 0,
+        })
     }
 
     /// Bytes of all archives so far.
@@ -156,7 +165,9 @@ impl Unpacker {
     pub fn layer(&mut self, layer: &Layer, blob: impl Read) -> Result<(), UnpackError> {
         let mut blob = Blob::new(blob, layer.size);
         let mut unpacked = Unpacked::new(&mut blob, layer.compression, self.limits, self.bytes);
-        let content = self.entries(&mut unpacked).and_then(|()| unpacked.drain().map_err(UnpackError::Archive));
+        let content = self
+            .entries(&mut unpacked)
+            .and_then(|()| unpacked.drain().map_err(UnpackError::Archive));
         let (bytes, diff_id, limit) = unpacked.finish();
         self.bytes = bytes;
         if let Some(limit) = limit {
@@ -165,7 +176,11 @@ impl Unpacker {
         match content {
             Ok(()) => blob.verify(layer.digest)?,
             // Nothing that the right bytes could change: no need to wait for the rest.
-            Err(error @ (UnpackError::Entry { .. } | UnpackError::Tree { .. } | UnpackError::TooMany { .. })) => {
+            Err(
+                error @ (UnpackError::Entry { .. }
+                | UnpackError::Tree { .. }
+                | UnpackError::TooMany { .. }),
+            ) => {
                 return Err(error);
             }
             // Unreadable because it is not the right blob, or because it was packed so?
@@ -175,7 +190,10 @@ impl Unpacker {
             }
         }
         if diff_id != layer.diff_id {
-            return Err(UnpackError::DiffId { expected: layer.diff_id, actual: diff_id });
+            return Err(UnpackError::DiffId {
+                expected: layer.diff_id,
+                actual: diff_id,
+            });
         }
         self.tree.end_layer().map_err(UnpackError::Directory)
     }
@@ -187,14 +205,23 @@ impl Unpacker {
             let mut raw = raw.map_err(UnpackError::Archive)?;
             self.entries += 1;
             if self.entries > self.limits.entries {
-                return Err(UnpackError::TooMany { limit: self.limits.entries });
+                return Err(UnpackError::TooMany {
+                    limit: self.limits.entries,
+                });
             }
-            let entry = parser.next(&mut raw).map_err(|(entry, refusal)| UnpackError::Entry { entry, refusal })?;
+            let entry = parser
+                .next(&mut raw)
+                .map_err(|(entry, refusal)| UnpackError::Entry { entry, refusal })?;
             let Some(entry) = entry else { continue };
-            self.tree.apply(&entry, &mut raw).map_err(|refusal| match refusal {
-                TreeRefusal::Content(source) => UnpackError::Archive(source),
-                refusal => UnpackError::Tree { entry: entry.path.to_string(), refusal },
-            })?;
+            self.tree
+                .apply(&entry, &mut raw)
+                .map_err(|refusal| match refusal {
+                    TreeRefusal::Content(source) => UnpackError::Archive(source),
+                    refusal => UnpackError::Tree {
+                        entry: entry.path.to_string(),
+                        refusal,
+                    },
+                })?;
         }
         Ok(())
     }

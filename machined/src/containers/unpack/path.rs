@@ -21,7 +21,9 @@ pub enum PathRefusal {
     #[error("the path contains a zero byte")]
     ZeroByte,
     /// Longer than the kernel takes.
-    #[error("the path is longer than {LONGEST_PATH} bytes, has a name longer than {LONGEST_NAME} or more than {DEEPEST} levels")]
+    #[error(
+        "the path is longer than {LONGEST_PATH} bytes, has a name longer than {LONGEST_NAME} or more than {DEEPEST} levels"
+    )]
     TooLong,
 }
 
@@ -49,7 +51,11 @@ impl ImagePath {
             }
             path.extend_from_slice(component);
         }
-        if path.len() > LONGEST_PATH { Err(PathRefusal::TooLong) } else { Ok(ImagePath(path)) }
+        if path.len() > LONGEST_PATH {
+            Err(PathRefusal::TooLong)
+        } else {
+            Ok(ImagePath(path))
+        }
     }
 
     /// The bytes, without a slash at either end.
@@ -70,8 +76,15 @@ impl ImagePath {
 
     /// Each path on the way down, itself last.
     pub(super) fn ancestors_and_self(&self) -> impl Iterator<Item = &[u8]> {
-        let slashes = self.0.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
-        slashes.chain((!self.0.is_empty()).then_some(self.0.len())).map(|end| &self.0[..end])
+        let slashes = self
+            .0
+            .iter()
+            .enumerate()
+            .filter(|(_, byte)| **byte == b'/')
+            .map(|(at, _)| at);
+        slashes
+            .chain((!self.0.is_empty()).then_some(self.0.len()))
+            .map(|end| &self.0[..end])
     }
 }
 
@@ -89,7 +102,11 @@ impl fmt::Debug for ImagePath {
 
 /// Whether a symbolic link in a directory of that depth points above the root, taken literally.
 pub(super) fn climbs_out(target: &[u8], depth_of_directory: usize) -> bool {
-    let mut depth = if target.starts_with(b"/") { 0 } else { depth_of_directory };
+    let mut depth = if target.starts_with(b"/") {
+        0
+    } else {
+        depth_of_directory
+    };
     for component in target.split(|&byte| byte == b'/') {
         match component {
             b"" | b"." => {}
@@ -117,23 +134,37 @@ mod tests {
             ("a/./b", "a/b"),
             ("..a/b..", "..a/b.."),
         ] {
-            assert_eq!(ImagePath::parse(name.as_bytes()).unwrap().as_bytes(), path.as_bytes());
+            assert_eq!(
+                ImagePath::parse(name.as_bytes()).unwrap().as_bytes(),
+                path.as_bytes()
+            );
         }
         let path = ImagePath::parse(b"a/b/c").unwrap();
         let all: Vec<_> = path.ancestors_and_self().collect();
         assert_eq!(all, [&b"a"[..], b"a/b", b"a/b/c"]);
         assert_eq!(path.split().unwrap().0.as_bytes(), b"a/b");
         assert_eq!(ImagePath::default().ancestors_and_self().count(), 0);
-        assert_eq!(ImagePath::parse(b"a\nb\xff").unwrap().to_string(), "/a\\nb\\xff");
+        assert_eq!(
+            ImagePath::parse(b"a\nb\xff").unwrap().to_string(),
+            "/a\\nb\\xff"
+        );
     }
 
     #[test]
     fn hostile_names_are_refused() {
         for name in ["..", "../x", "a/../b", "/../../etc/passwd", "a/.."] {
-            assert_eq!(ImagePath::parse(name.as_bytes()), Err(PathRefusal::Upwards), "{name}");
+            assert_eq!(
+                ImagePath::parse(name.as_bytes()),
+                Err(PathRefusal::Upwards),
+                "{name}"
+            );
         }
         assert_eq!(ImagePath::parse(b"a\0b"), Err(PathRefusal::ZeroByte));
-        for name in ["x".repeat(256), "a/".repeat(257), "abcdefghijklmnopqrstuvwxyz/".repeat(200)] {
+        for name in [
+            "x".repeat(256),
+            "a/".repeat(257),
+            "abcdefghijklmnopqrstuvwxyz/".repeat(200),
+        ] {
             assert_eq!(ImagePath::parse(name.as_bytes()), Err(PathRefusal::TooLong));
         }
     }
@@ -149,7 +180,11 @@ mod tests {
             ("/etc", 0, false),
             ("../lib", 2, false),
         ] {
-            assert_eq!(climbs_out(target.as_bytes(), depth), out, "{target} at {depth}");
+            assert_eq!(
+                climbs_out(target.as_bytes(), depth),
+                out,
+                "{target} at {depth}"
+            );
         }
     }
 }

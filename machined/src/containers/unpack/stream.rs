@@ -32,7 +32,13 @@ pub(super) struct Blob<R> {
 
 impl<R: Read> Blob<R> {
     pub(super) fn new(inner: R, size: u64) -> Self {
-        Blob { inner, hasher: Hasher::default(), size, read: Rc::default(), failure: None }
+        Blob {
+            inner,
+            hasher: Hasher::default(),
+            size,
+            read: Rc::default(),
+            failure: None,
+        }
     }
 
     /// How many bytes came so far.
@@ -56,10 +62,17 @@ impl<R: Read> Blob<R> {
         }
         let read = self.read.get();
         if read != self.size {
-            return Err(UnpackError::BlobTruncated { read, expected: self.size });
+            return Err(UnpackError::BlobTruncated {
+                read,
+                expected: self.size,
+            });
         }
         let actual = self.hasher.finish();
-        if actual == expected { Ok(()) } else { Err(UnpackError::BlobDigest { expected, actual }) }
+        if actual == expected {
+            Ok(())
+        } else {
+            Err(UnpackError::BlobDigest { expected, actual })
+        }
     }
 }
 
@@ -78,7 +91,9 @@ impl<R: Read> Read for Blob<R> {
         self.hasher.update(&buffer[..count]);
         self.read.set(self.read.get() + count as u64);
         if self.read.get() > self.size {
-            self.failure = Some(UnpackError::BlobTooLong { expected: self.size });
+            self.failure = Some(UnpackError::BlobTooLong {
+                expected: self.size,
+            });
             return Err(io::Error::other("the blob is longer than announced"));
         }
         Ok(count)
@@ -113,7 +128,11 @@ impl<R: BufRead> ZstdFrames<R> {
     fn new(source: R) -> Self {
         let mut decoder = FrameDecoder::new();
         decoder.set_max_window_size(LARGEST_WINDOW);
-        ZstdFrames { source, decoder, inside: false }
+        ZstdFrames {
+            source,
+            decoder,
+            inside: false,
+        }
     }
 
     /// Enters the next frame; `false` at the end.
@@ -121,8 +140,12 @@ impl<R: BufRead> ZstdFrames<R> {
         while !self.source.fill_buf()?.is_empty() {
             match self.decoder.init(&mut self.source) {
                 Ok(()) => return Ok(true),
-                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame { length, .. })) => {
-                    let skipped = io::copy(&mut (&mut self.source).take(length.into()), &mut io::sink())?;
+                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
+                    length,
+                    ..
+                })) => {
+                    let skipped =
+                        io::copy(&mut (&mut self.source).take(length.into()), &mut io::sink())?;
                     if skipped < length.into() {
                         return Err(io::ErrorKind::UnexpectedEof.into());
                     }
@@ -151,7 +174,9 @@ impl<R: BufRead> Read for ZstdFrames<R> {
                 self.inside = false;
             } else {
                 let one = BlockDecodingStrategy::UptoBlocks(1);
-                self.decoder.decode_blocks(&mut self.source, one).map_err(io::Error::other)?;
+                self.decoder
+                    .decode_blocks(&mut self.source, one)
+                    .map_err(io::Error::other)?;
             }
         }
     }
@@ -170,7 +195,12 @@ pub(super) struct Unpacked<'a, R: Read> {
 }
 
 impl<'a, R: Read> Unpacked<'a, R> {
-    pub(super) fn new(blob: &'a mut Blob<R>, compression: Compression, limits: Limits, before: u64) -> Self {
+    pub(super) fn new(
+        blob: &'a mut Blob<R>,
+        compression: Compression,
+        limits: Limits,
+        before: u64,
+    ) -> Self {
         let compressed = blob.counter();
         let source = BufReader::with_capacity(BUFFER, blob);
         let decoder = match compression {
@@ -178,7 +208,15 @@ impl<'a, R: Read> Unpacked<'a, R> {
             Compression::Gzip => Decoder::Gzip(Box::new(MultiGzDecoder::new(source))),
             Compression::Zstd => Decoder::Zstd(Box::new(ZstdFrames::new(source))),
         };
-        Unpacked { decoder, hasher: Hasher::default(), compressed, count: 0, before, limits, failure: None }
+        Unpacked {
+            decoder,
+            hasher: Hasher::default(),
+            compressed,
+            count: 0,
+            before,
+            limits,
+            failure: None,
+        }
     }
 
     /// Reads what follows the archive's end mark: it belongs to the digest too.
@@ -201,11 +239,14 @@ impl<'a, R: Read> Unpacked<'a, R> {
 
     fn exceeded(&self) -> Option<UnpackError> {
         if self.before + self.count > self.limits.unpacked_bytes {
-            return Some(UnpackError::TooLarge { limit: self.limits.unpacked_bytes });
+            return Some(UnpackError::TooLarge {
+                limit: self.limits.unpacked_bytes,
+            });
         }
         let allowed = self.compressed.get().saturating_mul(self.limits.ratio);
-        (self.count > RATIO_COUNTS_FROM && self.count > allowed)
-            .then_some(UnpackError::TooDense { limit: self.limits.ratio })
+        (self.count > RATIO_COUNTS_FROM && self.count > allowed).then_some(UnpackError::TooDense {
+            limit: self.limits.ratio,
+        })
     }
 }
 

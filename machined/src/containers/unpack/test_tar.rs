@@ -26,7 +26,16 @@ pub(crate) struct TestEntry<'a> {
 
 impl Default for TestEntry<'_> {
     fn default() -> Self {
-        TestEntry { name: b"", kind: b'0', link: b"", content: b"", mode: 0o644, owner: (0, 0), mtime: 1, size: None }
+        TestEntry {
+            name: b"",
+            kind: b'0',
+            link: b"",
+            content: b"",
+            mode: 0o644,
+            owner: (0, 0),
+            mtime: 1,
+            size: None,
+        }
     }
 }
 
@@ -38,7 +47,10 @@ impl TarBuilder {
         put(100, format!("{:07o}", entry.mode).as_bytes());
         put(108, format!("{:07o}", entry.owner.0).as_bytes());
         put(116, format!("{:07o}", entry.owner.1).as_bytes());
-        put(124, format!("{:011o}", entry.size.unwrap_or(entry.content.len() as u64)).as_bytes());
+        put(
+            124,
+            format!("{:011o}", entry.size.unwrap_or(entry.content.len() as u64)).as_bytes(),
+        );
         put(136, format!("{:011o}", entry.mtime).as_bytes());
         put(148, b"        ");
         put(156, &[entry.kind]);
@@ -53,11 +65,20 @@ impl TarBuilder {
     }
 
     pub(crate) fn file(self, name: &str, content: &[u8]) -> Self {
-        self.entry(TestEntry { name: name.as_bytes(), content, ..TestEntry::default() })
+        self.entry(TestEntry {
+            name: name.as_bytes(),
+            content,
+            ..TestEntry::default()
+        })
     }
 
     pub(crate) fn directory(self, name: &str) -> Self {
-        self.entry(TestEntry { name: name.as_bytes(), kind: b'5', mode: 0o755, ..TestEntry::default() })
+        self.entry(TestEntry {
+            name: name.as_bytes(),
+            kind: b'5',
+            mode: 0o755,
+            ..TestEntry::default()
+        })
     }
 
     pub(crate) fn symlink(self, name: &str, target: &str) -> Self {
@@ -71,7 +92,12 @@ impl TarBuilder {
     }
 
     pub(crate) fn hard_link(self, name: &str, target: &str) -> Self {
-        self.entry(TestEntry { name: name.as_bytes(), kind: b'1', link: target.as_bytes(), ..TestEntry::default() })
+        self.entry(TestEntry {
+            name: name.as_bytes(),
+            kind: b'1',
+            link: target.as_bytes(),
+            ..TestEntry::default()
+        })
     }
 
     /// A pax header for the next entry.
@@ -87,7 +113,12 @@ impl TarBuilder {
             content.extend_from_slice(value);
             content.push(b'\n');
         }
-        self.entry(TestEntry { name: b"PaxHeader", kind: b'x', content: &content, ..TestEntry::default() })
+        self.entry(TestEntry {
+            name: b"PaxHeader",
+            kind: b'x',
+            content: &content,
+            ..TestEntry::default()
+        })
     }
 
     /// The archive, with its end mark.
@@ -99,7 +130,10 @@ impl TarBuilder {
 
 pub(crate) fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    encoder.write_all(bytes).and_then(|()| encoder.finish()).unwrap_or_default()
+    encoder
+        .write_all(bytes)
+        .and_then(|()| encoder.finish())
+        .unwrap_or_default()
 }
 
 pub(crate) fn zstd(bytes: &[u8]) -> Vec<u8> {
@@ -108,5 +142,10 @@ pub(crate) fn zstd(bytes: &[u8]) -> Vec<u8> {
 
 /// The right description of a blob.
 pub(crate) fn describe(blob: &[u8], unpacked: &[u8], compression: Compression) -> Layer {
-    Layer { digest: Digest::of(blob), size: blob.len() as u64, diff_id: Digest::of(unpacked), compression }
+    Layer {
+        digest: Digest::of(blob),
+        size: blob.len() as u64,
+        diff_id: Digest::of(unpacked),
+        compression,
+    }
 }

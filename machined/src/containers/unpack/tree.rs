@@ -11,9 +11,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags, chownat, fchmod,
-    fchown, fsetxattr, fstat, futimens, linkat, mkdirat, openat, openat2, readlinkat, statat, symlinkat, unlinkat,
-    utimensat,
+    AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags,
+    chownat, fchmod, fchown, fsetxattr, fstat, futimens, linkat, mkdirat, openat, openat2,
+    readlinkat, statat, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 
@@ -67,7 +67,10 @@ trait Step<T> {
 
 impl<T> Step<T> for Result<T, Errno> {
     fn step(self, step: &'static str) -> Result<T, TreeRefusal> {
-        self.map_err(|errno| TreeRefusal::System { step, source: errno.into() })
+        self.map_err(|errno| TreeRefusal::System {
+            step,
+            source: errno.into(),
+        })
     }
 }
 
@@ -84,7 +87,9 @@ pub(super) struct Tree {
     buffer: Vec<u8>,
 }
 
-const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
+const DIRECTORY: OFlags = OFlags::DIRECTORY
+    .union(OFlags::CLOEXEC)
+    .union(OFlags::NOFOLLOW);
 const CONFINED: ResolveFlags = ResolveFlags::NO_MAGICLINKS.union(ResolveFlags::NO_XDEV);
 
 impl Tree {
@@ -105,7 +110,13 @@ impl Tree {
     pub(super) fn end_layer(&mut self) -> io::Result<()> {
         for (path, modified) in std::mem::take(&mut self.directory_times) {
             let flags = OFlags::RDONLY | DIRECTORY;
-            match openat2(&self.root, c_path(&path), flags, Mode::empty(), CONFINED | ResolveFlags::NO_SYMLINKS) {
+            match openat2(
+                &self.root,
+                c_path(&path),
+                flags,
+                Mode::empty(),
+                CONFINED | ResolveFlags::NO_SYMLINKS,
+            ) {
                 Ok(directory) => futimens(&directory, &timestamps(modified))?,
                 // The same layer replaced it.
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
@@ -118,12 +129,19 @@ impl Tree {
         Ok(())
     }
 
-    pub(super) fn apply(&mut self, entry: &Entry, content: &mut impl Read) -> Result<(), TreeRefusal> {
+    pub(super) fn apply(
+        &mut self,
+        entry: &Entry,
+        content: &mut impl Read,
+    ) -> Result<(), TreeRefusal> {
         match (&entry.change, entry.path.split()) {
             (Change::Nothing, _) => Ok(()),
             (Change::Opaque, _) => self.hide_below(&entry.path),
             (Change::Whiteout, Some((parent, name))) => self.hide(&parent, name),
-            (Change::Directory, None) => self.finish_directory(entry, openat(&self.root, ".", OFlags::RDONLY | DIRECTORY, Mode::empty())),
+            (Change::Directory, None) => self.finish_directory(
+                entry,
+                openat(&self.root, ".", OFlags::RDONLY | DIRECTORY, Mode::empty()),
+            ),
             (_, None) => Err(TreeRefusal::Root),
             (change, Some((parent, name))) => {
                 let parent = self.directory(&parent, true)?;
@@ -149,7 +167,8 @@ impl Tree {
         size: u64,
         content: &mut impl Read,
     ) -> Result<(), TreeRefusal> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let create = || openat(parent, name, flags, Mode::RUSR | Mode::WUSR);
         let file = match create() {
             Err(Errno::EXIST) => {
@@ -166,10 +185,17 @@ impl Tree {
         self.mark(file.as_fd())
     }
 
-    fn copy(&mut self, size: u64, content: &mut impl Read, file: &mut impl Write) -> Result<(), TreeRefusal> {
+    fn copy(
+        &mut self,
+        size: u64,
+        content: &mut impl Read,
+        file: &mut impl Write,
+    ) -> Result<(), TreeRefusal> {
         let mut left = size;
         while left > 0 {
-            let want = usize::try_from(left).unwrap_or(usize::MAX).min(self.buffer.len());
+            let want = usize::try_from(left)
+                .unwrap_or(usize::MAX)
+                .min(self.buffer.len());
             let count = match content.read(&mut self.buffer[..want]) {
                 Ok(0) => return Err(TreeRefusal::Content(io::ErrorKind::UnexpectedEof.into())),
                 Ok(count) => count,
@@ -177,13 +203,21 @@ impl Tree {
                 Err(error) => return Err(TreeRefusal::Content(error)),
             };
             file.write_all(&self.buffer[..count])
-                .map_err(|source| TreeRefusal::System { step: "writing the file", source })?;
+                .map_err(|source| TreeRefusal::System {
+                    step: "writing the file",
+                    source,
+                })?;
             left -= count as u64;
         }
         Ok(())
     }
 
-    fn subdirectory(&mut self, entry: &Entry, parent: &OwnedFd, name: &[u8]) -> Result<(), TreeRefusal> {
+    fn subdirectory(
+        &mut self,
+        entry: &Entry,
+        parent: &OwnedFd,
+        name: &[u8],
+    ) -> Result<(), TreeRefusal> {
         let open = || openat(parent, name, OFlags::RDONLY | DIRECTORY, Mode::empty());
         match mkdirat(parent, name, Mode::RWXU) {
             Ok(()) => {}
@@ -198,16 +232,31 @@ impl Tree {
         self.finish_directory(entry, open())
     }
 
-    fn finish_directory(&mut self, entry: &Entry, directory: Result<OwnedFd, Errno>) -> Result<(), TreeRefusal> {
+    fn finish_directory(
+        &mut self,
+        entry: &Entry,
+        directory: Result<OwnedFd, Errno>,
+    ) -> Result<(), TreeRefusal> {
         let directory = directory.step("opening the directory")?;
         // Without root's rights, files can only be put into directories that their owner can write to.
-        let always = if self.ownership == Ownership::Keep { Mode::empty() } else { Mode::RWXU };
+        let always = if self.ownership == Ownership::Keep {
+            Mode::empty()
+        } else {
+            Mode::RWXU
+        };
         self.set_metadata(directory.as_fd(), &entry.metadata, always)?;
-        self.directory_times.push((entry.path.clone(), entry.metadata.modified));
+        self.directory_times
+            .push((entry.path.clone(), entry.metadata.modified));
         self.mark(directory.as_fd())
     }
 
-    fn symlink(&mut self, entry: &Entry, parent: &OwnedFd, name: &[u8], target: &[u8]) -> Result<(), TreeRefusal> {
+    fn symlink(
+        &mut self,
+        entry: &Entry,
+        parent: &OwnedFd,
+        name: &[u8],
+        target: &[u8],
+    ) -> Result<(), TreeRefusal> {
         let create = || symlinkat(target, parent, name);
         match create() {
             Err(Errno::EXIST) => {
@@ -221,7 +270,8 @@ impl Tree {
     }
 
     fn fifo(&mut self, entry: &Entry, parent: &OwnedFd, name: &[u8]) -> Result<(), TreeRefusal> {
-        let create = || rustix::fs::mkfifoat(parent, name, Mode::from_raw_mode(entry.metadata.mode));
+        let create =
+            || rustix::fs::mkfifoat(parent, name, Mode::from_raw_mode(entry.metadata.mode));
         match create() {
             Err(Errno::EXIST) => {
                 self.replace(parent, name)?;
@@ -233,7 +283,12 @@ impl Tree {
         self.set_metadata_of(parent, name, &entry.metadata)
     }
 
-    fn hard_link(&mut self, parent: &OwnedFd, name: &[u8], target: &ImagePath) -> Result<(), TreeRefusal> {
+    fn hard_link(
+        &mut self,
+        parent: &OwnedFd,
+        name: &[u8],
+        target: &ImagePath,
+    ) -> Result<(), TreeRefusal> {
         let missing = || TreeRefusal::NoTarget(target.to_string());
         let (target_parent, target_name) = target.split().ok_or_else(missing)?;
         let target_parent = self.directory(&target_parent, false)?;
@@ -242,7 +297,9 @@ impl Tree {
         match create() {
             Err(Errno::NOENT) => Err(missing()),
             Err(Errno::EXIST) => {
-                let same = |a: rustix::fs::Stat, b: rustix::fs::Stat| (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino);
+                let same = |a: rustix::fs::Stat, b: rustix::fs::Stat| {
+                    (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino)
+                };
                 let no_follow = AtFlags::SYMLINK_NOFOLLOW;
                 let there = statat(parent, name, no_follow).step("looking at what is there")?;
                 match statat(&target_parent, target_name, no_follow) {
@@ -259,7 +316,12 @@ impl Tree {
 
     // --- metadata
 
-    fn set_metadata(&self, fd: BorrowedFd<'_>, metadata: &Metadata, always: Mode) -> Result<(), TreeRefusal> {
+    fn set_metadata(
+        &self,
+        fd: BorrowedFd<'_>,
+        metadata: &Metadata,
+        always: Mode,
+    ) -> Result<(), TreeRefusal> {
         if self.ownership == Ownership::Keep {
             // Before the mode and the capabilities: a change of owner clears both.
             let (uid, gid) = owner(metadata);
@@ -285,13 +347,19 @@ impl Tree {
     }
 
     /// For what cannot be opened without effect: links and fifos.
-    fn set_metadata_of(&mut self, parent: &OwnedFd, name: &[u8], metadata: &Metadata) -> Result<(), TreeRefusal> {
+    fn set_metadata_of(
+        &mut self,
+        parent: &OwnedFd,
+        name: &[u8],
+        metadata: &Metadata,
+    ) -> Result<(), TreeRefusal> {
         let no_follow = AtFlags::SYMLINK_NOFOLLOW;
         if self.ownership == Ownership::Keep {
             let (uid, gid) = owner(metadata);
             chownat(parent, name, uid, gid, no_follow).step("setting its owner")?;
         }
-        utimensat(parent, name, &timestamps(metadata.modified), no_follow).step("setting its time")?;
+        utimensat(parent, name, &timestamps(metadata.modified), no_follow)
+            .step("setting its time")?;
         if !self.first_layer {
             let made = statat(parent, name, no_follow).step("looking at what was made")?;
             self.of_this_layer.insert(made.st_ino);
@@ -301,7 +369,8 @@ impl Tree {
 
     fn mark(&mut self, fd: BorrowedFd<'_>) -> Result<(), TreeRefusal> {
         if !self.first_layer {
-            self.of_this_layer.insert(fstat(fd).step("looking at what was made")?.st_ino);
+            self.of_this_layer
+                .insert(fstat(fd).step("looking at what was made")?.st_ino);
         }
         Ok(())
     }
@@ -326,7 +395,13 @@ impl Tree {
 
     fn find_directory(&mut self, path: &ImagePath, create: bool) -> Result<OwnedFd, TreeRefusal> {
         let open = |resolve| {
-            openat2(&self.root, c_path(path), OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), CONFINED | resolve)
+            openat2(
+                &self.root,
+                c_path(path),
+                OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+                Mode::empty(),
+                CONFINED | resolve,
+            )
         };
         let found = match open(ResolveFlags::BENEATH) {
             // A symbolic link leads out of the root: an escape, or one of those that are read from the root on.
@@ -351,7 +426,8 @@ impl Tree {
             Err(Errno::EXIST) => return Err(TreeRefusal::Nowhere),
             Err(errno) => return Err(errno).step("creating its directory"),
         }
-        let made = openat(&parent, name, OFlags::PATH | DIRECTORY, Mode::empty()).step("opening its directory")?;
+        let made = openat(&parent, name, OFlags::PATH | DIRECTORY, Mode::empty())
+            .step("opening its directory")?;
         self.mark(made.as_fd())?;
         Ok(made)
     }
@@ -361,12 +437,16 @@ impl Tree {
         for (depth, step) in path.ancestors_and_self().enumerate() {
             let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let resolve = CONFINED | ResolveFlags::IN_ROOT;
-            let Ok(fd) = openat2(&self.root, step, flags, Mode::empty(), resolve) else { break };
+            let Ok(fd) = openat2(&self.root, step, flags, Mode::empty(), resolve) else {
+                break;
+            };
             let stat = fstat(&fd).step("looking at a link on its path")?;
             if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
                 continue;
             }
-            let target = readlinkat(&fd, "", Vec::new()).step("reading a link on its path")?.into_bytes();
+            let target = readlinkat(&fd, "", Vec::new())
+                .step("reading a link on its path")?
+                .into_bytes();
             let absolute = target.starts_with(b"/");
             if climbs_out(&target, depth) || absolute && self.is_of_this_layer(stat.st_ino) {
                 return Err(TreeRefusal::Escape {
@@ -387,7 +467,9 @@ impl Tree {
     }
 
     fn hide(&mut self, parent: &ImagePath, name: &[u8]) -> Result<(), TreeRefusal> {
-        let Some(parent) = self.lower_directory(parent)? else { return Ok(()) };
+        let Some(parent) = self.lower_directory(parent)? else {
+            return Ok(());
+        };
         match self.remove_lower(parent.as_fd(), name) {
             Ok(_) | Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(errno).step("removing what it hides"),
@@ -395,10 +477,14 @@ impl Tree {
     }
 
     fn hide_below(&mut self, path: &ImagePath) -> Result<(), TreeRefusal> {
-        let Some(directory) = self.lower_directory(path)? else { return Ok(()) };
-        let readable = openat(&directory, ".", OFlags::RDONLY | DIRECTORY, Mode::empty()).step("opening what it hides")?;
+        let Some(directory) = self.lower_directory(path)? else {
+            return Ok(());
+        };
+        let readable = openat(&directory, ".", OFlags::RDONLY | DIRECTORY, Mode::empty())
+            .step("opening what it hides")?;
         for name in names(&readable).step("listing what it hides")? {
-            self.remove_lower(readable.as_fd(), &name).step("removing what it hides")?;
+            self.remove_lower(readable.as_fd(), &name)
+                .step("removing what it hides")?;
         }
         Ok(())
     }
@@ -468,15 +554,28 @@ fn names(directory: &OwnedFd) -> Result<Vec<Vec<u8>>, Errno> {
 }
 
 fn owner(metadata: &Metadata) -> (Option<Uid>, Option<Gid>) {
-    (Some(Uid::from_raw(metadata.uid)), Some(Gid::from_raw(metadata.gid)))
+    (
+        Some(Uid::from_raw(metadata.uid)),
+        Some(Gid::from_raw(metadata.gid)),
+    )
 }
 
 fn timestamps((tv_sec, nanoseconds): (i64, u32)) -> Timestamps {
-    let time = Timespec { tv_sec, tv_nsec: nanoseconds.into() };
-    Timestamps { last_access: time, last_modification: time }
+    let time = Timespec {
+        tv_sec,
+        tv_nsec: nanoseconds.into(),
+    };
+    Timestamps {
+        last_access: time,
+        last_modification: time,
+    }
 }
 
 /// The root is "." to the kernel.
 fn c_path(path: &ImagePath) -> &[u8] {
-    if path.as_bytes().is_empty() { b"." } else { path.as_bytes() }
+    if path.as_bytes().is_empty() {
+        b"."
+    } else {
+        path.as_bytes()
+    }
 }

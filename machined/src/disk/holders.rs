@@ -1,0 +1,225 @@
+//! Who keeps a filesystem busy: for errors that say what to stop.
+
+use std::{
+    fmt, fs,
+    path::{Path, PathBuf},
+};
+
+/// Something that keeps a filesystem from being unmounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Holder {
+    /// A process with an open file, a working directory or a program on it.
+    Process {
+        /// Its number.
+        pid: u32,
+        /// Its name.
+        name: String,
+        /// What it holds.
+        path: PathBuf,
+    },
+    /// Another filesystem mounted below.
+    Mount(PathBuf),
+    /// A process whose mount namespace still has it mounted.
+    Namespace {
+        /// Its number.
+        pid: u32,
+        /// Its name.
+        name: String,
+        /// Where.
+        path: PathBuf,
+    },
+}
+
+/// So many are named in an error; more do not help anybody.
+const MOST: usize = 8;
+
+/// What holds the mount at `target`: processes of every namespace by their files, and mounts below it.
+pub fn holders(procfs: &Path, target: &Path) -> Vec<Holder> {
+    let own_mounts = fs::read_to_string(procfs.join("self/mountinfo")).unwrap_or_default();
+    let below =
+        mounts(&own_mounts).filter(|mount| mount.at != target && mount.at.starts_with(target));
+    let mut found: Vec<Holder> = below.map(|mount| Holder::Mount(mount.at)).collect();
+    for (pid, directory) in processes(procfs) {
+        let links = ["cwd", "root", "exe"]
+            .map(|name| directory.join(name))
+            .into_iter();
+        let open = fs::read_dir(directory.join("fd"))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path());
+        let held = links
+            .chain(open)
+            .filter_map(|link| fs::read_link(link).ok())
+            .find(|path| path.starts_with(target));
+        if let Some(path) = held {
+            found.push(Holder::Process {
+                pid,
+                name: name_of(&directory),
+                path,
+            });
+        }
+        if found.len() >= MOST {
+            break;
+        }
+    }
+    found
+}
+
+/// Processes in whose namespace a filesystem of this device (`8:1`) is still mounted.
+pub fn still_mounted(procfs: &Path, device: &str) -> Vec<Holder> {
+    let mut found = Vec::new();
+    for (pid, directory) in processes(procfs) {
+        let Ok(table) = fs::read_to_string(directory.join("mountinfo")) else {
+            continue;
+        };
+        if let Some(mount) = mounts(&table).find(|mount| mount.device == device) {
+            found.push(Holder::Namespace {
+                pid,
+                name: name_of(&directory),
+                path: mount.at,
+            });
+        }
+        if found.len() >= MOST {
+            break;
+        }
+    }
+    found
+}
+
+/// The device number (`8:1`) of what is mounted at `target` last; none when nothing is.
+pub fn mounted_device(procfs: &Path, target: &Path) -> Option<String> {
+    let table = fs::read_to_string(procfs.join("self/mountinfo")).ok()?;
+    mounts(&table)
+        .filter(|mount| mount.at == target)
+        .last()
+        .map(|mount| mount.device)
+}
+
+struct Mount {
+    device: String,
+    at: PathBuf,
+}
+
+/// The lines of a mountinfo: `36 35 98:0 /root /mount/point options …`.
+fn mounts(table: &str) -> impl Iterator<Item = Mount> {
+    table.lines().filter_map(|line| {
+        let mut fields = line.split(' ').skip(2);
+        let device = fields.next()?.to_owned();
+        let at = fields.nth(1)?;
+        Some(Mount {
+            device,
+            at: unescape(at).into(),
+        })
+    })
+}
+
+/// The kernel writes blank, tab, newline and backslash as three octal digits.
+fn unescape(text: &str) -> String {
+    ["\\040", "\\011", "\\012", "\\134"]
+        .iter()
+        .zip([" ", "\t", "\n", "\\"])
+        .fold(text.to_owned(), |text, (code, plain)| {
+            text.replace(code, plain)
+        })
+}
+
+fn processes(procfs: &Path) -> impl Iterator<Item = (u32, PathBuf)> {
+    let entries = fs::read_dir(procfs).into_iter().flatten().flatten();
+    entries.filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path())))
+}
+
+fn name_of(directory: &Path) -> String {
+    fs::read_to_string(directory.join("comm"))
+        .map(|name| name.trim().to_owned())
+        .unwrap_or_default()
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Process { pid, name, path } => {
+                write!(f, "process {pid} ({name}) uses {}", path.display())
+            }
+            Self::Mount(path) => write!(f, "{} is mounted below it", path.display()),
+            Self::Namespace { pid, name, path } => {
+                write!(
+                    f,
+                    "the mount namespace of process {pid} ({name}) has it at {}",
+                    path.display()
+                )
+            }
+        }
+    }
+}
+
+/// A list for an error.
+pub(super) fn list(holders: &[Holder]) -> String {
+    match holders {
+        [] => "something that /proc does not show".to_owned(),
+        some => some
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join("; "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn procfs() -> tempfile::TempDir {
+        let proc = tempfile::tempdir().unwrap();
+        let mountinfo = "22 1 0:20 / / rw - squashfs /dev/loop0 ro\n\
+            30 22 254:1 / /var rw,nosuid - ext4 /dev/vda1 rw\n\
+            31 30 0:40 / /var/lib/a\\040b rw - tmpfs tmpfs rw\n\
+            32 22 0:41 / /variable rw - tmpfs tmpfs rw\n";
+        for (pid, name, cwd, file) in [
+            ("self", "machined", "/", "/dev/null"),
+            ("7", "nginx", "/", "/var/log/x"),
+            ("8", "sh", "/variable", "/dev/null"),
+        ] {
+            let directory = proc.path().join(pid);
+            fs::create_dir_all(directory.join("fd")).unwrap();
+            fs::write(directory.join("comm"), format!("{name}\n")).unwrap();
+            fs::write(
+                directory.join("mountinfo"),
+                if pid == "8" { "" } else { mountinfo },
+            )
+            .unwrap();
+            std::os::unix::fs::symlink(cwd, directory.join("cwd")).unwrap();
+            std::os::unix::fs::symlink(file, directory.join("fd/3")).unwrap();
+        }
+        proc
+    }
+
+    #[test]
+    fn holders_are_named() {
+        let proc = procfs();
+        let found = holders(proc.path(), Path::new("/var"));
+        assert_eq!(
+            list(&found),
+            "/var/lib/a b is mounted below it; process 7 (nginx) uses /var/log/x"
+        );
+        assert!(holders(proc.path(), Path::new("/opt")).is_empty());
+        assert!(list(&[]).contains("does not show"));
+    }
+
+    #[test]
+    fn other_namespaces_are_seen() {
+        let proc = procfs();
+        assert_eq!(
+            mounted_device(proc.path(), Path::new("/var")).unwrap(),
+            "254:1"
+        );
+        assert_eq!(mounted_device(proc.path(), Path::new("/mnt")), None);
+        let found = still_mounted(proc.path(), "254:1");
+        assert_eq!(
+            list(&found),
+            "the mount namespace of process 7 (nginx) has it at /var"
+        );
+        assert!(still_mounted(proc.path(), "8:1").is_empty());
+    }
+}

@@ -1,0 +1,584 @@
+//! Which disk is meant: by path, by a CEL expression, or by the older field-wise selector.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use cel::{Context, Program, Value, objects::Key};
+
+use super::discover::{Disk, human};
+use crate::modules::glob;
+
+/// A way to name a disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DiskSelector {
+    /// A device path or one of its names below /dev/disk/by-id.
+    Path(PathBuf),
+    /// A CEL expression over `disk` and `system_disk`.
+    Expression(Expression),
+    /// Fields that must all fit.
+    Fields(Box<DiskFields>),
+}
+
+/// A CEL expression that has been parsed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Expression(String);
+
+/// The fields of Talos's older `diskSelector`. Texts may hold `*`, `?` and `[sets]`; none means any.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DiskFields {
+    /// Such as `>= 100GB`.
+    pub size: Option<SizeCondition>,
+    /// The kernel's name, such as `vda`.
+    pub name: Option<String>,
+    /// The model.
+    pub model: Option<String>,
+    /// The serial number.
+    pub serial: Option<String>,
+    /// The driver's alias.
+    pub modalias: Option<String>,
+    /// The NVMe UUID.
+    pub uuid: Option<String>,
+    /// The world-wide name.
+    pub wwid: Option<String>,
+    /// The kind of disk.
+    pub kind: Option<DiskKind>,
+    /// Where it hangs below /sys/devices.
+    pub bus_path: Option<String>,
+}
+
+/// `type` of the older selector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiskKind {
+    /// Not rotational and not NVMe or SD.
+    Ssd,
+    /// Rotational.
+    Hdd,
+    /// NVMe.
+    Nvme,
+    /// SD card or eMMC.
+    Sd,
+}
+
+/// A comparison with a size in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SizeCondition {
+    comparison: Comparison,
+    bytes: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Comparison {
+    Less,
+    AtMost,
+    Equal,
+    AtLeast,
+    More,
+}
+
+/// Why no disk was selected.
+#[derive(Debug, thiserror::Error)]
+pub enum SelectError {
+    /// The expression is not CEL.
+    #[error("the disk selector {source_text:?} is not a CEL expression: {reason}")]
+    Syntax {
+        /// What was written.
+        source_text: String,
+        /// Where and why.
+        reason: String,
+    },
+    /// The expression does not give true or false.
+    #[error("the disk selector {source_text:?} fails on {disk}: {reason}")]
+    Evaluation {
+        /// What was written.
+        source_text: String,
+        /// The disk that it was tried on.
+        disk: String,
+        /// Why.
+        reason: String,
+    },
+    /// `type:` of the older selector.
+    #[error("{0:?} is no disk type; there are ssd, hdd, nvme and sd")]
+    Kind(String),
+    /// `size:` of the older selector.
+    #[error("{0:?} is no disk size; write for example 100GB, >= 1TB or < 64GiB")]
+    Size(String),
+    /// Nothing fits.
+    #[error("no disk matches {selector}; the machine has: {candidates}")]
+    None {
+        /// What was asked for.
+        selector: String,
+        /// The disks that there are.
+        candidates: String,
+    },
+    /// More than one fits.
+    #[error(
+        "{selector} matches more than one disk ({candidates}); narrow it down, for example by serial"
+    )]
+    Ambiguous {
+        /// What was asked for.
+        selector: String,
+        /// The disks that match.
+        candidates: String,
+    },
+}
+
+impl DiskSelector {
+    /// The one disk that is meant. `is_system` tells which disk carries the system, if one does.
+    ///
+    /// What software made (loop, device-mapper) is selected by path only: nobody means it by "larger than 10 GiB".
+    pub fn select<'a>(
+        &self,
+        disks: &'a [Disk],
+        is_system: impl Fn(&Disk) -> bool,
+    ) -> Result<&'a Disk, SelectError> {
+        let mut found = Vec::new();
+        for disk in disks {
+            let matches = match self {
+                Self::Path(path) => {
+                    disk.dev_path.as_path() == path
+                        || disk.symlinks.iter().any(|link| Path::new(link) == path)
+                }
+                _ if disk.software || disk.cdrom => false,
+                Self::Expression(expression) => expression.matches(disk, is_system(disk))?,
+                Self::Fields(fields) => fields.matches(disk),
+            };
+            if matches {
+                found.push(disk);
+            }
+        }
+        match found.as_slice() {
+            [one] => Ok(one),
+            [] => {
+                let real: Vec<_> = disks.iter().filter(|disk| !disk.software).collect();
+                Err(SelectError::None {
+                    selector: self.to_string(),
+                    candidates: list(&real),
+                })
+            }
+            several => Err(SelectError::Ambiguous {
+                selector: self.to_string(),
+                candidates: list(several),
+            }),
+        }
+    }
+}
+
+impl fmt::Display for DiskSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path(path) => write!(f, "the path {}", path.display()),
+            Self::Expression(Expression(text)) => write!(f, "the expression {text:?}"),
+            Self::Fields(fields) => write!(f, "the disk selector {fields:?}"),
+        }
+    }
+}
+
+fn list(disks: &[&Disk]) -> String {
+    if disks.is_empty() {
+        return "no disks".to_owned();
+    }
+    let one = |disk: &&Disk| {
+        let known: Vec<&str> = [disk.transport.as_str(), &disk.model, &disk.serial]
+            .into_iter()
+            .filter(|text| !text.is_empty())
+            .collect();
+        format!(
+            "{} ({}{}{})",
+            disk.dev_path,
+            human(disk.size),
+            if known.is_empty() { "" } else { ", " },
+            known.join(", ")
+        )
+    };
+    disks.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+impl FromStr for Expression {
+    type Err = SelectError;
+
+    fn from_str(text: &str) -> Result<Self, SelectError> {
+        compile(text)?;
+        Ok(Self(text.to_owned()))
+    }
+}
+
+fn compile(text: &str) -> Result<Program, SelectError> {
+    Program::compile(text).map_err(|errors| SelectError::Syntax {
+        source_text: text.to_owned(),
+        reason: errors.to_string(),
+    })
+}
+
+impl Expression {
+    fn matches(&self, disk: &Disk, is_system: bool) -> Result<bool, SelectError> {
+        let failed = |reason: String| SelectError::Evaluation {
+            source_text: self.0.clone(),
+            disk: disk.dev_path.to_string(),
+            reason,
+        };
+        let mut context = Context::default();
+        for (name, power) in [
+            ("KiB", 10),
+            ("MiB", 20),
+            ("GiB", 30),
+            ("TiB", 40),
+            ("PiB", 50),
+        ] {
+            context.add_variable_from_value(name, Value::UInt(1 << power));
+        }
+        for (name, power) in [("kB", 1), ("MB", 2), ("GB", 3), ("TB", 4), ("PB", 5)] {
+            context.add_variable_from_value(name, Value::UInt(1000_u64.pow(power)));
+        }
+        context
+            .add_function(
+                "glob",
+                |pattern: std::sync::Arc<String>, text: std::sync::Arc<String>| {
+                    glob(&pattern, &text)
+                },
+            )
+            .map_err(|error| failed(error.to_string()))?;
+        context.add_variable_from_value("disk", facts(disk));
+        context.add_variable_from_value("system_disk", Value::Bool(is_system));
+        match compile(&self.0)?.execute(&context) {
+            Ok(Value::Bool(matches)) => Ok(matches),
+            Ok(other) => Err(failed(format!("it gives {other:?}, not true or false"))),
+            Err(error) => Err(failed(error.to_string())),
+        }
+    }
+}
+
+/// What an expression sees as `disk`.
+fn facts(disk: &Disk) -> Value {
+    let text = |text: &str| Value::from(text);
+    let facts: HashMap<Key, Value> = [
+        ("dev_path", text(&disk.dev_path.to_string())),
+        ("size", Value::UInt(disk.size)),
+        ("sector_size", Value::UInt(disk.sector_size)),
+        ("model", text(&disk.model)),
+        ("serial", text(&disk.serial)),
+        ("wwid", text(&disk.wwid)),
+        ("uuid", text(&disk.uuid)),
+        ("modalias", text(&disk.modalias)),
+        ("transport", text(&disk.transport)),
+        ("rotational", Value::Bool(disk.rotational)),
+        ("readonly", Value::Bool(disk.readonly)),
+        ("cdrom", Value::Bool(disk.cdrom)),
+        ("bus_path", text(&disk.bus_path)),
+        ("symlinks", Value::from(disk.symlinks.clone())),
+    ]
+    .into_iter()
+    .map(|(name, value)| (Key::from(name), value))
+    .collect();
+    Value::from(facts)
+}
+
+impl DiskFields {
+    fn matches(&self, disk: &Disk) -> bool {
+        let fits = |pattern: &Option<String>, text: &str| {
+            pattern.as_ref().is_none_or(|pattern| glob(pattern, text))
+        };
+        self.size.is_none_or(|size| size.holds(disk.size))
+            && fits(&self.name, &disk.name)
+            && fits(&self.model, &disk.model)
+            && fits(&self.serial, &disk.serial)
+            && fits(&self.modalias, &disk.modalias)
+            && fits(&self.uuid, &disk.uuid)
+            && fits(&self.wwid, &disk.wwid)
+            && fits(&self.bus_path, &disk.bus_path)
+            && self.kind.is_none_or(|kind| kind == DiskKind::of(disk))
+    }
+}
+
+impl DiskKind {
+    fn of(disk: &Disk) -> Self {
+        match disk.transport.as_str() {
+            "nvme" => Self::Nvme,
+            "mmc" => Self::Sd,
+            _ if disk.rotational => Self::Hdd,
+            _ => Self::Ssd,
+        }
+    }
+}
+
+impl FromStr for DiskKind {
+    type Err = SelectError;
+
+    fn from_str(text: &str) -> Result<Self, SelectError> {
+        match text.to_ascii_lowercase().as_str() {
+            "ssd" => Ok(Self::Ssd),
+            "hdd" => Ok(Self::Hdd),
+            "nvme" => Ok(Self::Nvme),
+            "sd" => Ok(Self::Sd),
+            _ => Err(SelectError::Kind(text.to_owned())),
+        }
+    }
+}
+
+impl SizeCondition {
+    fn holds(self, bytes: u64) -> bool {
+        match self.comparison {
+            Comparison::Less => bytes < self.bytes,
+            Comparison::AtMost => bytes <= self.bytes,
+            Comparison::Equal => bytes == self.bytes,
+            Comparison::AtLeast => bytes >= self.bytes,
+            Comparison::More => bytes > self.bytes,
+        }
+    }
+}
+
+impl FromStr for SizeCondition {
+    type Err = SelectError;
+
+    fn from_str(text: &str) -> Result<Self, SelectError> {
+        let trimmed = text.trim();
+        let (comparison, rest) = [
+            ("<=", Comparison::AtMost),
+            (">=", Comparison::AtLeast),
+            ("==", Comparison::Equal),
+            ("<", Comparison::Less),
+            (">", Comparison::More),
+        ]
+        .into_iter()
+        .find_map(|(sign, comparison)| Some((comparison, trimmed.strip_prefix(sign)?)))
+        .unwrap_or((Comparison::Equal, trimmed));
+        let bytes = parse_size(rest).ok_or_else(|| SelectError::Size(text.to_owned()))?;
+        Ok(Self { comparison, bytes })
+    }
+}
+
+/// `100GB`, `64 GiB`, `1.5TB`, `4096`. Powers of 1000 without the `i`, as disks are sold.
+fn parse_size(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kb" => 1000,
+        "m" | "mb" => 1000_u64.pow(2),
+        "g" | "gb" => 1000_u64.pow(3),
+        "t" | "tb" => 1000_u64.pow(4),
+        "ki" | "kib" => 1 << 10,
+        "mi" | "mib" => 1 << 20,
+        "gi" | "gib" => 1 << 30,
+        "ti" | "tib" => 1 << 40,
+        _ => return None,
+    };
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let whole = whole.parse::<u64>().ok()?.checked_mul(factor)?;
+    if fraction.is_empty() {
+        return Some(whole);
+    }
+    let scale = 10_u128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
+    let part = u128::from(factor).checked_mul(fraction.parse().ok()?)? / scale;
+    whole.checked_add(u64::try_from(part).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::disk::discover::{discover, tests::machine};
+
+    fn select(selector: &DiskSelector) -> Result<String, String> {
+        let sys = machine();
+        let disks = discover(sys.path()).unwrap();
+        selector
+            .select(&disks, |disk| disk.name == "vda")
+            .map(|disk| disk.name.clone())
+            .map_err(|error| error.to_string())
+    }
+
+    fn cel(text: &str) -> Result<String, String> {
+        select(&DiskSelector::Expression(
+            text.parse()
+                .map_err(|error: SelectError| error.to_string())?,
+        ))
+    }
+
+    #[test]
+    fn paths_name_devices_and_links() {
+        assert_eq!(
+            select(&DiskSelector::Path("/dev/vda".into())).unwrap(),
+            "vda"
+        );
+        assert_eq!(
+            select(&DiskSelector::Path("/dev/loop0".into())).unwrap(),
+            "loop0"
+        );
+        assert_eq!(
+            select(&DiskSelector::Path("/dev/disk/by-id/wwn-0x50014ee2".into())).unwrap(),
+            "sda"
+        );
+        let error = select(&DiskSelector::Path("/dev/vdb".into())).unwrap_err();
+        assert!(
+            error.contains("/dev/vdb") && error.contains("/dev/nvme0n1 (931.5 GiB, nvme"),
+            "{error}"
+        );
+        assert!(
+            select(&DiskSelector::Path("/dev/vda1".into())).is_err(),
+            "a partition is no disk"
+        );
+    }
+
+    #[test]
+    fn expressions_see_what_the_documents_promise() {
+        for (text, disk) in [
+            ("disk.dev_path == \"/dev/sda\"", "sda"),
+            ("disk.transport == \"nvme\"", "nvme0n1"),
+            (
+                "disk.size > 10u * GiB && disk.rotational && disk.transport == 'sata'",
+                "sda",
+            ),
+            ("disk.size >= 1u * TB && !disk.rotational", "nvme0n1"),
+            ("system_disk", "vda"),
+            (
+                "disk.serial == 'root disk' && !disk.readonly && !disk.cdrom",
+                "vda",
+            ),
+            ("glob('WDC*', disk.model)", "sda"),
+            ("'/dev/disk/by-id/virtio-root_disk' in disk.symlinks", "vda"),
+            (
+                "disk.bus_path.startsWith('/pci0000:00/0000:00:05.0')",
+                "nvme0n1",
+            ),
+            (
+                "disk.sector_size == 4096u && disk.uuid == 'c4d2' && disk.wwid.startsWith('eui.')",
+                "nvme0n1",
+            ),
+        ] {
+            match cel(text) {
+                Ok(found) => assert_eq!(found, disk, "{text}"),
+                Err(error) => panic!("{text}: {error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn none_and_several_are_errors_that_list_candidates() {
+        let error = cel("disk.size < 1u * MiB").unwrap_err();
+        assert!(
+            error.contains("no disk matches") && error.contains("/dev/sda"),
+            "{error}"
+        );
+        assert!(
+            !error.contains("loop0"),
+            "what software made is no candidate: {error}"
+        );
+        let error = cel("disk.rotational").unwrap_err();
+        assert!(
+            error.contains("more than one")
+                && error.contains("/dev/sda")
+                && error.contains("/dev/vda"),
+            "{error}"
+        );
+        assert!(!error.contains("nvme"), "{error}");
+    }
+
+    #[test]
+    fn bad_expressions_are_errors() {
+        for text in [
+            "disk.size >",
+            "",
+            "disk.size + 1u",
+            "nope == 1",
+            "disk.nope == 'x'",
+            "1 / 0 == 1",
+            "disk.size > 'x'",
+        ] {
+            assert!(cel(text).is_err(), "{text}");
+        }
+        let deep = "(".repeat(5000) + "true" + &")".repeat(5000);
+        assert!(cel(&deep).is_err(), "nesting is bounded");
+        assert!(cel(&"!".repeat(20_001)).is_err());
+    }
+
+    #[test]
+    fn fields_must_all_fit() {
+        let fields = |fields: DiskFields| select(&DiskSelector::Fields(Box::new(fields)));
+        let any = DiskFields::default;
+        assert_eq!(
+            fields(DiskFields {
+                model: Some("WDC*".into()),
+                ..any()
+            })
+            .unwrap(),
+            "sda"
+        );
+        assert_eq!(
+            fields(DiskFields {
+                kind: Some("NVMe".parse().unwrap()),
+                ..any()
+            })
+            .unwrap(),
+            "nvme0n1"
+        );
+        assert_eq!(
+            fields(DiskFields {
+                size: Some("<= 64GiB".parse().unwrap()),
+                ..any()
+            })
+            .unwrap(),
+            "vda"
+        );
+        assert_eq!(
+            fields(DiskFields {
+                bus_path: Some("*/ata1/*".into()),
+                ..any()
+            })
+            .unwrap(),
+            "sda"
+        );
+        assert!(
+            fields(DiskFields {
+                serial: Some("x".into()),
+                ..any()
+            })
+            .unwrap_err()
+            .contains("no disk matches")
+        );
+        assert!(fields(any()).unwrap_err().contains("more than one"));
+        assert!("tape".parse::<DiskKind>().is_err());
+    }
+
+    #[test]
+    fn sizes_parse() {
+        for (text, bytes) in [
+            ("100GB", 100_000_000_000),
+            (" 64 GiB", 64 << 30),
+            ("1.5TB", 1_500_000_000_000),
+            ("4096", 4096),
+        ] {
+            assert_eq!(parse_size(text), Some(bytes), "{text}");
+        }
+        for text in [
+            "",
+            "GB",
+            "1.2.3GB",
+            "-1GB",
+            "99999999999999TB",
+            "1 parsec",
+            "1.99999999999999999999999999999999999999999GB",
+        ] {
+            assert_eq!(parse_size(text), None, "{text}");
+        }
+        assert!(
+            ">= 1TB"
+                .parse::<SizeCondition>()
+                .unwrap()
+                .holds(1_000_000_000_000)
+        );
+        assert!(
+            !"> 1TB"
+                .parse::<SizeCondition>()
+                .unwrap()
+                .holds(1_000_000_000_000)
+        );
+        assert!("=> 1TB".parse::<SizeCondition>().is_err());
+    }
+}

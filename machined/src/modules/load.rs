@@ -1,0 +1,115 @@
+//! Applying a plan: `finit_module` on each file.
+
+use std::{collections::HashSet, fs, io, path::Path};
+
+use rustix::io::Errno;
+use tracing::{debug, warn};
+
+use super::{LoadPlan, ModuleError, ModuleName};
+
+/// `MODULE_INIT_COMPRESSED_FILE` of linux/module.h: the kernel unpacks the file (Linux 5.17, MODULE_DECOMPRESS).
+const COMPRESSED_FILE: i32 = 4;
+
+/// What an application of plans came to.
+#[derive(Debug, Default)]
+pub struct Loaded {
+    /// Modules that are in the kernel now, in the order of loading.
+    pub names: Vec<ModuleName>,
+    /// Modules that the kernel refused.
+    pub refused: Vec<ModuleError>,
+    tried: HashSet<ModuleName>,
+}
+
+impl Loaded {
+    pub(super) fn was_tried(&self, name: &ModuleName) -> bool {
+        self.tried.contains(name)
+    }
+
+    pub(super) fn merge(&mut self, other: Self) {
+        self.names.extend(other.names);
+        self.refused.extend(other.refused);
+        self.tried.extend(other.tried);
+    }
+
+    pub(super) fn into_first_refusal(mut self) -> Result<Self, ModuleError> {
+        match self.refused.is_empty() {
+            true => Ok(self),
+            false => Err(self.refused.remove(0)),
+        }
+    }
+}
+
+/// Names in /sys/module: loaded modules, and built-in ones that have parameters.
+pub(super) fn loaded_modules(sysfs: &Path) -> HashSet<ModuleName> {
+    let entries = fs::read_dir(sysfs.join("module"));
+    entries
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| ModuleName::new(&entry.file_name().to_string_lossy()))
+        .collect()
+}
+
+/// Loads what the plan says. A refused module does not stop those after it: they may not need it.
+pub(super) fn apply(plan: &LoadPlan, directory: &Path) -> Loaded {
+    let mut loaded = Loaded::default();
+    for step in &plan.steps {
+        loaded.tried.insert(step.name.clone());
+        let path = directory.join(&step.file);
+        match load_file(&path) {
+            Ok(()) => {
+                debug!(module = %step.name, "loaded");
+                loaded.names.push(step.name.clone());
+            }
+            Err(source) => {
+                warn!(module = %step.name, error = %source, "the kernel refused a module");
+                loaded.refused.push(ModuleError::Refused {
+                    name: step.name.clone(),
+                    path,
+                    source,
+                });
+            }
+        }
+    }
+    loaded
+}
+
+fn load_file(path: &Path) -> io::Result<()> {
+    let file = fs::File::open(path)?;
+    let flags = match path.extension().is_some_and(|extension| extension == "ko") {
+        true => 0,
+        false => COMPRESSED_FILE,
+    };
+    match rustix::system::finit_module(&file, c"", flags) {
+        // Somebody else was quicker, or it is built in: what we wanted.
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::modules::Step;
+
+    #[test]
+    fn a_refused_module_is_reported_with_its_file() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("bad.ko"), b"not an ELF file").unwrap();
+        let step = |name: &str, file: &str| Step {
+            name: ModuleName::new(name),
+            file: file.into(),
+        };
+        let plan = LoadPlan {
+            steps: vec![step("bad", "bad.ko"), step("gone", "gone.ko.xz")],
+        };
+        let loaded = apply(&plan, directory.path());
+        assert!(loaded.names.is_empty());
+        assert_eq!(loaded.refused.len(), 2);
+        assert!(loaded.was_tried(&ModuleName::new("gone")));
+        let message = loaded.refused[1].to_string();
+        assert!(message.contains("gone.ko.xz"), "{message}");
+        assert!(loaded.into_first_refusal().is_err());
+    }
+}

@@ -1,0 +1,404 @@
+//! The task that keeps the kernel's network as it shall be.
+
+use std::{collections::BTreeMap, future::Future, net::IpAddr, time::Duration};
+
+use futures_util::{FutureExt, Stream, StreamExt};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+};
+use tracing::{info, warn};
+
+use super::{
+    AddressStatus, DhcpWish, KernelState, Lease, Leftovers, Link, LinkStatus, NetlinkError,
+    NetworkStatus, NetworkWish, Options, Ours, RouteStatus, desired,
+    dhcp::{self, DhcpEvent, Port},
+    dhcp_links, etc, hostname,
+    kernel::Kernel,
+    plan, sysctl,
+};
+
+/// Some steps make the next ones possible (a link that is up gets a carrier): read again, at most this often.
+const ROUNDS: usize = 4;
+/// Try again after a step failed, in case what was in its way has gone.
+const RETRY: Duration = Duration::from_secs(5);
+
+pub(super) struct Actor {
+    options: Options,
+    wishes: watch::Receiver<NetworkWish>,
+    kernel: Kernel,
+    leases: BTreeMap<String, Lease>,
+    clients: BTreeMap<String, Client>,
+    /// The link that automatic DHCP has settled on.
+    automatic: Option<String>,
+    leftovers: Leftovers,
+    ours: Ours,
+    stable_name: String,
+    hostname: String,
+    events: mpsc::Receiver<DhcpEvent>,
+    event_sender: mpsc::Sender<DhcpEvent>,
+    status: watch::Sender<NetworkStatus>,
+    exported: watch::Sender<Vec<Lease>>,
+}
+
+/// A link's DHCP task; ends with its value.
+struct Client {
+    port: Port,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Actor {
+    /// Opens the kernel's side at once, so that its failure is the caller's; the future then runs for ever.
+    #[allow(clippy::new_ret_no_self)]
+    pub(super) fn new(
+        options: Options,
+        wishes: watch::Receiver<NetworkWish>,
+        inherited: Vec<Lease>,
+        status: watch::Sender<NetworkStatus>,
+        exported: watch::Sender<Vec<Lease>>,
+    ) -> Result<impl Future<Output = ()> + Send, NetlinkError> {
+        let (kernel, changes) = Kernel::open()?;
+        let (event_sender, events) = mpsc::channel(8);
+        let now = dhcp::boot_seconds();
+        let leases: BTreeMap<_, _> = inherited
+            .into_iter()
+            .filter(|lease| !lease.is_over(now))
+            .map(|lease| (lease.link.clone(), lease))
+            .collect();
+        let actor = Self {
+            leftovers: options.leftovers,
+            options,
+            wishes,
+            kernel,
+            automatic: leases.keys().next().cloned(),
+            leases,
+            clients: BTreeMap::new(),
+            ours: Ours::default(),
+            stable_name: String::new(),
+            hostname: String::new(),
+            events,
+            event_sender,
+            status,
+            exported,
+        };
+        Ok(actor.run(changes))
+    }
+
+    async fn run(mut self, mut changes: impl Stream<Item = ()> + Send + Unpin) {
+        if let Err(error) = sysctl::prepare(&self.options.procfs) {
+            warn!(%error, "cannot set the network's kernel settings");
+        }
+        loop {
+            let problems = self.reconcile().await;
+            let retry = async {
+                match problems {
+                    true => tokio::time::sleep(RETRY).await,
+                    false => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                changed = self.wishes.changed() => if changed.is_err() { return },
+                Some(event) = self.events.recv() => self.take(event),
+                Some(()) = changes.next() => {
+                    // Changes come in bursts, our own among them: one look at the kernel answers all.
+                    while let Some(Some(())) = changes.next().now_or_never() {}
+                }
+                () = retry => {}
+            }
+        }
+    }
+
+    fn take(&mut self, event: DhcpEvent) {
+        match event {
+            DhcpEvent::Leased(lease) => {
+                self.leases.insert(lease.link.clone(), lease);
+            }
+            DhcpEvent::Lost(link) => {
+                self.leases.remove(&link);
+            }
+        }
+    }
+
+    /// Brings the kernel to what is desired and publishes the outcome. Whether something is left to be tried again.
+    async fn reconcile(&mut self) -> bool {
+        let wish = self.wishes.borrow_and_update().clone();
+        let mut problems = Vec::new();
+        let mut kernel = KernelState::default();
+        let mut dhcp = BTreeMap::new();
+        for _ in 0..ROUNDS {
+            kernel = match self.kernel.read().await {
+                Ok(kernel) => kernel,
+                Err(error) => {
+                    // What was published last stays the best that is known.
+                    self.status
+                        .send_modify(|status| status.problems = vec![chain(&error)]);
+                    return true;
+                }
+            };
+            if self.stable_name.is_empty() {
+                self.stable_name = hostname::stable_name(&identity(&self.options, &kernel));
+            }
+            self.forget_vanished(&kernel);
+            dhcp = dhcp_links(&wish, &kernel, self.automatic.as_deref(), &self.leases);
+            self.automatic = if wish.is_automatic() {
+                dhcp.keys().next().cloned()
+            } else {
+                None
+            };
+            self.leases.retain(|link, _| dhcp.contains_key(link));
+            let desired = desired(&wish, &kernel, &dhcp, &self.leases);
+            let plan = plan(&desired, &kernel, self.leftovers, &self.ours);
+            if plan.steps.is_empty() {
+                problems.clear();
+                self.ours.remember(&desired);
+                break;
+            }
+            info!(%plan, "changing the network");
+            problems.clear();
+            for step in &plan.steps {
+                if let Err(error) = self.kernel.apply(step).await {
+                    problems.push(chain(&error));
+                }
+            }
+            self.ours.remember(&desired);
+        }
+        self.leftovers = Leftovers::Keep;
+        self.keep_clients(&dhcp, &kernel);
+        self.publish(&wish, &dhcp, &kernel, problems)
+    }
+
+    /// A link that is gone, or is another card now, keeps neither lease nor client.
+    fn forget_vanished(&mut self, kernel: &KernelState) {
+        let is_same =
+            |name: &str, mac: &str| kernel.link(name).is_some_and(|link| link.mac_text() == mac);
+        self.leases.retain(|name, lease| is_same(name, &lease.mac));
+        self.clients.retain(|name, client| {
+            is_same(name, &client.port.mac_text)
+                && kernel
+                    .link(name)
+                    .is_some_and(|link| link.index == client.port.index)
+        });
+    }
+
+    /// Runs a client on each DHCP link that has a carrier. One whose carrier comes back asks again, with what it had:
+    /// it may be plugged into another network now.
+    fn keep_clients(&mut self, dhcp: &BTreeMap<String, DhcpWish>, kernel: &KernelState) {
+        let carrier = |name: &str| kernel.link(name).filter(|link| link.carrier);
+        self.clients
+            .retain(|name, _| dhcp.contains_key(name) && carrier(name).is_some());
+        for name in dhcp
+            .keys()
+            .filter(|name| !self.clients.contains_key(*name))
+            .cloned()
+            .collect::<Vec<_>>()
+        {
+            let Some(link) = carrier(&name) else { continue };
+            let port = port_of(link);
+            let lease = self.leases.get(&name).cloned();
+            let client = dhcp::keep_lease(
+                port.clone(),
+                lease,
+                self.hostname_to_send(),
+                self.event_sender.clone(),
+            );
+            self.clients.insert(
+                name,
+                Client {
+                    port,
+                    task: tokio::spawn(client),
+                },
+            );
+        }
+    }
+
+    /// Servers that register names shall learn ours, but not one that another server gave us.
+    fn hostname_to_send(&self) -> String {
+        hostname::choose(&self.wishes.borrow().hostname, None, &self.stable_name).0
+    }
+
+    /// Whether something is to be tried again.
+    fn publish(
+        &mut self,
+        wish: &NetworkWish,
+        dhcp: &BTreeMap<String, DhcpWish>,
+        kernel: &KernelState,
+        mut problems: Vec<String>,
+    ) -> bool {
+        let leases: Vec<Lease> = self.leases.values().cloned().collect();
+        let named = leases.iter().find_map(|lease| {
+            let listens = dhcp
+                .get(&lease.link)
+                .is_some_and(|dhcp| !dhcp.ignore_hostname);
+            lease.hostname.as_deref().filter(|_| listens)
+        });
+        let (hostname, origin) = hostname::choose(&wish.hostname, named, &self.stable_name);
+        let resolvers = if wish.nameservers.is_empty() {
+            resolvers_of(&leases)
+        } else {
+            wish.nameservers.clone()
+        };
+        let search_domains = if wish.search_domains.is_empty() {
+            domains_of(&leases)
+        } else {
+            wish.search_domains.clone()
+        };
+        let addresses = addresses_of(kernel);
+        let own = addresses.first().map(|address| address.address.address());
+
+        let mut files_written = true;
+        for (name, text) in [
+            ("resolv.conf", etc::resolv_conf(&resolvers, &search_domains)),
+            ("hosts", etc::hosts(&hostname, own, &wish.hosts)),
+            ("hostname", format!("{hostname}\n")),
+        ] {
+            if let Err(error) = etc::write(&self.options.etc, name, &text) {
+                files_written = false;
+                problems.push(chain(&error));
+            }
+        }
+        if hostname != self.hostname {
+            match rustix::system::sethostname(hostname.as_bytes()) {
+                Ok(()) => self.hostname.clone_from(&hostname),
+                Err(errno) => {
+                    problems.push(format!("cannot set the hostname to {hostname}: {errno}"))
+                }
+            }
+        }
+        let routes = routes_of(kernel);
+        let retry = !problems.is_empty();
+        let status = NetworkStatus {
+            links: kernel.links.iter().map(link_status).collect(),
+            address_ready: !addresses.is_empty(),
+            connectivity_ready: routes.iter().any(|route| route.destination.prefix() == 0),
+            etc_files_ready: files_written,
+            ready: !addresses.is_empty() && files_written,
+            addresses,
+            routes,
+            resolvers,
+            search_domains,
+            time_servers: leases
+                .iter()
+                .flat_map(|lease| &lease.time_servers)
+                .map(|ip| IpAddr::V4(*ip))
+                .collect(),
+            hostname: self.hostname.clone(),
+            hostname_origin: (!self.hostname.is_empty()).then_some(origin),
+            problems,
+        };
+        self.status.send_if_modified(|old| {
+            for problem in status
+                .problems
+                .iter()
+                .filter(|problem| !old.problems.contains(problem))
+            {
+                warn!(problem, "network");
+            }
+            let changed = *old != status;
+            *old = status;
+            changed
+        });
+        self.exported.send_if_modified(|old| {
+            let changed = *old != leases;
+            *old = leases;
+            changed
+        });
+        retry
+    }
+}
+
+fn identity(options: &Options, kernel: &KernelState) -> String {
+    let macs: Vec<String> = kernel
+        .links
+        .iter()
+        .filter(|link| link.is_hardware())
+        .map(Link::mac_text)
+        .collect();
+    hostname::machine_identity(&options.sysfs, &macs)
+}
+
+fn port_of(link: &Link) -> Port {
+    Port {
+        name: link.name.clone(),
+        index: link.index,
+        mac: link.mac.clone(),
+        mac_text: link.mac_text(),
+    }
+}
+
+fn resolvers_of(leases: &[Lease]) -> Vec<IpAddr> {
+    let mut found: Vec<IpAddr> = Vec::new();
+    for resolver in leases.iter().flat_map(|lease| &lease.resolvers) {
+        let resolver = IpAddr::V4(*resolver);
+        if !found.contains(&resolver) {
+            found.push(resolver);
+        }
+    }
+    found
+}
+
+/// A domain from the network ends up in a file that others parse: only real ones.
+fn domains_of(leases: &[Lease]) -> Vec<String> {
+    let domains = leases
+        .iter()
+        .filter_map(|lease| lease.domain.as_deref())
+        .map(|domain| domain.trim_end_matches('.'));
+    domains
+        .filter(|domain| hostname::is_valid(domain))
+        .map(str::to_owned)
+        .collect()
+}
+
+fn link_status(link: &Link) -> LinkStatus {
+    LinkStatus {
+        name: link.name.clone(),
+        index: link.index,
+        mac: link.mac_text(),
+        up: link.up,
+        carrier: link.carrier,
+        mtu: link.mtu,
+        kind: link.kind.clone(),
+    }
+}
+
+/// Addresses that others can reach us at: IPv4 first, loopback not at all.
+fn addresses_of(kernel: &KernelState) -> Vec<AddressStatus> {
+    let mut found: Vec<AddressStatus> = kernel
+        .addresses
+        .iter()
+        .filter(|address| address.global && !address.cidr.address().is_loopback())
+        .map(|address| AddressStatus {
+            link: kernel.name_of(address.index).to_owned(),
+            address: address.cidr,
+        })
+        .collect();
+    found.sort_by_key(|address| !address.address.address().is_ipv4());
+    found
+}
+
+fn routes_of(kernel: &KernelState) -> Vec<RouteStatus> {
+    let status = |route: &super::Route| RouteStatus {
+        link: kernel.name_of(route.index).to_owned(),
+        destination: route.destination,
+        gateway: route.gateway,
+        metric: route.metric,
+    };
+    kernel.routes.iter().map(status).collect()
+}
+
+/// An error with its causes in one line, for the status.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}

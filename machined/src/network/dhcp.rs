@@ -1,0 +1,192 @@
+//! Keeping one link's DHCPv4 lease.
+//!
+//! mozim speaks the protocol; this is the policy around it:
+//!
+//! ```text
+//!            known lease                     ACK
+//!   start ───────────────► confirming ──────────────► bound ◄─────────┐
+//!     │                        │ no ACK in 10 s         │ T1          │ ACK
+//!     │ no lease               ▼                        ▼             │
+//!     └──────────────────► discovering ◄──────────── renewing ────────┘
+//!                              │  ▲      no ACK in 30 s
+//!                        OFFER ▼  │ no ACK in 5 s
+//!                          requesting ──── ACK ──► bound
+//! ```
+//!
+//! mozim drops a NAK without a word, so a NAK looks like silence here, and both have the same answer: discover anew,
+//! and **keep the address meanwhile**, until the lease is over or another one is there. A server that still knows us
+//! offers the same address again, and nothing has changed for anybody.
+
+use std::time::Duration;
+
+use mozim::{DhcpError, DhcpV4Client, DhcpV4Config, DhcpV4State};
+use tokio::{sync::mpsc, time::Instant};
+use tracing::{debug, info, warn};
+
+use super::Lease;
+
+/// How long an inherited lease may take to be confirmed before we discover as well.
+const CONFIRM: Duration = Duration::from_secs(10);
+/// How long the server may take to renew.
+const RENEW: Duration = Duration::from_secs(30);
+/// How long the server may take to acknowledge what it offered. After that the offer was not meant for us.
+const REQUEST: Duration = Duration::from_secs(5);
+/// Pause after an error of the socket, such as a link that is just going away.
+const AFTER_ERROR: Duration = Duration::from_secs(2);
+
+/// The link to get a lease for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Port {
+    pub(super) name: String,
+    pub(super) index: u32,
+    pub(super) mac: Vec<u8>,
+    pub(super) mac_text: String,
+}
+
+/// What happened to a link's lease.
+#[derive(Debug)]
+pub(super) enum DhcpEvent {
+    /// A lease is there, new or renewed.
+    Leased(Lease),
+    /// The lease of this link is over and nobody gave another.
+    Lost(String),
+}
+
+/// Keeps a lease until the task is dropped; reports to `events`.
+pub(super) async fn keep_lease(
+    port: Port,
+    known: Option<Lease>,
+    hostname: String,
+    events: mpsc::Sender<DhcpEvent>,
+) {
+    // Fails only for a link without an Ethernet address, which no later try would change.
+    let mut client = match client_for(&port, &hostname).await {
+        Ok(client) => client,
+        Err(error) => return warn!(link = port.name, %error, "cannot run DHCP on this link"),
+    };
+    let mut keeper = Keeper {
+        port,
+        held: None,
+        events,
+    };
+    keeper.resume(&mut client, known);
+    keeper.run(client).await;
+}
+
+async fn client_for(port: &Port, hostname: &str) -> Result<DhcpV4Client, DhcpError> {
+    let mut config = DhcpV4Config::new(&port.name);
+    config.set_iface_index(port.index);
+    config.set_iface_mac_raw(&port.mac)?;
+    config.use_mac_as_client_id();
+    if !hostname.is_empty() {
+        config.set_host_name(hostname);
+    }
+    DhcpV4Client::init(config, None).await
+}
+
+struct Keeper {
+    port: Port,
+    held: Option<Lease>,
+    events: mpsc::Sender<DhcpEvent>,
+}
+
+impl Keeper {
+    fn resume(&mut self, client: &mut DhcpV4Client, known: Option<Lease>) {
+        let now = boot_seconds();
+        let Some(lease) =
+            known.filter(|lease| lease.mac == self.port.mac_text && !lease.is_over(now))
+        else {
+            return;
+        };
+        match client.done(lease.to_be_confirmed(now)) {
+            Ok(()) => self.held = Some(lease),
+            Err(error) => {
+                warn!(link = self.port.name, %error, "cannot use the known lease, asking for a new one")
+            }
+        }
+    }
+
+    async fn run(mut self, mut client: DhcpV4Client) {
+        let mut patience = self.held.as_ref().map(|_| Instant::now() + CONFIRM);
+        loop {
+            let expiry = self
+                .held
+                .as_ref()
+                .and_then(|lease| lease.remaining(boot_seconds()));
+            tokio::select! {
+                state = client.run() => match state {
+                    Ok(DhcpV4State::Done(reply)) => {
+                        patience = None;
+                        if !self.take(&reply).await {
+                            client.clean_up();
+                            tokio::time::sleep(AFTER_ERROR).await;
+                        }
+                    }
+                    Ok(state) => {
+                        debug!(link = self.port.name, %state, "DHCP");
+                        patience = match state {
+                            DhcpV4State::Selecting => Some(Instant::now() + REQUEST),
+                            DhcpV4State::Renewing | DhcpV4State::Rebinding => patience.or(Some(Instant::now() + RENEW)),
+                            _ => None,
+                        };
+                    }
+                    Err(error) => {
+                        debug!(link = self.port.name, %error, "DHCP has to start again");
+                        client.clean_up();
+                        patience = None;
+                        tokio::time::sleep(AFTER_ERROR).await;
+                    }
+                },
+                () = sleep_until(patience) => {
+                    info!(link = self.port.name, "the DHCP server does not acknowledge, discovering again");
+                    client.clean_up();
+                    patience = None;
+                }
+                () = sleep_for(expiry) => {
+                    warn!(link = self.port.name, "the DHCP lease is over");
+                    self.held = None;
+                    let _ = self.events.send(DhcpEvent::Lost(self.port.name.clone())).await;
+                    client.clean_up();
+                    patience = None;
+                }
+                () = self.events.closed() => return,
+            }
+        }
+    }
+
+    /// Whether the reply was fit to be a lease.
+    async fn take(&mut self, reply: &mozim::DhcpV4Lease) -> bool {
+        match Lease::from_reply(&self.port.name, &self.port.mac_text, reply, boot_seconds()) {
+            Ok(lease) => {
+                info!(link = self.port.name, address = %lease.address, seconds = lease.lifetime, "DHCP lease");
+                self.held = Some(lease.clone());
+                let _ = self.events.send(DhcpEvent::Leased(lease)).await;
+                true
+            }
+            Err(error) => {
+                warn!(link = self.port.name, %error, "ignoring a DHCP lease");
+                false
+            }
+        }
+    }
+}
+
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn sleep_for(duration: Option<Duration>) {
+    match duration {
+        Some(duration) => tokio::time::sleep(duration).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Seconds since the kernel started, suspended time included.
+pub(super) fn boot_seconds() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    u64::try_from(now.tv_sec).unwrap_or(0)
+}

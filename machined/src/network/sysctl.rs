@@ -1,0 +1,50 @@
+//! The few kernel settings that the network needs, set the same way on every start.
+
+use std::{fs, io, path::Path};
+
+/// The API's port: an outgoing connection that took it while machined restarts would keep the API away.
+const RESERVED_PORT: u16 = 50_000;
+
+/// Sets them below `procfs`. Only `net` settings: init's fingerprint of the machine does not look at those.
+pub(super) fn prepare(procfs: &Path) -> io::Result<()> {
+    let ipv4 = procfs.join("sys/net/ipv4");
+    let ports = ipv4.join("ip_local_reserved_ports");
+    let reserved = fs::read_to_string(&ports)?;
+    if let Some(with_ours) = reserve(reserved.trim(), RESERVED_PORT) {
+        fs::write(&ports, with_ours)?;
+    }
+    // Without it, removing an old address removes a new one of the same subnet as well.
+    fs::write(ipv4.join("conf/all/promote_secondaries"), "1")
+}
+
+/// The list with `port` added; none when it is in there. The list is like `80,1000-2000`.
+fn reserve(list: &str, port: u16) -> Option<String> {
+    let covers = |range: &str| {
+        let (low, high) = range.split_once('-').unwrap_or((range, range));
+        matches!((low.parse::<u16>(), high.parse::<u16>()), (Ok(low), Ok(high)) if (low..=high).contains(&port))
+    };
+    if list.split(',').any(covers) {
+        return None;
+    }
+    Some(if list.is_empty() {
+        port.to_string()
+    } else {
+        format!("{list},{port}")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_added_to_what_is_reserved() {
+        assert_eq!(reserve("", 50000).as_deref(), Some("50000"));
+        assert_eq!(
+            reserve("80,1000-2000", 50000).as_deref(),
+            Some("80,1000-2000,50000")
+        );
+        assert_eq!(reserve("80,50000", 50000), None);
+        assert_eq!(reserve("49999-50001", 50000), None);
+    }
+}

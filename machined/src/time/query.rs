@@ -1,0 +1,249 @@
+//! Asking one time server (SNTP, RFC 5905).
+
+use std::{
+    io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::{Duration, SystemTime},
+};
+
+use sntpc::{NtpContext, NtpTimestampGenerator, NtpUdpSocket};
+use tokio::net::UdpSocket;
+
+use super::Sample;
+
+/// The port of NTP.
+const PORT: u16 = 123;
+/// Names and answers take at most this long, each.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// So many addresses of a name are tried.
+const MOST_ADDRESSES: usize = 4;
+
+/// Why a server gave no time.
+#[derive(Debug, thiserror::Error)]
+pub enum QueryError {
+    /// The name has no address.
+    #[error("cannot resolve the time server {server}: {reason}")]
+    Resolve {
+        /// The name.
+        server: String,
+        /// Why.
+        reason: String,
+    },
+    /// No or no good answer.
+    #[error("the time server {server} gives no time: {reason}")]
+    Answer {
+        /// The name.
+        server: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// One measurement against `server`: a name or address, with or without a port.
+pub(super) async fn query(server: &str) -> Result<Sample, QueryError> {
+    let addresses = resolve(server)
+        .await
+        .map_err(|reason| QueryError::Resolve {
+            server: server.to_owned(),
+            reason,
+        })?;
+    let mut reason = "the name has no addresses".to_owned();
+    for address in addresses.into_iter().take(MOST_ADDRESSES) {
+        match tokio::time::timeout(PATIENCE, ask(address)).await {
+            Ok(Ok(sample)) => return Ok(sample),
+            Ok(Err(error)) => reason = error,
+            Err(_) => reason = format!("{address} does not answer within {} s", PATIENCE.as_secs()),
+        }
+    }
+    Err(QueryError::Answer {
+        server: server.to_owned(),
+        reason,
+    })
+}
+
+async fn resolve(server: &str) -> Result<Vec<SocketAddr>, String> {
+    if let Ok(address) = server.parse::<SocketAddr>() {
+        return Ok(vec![address]);
+    }
+    if let Ok(ip) = server.parse() {
+        return Ok(vec![SocketAddr::new(ip, PORT)]);
+    }
+    let named = if server.contains(':') {
+        server.to_owned()
+    } else {
+        format!("{server}:{PORT}")
+    };
+    match tokio::time::timeout(PATIENCE, tokio::net::lookup_host(named)).await {
+        Ok(Ok(addresses)) => Ok(addresses.collect()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+    }
+}
+
+async fn ask(address: SocketAddr) -> Result<Sample, String> {
+    let any: SocketAddr = match address {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = UdpSocket::bind(any)
+        .await
+        .map_err(|error| error.to_string())?;
+    // Connected, so that a closed port is an error at once and not a time-out.
+    socket
+        .connect(address)
+        .await
+        .map_err(|error| format!("{address}: {error}"))?;
+    let context = NtpContext::new(Clock::default());
+    let answer = sntpc::get_time(
+        address,
+        &Socket {
+            socket,
+            peer: address,
+        },
+        context,
+    )
+    .await;
+    let answer = answer.map_err(|error| format!("{address}: {error:?}"))?;
+    Ok(Sample {
+        offset_us: answer.offset(),
+        roundtrip_us: answer.roundtrip(),
+        stratum: answer.stratum(),
+        unsynchronized: answer.leap_indicator() == 3,
+    })
+}
+
+struct Socket {
+    socket: UdpSocket,
+    peer: SocketAddr,
+}
+
+impl NtpUdpSocket for Socket {
+    async fn send_to(&self, buffer: &[u8], _: SocketAddr) -> sntpc::Result<usize> {
+        self.socket.send(buffer).await.map_err(network)
+    }
+
+    async fn recv_from(&self, buffer: &mut [u8]) -> sntpc::Result<(usize, SocketAddr)> {
+        let length = self.socket.recv(buffer).await.map_err(network)?;
+        Ok((length, self.peer))
+    }
+}
+
+fn network(_: io::Error) -> sntpc::Error {
+    sntpc::Error::Network
+}
+
+/// Our clock, as sntpc wants to be told of it.
+#[derive(Copy, Clone, Default)]
+struct Clock {
+    now: Duration,
+}
+
+impl NtpTimestampGenerator for Clock {
+    fn init(&mut self) {
+        self.now = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+    }
+
+    fn timestamp_sec(&self) -> u64 {
+        self.now.as_secs()
+    }
+
+    fn timestamp_subsec_micros(&self) -> u32 {
+        self.now.subsec_micros()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// A server on 127.0.0.1 that answers one request by `reply`.
+    async fn server(reply: impl Fn(&[u8]) -> Vec<u8> + Send + 'static) -> String {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let address = socket.local_addr().unwrap().to_string();
+        tokio::spawn(async move {
+            let mut request = [0; 64];
+            let (length, from) = socket.recv_from(&mut request).await.unwrap();
+            socket
+                .send_to(&reply(&request[..length]), from)
+                .await
+                .unwrap();
+        });
+        address
+    }
+
+    /// A proper answer, `ahead` seconds ahead of us.
+    fn answer(request: &[u8], ahead: u64) -> Vec<u8> {
+        let now = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap();
+        let seconds = u32::try_from((now.as_secs() + ahead + 2_208_988_800) & 0xffff_ffff).unwrap();
+        let fraction =
+            u32::try_from((u64::from(now.subsec_nanos()) << 32) / 1_000_000_000).unwrap();
+        let stamp = [seconds.to_be_bytes(), fraction.to_be_bytes()].concat();
+        let mut reply = vec![0; 48];
+        reply[0] = (4 << 3) | 4;
+        reply[1] = 2;
+        reply[16..24].copy_from_slice(&stamp);
+        reply[24..32].copy_from_slice(&request[40..48]);
+        reply[32..40].copy_from_slice(&stamp);
+        reply[40..48].copy_from_slice(&stamp);
+        reply
+    }
+
+    #[tokio::test]
+    async fn a_server_is_measured() {
+        let address = server(|request| answer(request, 3600)).await;
+        let sample = query(&address).await.unwrap();
+        assert!(
+            sample.offset_us.abs_diff(3_600_000_000) < 500_000,
+            "{sample:?}"
+        );
+        assert_eq!((sample.stratum, sample.unsynchronized), (2, false));
+    }
+
+    #[tokio::test]
+    async fn bad_answers_are_errors() {
+        let forged = server(|request| {
+            let mut reply = answer(request, 0);
+            reply[24] ^= 1;
+            reply
+        })
+        .await;
+        assert!(
+            query(&forged)
+                .await
+                .unwrap_err()
+                .to_string()
+                .contains(&forged)
+        );
+        let short = server(|_| vec![0; 10]).await;
+        assert!(query(&short).await.is_err());
+        let kiss = server(|request| {
+            let mut reply = answer(request, 0);
+            reply[1] = 0;
+            reply[12..16].copy_from_slice(b"DENY");
+            reply
+        })
+        .await;
+        assert!(query(&kiss).await.unwrap_err().to_string().contains("Deny"));
+    }
+
+    #[tokio::test]
+    async fn nobody_there_is_an_error_at_once() {
+        let closed = UdpSocket::bind("127.0.0.1:0")
+            .await
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .to_string();
+        let start = std::time::Instant::now();
+        assert!(query(&closed).await.is_err());
+        assert!(
+            start.elapsed() < Duration::from_secs(4),
+            "a closed port is no time-out"
+        );
+    }
+}

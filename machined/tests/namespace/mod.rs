@@ -1,0 +1,55 @@
+//! Runs a test's body in namespaces of its own, so that nothing it does reaches this machine.
+
+use std::{env, process::Command};
+
+const MARK: &str = "INSTAR_TEST_IN_NAMESPACE";
+
+/// Runs `body` in this process when it is in new namespaces already, else starts this very test again in such.
+///
+/// Without the right to make namespaces the test fails and says how to run it.
+pub fn isolated(test: &str, namespaces: &[&str], body: impl FnOnce()) {
+    if env::var_os(MARK).is_some() {
+        return body();
+    }
+    let command = "sudo -E env PATH=\"$PATH\" cargo test -p machined";
+    let run = Command::new("unshare")
+        .args(namespaces)
+        .arg("--")
+        .arg(env::current_exe().expect("the path of this test"))
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(MARK, "1")
+        .output()
+        .unwrap_or_else(|error| {
+            panic!("unshare (package util-linux) does not start: {error}; run: {command}")
+        });
+    let (out, err) = (
+        String::from_utf8_lossy(&run.stdout),
+        String::from_utf8_lossy(&run.stderr),
+    );
+    assert!(
+        run.status.success(),
+        "{test} failed ({}); it needs root: {command}\n{out}\n{err}",
+        run.status
+    );
+    assert!(out.contains("1 passed"), "{test} did not run: {out}");
+}
+
+/// Runs a program and gives what it printed; its failure is the test's.
+pub fn run(program: &str, arguments: &[&str]) -> String {
+    let done = Command::new(program)
+        .args(arguments)
+        .output()
+        .unwrap_or_else(|error| panic!("{program} does not start: {error}"));
+    let err = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{program} {arguments:?}: {err}");
+    String::from_utf8_lossy(&done.stdout).into_owned()
+}
+
+/// A runtime like machined's.
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(future)
+}

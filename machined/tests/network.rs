@@ -1,0 +1,534 @@
+//! The real network task against a real DHCP server, in network namespaces. Needs root, iproute2 and dnsmasq.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod namespace;
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use machined::network::{
+    DhcpWish, HostnameOrigin, HostnamePolicy, Lease, Leftovers, LinkWish, Network, NetworkStatus,
+    NetworkWish, Options, RouteWish,
+};
+use namespace::{block_on, isolated, run};
+
+/// Hostname and links of this machine stay as they are.
+const NAMESPACES: &[&str] = &["--net", "--uts", "--mount"];
+
+/// Kills what a test has started.
+struct Started(Child);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// `eth0` here, and at its other end `srv0` in a namespace of its own with a DHCP server.
+struct Lab {
+    directory: tempfile::TempDir,
+    namespace: Started,
+    server: Option<Started>,
+}
+
+impl Lab {
+    fn new() -> Self {
+        let namespace = Started(
+            Command::new("unshare")
+                .args(["--net", "sleep", "600"])
+                .spawn()
+                .unwrap(),
+        );
+        let pid = namespace.0.id().to_string();
+        let own = fs::read_link("/proc/self/ns/net").unwrap();
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while fs::read_link(format!("/proc/{pid}/ns/net")).unwrap() == own {
+            assert!(
+                Instant::now() < deadline,
+                "unshare has not made a namespace"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        run(
+            "ip",
+            &[
+                "link", "add", "eth0", "type", "veth", "peer", "name", "srv0", "netns", &pid,
+            ],
+        );
+        let lab = Self {
+            directory: tempfile::tempdir().unwrap(),
+            namespace,
+            server: None,
+        };
+        lab.there("ip", &["link", "set", "srv0", "up"]);
+        lab
+    }
+
+    /// Runs a program at the server's end.
+    fn there(&self, program: &str, arguments: &[&str]) -> String {
+        let net = format!("--net=/proc/{}/ns/net", self.namespace.0.id());
+        run("nsenter", &[&[net.as_str(), program], arguments].concat())
+    }
+
+    /// Starts dnsmasq for the network `10.77.N.0/24`.
+    fn serve(&mut self, n: u8, more: &[&str]) {
+        self.server = None;
+        self.there("ip", &["address", "flush", "dev", "srv0"]);
+        self.there(
+            "ip",
+            &["address", "add", &format!("10.77.{n}.1/24"), "dev", "srv0"],
+        );
+        let directory = self.directory.path().display();
+        let log = fs::File::create(self.log()).unwrap();
+        let _ = fs::remove_file(self.directory.path().join("leases"));
+        let server = Command::new("nsenter")
+            .arg(format!("--net=/proc/{}/ns/net", self.namespace.0.id()))
+            .args([
+                "dnsmasq",
+                "--no-daemon",
+                "--conf-file=/dev/null",
+                "--port=0",
+                "--user=root",
+                "--dhcp-authoritative",
+            ])
+            .args([
+                "--interface=srv0",
+                "--bind-interfaces",
+                "--log-dhcp",
+                "--no-ping",
+                "--log-facility=-",
+            ])
+            .arg(format!(
+                "--dhcp-range=10.77.{n}.50,10.77.{n}.60,255.255.255.0,120"
+            ))
+            .arg(format!("--dhcp-leasefile={directory}/leases"))
+            .arg(format!("--pid-file={directory}/pid"))
+            .args(more)
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("dnsmasq: apt-get install dnsmasq-base");
+        self.server = Some(Started(server));
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !self.said("DHCP, IP range") {
+            assert!(
+                Instant::now() < deadline,
+                "dnsmasq: {}",
+                fs::read_to_string(self.log()).unwrap()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn log(&self) -> PathBuf {
+        self.directory.path().join("dnsmasq.log")
+    }
+
+    fn said(&self, what: &str) -> bool {
+        fs::read_to_string(self.log())
+            .unwrap_or_default()
+            .contains(what)
+    }
+
+    fn options(&self, leftovers: Leftovers) -> Options {
+        Options {
+            etc: self.etc(""),
+            leftovers,
+            ..Options::default()
+        }
+    }
+
+    fn etc(&self, name: &str) -> PathBuf {
+        self.directory.path().join("etc").join(name)
+    }
+
+    fn read_etc(&self, name: &str) -> String {
+        fs::read_to_string(self.etc(name)).unwrap()
+    }
+}
+
+fn dhcp_on_eth0() -> NetworkWish {
+    let mut eth0 = LinkWish::new("eth0");
+    eth0.dhcp = Some(DhcpWish::default());
+    NetworkWish {
+        links: vec![eth0],
+        ..NetworkWish::default()
+    }
+}
+
+/// Waits until the status is as wanted; what it is instead is the test's failure.
+async fn wait_for(
+    network: &Network,
+    seconds: u64,
+    wanted: impl Fn(&NetworkStatus) -> bool,
+) -> NetworkStatus {
+    let mut status = network.status();
+    let found = tokio::time::timeout(
+        Duration::from_secs(seconds),
+        status.wait_for(|status| wanted(status)),
+    )
+    .await;
+    match found {
+        Ok(Ok(status)) => return status.clone(),
+        Ok(Err(_)) => panic!("the network task has ended"),
+        Err(_) => {}
+    }
+    let status = network.status().borrow().clone();
+    panic!(
+        "not within {seconds} s: {status:#?}\n{}",
+        run("ip", &["address"])
+    );
+}
+
+fn has_address(status: &NetworkStatus, prefix: &str) -> bool {
+    status
+        .addresses
+        .iter()
+        .any(|address| address.address.to_string().starts_with(prefix))
+}
+
+async fn leased(lab: &Lab) -> Vec<Lease> {
+    let network =
+        Network::start(lab.options(Leftovers::Remove), dhcp_on_eth0(), Vec::new()).unwrap();
+    wait_for(&network, 20, |status| {
+        status.ready && status.connectivity_ready
+    })
+    .await;
+    network.leases()
+}
+
+#[test]
+fn a_lease_is_taken_and_everything_follows_from_it() {
+    isolated(
+        "a_lease_is_taken_and_everything_follows_from_it",
+        NAMESPACES,
+        || {
+            let mut lab = Lab::new();
+            lab.serve(
+                1,
+                &[
+                    "--dhcp-option=option:dns-server,10.77.1.3",
+                    "--domain=lab.example",
+                    "--dhcp-option=option:mtu,1400",
+                    "--dhcp-option=option:ntp-server,10.77.1.4",
+                    "--dhcp-host=*:*:*:*:*:*,node-7",
+                ],
+            );
+            block_on(async {
+                let network =
+                    Network::start(lab.options(Leftovers::Remove), dhcp_on_eth0(), Vec::new())
+                        .unwrap();
+                let status = wait_for(&network, 20, |status| {
+                    status.ready && status.connectivity_ready
+                })
+                .await;
+                assert!(has_address(&status, "10.77.1.5"), "{status:#?}");
+                assert_eq!(status.problems, Vec::<String>::new());
+                assert_eq!(
+                    status.resolvers,
+                    ["10.77.1.3".parse::<std::net::IpAddr>().unwrap()]
+                );
+                assert_eq!(
+                    status.time_servers,
+                    ["10.77.1.4".parse::<std::net::IpAddr>().unwrap()]
+                );
+                assert_eq!(
+                    lab.read_etc("resolv.conf"),
+                    "nameserver 10.77.1.3\nsearch lab.example\n"
+                );
+                assert_eq!(
+                    rustix::system::uname().nodename().to_str().unwrap(),
+                    status.hostname
+                );
+                assert_eq!(lab.read_etc("hostname").trim(), status.hostname);
+                assert!(lab.read_etc("hosts").contains(&status.hostname));
+                let route = run("ip", &["-4", "route", "show", "default"]);
+                assert!(
+                    route.contains("via 10.77.1.1 dev eth0 proto dhcp")
+                        && route.contains("metric 1024"),
+                    "{route}"
+                );
+                assert!(run("ip", &["link", "show", "eth0"]).contains("mtu 1400"));
+                assert!(run("ip", &["link", "show", "lo"]).contains("LOOPBACK,UP"));
+                let reserved =
+                    fs::read_to_string("/proc/sys/net/ipv4/ip_local_reserved_ports").unwrap();
+                assert_eq!(reserved.trim(), "50000");
+                run("ping", &["-c", "1", "-W", "2", "10.77.1.1"]);
+            });
+        },
+    );
+}
+
+#[test]
+fn the_next_generation_keeps_the_address_and_cleans_up() {
+    isolated(
+        "the_next_generation_keeps_the_address_and_cleans_up",
+        NAMESPACES,
+        || {
+            let mut lab = Lab::new();
+            lab.serve(1, &[]);
+            let json = block_on(async { serde_json::to_string(&leased(&lab).await).unwrap() });
+            let before = run("ip", &["-4", "-o", "address", "show", "eth0"]);
+            run("ip", &["address", "add", "192.0.2.9/32", "dev", "eth0"]);
+            run("ip", &["link", "add", "old0", "type", "dummy"]);
+            run(
+                "ip",
+                &[
+                    "route",
+                    "add",
+                    "198.51.100.0/24",
+                    "via",
+                    "10.77.1.9",
+                    "dev",
+                    "eth0",
+                ],
+            );
+            fs::write(lab.log(), "").unwrap();
+            let events = lab.directory.path().join("events");
+            let monitor = Command::new("ip")
+                .args(["-4", "monitor", "address"])
+                .stdout(fs::File::create(&events).unwrap());
+            let _monitor = Started({ monitor }.spawn().unwrap());
+            std::thread::sleep(Duration::from_millis(300));
+
+            block_on(async {
+                let inherited: Vec<Lease> = serde_json::from_str(&json).unwrap();
+                let started = Instant::now();
+                let network =
+                    Network::start(lab.options(Leftovers::Remove), dhcp_on_eth0(), inherited)
+                        .unwrap();
+                let status = wait_for(&network, 5, |status| {
+                    status.ready && status.connectivity_ready
+                })
+                .await;
+                assert!(
+                    started.elapsed() < Duration::from_secs(1),
+                    "no DHCP is waited for: {:?}",
+                    started.elapsed()
+                );
+                assert!(
+                    status.links.iter().all(|link| link.name != "old0"),
+                    "{status:#?}"
+                );
+                assert!(!has_address(&status, "192.0.2.9"), "{status:#?}");
+                assert!(!run("ip", &["route"]).contains("198.51.100"));
+                let deadline = Instant::now() + Duration::from_secs(8);
+                while !lab.said("DHCPACK") {
+                    assert!(
+                        Instant::now() < deadline,
+                        "the lease is confirmed in the background"
+                    );
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                assert!(
+                    !lab.said("DHCPDISCOVER"),
+                    "{}",
+                    fs::read_to_string(lab.log()).unwrap()
+                );
+            });
+            assert_eq!(run("ip", &["-4", "-o", "address", "show", "eth0"]), before);
+            let events = fs::read_to_string(&events).unwrap();
+            assert!(
+                !events.contains("10.77.1."),
+                "the address was touched:\n{events}"
+            );
+        },
+    );
+}
+
+#[test]
+fn a_refused_lease_is_replaced() {
+    isolated("a_refused_lease_is_replaced", NAMESPACES, || {
+        let mut lab = Lab::new();
+        lab.serve(1, &[]);
+        let leases = block_on(leased(&lab));
+        // The same cable, another network: the server says NAK to the old address.
+        lab.serve(2, &[]);
+        block_on(async {
+            let network =
+                Network::start(lab.options(Leftovers::Remove), dhcp_on_eth0(), leases).unwrap();
+            let status = wait_for(&network, 60, |status| has_address(status, "10.77.2.")).await;
+            assert!(!has_address(&status, "10.77.1."), "{status:#?}");
+            let routes = run("ip", &["-4", "route", "show", "default"]);
+            assert!(
+                routes.contains("via 10.77.2.1") && !routes.contains("10.77.1.1"),
+                "{routes}"
+            );
+        });
+    });
+}
+
+#[test]
+fn a_lease_that_ends_takes_its_address_along() {
+    isolated(
+        "a_lease_that_ends_takes_its_address_along",
+        NAMESPACES,
+        || {
+            let mut lab = Lab::new();
+            lab.serve(1, &[]);
+            let mut leases = block_on(leased(&lab));
+            lab.server = None;
+            block_on(async {
+                leases[0].lifetime = 5;
+                let network =
+                    Network::start(lab.options(Leftovers::Remove), dhcp_on_eth0(), leases).unwrap();
+                wait_for(&network, 5, |status| has_address(status, "10.77.1.")).await;
+                let status =
+                    wait_for(&network, 15, |status| !has_address(status, "10.77.1.")).await;
+                assert!(!status.ready && !status.connectivity_ready, "{status:#?}");
+                assert!(network.leases().is_empty());
+            });
+        },
+    );
+}
+
+#[test]
+fn a_lease_is_renewed() {
+    isolated("a_lease_is_renewed", NAMESPACES, || {
+        let mut lab = Lab::new();
+        lab.serve(
+            1,
+            &["--dhcp-option-force=58,2", "--dhcp-option-force=59,60"],
+        );
+        block_on(async {
+            let network =
+                Network::start(lab.options(Leftovers::Remove), dhcp_on_eth0(), Vec::new()).unwrap();
+            wait_for(&network, 20, |status| status.ready).await;
+            let first = network.leases()[0].clone();
+            assert_eq!((first.renew_after, first.lifetime), (2, 120), "{first:?}");
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            let renewed = network.leases()[0].clone();
+            assert!(
+                renewed.obtained >= first.obtained + 2,
+                "{first:?} {renewed:?}"
+            );
+            assert_eq!(renewed.address, first.address);
+        });
+    });
+}
+
+#[test]
+fn a_cable_can_be_pulled_and_put_back() {
+    isolated("a_cable_can_be_pulled_and_put_back", NAMESPACES, || {
+        let mut lab = Lab::new();
+        lab.serve(1, &[]);
+        block_on(async {
+            let network =
+                Network::start(lab.options(Leftovers::Remove), dhcp_on_eth0(), Vec::new()).unwrap();
+            wait_for(&network, 20, |status| status.connectivity_ready).await;
+            let carrier = |status: &NetworkStatus| {
+                status
+                    .links
+                    .iter()
+                    .any(|link| link.name == "eth0" && link.carrier)
+            };
+            lab.there("ip", &["link", "set", "srv0", "down"]);
+            let status = wait_for(&network, 5, |status| !carrier(status)).await;
+            assert!(
+                has_address(&status, "10.77.1."),
+                "a loose contact costs no address"
+            );
+            fs::write(lab.log(), "").unwrap();
+            lab.there("ip", &["link", "set", "srv0", "up"]);
+            wait_for(&network, 5, |status| {
+                carrier(status) && status.connectivity_ready
+            })
+            .await;
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while !lab.said("DHCPACK") {
+                assert!(Instant::now() < deadline, "the lease is asked for again");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        });
+    });
+}
+
+#[test]
+fn static_config_is_applied_and_changed() {
+    isolated("static_config_is_applied_and_changed", NAMESPACES, || {
+        let lab = Lab::new();
+        let mut eth0 = LinkWish::new("eth0");
+        eth0.mtu = Some(1300);
+        eth0.addresses = vec![
+            "192.0.2.7/24".parse().unwrap(),
+            "2001:db8::7/64".parse().unwrap(),
+        ];
+        let route = |gateway: &str| RouteWish {
+            destination: None,
+            gateway: Some(gateway.parse().unwrap()),
+            source: None,
+            metric: None,
+        };
+        eth0.routes = vec![
+            route("192.0.2.1"),
+            route("2001:db8::1"),
+            RouteWish {
+                metric: Some(5),
+                ..route("10.0.0.1")
+            },
+        ];
+        let mut wish = NetworkWish {
+            links: vec![eth0],
+            nameservers: vec!["192.0.2.53".parse().unwrap()],
+            hostname: HostnamePolicy::Fixed("node-1.example.org".to_owned()),
+            ..NetworkWish::default()
+        };
+        block_on(async {
+            let network =
+                Network::start(lab.options(Leftovers::Remove), wish.clone(), Vec::new()).unwrap();
+            let status = wait_for(&network, 5, |status| {
+                status.ready && status.routes.len() >= 4
+            })
+            .await;
+            assert_eq!(status.problems, Vec::<String>::new());
+            assert_eq!(status.hostname_origin, Some(HostnameOrigin::Config));
+            assert!(
+                lab.read_etc("hosts")
+                    .contains("192.0.2.7 node-1.example.org node-1\n")
+            );
+            let routes = run("ip", &["route"]);
+            assert!(
+                routes.contains("default via 192.0.2.1 dev eth0 proto static metric 1024"),
+                "{routes}"
+            );
+            assert!(
+                routes.contains("default via 10.0.0.1 dev eth0 proto static metric 5 onlink"),
+                "{routes}"
+            );
+            assert!(
+                run("ip", &["-6", "route"])
+                    .contains("default via 2001:db8::1 dev eth0 proto static metric 1024")
+            );
+
+            // Somebody else removes what is ours: it comes back. Somebody else adds: it stays.
+            run("ip", &["address", "del", "2001:db8::7/64", "dev", "eth0"]);
+            run("ip", &["address", "add", "192.0.2.200/32", "dev", "eth0"]);
+            wait_for(&network, 5, |status| {
+                has_address(status, "192.0.2.200") && has_address(status, "2001:db8::7")
+            })
+            .await;
+
+            wish.links[0].addresses = vec!["192.0.2.8/24".parse().unwrap()];
+            wish.links[0].routes = vec![route("192.0.2.1")];
+            network.set_wish(wish.clone());
+            let status = wait_for(&network, 5, |status| {
+                has_address(status, "192.0.2.8") && !has_address(status, "192.0.2.7")
+            })
+            .await;
+            assert!(
+                has_address(&status, "192.0.2.200") && !has_address(&status, "2001:db8::7"),
+                "{status:#?}"
+            );
+            assert_eq!(status.problems, Vec::<String>::new());
+            assert!(
+                run("ip", &["route"]).contains("default via 192.0.2.1 dev eth0"),
+                "the new address has a route"
+            );
+        });
+    });
+}
