@@ -96,9 +96,9 @@ name! {
 
 name! {
     /// What an image is called: `registry.local:5000/demo/web:v1`, `docker.io/library/nginx@sha256:…`. Short names are Docker Hub's.
-    ImageName, |text| match text.parse::<oci_spec::distribution::Reference>() {
+    ImageName, |text| match text.parse::<crate::containers::ImageReference>() {
         Ok(_) => Ok(()),
-        Err(_) => Err(BadName("this is no image name; write for example `registry.local:5000/demo/web:v1`".into())),
+        Err(error) => Err(BadName(error.to_string())),
     }
 }
 

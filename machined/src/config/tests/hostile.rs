@@ -61,10 +61,7 @@ fn a_million_small_things() {
         writeln!(text, "key{i}: 1").unwrap();
         text
     });
-    assert!(
-        refused(&format!("version: v1alpha1\n{keys}")).contains("too large")
-            || refused(&format!("version: v1alpha1\n{keys}")).contains("and 3")
-    );
+    assert!(refused(&keys).contains("too large"));
 }
 
 #[test]
