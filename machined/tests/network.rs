@@ -347,7 +347,7 @@ fn a_refused_lease_is_replaced() {
         let mut lab = Lab::new();
         lab.serve(1, &[]);
         let leases = block_on(leased(&lab));
-        // The same cable, another network: the server says NAK to the old address.
+        // The same cable, another network: nobody acknowledges the old address.
         lab.serve(2, &[]);
         block_on(async {
             let network =

@@ -212,7 +212,7 @@ pub(super) fn human(bytes: u64) -> String {
 
 #[cfg(test)]
 pub(super) mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::panic)]
     use super::*;
 
     /// A sysfs with the given files; a directory `class/block/NAME` links to each device.

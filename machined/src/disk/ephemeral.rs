@@ -306,7 +306,7 @@ fn unmount(places: &Places) -> Result<(), EphemeralError> {
     sys_mount::unmount(target, UnmountFlags::empty()).map_err(|source| match source.kind() {
         io::ErrorKind::ResourceBusy => EphemeralError::Busy {
             target: target.clone(),
-            holders: holders::list(&holders::holders(&places.procfs, target)),
+            holders: holders::list(&holders(&places.procfs, target)),
         },
         _ => EphemeralError::Unmount {
             target: target.clone(),

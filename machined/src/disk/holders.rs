@@ -67,7 +67,7 @@ pub fn holders(procfs: &Path, target: &Path) -> Vec<Holder> {
 }
 
 /// Processes in whose namespace a filesystem of this device (`8:1`) is still mounted.
-pub fn still_mounted(procfs: &Path, device: &str) -> Vec<Holder> {
+pub(super) fn still_mounted(procfs: &Path, device: &str) -> Vec<Holder> {
     let mut found = Vec::new();
     for (pid, directory) in processes(procfs) {
         let Ok(table) = fs::read_to_string(directory.join("mountinfo")) else {
@@ -88,7 +88,7 @@ pub fn still_mounted(procfs: &Path, device: &str) -> Vec<Holder> {
 }
 
 /// The device number (`8:1`) of what is mounted at `target` last; none when nothing is.
-pub fn mounted_device(procfs: &Path, target: &Path) -> Option<String> {
+pub(super) fn mounted_device(procfs: &Path, target: &Path) -> Option<String> {
     let table = fs::read_to_string(procfs.join("self/mountinfo")).ok()?;
     mounts(&table)
         .filter(|mount| mount.at == target)

@@ -3,7 +3,7 @@
 use gpt::partition_types::{self, Type};
 
 /// Partitions start and end on multiples of this: whole erase blocks of every common disk.
-pub const ALIGNMENT: u64 = 1024 * 1024;
+pub(super) const ALIGNMENT: u64 = 1024 * 1024;
 
 /// How large a partition becomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub const LAYOUT: &[PartitionSpec] = &[PartitionSpec {
 }];
 
 /// Whether a partition with this name and type GUID is one that Instar makes.
-pub fn is_ours(label: &str, kind: &uuid::Uuid) -> bool {
+pub(super) fn is_ours(label: &str, kind: &uuid::Uuid) -> bool {
     LAYOUT
         .iter()
         .any(|spec| spec.label == label && spec.kind.guid == *kind)

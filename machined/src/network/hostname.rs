@@ -21,7 +21,7 @@ pub enum HostnameOrigin {
 }
 
 /// The name to set and where it came from. A name that is no hostname counts as none: DHCP servers send all sorts.
-pub fn choose(
+pub(super) fn choose(
     policy: &HostnamePolicy,
     from_dhcp: Option<&str>,
     stable: &str,
@@ -38,7 +38,7 @@ pub fn choose(
 }
 
 /// Labels of letters, digits and hyphens (RFC 1123), at most 64 bytes: the kernel's `__NEW_UTS_LEN`.
-pub fn is_valid(name: &str) -> bool {
+pub(super) fn is_valid(name: &str) -> bool {
     let label_is_valid = |label: &str| {
         !label.is_empty()
             && label.len() <= 63
@@ -52,7 +52,7 @@ pub fn is_valid(name: &str) -> bool {
 }
 
 /// `instar-` and six characters of a hash of `identity`.
-pub fn stable_name(identity: &str) -> String {
+pub(super) fn stable_name(identity: &str) -> String {
     let digest = blake3::derive_key(
         "instar.dev 2026 stable hostname",
         identity.trim().to_ascii_lowercase().as_bytes(),
@@ -68,7 +68,7 @@ pub fn stable_name(identity: &str) -> String {
 }
 
 /// What makes this machine itself: the firmware's UUID, else a MAC address, else nothing.
-pub fn machine_identity(sysfs: &Path, macs: &[String]) -> String {
+pub(super) fn machine_identity(sysfs: &Path, macs: &[String]) -> String {
     let uuid = fs::read_to_string(sysfs.join("class/dmi/id/product_uuid")).unwrap_or_default();
     let uuid = uuid.trim();
     // Cheap boards carry a UUID of one repeated digit; all of them would share a name.

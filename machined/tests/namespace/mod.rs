@@ -7,7 +7,7 @@ const MARK: &str = "INSTAR_TEST_IN_NAMESPACE";
 /// Runs `body` in this process when it is in new namespaces already, else starts this very test again in such.
 ///
 /// Without the right to make namespaces the test fails and says how to run it.
-pub fn isolated(test: &str, namespaces: &[&str], body: impl FnOnce()) {
+pub(crate) fn isolated(test: &str, namespaces: &[&str], body: impl FnOnce()) {
     if env::var_os(MARK).is_some() {
         return body();
     }
@@ -35,7 +35,7 @@ pub fn isolated(test: &str, namespaces: &[&str], body: impl FnOnce()) {
 }
 
 /// Runs a program and gives what it printed; its failure is the test's.
-pub fn run(program: &str, arguments: &[&str]) -> String {
+pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
     let done = Command::new(program)
         .args(arguments)
         .output()
@@ -46,7 +46,7 @@ pub fn run(program: &str, arguments: &[&str]) -> String {
 }
 
 /// A runtime like machined's.
-pub fn block_on<T>(future: impl Future<Output = T>) -> T {
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -1,0 +1,359 @@
+#![allow(clippy::unwrap_used)]
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::network::{
+    DhcpWish, Lease, Link, LinkWish, NetworkWish, RouteWish, desired, dhcp_links,
+};
+
+fn link(index: u32, name: &str, kind: Option<&str>, up: bool, carrier: bool) -> Link {
+    Link {
+        index,
+        name: name.into(),
+        mac: vec![0x52, 0x54, 0, 0, 0, u8::try_from(index).unwrap()],
+        up,
+        carrier,
+        mtu: 1500,
+        kind: kind.map(Into::into),
+        loopback: name == "lo",
+        ethernet: name != "lo",
+    }
+}
+
+fn fresh_kernel() -> KernelState {
+    let links = vec![
+        link(1, "lo", None, false, false),
+        link(2, "eth0", None, false, false),
+        link(3, "eth1", None, false, false),
+    ];
+    KernelState {
+        links,
+        ..KernelState::default()
+    }
+}
+
+fn cidr(text: &str) -> Cidr {
+    text.parse().unwrap()
+}
+
+fn lease() -> Lease {
+    let text = r#"{"link":"eth0","mac":"52:54:00:00:00:02","address":"10.0.2.15/24","server":"10.0.2.2",
+        "gateways":["10.0.2.2"],"classless_routes":[],"resolvers":["10.0.2.3"],"domain":null,"time_servers":[],
+        "hostname":null,"mtu":null,"obtained":100,"renew_after":1800,"rebind_after":3150,"lifetime":3600}"#;
+    serde_json::from_str(text).unwrap()
+}
+
+fn steps(
+    wish: &NetworkWish,
+    kernel: &KernelState,
+    leases: &[Lease],
+    leftovers: Leftovers,
+    ours: &Ours,
+) -> Vec<String> {
+    let leases: BTreeMap<_, _> = leases
+        .iter()
+        .map(|lease| (lease.link.clone(), lease.clone()))
+        .collect();
+    let dhcp = dhcp_links(wish, kernel, None, &leases);
+    let plan = plan(
+        &desired(wish, kernel, &dhcp, &leases),
+        kernel,
+        leftovers,
+        ours,
+    );
+    plan.steps.iter().map(ToString::to_string).collect()
+}
+
+/// The kernel after the steps of the first boot: eth0 has its lease.
+fn configured_kernel() -> KernelState {
+    let mut kernel = fresh_kernel();
+    for link in &mut kernel.links {
+        link.up = true;
+        link.carrier = link.name != "eth1";
+    }
+    kernel.addresses = vec![
+        Address {
+            index: 2,
+            cidr: cidr("10.0.2.15/24"),
+            global: true,
+            permanent: true,
+        },
+        Address {
+            index: 2,
+            cidr: cidr("fe80::1/64"),
+            global: false,
+            permanent: true,
+        },
+        Address {
+            index: 2,
+            cidr: cidr("fec0::5/64"),
+            global: true,
+            permanent: false,
+        },
+    ];
+    kernel.routes = vec![
+        Route {
+            index: 2,
+            destination: cidr("10.0.2.0/24"),
+            gateway: None,
+            source: None,
+            metric: 0,
+            automatic: true,
+        },
+        Route {
+            index: 2,
+            destination: cidr("0.0.0.0/0"),
+            gateway: Some("10.0.2.2".parse().unwrap()),
+            source: Some("10.0.2.15".parse().unwrap()),
+            metric: 1024,
+            automatic: false,
+        },
+    ];
+    kernel
+}
+
+#[test]
+fn a_fresh_boot_brings_links_up_and_then_takes_the_lease() {
+    let wish = NetworkWish::default();
+    let mut kernel = fresh_kernel();
+    assert_eq!(
+        steps(&wish, &kernel, &[], Leftovers::Remove, &Ours::default()),
+        ["bring eth0 up", "bring eth1 up", "bring lo up"]
+    );
+    for link in &mut kernel.links {
+        link.up = true;
+        link.carrier = true;
+    }
+    assert_eq!(
+        steps(
+            &wish,
+            &kernel,
+            &[lease()],
+            Leftovers::Remove,
+            &Ours::default()
+        ),
+        [
+            "add 10.0.2.15/24 to eth0",
+            "add route 0.0.0.0/0 over eth0 via 10.0.2.2 metric 1024"
+        ]
+    );
+}
+
+#[test]
+fn the_next_generation_adopts_what_is_right() {
+    let nothing: Vec<String> = Vec::new();
+    let wish = NetworkWish::default();
+    assert_eq!(
+        steps(
+            &wish,
+            &configured_kernel(),
+            &[lease()],
+            Leftovers::Remove,
+            &Ours::default()
+        ),
+        nothing
+    );
+}
+
+#[test]
+fn the_next_generation_removes_what_does_not_belong() {
+    let mut kernel = configured_kernel();
+    kernel
+        .links
+        .push(link(9, "br-old", Some("bridge"), true, true));
+    kernel
+        .links
+        .push(link(10, "sit0", Some("sit"), false, false));
+    kernel.addresses.push(Address {
+        index: 2,
+        cidr: cidr("192.0.2.9/32"),
+        global: true,
+        permanent: true,
+    });
+    kernel.routes.push(Route {
+        index: 3,
+        destination: cidr("198.51.100.0/24"),
+        gateway: None,
+        source: None,
+        metric: 5,
+        automatic: false,
+    });
+    let wish = NetworkWish::default();
+    assert_eq!(
+        steps(
+            &wish,
+            &kernel,
+            &[lease()],
+            Leftovers::Remove,
+            &Ours::default()
+        ),
+        [
+            "remove link br-old",
+            "remove route 198.51.100.0/24 over eth1 metric 5",
+            "remove 192.0.2.9/32 from eth0"
+        ]
+    );
+    let nothing: Vec<String> = Vec::new();
+    assert_eq!(
+        steps(
+            &wish,
+            &kernel,
+            &[lease()],
+            Leftovers::Keep,
+            &Ours::default()
+        ),
+        nothing,
+        "while containers run, only our own is touched"
+    );
+}
+
+#[test]
+fn a_lost_lease_takes_its_address_and_route_along() {
+    let kernel = configured_kernel();
+    let wish = NetworkWish::default();
+    let leases = BTreeMap::from([("eth0".to_owned(), lease())]);
+    let dhcp = dhcp_links(&wish, &kernel, None, &leases);
+    let mut ours = Ours::default();
+    ours.remember(&desired(&wish, &kernel, &dhcp, &leases));
+    assert_eq!(
+        steps(&wish, &kernel, &[], Leftovers::Keep, &ours),
+        [
+            "remove route 0.0.0.0/0 over eth0 via 10.0.2.2 metric 1024",
+            "remove 10.0.2.15/24 from eth0"
+        ]
+    );
+}
+
+#[test]
+fn a_changed_gateway_is_replaced_old_first() {
+    let mut changed = lease();
+    changed.gateways = vec!["10.0.2.1".parse().unwrap()];
+    assert_eq!(
+        steps(
+            &NetworkWish::default(),
+            &configured_kernel(),
+            &[changed],
+            Leftovers::Keep,
+            &Ours::default()
+        ),
+        [
+            "remove route 0.0.0.0/0 over eth0 via 10.0.2.2 metric 1024",
+            "add route 0.0.0.0/0 over eth0 via 10.0.2.1 metric 1024"
+        ]
+    );
+}
+
+#[test]
+fn static_config_turns_automatic_dhcp_off() {
+    let mut eth1 = LinkWish::new("eth1");
+    eth1.addresses = vec![cidr("192.0.2.7/24")];
+    eth1.mtu = Some(9000);
+    eth1.routes = vec![RouteWish {
+        destination: None,
+        gateway: Some("192.0.2.1".parse().unwrap()),
+        source: None,
+        metric: None,
+    }];
+    let wish = NetworkWish {
+        links: vec![eth1, LinkWish::new("eth7")],
+        ..NetworkWish::default()
+    };
+    assert_eq!(
+        steps(
+            &wish,
+            &fresh_kernel(),
+            &[lease()],
+            Leftovers::Remove,
+            &Ours::default()
+        ),
+        [
+            "set the MTU of eth1 to 9000",
+            "bring eth1 up",
+            "add 192.0.2.7/24 to eth1",
+            "bring lo up",
+            "add route 0.0.0.0/0 over eth1 via 192.0.2.1 metric 1024"
+        ],
+        "eth0 is not named, so it is not touched; eth7 is not there"
+    );
+}
+
+#[test]
+fn a_link_that_the_config_takes_down_gets_no_dhcp() {
+    let mut kernel = configured_kernel();
+    kernel.links[2].carrier = true;
+    let mut eth0 = LinkWish::new("eth0");
+    eth0.up = false;
+    let wish = NetworkWish {
+        links: vec![eth0],
+        ..NetworkWish::default()
+    };
+    let chosen = dhcp_links(&wish, &kernel, Some("eth0"), &BTreeMap::new());
+    assert_eq!(chosen.keys().collect::<Vec<_>>(), ["eth1"]);
+}
+
+#[test]
+fn automatic_dhcp_stays_with_its_link() {
+    let mut kernel = configured_kernel();
+    kernel.links[2].carrier = true;
+    let wish = NetworkWish::default();
+    let chosen = |kernel: &KernelState, current, leases: &[Lease]| {
+        let leases = leases
+            .iter()
+            .map(|lease| (lease.link.clone(), lease.clone()))
+            .collect();
+        dhcp_links(&wish, kernel, current, &leases)
+            .into_keys()
+            .next()
+    };
+    assert_eq!(chosen(&kernel, None, &[]).as_deref(), Some("eth0"));
+    assert_eq!(chosen(&kernel, Some("eth1"), &[]).as_deref(), Some("eth1"));
+    kernel.links[1].carrier = false;
+    assert_eq!(
+        chosen(&kernel, Some("eth0"), &[lease()]).as_deref(),
+        Some("eth0"),
+        "a loose cable keeps the lease"
+    );
+    assert_eq!(chosen(&kernel, Some("eth0"), &[]).as_deref(), Some("eth1"));
+    kernel.links[2].carrier = false;
+    assert_eq!(chosen(&kernel, None, &[]), None);
+    kernel
+        .links
+        .push(link(9, "veth0", Some("veth"), true, true));
+    assert_eq!(
+        chosen(&kernel, None, &[]),
+        None,
+        "what software made is no network card"
+    );
+}
+
+#[test]
+fn a_gateway_outside_of_the_address_is_on_the_link() {
+    let mut cloud = lease();
+    cloud.address = cidr("10.128.0.7/32");
+    cloud.classless_routes = vec![
+        (cidr("10.128.0.1/32"), "0.0.0.0".parse().unwrap()),
+        (cidr("0.0.0.0/0"), "10.128.0.1".parse().unwrap()),
+    ];
+    cloud.mtu = Some(68);
+    let kernel = configured_kernel();
+    let leases = BTreeMap::from([("eth0".to_owned(), cloud)]);
+    let wish = NetworkWish::default();
+    let desired = desired(
+        &wish,
+        &kernel,
+        &BTreeMap::from([("eth0".into(), DhcpWish::default())]),
+        &leases,
+    );
+    let eth0 = &desired.links["eth0"];
+    assert_eq!(eth0.mtu, None, "a useless MTU is ignored");
+    assert_eq!(
+        eth0.routes.len(),
+        2,
+        "classless routes replace the router option"
+    );
+    assert_eq!(
+        (eth0.routes[0].gateway, eth0.routes[0].onlink),
+        (None, false)
+    );
+    assert!(eth0.routes[1].onlink);
+}
