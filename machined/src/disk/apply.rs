@@ -12,7 +12,7 @@ use super::{
     layout::{ALIGNMENT, LAYOUT},
     plan::{Action, DiskPlan, PlannedPartition},
     probe::block_size,
-    table::{self, Entry},
+    write_table::{self, Entry},
 };
 use crate::sys;
 
@@ -65,31 +65,20 @@ pub fn apply(plan: &DiskPlan, sysfs: &Path) -> Result<(), ApplyError> {
             rewrite_table: false,
             ..
         } => {}
-        Action::Reuse { .. } => {
+        Action::Reuse { guid, .. } => {
             let disk = open_exclusively(path)?;
-            let written =
-                old_table(plan).and_then(|(guid, guids)| write_table(&disk, plan, guid, &guids));
-            written.map_err(|source| ApplyError::Write {
+            write_table(&disk, plan, *guid).map_err(|source| ApplyError::Write {
                 disk: path.to_owned(),
                 source,
             })?;
             reread(&disk, path)?;
         }
-        Action::Create { destroys, .. } => {
+        Action::Create { .. } => {
             let disk = open_exclusively(path)?;
-            let clean = if destroys.is_some() {
-                erase_ends(&disk, plan.size)
-            } else {
-                Ok(())
-            };
-            clean
-                .and_then(|()| write_table(&disk, plan, uuid::Uuid::new_v4(), &[]))
-                // An old filesystem at the same place must not be taken for ours.
-                .and_then(|()| {
-                    plan.partitions()
-                        .iter()
-                        .try_for_each(|partition| erase_start(&disk, partition))
-                })
+            // The table comes last: once it is there, the disk is ours and what its partitions hold is reused. So what
+            // an old filesystem has left in their place must be gone before.
+            erase(&disk, plan)
+                .and_then(|()| write_table(&disk, plan, uuid::Uuid::new_v4()))
                 .map_err(|source| ApplyError::Write {
                     disk: path.to_owned(),
                     source,
@@ -127,55 +116,26 @@ fn open_exclusively(path: &Path) -> Result<File, ApplyError> {
         })
 }
 
-fn erase_ends(disk: &File, size: u64) -> io::Result<()> {
-    let zeros = vec![0; usize::try_from(ALIGNMENT.min(size)).unwrap_or(0)];
-    disk.write_all_at(&zeros, 0)?;
-    disk.write_all_at(&zeros, size - zeros.len() as u64)?;
+/// Makes both ends of the disk and the beginning of each partition zero.
+fn erase(disk: &File, plan: &DiskPlan) -> io::Result<()> {
+    let zeros = vec![0; usize::try_from(ALIGNMENT.min(plan.size)).unwrap_or(0)];
+    let starts = plan.partitions().iter().map(|partition| partition.start);
+    for offset in starts.chain([plan.size - zeros.len() as u64, 0]) {
+        disk.write_all_at(&zeros, offset)?;
+    }
     disk.sync_all()
 }
 
-fn erase_start(disk: &File, partition: &PlannedPartition) -> io::Result<()> {
-    let zeros = vec![0; usize::try_from(ALIGNMENT.min(partition.length)).unwrap_or(0)];
-    disk.write_all_at(&zeros, partition.start)?;
-    disk.sync_all()
-}
-
-/// GUIDs of the disk and its partitions, which stay when a table is written again.
-fn old_table(plan: &DiskPlan) -> io::Result<(uuid::Uuid, Vec<(u32, uuid::Uuid)>)> {
-    let block =
-        block_size(plan.sector_size).ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))?;
-    let old = gpt::GptConfig::new()
-        .writable(false)
-        .logical_block_size(block)
-        .open(plan.disk.as_path())
-        .map_err(|error| io::Error::other(error.to_string()))?;
-    let guids = old
-        .partitions()
-        .iter()
-        .map(|(number, partition)| (*number, partition.part_guid))
-        .collect();
-    Ok((*old.guid(), guids))
-}
-
-fn write_table(
-    disk: &File,
-    plan: &DiskPlan,
-    guid: uuid::Uuid,
-    old: &[(u32, uuid::Uuid)],
-) -> io::Result<()> {
+fn write_table(disk: &File, plan: &DiskPlan, guid: uuid::Uuid) -> io::Result<()> {
     let block =
         block_size(plan.sector_size).ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))?;
     let entry = |partition: &PlannedPartition| {
         let spec = LAYOUT.iter().find(|spec| spec.label == partition.label)?;
-        let known = old
-            .iter()
-            .find(|(number, _)| *number == partition.number)
-            .map(|(_, guid)| *guid);
         Some(Entry {
             number: partition.number,
             label: partition.label.clone(),
             kind: spec.kind.clone(),
-            guid: known.unwrap_or_else(uuid::Uuid::new_v4),
+            guid: partition.guid.unwrap_or_else(uuid::Uuid::new_v4),
             start: partition.start,
             length: partition.length,
         })
@@ -183,7 +143,7 @@ fn write_table(
     let entries: Option<Vec<Entry>> = plan.partitions().iter().map(entry).collect();
     let entries = entries
         .ok_or_else(|| io::Error::other("the plan names a partition that is not in the layout"))?;
-    table::write(disk, plan.size, block, guid, &entries)
+    write_table::write(disk, plan.size, block, guid, &entries)
 }
 
 /// Something that probes new devices may hold the disk for a moment.

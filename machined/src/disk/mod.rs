@@ -24,6 +24,7 @@ mod probe;
 mod selector;
 mod table;
 mod tools;
+mod write_table;
 
 pub use apply::{ApplyError, apply, partition_path};
 pub use discover::{DevPath, DiscoverError, Disk, discover};
@@ -31,8 +32,7 @@ pub use ephemeral::{Ephemeral, EphemeralError, EphemeralStatus, EphemeralWish, P
 pub use holders::{Holder, holders};
 pub use layout::{EPHEMERAL, LAYOUT, PartitionSize, PartitionSpec};
 pub use plan::{Action, DiskPlan, DiskWish, PlanError, PlannedPartition, plan};
-pub use probe::{
-    Content, Partition, ProbeError, Signature, Table, probe, probe_file, probe_partition,
-};
+pub use probe::{Content, ProbeError, Signature, probe, probe_file, probe_partition};
 pub use selector::{DiskFields, DiskKind, DiskSelector, Expression, SelectError, SizeCondition};
+pub use table::{Partition, Table};
 pub use tools::ToolError;

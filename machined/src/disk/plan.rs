@@ -5,7 +5,8 @@ use std::fmt;
 use super::{
     discover::{DevPath, Disk, human},
     layout::{ALIGNMENT, EPHEMERAL, PartitionSize, PartitionSpec},
-    probe::{Content, Partition, block_size},
+    probe::{Content, block_size},
+    table::Table,
 };
 
 /// What the config wants of the disk.
@@ -35,6 +36,8 @@ pub struct DiskPlan {
 pub enum Action {
     /// The partitions are there.
     Reuse {
+        /// The disk's own GUID, which stays.
+        guid: uuid::Uuid,
         /// All of them, as they shall be afterwards.
         partitions: Vec<PlannedPartition>,
         /// Write the table again: a copy is broken, or the disk has grown.
@@ -58,6 +61,8 @@ pub struct PlannedPartition {
     pub number: u32,
     /// Its name.
     pub label: String,
+    /// Its own GUID, which stays; none for a new one.
+    pub guid: Option<uuid::Uuid>,
     /// First byte.
     pub start: u64,
     /// Bytes.
@@ -116,7 +121,7 @@ pub fn plan(disk: &Disk, content: &Content, wish: &DiskWish<'_>) -> Result<DiskP
     let action = match content {
         // Asked to wipe a disk that is Instar's already: it was wiped for us once. A config that keeps saying
         // "wipe" must not cost the data at every boot; that is what reset is for.
-        Content::Ours(table) => reuse(disk, &table.partitions, table.needs_repair, wish),
+        Content::Ours(table) => reuse(disk, table, wish),
         Content::Blank => Action::Create {
             destroys: None,
             partitions: lay_out(disk, wish.layout)?,
@@ -165,6 +170,7 @@ fn lay_out(disk: &Disk, layout: &[PartitionSpec]) -> Result<Vec<PlannedPartition
         partitions.push(PlannedPartition {
             number,
             label: spec.label.to_owned(),
+            guid: None,
             start,
             length,
         });
@@ -173,12 +179,14 @@ fn lay_out(disk: &Disk, layout: &[PartitionSpec]) -> Result<Vec<PlannedPartition
     Ok(partitions)
 }
 
-fn reuse(disk: &Disk, found: &[Partition], needs_repair: bool, wish: &DiskWish<'_>) -> Action {
+fn reuse(disk: &Disk, found: &Table, wish: &DiskWish<'_>) -> Action {
     let mut partitions: Vec<PlannedPartition> = found
+        .partitions
         .iter()
         .map(|partition| PlannedPartition {
             number: partition.number,
             label: partition.label.clone(),
+            guid: Some(partition.guid),
             start: partition.start,
             length: partition.length,
         })
@@ -199,8 +207,9 @@ fn reuse(disk: &Disk, found: &[Partition], needs_repair: bool, wish: &DiskWish<'
         }
     }
     Action::Reuse {
+        guid: found.guid,
         partitions,
-        rewrite_table: needs_repair || grow.is_some(),
+        rewrite_table: found.needs_repair || grow.is_some(),
         grow,
     }
 }
@@ -258,147 +267,4 @@ impl fmt::Display for DiskPlan {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-    use crate::disk::{
-        discover::{discover, tests::fixture},
-        layout::LAYOUT,
-        probe::{Signature, Table},
-    };
-
-    const MIB: u64 = 1024 * 1024;
-
-    fn disk(mib: u64, more: &[(&str, &str)]) -> Disk {
-        let sectors = (mib * 2048).to_string();
-        let mut files = vec![
-            ("size", sectors.as_str()),
-            ("ro", "0"),
-            ("queue/logical_block_size", "512"),
-        ];
-        files.retain(|(name, _)| more.iter().all(|(other, _)| other != name));
-        files.extend(more);
-        let sys = fixture(&[("pci0000:00/0000:00:02.0/virtio1/block/vda", &files)]);
-        discover(sys.path()).unwrap().remove(0)
-    }
-
-    fn ours(length: u64) -> Content {
-        let kind = gpt::partition_types::LINUX_FS.guid;
-        let partition = Partition {
-            number: 1,
-            label: EPHEMERAL.to_owned(),
-            kind,
-            start: ALIGNMENT,
-            length,
-        };
-        Content::Ours(Table {
-            partitions: vec![partition],
-            needs_repair: false,
-        })
-    }
-
-    fn wish(wipe: bool) -> DiskWish<'static> {
-        DiskWish {
-            layout: LAYOUT,
-            wipe,
-        }
-    }
-
-    #[test]
-    fn a_blank_disk_gets_the_layout() {
-        let plan = plan(&disk(1024, &[]), &Content::Blank, &wish(false)).unwrap();
-        assert_eq!(
-            plan.to_string(),
-            "/dev/vda (1 GiB): write a new partition table\n  1 EPHEMERAL 1022 MiB at 1 MiB"
-        );
-    }
-
-    #[test]
-    fn ours_is_reused_even_when_the_config_says_wipe() {
-        for wipe in [false, true] {
-            let plan = plan(&disk(1024, &[]), &ours(1022 * MIB), &wish(wipe)).unwrap();
-            assert_eq!(
-                plan.to_string(),
-                "/dev/vda (1 GiB): use what is there\n  1 EPHEMERAL 1022 MiB at 1 MiB"
-            );
-            assert!(matches!(
-                plan.action,
-                Action::Reuse {
-                    rewrite_table: false,
-                    grow: None,
-                    ..
-                }
-            ));
-        }
-    }
-
-    #[test]
-    fn a_grown_disk_is_used_up() {
-        let plan = plan(&disk(2048, &[]), &ours(1022 * MIB), &wish(false)).unwrap();
-        assert!(matches!(
-            plan.action,
-            Action::Reuse {
-                rewrite_table: true,
-                grow: Some(1),
-                ..
-            }
-        ));
-        assert_eq!(plan.ephemeral().unwrap().length, 2046 * MIB);
-        assert!(plan.to_string().contains("partition 1 grows"));
-    }
-
-    #[test]
-    fn a_broken_copy_is_repaired() {
-        let Content::Ours(mut table) = ours(1022 * MIB) else {
-            panic!()
-        };
-        table.needs_repair = true;
-        let plan = plan(&disk(1024, &[]), &Content::Ours(table), &wish(false)).unwrap();
-        assert!(matches!(
-            plan.action,
-            Action::Reuse {
-                rewrite_table: true,
-                grow: None,
-                ..
-            }
-        ));
-    }
-
-    #[test]
-    fn a_foreign_disk_is_refused_unless_wiping_is_asked_for() {
-        for content in [
-            Content::Signature(Signature::Xfs),
-            Content::Mbr,
-            Content::BrokenGpt,
-            Content::Unknown,
-        ] {
-            let error = plan(&disk(1024, &[]), &content, &wish(false))
-                .unwrap_err()
-                .to_string();
-            assert!(
-                error.contains("/dev/vda") && error.contains("wipe"),
-                "{error}"
-            );
-            let plan = plan(&disk(1024, &[]), &content, &wish(true)).unwrap();
-            assert!(
-                plan.to_string().contains(&format!("DESTROYING {content}")),
-                "{plan}"
-            );
-        }
-    }
-
-    #[test]
-    fn unfit_disks_are_refused() {
-        let refused = |disk: Disk| {
-            plan(&disk, &Content::Blank, &wish(true))
-                .unwrap_err()
-                .to_string()
-        };
-        assert!(refused(disk(1024, &[("ro", "1")])).contains("read-only"));
-        assert!(refused(disk(1024, &[("queue/logical_block_size", "520")])).contains("520"));
-        for mib in [1, 2, 65] {
-            assert!(refused(disk(mib, &[])).contains("larger disk"), "{mib} MiB");
-        }
-        assert!(plan(&disk(66, &[]), &Content::Blank, &wish(false)).is_ok());
-    }
-}
+mod tests;

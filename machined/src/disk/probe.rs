@@ -3,14 +3,18 @@
 use std::{
     fmt,
     fs::File,
-    io::{self, Read, Seek, SeekFrom},
+    io,
     path::{Path, PathBuf},
 };
 
-use gpt::{GptConfig, disk::LogicalBlockSize};
+use gpt::disk::LogicalBlockSize;
 use serde::Serialize;
 
-use super::{discover::Disk, layout};
+use super::{
+    discover::Disk,
+    layout,
+    table::{self, MAGIC, Partition, Table, read_at},
+};
 
 /// Both ends of a disk that are looked at; every signature below lies in them, and so do both GPTs.
 const END: u64 = 1024 * 1024;
@@ -32,30 +36,6 @@ pub enum Content {
     Signature(Signature),
     /// Something else.
     Unknown,
-}
-
-/// A partition table.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Table {
-    /// Its partitions by number.
-    pub partitions: Vec<Partition>,
-    /// Only one of its two copies is whole, or the backup is not at the end of the disk.
-    pub needs_repair: bool,
-}
-
-/// An entry of a partition table.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Partition {
-    /// Its number, from 1.
-    pub number: u32,
-    /// Its name.
-    pub label: String,
-    /// Its type.
-    pub kind: uuid::Uuid,
-    /// First byte.
-    pub start: u64,
-    /// Bytes.
-    pub length: u64,
 }
 
 /// What is recognized without a partition table.
@@ -111,12 +91,16 @@ pub fn probe_file(path: &Path, size: u64, sector_size: u64) -> Result<Content, P
     }
     let has_gpt = head
         .get(sector..)
-        .is_some_and(|rest| rest.starts_with(GPT_MAGIC))
+        .is_some_and(|rest| rest.starts_with(MAGIC))
         || tail
             .len()
             .checked_sub(sector)
-            .is_some_and(|at| tail[at..].starts_with(GPT_MAGIC));
-    if has_gpt && let Some(table) = read_gpt(file, sector_size) {
+            .is_some_and(|at| tail[at..].starts_with(MAGIC));
+    let table = match has_gpt && block_size(sector_size).is_some() {
+        true => table::read(&mut file, size, sector_size).map_err(failed)?,
+        false => None,
+    };
+    if let Some(table) = table {
         let ours = !table.partitions.is_empty()
             && table
                 .partitions
@@ -129,7 +113,11 @@ pub fn probe_file(path: &Path, size: u64, sector_size: u64) -> Result<Content, P
         });
     }
     if is_interrupted_table(&head) && is_interrupted_table(&tail) {
-        return Ok(Content::Blank);
+        // Where the first partition of anybody would begin there must be nothing either.
+        let beyond = read_at(&mut file, END, END).map_err(failed)?;
+        if signature(&beyond, &[]).is_none() {
+            return Ok(Content::Blank);
+        }
     }
     if has_gpt {
         return Ok(Content::BrokenGpt);
@@ -155,45 +143,8 @@ pub fn probe_partition(path: &Path) -> Result<Option<Signature>, ProbeError> {
     Ok(signature(&head, &[]))
 }
 
-/// At most `length` bytes from `offset`; less at the end of the device.
-fn read_at(file: &mut File, offset: u64, length: u64) -> io::Result<Vec<u8>> {
-    file.seek(SeekFrom::Start(offset))?;
-    let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
-    file.take(length).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
-const GPT_MAGIC: &[u8] = b"EFI PART";
-
 fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| *byte == 0)
-}
-
-fn read_gpt(file: File, sector_size: u64) -> Option<Table> {
-    let block = block_size(sector_size)?;
-    let disk = GptConfig::new()
-        .writable(false)
-        .logical_block_size(block)
-        .open_from_device(file)
-        .ok()?;
-    let partitions = disk
-        .partitions()
-        .iter()
-        .filter(|(_, partition)| partition.is_used())
-        .filter_map(|(number, partition)| {
-            Some(Partition {
-                number: *number,
-                label: partition.name.clone(),
-                kind: partition.part_type_guid.guid,
-                start: partition.bytes_start(block).ok()?,
-                length: partition.bytes_len(block).ok()?,
-            })
-        })
-        .collect();
-    Some(Table {
-        partitions,
-        needs_repair: disk.primary_header().is_err() || disk.backup_header().is_err(),
-    })
 }
 
 /// GPTs are laid out in logical sectors; other sizes than these do not exist.
@@ -210,7 +161,7 @@ pub(super) fn block_size(sector_size: u64) -> Option<LogicalBlockSize> {
 fn is_interrupted_table(end: &[u8]) -> bool {
     end.chunks(512).all(|sector| {
         is_zero(sector)
-            || sector.starts_with(GPT_MAGIC)
+            || sector.starts_with(MAGIC)
             || is_protective_mbr(sector)
             || holds_only_our_entries(sector)
     })
@@ -225,21 +176,16 @@ fn is_protective_mbr(sector: &[u8]) -> bool {
         && sector.ends_with(&[0x55, 0xAA])
 }
 
-/// GPT entries are 128 bytes: type GUID, own GUID, first and last sector, flags, then 36 UTF-16 units of name.
+/// Entries with a name and type of the layout, and unused ones.
 fn holds_only_our_entries(sector: &[u8]) -> bool {
     sector.chunks(128).all(|entry| {
-        if is_zero(entry) || entry.len() < 128 {
-            return is_zero(entry);
-        }
-        let units: Vec<u16> = entry[56..]
-            .chunks_exact(2)
-            .map(|pair| u16::from_le_bytes([pair[0], pair[1]]))
-            .collect();
-        let name = String::from_utf16_lossy(&units);
-        layout::LAYOUT.iter().any(|spec| {
-            spec.label == name.trim_end_matches('\0')
-                && spec.kind.guid.to_bytes_le().as_slice() == &entry[..16]
-        })
+        let is_ours = || {
+            let kind = entry.get(..16).and_then(|kind| kind.try_into().ok());
+            kind.is_some_and(|kind| {
+                layout::is_ours(&table::label(entry), &uuid::Uuid::from_bytes_le(kind))
+            })
+        };
+        is_zero(entry) || is_ours()
     })
 }
 
@@ -335,125 +281,4 @@ impl fmt::Display for Content {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use std::{os::unix::fs::FileExt, process::Command};
-
-    use super::*;
-
-    const SIZE: u64 = 64 * 1024 * 1024;
-
-    fn disk(writes: &[(u64, &[u8])]) -> tempfile::NamedTempFile {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        file.as_file().set_len(SIZE).unwrap();
-        for (offset, bytes) in writes {
-            file.as_file().write_all_at(bytes, *offset).unwrap();
-        }
-        file
-    }
-
-    fn content(writes: &[(u64, &[u8])]) -> Content {
-        probe_file(disk(writes).path(), SIZE, 512).unwrap()
-    }
-
-    #[test]
-    fn blank_is_zero_at_both_ends() {
-        assert_eq!(content(&[]), Content::Blank);
-        assert_eq!(content(&[(SIZE / 2, b"x")]), Content::Blank);
-        assert_eq!(content(&[(0, b"x")]), Content::Unknown);
-        assert_eq!(content(&[(SIZE - 1, b"x")]), Content::Unknown);
-        let tiny = tempfile::NamedTempFile::new().unwrap();
-        assert_eq!(probe_file(tiny.path(), 0, 512).unwrap(), Content::Blank);
-    }
-
-    #[test]
-    fn signatures_are_recognized() {
-        for (offset, magic, signature) in [
-            (0, &b"LUKS\xba\xbe"[..], Signature::Luks),
-            (0, b"XFSB", Signature::Xfs),
-            (0, b"hsqs", Signature::Squashfs),
-            (512, b"LABELONE", Signature::Lvm),
-            (0x438, b"\x53\xef", Signature::Ext),
-            (0x10040, b"_BHRfS_M", Signature::Btrfs),
-            (0x8001, b"CD001", Signature::Iso9660),
-            (4086, b"SWAPSPACE2", Signature::Swap),
-            (4096, b"\xfc\x4e\x2b\xa9", Signature::MdRaid),
-            (SIZE - 8192, b"\xfc\x4e\x2b\xa9", Signature::MdRaid),
-            (3, b"NTFS    ", Signature::Ntfs),
-            (3, b"EXFAT   ", Signature::Exfat),
-        ] {
-            assert_eq!(
-                content(&[(offset, magic)]),
-                Content::Signature(signature),
-                "{signature}"
-            );
-        }
-        assert_eq!(
-            content(&[(82, b"FAT32"), (510, b"\x55\xaa")]),
-            Content::Signature(Signature::Vfat)
-        );
-        assert_eq!(content(&[(446, b"\x80"), (510, b"\x55\xaa")]), Content::Mbr);
-    }
-
-    #[test]
-    fn damaged_tables_are_not_blank() {
-        // A header without entries could be one of ours, interrupted; with anything else on the disk it is not.
-        assert_eq!(
-            content(&[(512, b"EFI PART"), (2048, b"x")]),
-            Content::BrokenGpt
-        );
-        assert_eq!(
-            content(&[(512, b"EFI PART"), (ALIGNED, b"data")]),
-            Content::Blank
-        );
-        assert_eq!(
-            content(&[(SIZE - 512, b"EFI PART"), (0, b"boot code")]),
-            Content::BrokenGpt
-        );
-    }
-
-    /// Where the first partition begins: beyond what is looked at.
-    const ALIGNED: u64 = END;
-
-    #[test]
-    fn foreign_tables_stay_foreign() {
-        let file = disk(&[]);
-        let made = Command::new("sgdisk")
-            .args([
-                "-n",
-                "1:2048:+8M",
-                "-c",
-                "1:BOOT",
-                "-n",
-                "2:0:0",
-                "-c",
-                "2:EPHEMERAL",
-            ])
-            .arg(file.path())
-            .output()
-            .expect("sgdisk of the package gdisk: apt-get install gdisk");
-        assert!(
-            made.status.success(),
-            "{}",
-            String::from_utf8_lossy(&made.stderr)
-        );
-        let Content::ForeignGpt(table) = probe_file(file.path(), SIZE, 512).unwrap() else {
-            panic!("not foreign")
-        };
-        assert_eq!(table.partitions.len(), 2);
-        assert_eq!(
-            probe_file(file.path(), SIZE, 512).unwrap().to_string(),
-            "a GPT with the partitions BOOT, EPHEMERAL"
-        );
-    }
-
-    #[test]
-    fn a_missing_device_is_an_error() {
-        assert!(
-            probe_file(Path::new("/nonexistent"), SIZE, 512)
-                .unwrap_err()
-                .to_string()
-                .contains("/nonexistent")
-        );
-    }
-}
+mod tests;

@@ -1,322 +1,257 @@
-//! Writing a GPT so that a power cut at any moment leaves a table that can be read.
+//! Reading a GPT, as the UEFI specification (2.10, chapter 5) lays it out.
 //!
-//! The gpt crate computes the bytes; it would write both entry arrays before either header, so that a cut in between
-//! loses both copies. Here its writes are staged in memory and then go to the disk in two flushed halves: the backup
-//! copy at the end first, then the primary one with the protective MBR. One of the two is whole at every instant.
+//! Own code, because the gpt crate does not compare the checksum of the entries: it takes a header whose entries were
+//! never written, which is what a power cut leaves. What is read here may come from anybody, so every number in it is
+//! checked before it is used.
 
 use std::{
-    collections::BTreeMap,
     fs::File,
-    io::{self, Read, Seek, SeekFrom, Write},
-    os::unix::fs::FileExt,
+    io::{self, Read, Seek, SeekFrom},
 };
 
-use gpt::{GptConfig, GptError, disk::LogicalBlockSize, mbr::ProtectiveMBR, partition::Partition};
+use uuid::Uuid;
 
-/// A partition to write.
+/// The first bytes of a header.
+pub(super) const MAGIC: &[u8] = b"EFI PART";
+/// Bytes of an entry; the specification allows more, nobody makes them.
+const ENTRY: usize = 128;
+/// Everybody makes 128 entries; more than this is no table.
+const MOST_ENTRIES: u32 = 1024;
+
+/// A partition table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) number: u32,
-    pub(super) label: String,
-    pub(super) kind: gpt::partition_types::Type,
-    /// Kept when the partition exists already.
-    pub(super) guid: uuid::Uuid,
+pub struct Table {
+    /// The disk's own GUID.
+    pub guid: Uuid,
+    /// Its partitions by number.
+    pub partitions: Vec<Partition>,
+    /// Not both copies are whole, the same and in their places, or the protective MBR is missing.
+    pub needs_repair: bool,
+}
+
+/// An entry of a partition table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Partition {
+    /// Its number, from 1.
+    pub number: u32,
+    /// Its name.
+    pub label: String,
+    /// Its type.
+    pub kind: Uuid,
+    /// Its own GUID.
+    pub guid: Uuid,
     /// First byte.
-    pub(super) start: u64,
+    pub start: u64,
     /// Bytes.
-    pub(super) length: u64,
+    pub length: u64,
 }
 
-/// Writes a table of these entries, whatever was there.
-pub(super) fn write(
-    file: &File,
-    size: u64,
-    block: LogicalBlockSize,
-    guid: uuid::Uuid,
-    entries: &[Entry],
-) -> io::Result<()> {
-    for half in stage(file, size, block, guid, entries)? {
-        for (offset, bytes) in half {
-            file.write_all_at(&bytes, offset)?;
-        }
-        file.sync_all()?;
-    }
-    Ok(())
+/// The table on a disk of `size` bytes; none when neither copy is whole. The primary one counts when both are.
+pub(super) fn read(file: &mut File, size: u64, sector: u64) -> io::Result<Option<Table>> {
+    let last = (size / sector).saturating_sub(1);
+    let primary = read_copy(file, 1, sector)?;
+    let backup = read_copy(file, last, sector)?;
+    let same = primary
+        .as_ref()
+        .zip(backup.as_ref())
+        .is_some_and(|(one, other)| {
+            one.guid == other.guid && one.partitions == other.partitions && one.other_lba == last
+        });
+    let needs_repair = !same || !has_protective_mbr(&read_at(file, 0, 512)?);
+    Ok(primary.or(backup).map(|copy| Table {
+        guid: copy.guid,
+        partitions: copy.partitions,
+        needs_repair,
+    }))
 }
 
-/// Sectors by their offset.
-type Sectors = BTreeMap<u64, Vec<u8>>;
+struct WholeCopy {
+    guid: Uuid,
+    partitions: Vec<Partition>,
+    /// Where it says that the other copy is.
+    other_lba: u64,
+}
 
-/// What is to be written: the backup copy, and after a flush the primary one.
-fn stage(
-    file: &File,
-    size: u64,
-    block: LogicalBlockSize,
-    guid: uuid::Uuid,
-    entries: &[Entry],
-) -> io::Result<[Sectors; 2]> {
-    // The gpt crate packs entries without gaps, which would renumber them.
-    if !entries
-        .iter()
-        .map(|entry| entry.number)
-        .eq((1..).take(entries.len()))
-    {
-        return Err(io::Error::other(
-            "the partitions are not numbered 1, 2, 3, …",
-        ));
-    }
-    let sector = block.as_u64();
-    let mut stage = Stage {
-        base: file,
-        size,
-        position: 0,
-        sectors: BTreeMap::new(),
-        sector,
+/// The copy whose header is in this sector; none when a checksum or a number is wrong.
+fn read_copy(file: &mut File, lba: u64, sector: u64) -> io::Result<Option<WholeCopy>> {
+    let header = read_at(file, lba.saturating_mul(sector), sector)?;
+    let Some(fields) = Header::parse(&header, lba) else {
+        return Ok(None);
     };
-    let last = u32::try_from(size / sector - 1).unwrap_or(u32::MAX);
-    ProtectiveMBR::with_lb_size(last)
-        .overwrite_lba0(&mut stage)
-        .map_err(|error| io::Error::other(error.to_string()))?;
-    let mut table = GptConfig::new()
-        .writable(true)
-        .logical_block_size(block)
-        .create_from_device(stage, Some(guid))
-        .map_err(gpt_error)?;
-    let partitions = entries
-        .iter()
-        .map(|entry| (entry.number, partition(entry, sector)))
+    let length = u64::from(fields.entries) * ENTRY as u64;
+    let Some(offset) = fields.entries_lba.checked_mul(sector) else {
+        return Ok(None);
+    };
+    let entries = read_at(file, offset, length)?;
+    if entries.len() as u64 != length || crc32(&entries) != fields.entries_crc {
+        return Ok(None);
+    }
+    let partitions = (1..)
+        .zip(entries.chunks_exact(ENTRY))
+        .filter_map(|(number, entry)| partition(number, entry, sector))
         .collect();
-    table.update_partitions(partitions).map_err(gpt_error)?;
-    let stage = table.write().map_err(gpt_error)?;
-    let (primary, backup) = stage
-        .sectors
-        .into_iter()
-        .partition(|(at, _)| *at < size / 2);
-    Ok([backup, primary])
+    Ok(Some(WholeCopy {
+        guid: fields.guid,
+        partitions,
+        other_lba: fields.other_lba,
+    }))
 }
 
-fn partition(entry: &Entry, sector: u64) -> Partition {
-    Partition {
-        part_type_guid: entry.kind.clone(),
-        part_guid: entry.guid,
-        first_lba: entry.start / sector,
-        last_lba: (entry.start + entry.length) / sector - 1,
-        flags: 0,
-        name: entry.label.clone(),
-    }
+struct Header {
+    guid: Uuid,
+    other_lba: u64,
+    entries_lba: u64,
+    entries: u32,
+    entries_crc: u32,
 }
 
-fn gpt_error(error: GptError) -> io::Error {
-    match error {
-        GptError::Io(error) => error,
-        other => io::Error::other(other.to_string()),
-    }
-}
-
-/// A disk whose writes stay in memory, by sector.
-#[derive(Debug)]
-struct Stage<'a> {
-    base: &'a File,
-    size: u64,
-    position: u64,
-    sector: u64,
-    sectors: BTreeMap<u64, Vec<u8>>,
-}
-
-impl Stage<'_> {
-    /// Start of the sector at the position, the position within it, and how much of `wanted` it can take.
-    fn locate(&self, wanted: usize) -> (u64, usize, usize) {
-        let within = self.position % self.sector;
-        let room = (self.sector - within).min(self.size.saturating_sub(self.position));
-        let room = usize::try_from(room).unwrap_or(usize::MAX);
-        (
-            self.position - within,
-            usize::try_from(within).unwrap_or(0),
-            room.min(wanted),
-        )
-    }
-
-    fn load(&self, start: u64) -> io::Result<Vec<u8>> {
-        if let Some(sector) = self.sectors.get(&start) {
-            return Ok(sector.clone());
-        }
-        let mut bytes = vec![0; usize::try_from(self.sector).unwrap_or(512)];
-        self.base.read_exact_at(&mut bytes, start)?;
-        Ok(bytes)
+impl Header {
+    fn parse(bytes: &[u8], lba: u64) -> Option<Self> {
+        let length = usize::try_from(u32_at(bytes, 12)?).ok()?;
+        let header = bytes
+            .get(..length)
+            .filter(|_| length >= 92 && bytes.starts_with(MAGIC))?;
+        let mut unsigned = header.to_vec();
+        unsigned[16..20].fill(0);
+        let is_whole = crc32(&unsigned) == u32_at(header, 16)?
+            && u64_at(header, 24)? == lba
+            && u32_at(header, 84)? == ENTRY as u32
+            && u32_at(header, 80)? <= MOST_ENTRIES;
+        is_whole.then_some(Self {
+            guid: guid_at(header, 56)?,
+            other_lba: u64_at(header, 32)?,
+            entries_lba: u64_at(header, 72)?,
+            entries: u32_at(header, 80)?,
+            entries_crc: u32_at(header, 88)?,
+        })
     }
 }
 
-impl Read for Stage<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let (start, within, count) = self.locate(buffer.len());
-        if count > 0 {
-            buffer[..count].copy_from_slice(&self.load(start)?[within..within + count]);
-            self.position += count as u64;
-        }
-        Ok(count)
-    }
+/// Type GUID, own GUID, first and last sector, flags, then 36 UTF-16 units of name; none for an unused entry.
+fn partition(number: u32, entry: &[u8], sector: u64) -> Option<Partition> {
+    let kind = guid_at(entry, 0).filter(|kind| !kind.is_nil())?;
+    let (first, last) = (u64_at(entry, 32)?, u64_at(entry, 40)?);
+    Some(Partition {
+        number,
+        label: label(entry),
+        kind,
+        guid: guid_at(entry, 16)?,
+        start: first.saturating_mul(sector),
+        length: last
+            .saturating_add(1)
+            .saturating_sub(first)
+            .saturating_mul(sector),
+    })
 }
 
-impl Write for Stage<'_> {
-    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
-        let (start, within, count) = self.locate(buffer.len());
-        if count > 0 {
-            let mut sector = self.load(start)?;
-            sector[within..within + count].copy_from_slice(&buffer[..count]);
-            self.sectors.insert(start, sector);
-            self.position += count as u64;
-        }
-        Ok(count)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+/// The name of an entry.
+pub(super) fn label(entry: &[u8]) -> String {
+    let name = entry.get(56..ENTRY).unwrap_or_default();
+    let units = name
+        .chunks_exact(2)
+        .map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
+    let units: Vec<u16> = units.take_while(|unit| *unit != 0).collect();
+    String::from_utf16_lossy(&units)
 }
 
-impl Seek for Stage<'_> {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        let target = match to {
-            SeekFrom::Start(offset) => Some(offset),
-            SeekFrom::End(delta) => self.size.checked_add_signed(delta),
-            SeekFrom::Current(delta) => self.position.checked_add_signed(delta),
-        };
-        self.position = target.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
-        Ok(self.position)
-    }
+/// Whether the first sector says that the disk has a GPT: without that the kernel does not look for one.
+pub(super) fn has_protective_mbr(sector: &[u8]) -> bool {
+    let kinds = [450, 466, 482, 498];
+    sector.get(510..512) == Some(&[0x55, 0xAA])
+        && kinds.iter().any(|at| sector.get(*at) == Some(&0xEE))
+}
+
+/// At most `length` bytes from `offset`; less at the end of the device.
+pub(super) fn read_at(file: &mut File, offset: u64, length: u64) -> io::Result<Vec<u8>> {
+    file.seek(SeekFrom::Start(offset))?;
+    let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
+    file.take(length).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn crc32(bytes: &[u8]) -> u32 {
+    let mut crc = flate2::Crc::new();
+    crc.update(bytes);
+    crc.sum()
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+fn guid_at(bytes: &[u8], at: usize) -> Option<Uuid> {
+    Some(Uuid::from_bytes_le(
+        bytes.get(at..at + 16)?.try_into().ok()?,
+    ))
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::disk::{
-        layout::{ALIGNMENT, EPHEMERAL},
-        probe::{Content, probe_file},
-    };
 
-    const SIZE: u64 = 64 * 1024 * 1024;
-
-    fn blank() -> tempfile::NamedTempFile {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        file.as_file().set_len(SIZE).unwrap();
-        file
+    /// A header in sector 1 with these fields and right checksums.
+    fn header(entries_lba: u64, count: u32, entry_size: u32, entries: &[u8]) -> Vec<u8> {
+        let mut header = vec![0; 512];
+        header[..8].copy_from_slice(MAGIC);
+        header[12..16].copy_from_slice(&92_u32.to_le_bytes());
+        header[24..32].copy_from_slice(&1_u64.to_le_bytes());
+        header[72..80].copy_from_slice(&entries_lba.to_le_bytes());
+        header[80..84].copy_from_slice(&count.to_le_bytes());
+        header[84..88].copy_from_slice(&entry_size.to_le_bytes());
+        header[88..92].copy_from_slice(&crc32(entries).to_le_bytes());
+        let crc = crc32(&header[..92]);
+        header[16..20].copy_from_slice(&crc.to_le_bytes());
+        header
     }
 
-    fn entries() -> Vec<Entry> {
-        vec![Entry {
-            number: 1,
-            label: EPHEMERAL.to_owned(),
-            kind: gpt::partition_types::LINUX_FS,
-            guid: uuid::Uuid::new_v4(),
-            start: ALIGNMENT,
-            length: SIZE - 2 * ALIGNMENT,
-        }]
+    fn read_disk(header: &[u8], entries: &[u8]) -> Option<Table> {
+        use std::os::unix::fs::FileExt;
+        let mut file = tempfile::tempfile().unwrap();
+        file.set_len(1 << 20).unwrap();
+        file.write_all_at(header, 512).unwrap();
+        file.write_all_at(entries, 1024).unwrap();
+        read(&mut file, 1 << 20, 512).unwrap()
     }
 
     #[test]
-    fn a_written_table_is_ours() {
-        for block in [LogicalBlockSize::Lb512, LogicalBlockSize::Lb4096] {
-            let file = blank();
-            let guid = uuid::Uuid::new_v4();
-            write(file.as_file(), SIZE, block, guid, &entries()).unwrap();
-            let Content::Ours(table) = probe_file(file.path(), SIZE, block.as_u64()).unwrap()
-            else {
-                panic!("not ours")
-            };
-            assert!(!table.needs_repair);
-            assert_eq!(
-                (table.partitions[0].start, table.partitions[0].length),
-                (ALIGNMENT, SIZE - 2 * ALIGNMENT)
-            );
+    fn hostile_headers_are_no_tables() {
+        let entries = vec![0; 128 * 4];
+        let good = header(2, 4, 128, &entries);
+        assert!(read_disk(&good, &entries).unwrap().partitions.is_empty());
+        let mut torn = good.clone();
+        torn[40] ^= 1;
+        let mut long = good.clone();
+        long[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
+        let mut short = good.clone();
+        short[12..16].copy_from_slice(&20_u32.to_le_bytes());
+        for bad in [
+            torn,
+            long,
+            short,
+            header(2, u32::MAX, 128, &entries),
+            header(2, 4, 0, &entries),
+            header(u64::MAX, 4, 128, &entries),
+            header(1 << 40, 4, 128, &entries),
+        ] {
+            assert_eq!(read_disk(&bad, &entries), None);
         }
+        let mut other = entries.clone();
+        other[0] = 1;
+        assert_eq!(read_disk(&good, &other), None, "entries of another table");
     }
 
-    /// A power cut leaves any prefix of a half, or (as disks reorder what is not flushed) any single sector of it out.
     #[test]
-    fn a_power_cut_while_the_first_table_is_written_leaves_a_blank_disk_or_ours() {
-        let file = blank();
-        let [backup, primary] = stage(
-            file.as_file(),
-            SIZE,
-            LogicalBlockSize::Lb512,
-            uuid::Uuid::new_v4(),
-            &entries(),
-        )
-        .unwrap();
-        let check = |written: &[(&u64, &Vec<u8>)], state: &str| {
-            let disk = blank();
-            for (offset, bytes) in written {
-                disk.as_file().write_all_at(bytes, **offset).unwrap();
-            }
-            match probe_file(disk.path(), SIZE, 512).unwrap() {
-                Content::Blank | Content::Ours(_) => {}
-                other => panic!("{state}: {other}"),
-            }
-        };
-        let backup: Vec<_> = backup.iter().collect();
-        let primary: Vec<_> = primary.iter().collect();
-        let all: Vec<_> = backup.iter().chain(&primary).copied().collect();
-        for count in 0..=all.len() {
-            check(&all[..count], &format!("the first {count} sectors"));
-        }
-        for missing in 0..backup.len() {
-            let written: Vec<_> = backup
-                .iter()
-                .enumerate()
-                .filter(|(i, _)| *i != missing)
-                .map(|(_, w)| *w)
-                .collect();
-            check(
-                &written,
-                &format!("the backup without its sector {missing}"),
-            );
-        }
-        for missing in 0..primary.len() {
-            let rest = primary
-                .iter()
-                .enumerate()
-                .filter(|(i, _)| *i != missing)
-                .map(|(_, w)| *w);
-            let written: Vec<_> = backup.iter().copied().chain(rest).collect();
-            check(
-                &written,
-                &format!("the primary without its sector {missing}"),
-            );
-        }
-    }
-
-    /// Once the table is there, no cut while it is written again may make it look blank.
-    #[test]
-    fn a_power_cut_while_a_table_is_rewritten_never_loses_it() {
-        let file = blank();
-        let guid = uuid::Uuid::new_v4();
-        let mut entries = entries();
-        entries[0].length /= 2;
-        write(
-            file.as_file(),
-            SIZE,
-            LogicalBlockSize::Lb512,
-            guid,
-            &entries,
-        )
-        .unwrap();
-        entries[0].length = SIZE - 2 * ALIGNMENT;
-        let halves = stage(
-            file.as_file(),
-            SIZE,
-            LogicalBlockSize::Lb512,
-            guid,
-            &entries,
-        )
-        .unwrap();
-        for (offset, bytes) in halves.iter().flatten() {
-            file.as_file().write_all_at(bytes, *offset).unwrap();
-            let content = probe_file(file.path(), SIZE, 512).unwrap();
-            assert!(
-                matches!(content, Content::Ours(_)),
-                "after the sector at {offset}: {content}"
-            );
-        }
+    fn hostile_entries_do_not_overflow() {
+        let mut entries = vec![0xff; 128];
+        entries[32..40].copy_from_slice(&5_u64.to_le_bytes());
+        entries[40..48].copy_from_slice(&3_u64.to_le_bytes());
+        let table = read_disk(&header(2, 1, 128, &entries), &entries).unwrap();
+        assert_eq!(table.partitions[0].length, 0);
+        assert!(table.needs_repair);
     }
 }
