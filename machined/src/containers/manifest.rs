@@ -350,7 +350,7 @@ fn compression(media_type: &str) -> Result<Compression, ManifestError> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::panic)]
     use super::*;
     use serde_json::json;
 

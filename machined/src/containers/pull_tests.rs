@@ -1,6 +1,6 @@
 //! Pulls from a real registry: Debian's docker-registry on a loopback port, started and ended by each test.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::error::Error;
 use std::fs;
@@ -609,7 +609,7 @@ async fn mirrors_are_tried_in_order_and_all_failures_are_told() {
 async fn tls_client_certificates_and_passwords() {
     let directory = tempfile::tempdir().unwrap();
     let key = rcgen::KeyPair::generate().unwrap();
-    let mut ca = rcgen::CertificateParams::new([]).unwrap();
+    let mut ca = rcgen::CertificateParams::new(Vec::<String>::new()).unwrap();
     ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     let ca = rcgen::CertifiedIssuer::self_signed(ca, key).unwrap();
     let leaf = |name: &str, usage| {

@@ -21,14 +21,13 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::Deserialize;
-use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::process::Command;
 
 use super::rootfs::{self, RootfsError};
 use super::spec::{ContainerName, ContainerSpec, HostView, SpecError, runtime_config};
 use super::store::{ImageStore, PulledImage};
-use crate::sys::container::pass_descriptors;
+use crate::sys::container::{pass_descriptors, watch_pidfd};
 
 /// crun needs some 50 ms; on a machine that is out of memory, much more.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -122,11 +121,10 @@ pub struct RunningContainer {
 impl RunningContainer {
     fn watch(name: &ContainerName, pid: Pid) -> io::Result<Self> {
         let pidfd = pidfd_open(pid, PidfdFlags::NONBLOCK)?;
-        let pidfd = AsyncFd::with_interest(pidfd, Interest::READABLE)?;
         Ok(RunningContainer {
             name: name.clone(),
             pid,
-            pidfd,
+            pidfd: watch_pidfd(pidfd)?,
         })
     }
 

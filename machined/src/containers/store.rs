@@ -427,7 +427,7 @@ mod tests {
     async fn images_come_stay_and_go() {
         let directory = tempfile::tempdir().unwrap();
         let store = ImageStore::new(directory.path().join("instar"));
-        assert_eq!(store.list().unwrap(), []);
+        assert!(store.list().unwrap().is_empty());
         assert_eq!(children(directory.path()), 0, "made only when needed");
 
         let image = add(&store, b"one", "r.io/a:1");
@@ -496,9 +496,9 @@ mod tests {
         // What a power cut may leave.
         let images = store.images();
         for bad in [
-            &format!("{INCOMING}x/rootfs/dir"),
-            &Digest::of(b"no record").hex(),
-            "stray",
+            format!("{INCOMING}x/rootfs/dir"),
+            Digest::of(b"no record").hex(),
+            "stray".to_owned(),
         ] {
             fs::create_dir_all(images.join(bad)).unwrap();
         }

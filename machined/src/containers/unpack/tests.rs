@@ -141,7 +141,7 @@ fn files_links_modes_and_times() {
     let attribute = rustix::fs::getxattr(
         root.join("a/very/long/name"),
         "trusted.overlay.opaque",
-        Vec::new(),
+        &mut [0_u8; 8],
     );
     assert!(
         attribute.is_err(),
@@ -227,7 +227,7 @@ fn later_layers_replace_and_hide() {
     assert!(!exists(&outer, "gone") && !exists(&outer, ".wh.gone"));
     assert_eq!(read(&outer, "dir/both"), "new");
     assert!(exists(&outer, "dir/upper") && !exists(&outer, "dir/lower"));
-    assert!(exists(&outer, "whole/new") || !exists(&outer, "whole/deep"));
+    assert!(exists(&outer, "whole/new") && !exists(&outer, "whole/deep"));
     assert_eq!(read(&outer, "becomes-file"), "file");
     assert_eq!(read(&outer, "becomes-dir/y"), "y");
     assert!(
@@ -318,7 +318,7 @@ fn symlink_escapes_are_refused_by_name() {
         "..",
         "../..",
         "../outside",
-        "x/../../..",
+        "./../x",
     ] {
         let evil = || tar().symlink("evil", target);
         refused(
@@ -332,7 +332,7 @@ fn symlink_escapes_are_refused_by_name() {
         );
         refused(&[evil().symlink("evil/link", "x").finish()], "/evil/link");
     }
-    for target in ["..", "../../etc", "x/../../.."] {
+    for target in ["..", "../../etc"] {
         let layers = [
             tar().symlink("evil", target).finish(),
             tar().file("evil/file", b"x").finish(),
@@ -349,6 +349,14 @@ fn symlink_escapes_are_refused_by_name() {
         tar().file("evil/file", b"x").finish(),
     ];
     refused(&absolute, "leads nowhere in the image");
+    // Nothing is found past a name that is not there, so nothing can be reached through it.
+    refused(
+        &[tar()
+            .symlink("evil", "x/../../..")
+            .file("evil/file", b"x")
+            .finish()],
+        "leads nowhere in the image",
+    );
     let chained = tar()
         .symlink("a", "b")
         .symlink("b", "..")

@@ -12,15 +12,17 @@ use std::sync::Arc;
 
 use rustix::fs::{
     AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags,
-    chownat, fchmod, fchown, fsetxattr, fstat, futimens, linkat, mkdirat, openat, openat2,
+    chmodat, chownat, fchmod, fchown, fsetxattr, fstat, futimens, linkat, mkdirat, openat, openat2,
     readlinkat, statat, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 
 use super::Ownership;
 use super::entry::{Change, Entry, Metadata};
-use super::path::{ImagePath, climbs_out};
+use super::path::ImagePath;
 
+/// Components looked at on one path, those of its links counted. The kernel ends at 40 links.
+const MOST_STEPS: usize = 4096;
 /// What is copied at a time.
 const BUFFER: usize = 64 * 1024;
 
@@ -87,6 +89,8 @@ pub(super) struct Tree {
     buffer: Vec<u8>,
 }
 
+/// The mode of directories that an archive has no entry for.
+const IMPLIED: Mode = Mode::from_raw_mode(0o755);
 const DIRECTORY: OFlags = OFlags::DIRECTORY
     .union(OFlags::CLOEXEC)
     .union(OFlags::NOFOLLOW);
@@ -420,9 +424,11 @@ impl Tree {
         }
         let (parent, name) = path.split().ok_or(TreeRefusal::Root)?;
         let parent = self.find_directory(&parent, true)?;
-        match mkdirat(&parent, name, Mode::from_raw_mode(0o755)) {
-            Ok(()) => {}
-            // It was not there when followed: a link to nothing.
+        match mkdirat(&parent, name, IMPLIED) {
+            // Whatever the umask is.
+            Ok(()) => chmodat(&parent, name, IMPLIED, AtFlags::empty())
+                .step("setting its directory's mode")?,
+            // Followed, it was not there: a link to nothing.
             Err(Errno::EXIST) => return Err(TreeRefusal::Nowhere),
             Err(errno) => return Err(errno).step("creating its directory"),
         }
@@ -432,13 +438,32 @@ impl Tree {
         Ok(made)
     }
 
-    /// Ends in an error if a symbolic link on that path climbs over the root, or is absolute and of this very layer.
+    /// Walks a path link by link, as the kernel does, and ends in an error where a symbolic link leads over the root,
+    /// or is absolute and of this very layer. What is missing on the way is the caller's business.
     fn refuse_escapes(&self, path: &ImagePath) -> Result<(), TreeRefusal> {
-        for (depth, step) in path.ancestors_and_self().enumerate() {
+        // Directories below the root that the walk has come through, and what is still to come, next one last.
+        let mut passed: Vec<Vec<u8>> = Vec::new();
+        let mut to_come: Vec<Vec<u8>> = backwards(path.as_bytes());
+        let mut last_link = (Vec::new(), Vec::new());
+        for _ in 0..MOST_STEPS {
+            let Some(component) = to_come.pop() else {
+                return Ok(());
+            };
+            match component.as_slice() {
+                b"" | b"." => continue,
+                b".." => {
+                    if passed.pop().is_none() {
+                        return Err(escape(&last_link));
+                    }
+                    continue;
+                }
+                _ => passed.push(component),
+            }
+            let here = passed.join(&b'/');
             let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let resolve = CONFINED | ResolveFlags::IN_ROOT;
-            let Ok(fd) = openat2(&self.root, step, flags, Mode::empty(), resolve) else {
-                break;
+            let resolve = CONFINED | ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+            let Ok(fd) = openat2(&self.root, here.as_slice(), flags, Mode::empty(), resolve) else {
+                return Ok(());
             };
             let stat = fstat(&fd).step("looking at a link on its path")?;
             if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
@@ -447,13 +472,15 @@ impl Tree {
             let target = readlinkat(&fd, "", Vec::new())
                 .step("reading a link on its path")?
                 .into_bytes();
-            let absolute = target.starts_with(b"/");
-            if climbs_out(&target, depth) || absolute && self.is_of_this_layer(stat.st_ino) {
-                return Err(TreeRefusal::Escape {
-                    link: format!("/{}", step.escape_ascii()),
-                    target: target.escape_ascii().to_string(),
-                });
+            last_link = (here, target);
+            passed.pop();
+            if last_link.1.starts_with(b"/") {
+                if self.is_of_this_layer(stat.st_ino) {
+                    return Err(escape(&last_link));
+                }
+                passed.clear();
             }
+            to_come.extend(backwards(&last_link.1));
         }
         Ok(())
     }
@@ -523,6 +550,20 @@ impl Tree {
             unlinkat(parent, name, AtFlags::REMOVEDIR)?;
         }
         Ok(empty && !ours)
+    }
+}
+
+/// The components of a path, last one first.
+fn backwards(path: &[u8]) -> Vec<Vec<u8>> {
+    path.rsplit(|&byte| byte == b'/')
+        .map(<[u8]>::to_vec)
+        .collect()
+}
+
+fn escape((link, target): &(Vec<u8>, Vec<u8>)) -> TreeRefusal {
+    TreeRefusal::Escape {
+        link: format!("/{}", link.escape_ascii()),
+        target: target.escape_ascii().to_string(),
     }
 }
 
