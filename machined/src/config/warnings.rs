@@ -13,13 +13,11 @@ use super::{
 const SERVED: &[&str] = &[
     // The document `version: v1alpha1`.
     "machine.type",
-    "machine.token",
     "machine.ca",
     "machine.acceptedCAs",
     "machine.certSANs",
     "machine.install.disk",
     "machine.install.diskSelector",
-    "machine.install.image",
     "machine.install.wipe",
     "machine.network.hostname",
     "machine.network.interfaces.interface",
@@ -31,6 +29,7 @@ const SERVED: &[&str] = &[
     "machine.network.interfaces.dhcpOptions.routeMetric",
     "machine.network.interfaces.dhcpOptions.ipv4",
     "machine.network.nameservers",
+    "machine.network.searchDomains",
     "machine.network.extraHostEntries",
     "machine.time",
     "machine.registries",
@@ -38,9 +37,7 @@ const SERVED: &[&str] = &[
     "HostnameConfig",
     "UnattendedInstallConfig",
     "ContainerConfig",
-    "UserVolumeConfig.name",
     "TimeSyncConfig.enabled",
-    "TimeSyncConfig.bootTimeout",
     "TimeSyncConfig.ntp.servers",
     "RegistryMirrorConfig",
     "RegistryTLSConfig",
@@ -51,7 +48,9 @@ const SERVED: &[&str] = &[
     "DHCPv4Config.ignoreHostname",
     "DHCPv4Config.ignoreRoutes",
     "ResolverConfig.nameservers.address",
+    "ResolverConfig.searchDomains.domains",
     "StaticHostConfig",
+    "TrustedRootsConfig",
     // Our own.
     "ContainerHealthConfig",
     "UpgradeGateConfig",
@@ -59,8 +58,18 @@ const SERVED: &[&str] = &[
 
 /// Exceptions within what is served.
 const NOT_SERVED: &[&str] = &[
+    "machine.network.interfaces.routes.mtu",
+    "machine.time.bootTimeout",
+    "UnattendedInstallConfig.installer",
+    "UnattendedInstallConfig.reboot",
+    "ContainerConfig.security.profile",
     "ContainerConfig.security.machinedAccess",
+    "ContainerConfig.network.mode",
+    "LinkConfig.addresses.routePriority",
+    "LinkConfig.routes.mtu",
+    "LinkConfig.routes.table",
     "LinkConfig.multicast",
+    "UpgradeGateConfig.probes",
 ];
 
 /// Values that ask for nothing but what happens anyway, at paths that are not served otherwise.
@@ -75,7 +84,7 @@ const SERVED_VALUES: &[(&str, &str)] = &[
     ("machine.network.interfaces.dhcpOptions.ipv6", "false"),
     ("TimeSyncConfig.ntp.useNTS", "false"),
     ("ResolverConfig.nameservers.protocol", "Do53"),
-    ("UserVolumeConfig.volumeType", "directory"),
+    ("ContainerConfig.network.mode", "host"),
     ("ContainerConfig.security.machinedAccess", "false"),
 ];
 

@@ -76,7 +76,7 @@ fn both_shapes_mean_the_same() {
     assert_eq!(old.install.unwrap().image, new.install.unwrap().image);
 }
 
-/// The example in the documentation is a config, and all of it is served.
+/// The example in the documentation is a config, and warns of no more than the documentation says.
 #[test]
 fn the_documented_example_loads() {
     let document = std::fs::read_to_string(concat!(
@@ -87,7 +87,18 @@ fn the_documented_example_loads() {
     let (_, example) = document.split_once("```yaml\n").unwrap();
     let (example, _) = example.split_once("```").unwrap();
     let parsed = super::with(example).unwrap_or_else(|errors| panic!("{errors}"));
-    assert_eq!(parsed.warnings, []);
+    let warned: Vec<&str> = parsed
+        .warnings
+        .iter()
+        .map(|warning| warning.path.as_str())
+        .collect();
+    let not_served_yet = [
+        "UserVolumeConfig",
+        "UpgradeGateConfig.probes[0].name",
+        "UpgradeGateConfig.probes[0].tcp.address",
+        "UpgradeGateConfig.probes[0].timeout",
+    ];
+    assert_eq!(warned, not_served_yet);
     let [database, web] = parsed.config.containers.as_slice() else {
         panic!()
     };
