@@ -24,6 +24,7 @@ use tokio::sync::{oneshot, watch};
 pub use instar_init_protocol::{BootId, Scope, StartReason};
 
 use crate::services::Exit;
+use crate::sys::readiness;
 
 /// How many exits are remembered that nobody has asked for yet.
 const EXITS: usize = 1024;
@@ -66,7 +67,8 @@ impl InitLink {
         rustix::io::ioctl_fionbio(&socket, true)
             .context("set the socket to init to non-blocking")?;
         let shared = Arc::new(Shared {
-            socket: AsyncFd::register(socket).context("watch the socket to init")?,
+            socket: readiness::watch(socket, Interest::READABLE | Interest::WRITABLE)
+                .context("watch the socket to init")?,
             waiting: Mutex::default(),
             order: tokio::sync::Mutex::default(),
             exits: watch::channel(BTreeMap::new()).0,

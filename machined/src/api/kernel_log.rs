@@ -3,13 +3,17 @@
 //! Source of the format: Documentation/ABI/testing/dev-kmsg in the kernel's source.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom};
+use std::io::{Seek as _, SeekFrom};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
+use rustix::io::Errno;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+
+use crate::sys::readiness;
 
 /// The largest record that the kernel hands out (`PRINTK_MESSAGE_MAX`) is 2 KiB; with continuation fields, less than this.
 const LARGEST_RECORD: usize = 8192;
@@ -24,7 +28,7 @@ const PRIORITIES: [&str; 8] = [
 
 /// A reader of the kernel's log.
 pub struct KernelLog {
-    device: AsyncFd<File>,
+    device: AsyncFd<OwnedFd>,
     boot: SystemTime,
 }
 
@@ -48,7 +52,7 @@ impl KernelLog {
             .checked_sub(up)
             .unwrap_or(SystemTime::UNIX_EPOCH);
         Ok(KernelLog {
-            device: AsyncFd::register_with_interest(device, Interest::READABLE)?,
+            device: readiness::watch(device.into(), Interest::READABLE)?,
             boot,
         })
     }
@@ -57,11 +61,11 @@ impl KernelLog {
     pub fn next_kept(&mut self) -> anyhow::Result<Option<String>> {
         let mut record = [0; LARGEST_RECORD];
         loop {
-            match self.device.get_mut().read(&mut record) {
+            match rustix::io::read(self.device.get_ref(), &mut record) {
                 Ok(length) => return Ok(format_record(&record[..length], self.boot)),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(Errno::AGAIN) => return Ok(None),
                 // Records were overwritten before they were read; the next read goes on with the oldest one.
-                Err(error) if error.raw_os_error() == Some(libc::EPIPE) => {}
+                Err(Errno::PIPE) => {}
                 Err(error) => return Err(error).context("read /dev/kmsg"),
             }
         }

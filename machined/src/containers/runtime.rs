@@ -27,7 +27,8 @@ use tokio::process::Command;
 use super::rootfs::{self, RootfsError};
 use super::spec::{ContainerName, ContainerSpec, HostView, SpecError, runtime_config};
 use super::store::{ImageStore, PulledImage};
-use crate::sys::container::{pass_descriptors, watch_pidfd};
+use crate::sys::container::pass_descriptors;
+use crate::sys::readiness;
 
 /// crun needs some 50 ms; on a machine that is out of memory, much more.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -124,7 +125,7 @@ impl RunningContainer {
         Ok(RunningContainer {
             name: name.clone(),
             pid,
-            pidfd: watch_pidfd(pidfd)?,
+            pidfd: readiness::watch(pidfd, Interest::READABLE)?,
         })
     }
 

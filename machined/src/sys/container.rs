@@ -1,15 +1,12 @@
-//! Processes of containers: handing descriptors to a child under the numbers that it expects, and watching a pidfd.
+//! Processes of containers: handing descriptors to a child under the numbers that it expects.
 
-// The only way to choose a child's descriptor numbers is to run code between fork and exec; tokio leaves it to the
-// caller to promise that a watched descriptor stays what it is.
+// The only way to choose a child's descriptor numbers is to run code between fork and exec.
 #![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use rustix::io::fcntl_dupfd_cloexec;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 use tokio::process::Command;
 
 /// The number that the first one gets in the child.
@@ -64,14 +61,6 @@ pub fn pass_descriptors(command: &mut Command, descriptors: &[OwnedFd]) -> io::R
 pub struct Passing {
     _sources: Vec<OwnedFd>,
     _blockers: Vec<OwnedFd>,
-}
-
-/// Watches a pidfd for the end of its process.
-pub fn watch_pidfd(pidfd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an OwnedFd is open, answers always with the same number and is closed by its drop only; the AsyncFd owns
-    // it until then and lends it out by reference alone.
-    let watched = unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) };
-    Ok(watched?)
 }
 
 #[cfg(test)]

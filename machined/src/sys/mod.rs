@@ -4,3 +4,4 @@ pub mod block;
 pub mod container;
 pub mod inherited;
 pub mod listen;
+pub mod readiness;

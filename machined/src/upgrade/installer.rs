@@ -12,13 +12,13 @@ use rustix::net::{
 };
 use rustix::process::Signal;
 use serde::Deserialize;
-use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncReadExt as _, Interest};
 
 use super::check::Candidate;
 use crate::containers::{ContainerSpec, HostView, PulledImage, Runtime, Streams};
 use crate::machine::Machine;
 use crate::services::Exit;
+use crate::sys::readiness;
 
 /// The installer's container and cgroup.
 const CONTAINER: &str = "installer";
@@ -116,8 +116,8 @@ pub fn line() -> anyhow::Result<(OwnedFd, OwnedFd)> {
 
 /// Takes the delivery and holds it against the image's labels. init verifies the bytes themselves.
 pub async fn receive(ours: OwnedFd, candidate: &Candidate) -> anyhow::Result<Delivery> {
-    let socket = AsyncFd::register_with_interest(ours, Interest::READABLE)
-        .context("watch the installer's socket")?;
+    let socket =
+        readiness::watch(ours, Interest::READABLE).context("watch the installer's socket")?;
     let received = socket.async_io(Interest::READABLE, |socket| receive_packet(socket));
     let (packet, memfd) = tokio::time::timeout(PATIENCE, received)
         .await
