@@ -84,7 +84,7 @@ async fn a_power_cut_ends_it_at_once(scratch: Scratch) -> Outcome {
 }
 
 async fn a_deadline_ends_it(scratch: Scratch) -> Outcome {
-    let short = spec(&scratch, "trivial-idle")?.deadline(Duration::from_secs(2));
+    let short = spec(&scratch, "trivial-idle")?.deadline(Duration::from_secs(10));
     let vm = Vm::start(&short, &scratch.join("vm"))?;
     let error = vm.wait_for_line("what never comes", PATIENCE).unwrap_err();
     ensure!(

@@ -71,7 +71,8 @@ impl BareBoot {
         self.boottime_starts_at + instructions_in(boottime)
     }
 
-    /// Instructions since reset at a time stamp of the kernel's log.
+    /// Instructions since reset at a time stamp of the kernel's log. True from PID 1 on: earlier the kernel
+    /// still corrects its clock.
     pub fn at_kernel_time(&self, kernel_time: Duration) -> u64 {
         self.kernel_log_starts_at + instructions_in(kernel_time)
     }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -13,6 +14,9 @@ use crate::workspace::workspace_root;
 /// What pip installs, pinned: a peer that changes by itself is no measure.
 const PACKAGES: [&str; 2] = ["grpcio==1.85.1", "grpcio-tools==1.85.1"];
 
+/// Tests run at once, and one of them makes the environment.
+static MAKING: Mutex<()> = Mutex::new(());
+
 /// An environment with the client in it.
 #[derive(Debug)]
 pub struct Grpcio {
@@ -23,6 +27,7 @@ pub struct Grpcio {
 impl Grpcio {
     /// Takes the one in `.cache/grpcio`, or makes it: that takes the network and a minute, once.
     pub fn ready(scratch: &Scratch) -> Result<Self> {
+        let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
         let environment = workspace_root().join(".cache/grpcio");
         let python = environment.join("bin/python");
         let marker = environment.join("instar-packages");

@@ -150,7 +150,7 @@ mod tests {
             404
         );
         assert_eq!(
-            http(&address, "PUT", "/config.yaml", &[], b"x")
+            http(&address, "PUT", "/config.yaml", &[], &[])
                 .unwrap()
                 .status,
             405

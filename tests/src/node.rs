@@ -1,6 +1,6 @@
 //! An Instar node: booted from the image under test, asked over its API.
 
-use std::future::Future;
+use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,6 @@ const DISK_BYTES: u64 = 4 << 30;
 pub type Machine = MachineServiceClient<Channel>;
 
 /// A node before it boots.
-#[derive(Debug)]
 pub struct NodePlan {
     name: String,
     scratch: Scratch,
@@ -40,13 +39,21 @@ pub struct NodePlan {
     identity: Option<Identity>,
 }
 
+impl fmt::Debug for NodePlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodePlan")
+            .field("name", &self.name)
+            .field("spec", &self.spec)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Where the config comes from.
-#[derive(Debug)]
 enum Config {
     /// By firmware configuration.
     Default,
     /// The same, with what the test adds.
-    Edited(fn(MachineConfig) -> MachineConfig),
+    Edited(Box<dyn FnOnce(MachineConfig) -> MachineConfig>),
     Given(String),
     None,
 }
@@ -78,8 +85,11 @@ impl NodePlan {
     }
 
     /// Changes the usual config.
-    pub fn configure(mut self, edit: fn(MachineConfig) -> MachineConfig) -> Self {
-        self.config = Config::Edited(edit);
+    pub fn configure(
+        mut self,
+        edit: impl FnOnce(MachineConfig) -> MachineConfig + 'static,
+    ) -> Self {
+        self.config = Config::Edited(Box::new(edit));
         self
     }
 

@@ -18,9 +18,12 @@ use std::time::Duration;
 
 fn main() {
     let (boottime_ns, tsc) = (sys::boottime_ns(), sys::tsc());
-    say(&format!("floor boottime_ns={boottime_ns} tsc={tsc}"));
-    // Through the kernel's log as well: it stamps the line with its own clock, which is not quite the other two.
+    // Through the kernel's log as well: it stamps the line with its own clock, which is not quite the other two. First,
+    // because the kernel writes at once and would write into the middle of the other line.
     let _ = fs::write("/dev/kmsg", "floor in the kernel's log\n");
+    say(&format!("floor boottime_ns={boottime_ns} tsc={tsc}"));
+    // The serial port has that line before anything ends.
+    std::thread::sleep(Duration::from_millis(20));
     let wish =
         std::env::args().find_map(|argument| argument.strip_prefix("trivial-").map(str::to_owned));
     match wish.as_deref() {
