@@ -1,1 +1,159 @@
-fn main() {}
+//! PID 1. It verifies the root filesystem, starts machined in a generation of its own, and stays: it reaps, waits for
+//! a verdict about each generation, and starts the next, the previous, or the machine again. It never exits and never
+//! gives up: every failure has a next step, and the console says which and why.
+//!
+//! It knows nothing of disks, networks, configurations or policies; that is machined's.
+//!
+//! - `boot` below: from the kernel to the first generation.
+//! - `supervisor`: what happens from then on, as `verdict` decides.
+//! - `generation`: birth and death of one; `fingerprint`: what must be left of it (nothing).
+
+#![cfg_attr(not(test), no_main)]
+// Under test nothing calls `boot`, and so nothing most of the rest.
+#![cfg_attr(test, allow(dead_code))]
+
+mod console;
+mod failure;
+mod fingerprint;
+mod generation;
+mod kept;
+mod link;
+mod modules;
+mod reaper;
+mod rootfs;
+mod supervisor;
+mod sys;
+mod verdict;
+mod watchdog;
+
+use console::complain;
+use failure::{Result, Step};
+use fingerprint::Fingerprint;
+use generation::{CGROUPS, Home};
+use reaper::Reaper;
+use rootfs::Image;
+use rustix::system::RebootCommand;
+use std::convert::Infallible;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use supervisor::{Machine, Supervisor, end_kernel};
+use sys_mount::{Mount, MountFlags};
+use watchdog::Watchdog;
+
+/// How long the first generation may take to report healthy, unless `instar.boot-deadline=` says otherwise.
+const BOOT_DEADLINE: Duration = Duration::from_secs(300);
+
+/// What the kernel starts. It does not come back.
+fn boot() -> ! {
+    std::panic::set_hook(Box::new(|panic| {
+        complain!("this is a bug: {panic}");
+        give_up()
+    }));
+    let Err(failure) = start();
+    complain!("cannot boot: {failure}");
+    give_up()
+}
+
+/// Reboots, late enough that the reason can be read.
+fn give_up() -> ! {
+    complain!("rebooting in 10 seconds");
+    std::thread::sleep(Duration::from_secs(10));
+    end_kernel(RebootCommand::Restart)
+}
+
+/// The boot, from top to bottom.
+fn start() -> Result<Infallible> {
+    let started = Instant::now();
+    mount_special_filesystems()?;
+    sys::occupy_low_descriptors();
+    console::open();
+
+    let arguments = Arguments::read();
+    let kernel_boot_id =
+        fs::read_to_string("/proc/sys/kernel/random/boot_id").step("read the kernel's boot id")?;
+    let kernel_boot_id = kernel_boot_id
+        .trim_end()
+        .parse()
+        .step("use the kernel's boot id: it")?;
+    modules::load(Path::new("/modules"));
+    let image = Image::of_initramfs(Path::new("/rootfs.squashfs"), Path::new("/rootfs.b3"))?;
+
+    generation::enable_controllers(Path::new(CGROUPS));
+    fs::create_dir("/new").step("make /new")?;
+    let machine = Machine {
+        started,
+        kernel_boot_id,
+        home: Home::new()?,
+        reaper: Reaper::new()?,
+        watchdog: if arguments.watchdog {
+            Watchdog::Absent
+        } else {
+            Watchdog::Off
+        },
+        patience: arguments.boot_deadline,
+        // The last of it: what changes from here on is a generation's doing.
+        fresh: Fingerprint::take(),
+    };
+    Supervisor::new(machine, image).run()
+}
+
+fn mount_special_filesystems() -> Result<()> {
+    let quiet = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    for (kind, path, flags, data) in [
+        ("proc", "/proc", quiet, ""),
+        ("sysfs", "/sys", quiet, ""),
+        ("devtmpfs", "/dev", MountFlags::NOSUID, "mode=0755"),
+        ("cgroup2", CGROUPS, quiet, "nsdelegate,memory_recursiveprot"),
+    ] {
+        // Below /sys the kernel has made it.
+        let _ = fs::create_dir(path);
+        let mounted = Mount::builder()
+            .fstype(kind)
+            .flags(flags)
+            .data(data)
+            .mount(kind, path);
+        mounted.step(format_args!("mount {path}"))?;
+    }
+    Ok(())
+}
+
+/// The kernel arguments that are init's.
+struct Arguments {
+    boot_deadline: Duration,
+    watchdog: bool,
+}
+
+impl Arguments {
+    fn read() -> Self {
+        Self::parse(&fs::read_to_string("/proc/cmdline").unwrap_or_default())
+    }
+
+    /// The last one of a name wins, and one that makes no sense is complained about and ignored: it must not keep a
+    /// machine from booting.
+    fn parse(line: &str) -> Self {
+        let mut arguments = Self {
+            boot_deadline: BOOT_DEADLINE,
+            watchdog: true,
+        };
+        for argument in line.split_ascii_whitespace() {
+            match argument.split_once('=') {
+                Some(("instar.boot-deadline", seconds)) => match seconds.parse() {
+                    Ok(seconds @ 1..=86_400) => {
+                        arguments.boot_deadline = Duration::from_secs(seconds)
+                    }
+                    _ => complain!("{argument}: not a number of seconds from 1 to 86400; ignored"),
+                },
+                Some(("instar.watchdog", "off")) => arguments.watchdog = false,
+                Some(("instar.watchdog", _)) => {
+                    complain!("{argument}: only 'off' has a meaning; ignored")
+                }
+                _ => {}
+            }
+        }
+        arguments
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -22,6 +22,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::Deserialize;
 use tokio::io::unix::AsyncFd;
+use tokio::io::Interest;
 use tokio::process::Command;
 
 use super::rootfs::{self, RootfsError};

@@ -1,0 +1,318 @@
+//! What can be typed.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+use crate::failure::EXIT_CODES;
+use crate::output::Output;
+
+/// Talks to Instar nodes.
+#[derive(Debug, Parser)]
+#[command(name = "instarctl", version, after_help = EXIT_CODES)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Whom to ask and how to answer.
+#[derive(Args, Debug)]
+pub(crate) struct Global {
+    /// Client configuration file [default: $TALOS_HOME/config or ~/.talos/config]
+    #[arg(
+        long,
+        visible_alias = "config",
+        value_name = "FILE",
+        env = "TALOSCONFIG",
+        global = true
+    )]
+    pub(crate) talosconfig: Option<PathBuf>,
+    /// Context of the client configuration
+    #[arg(long, value_name = "NAME", global = true)]
+    pub(crate) context: Option<String>,
+    /// Where to connect instead of the context's endpoints
+    #[arg(
+        short,
+        long,
+        value_name = "HOST[:PORT]",
+        value_delimiter = ',',
+        global = true
+    )]
+    pub(crate) endpoints: Vec<String>,
+    /// Nodes that the command is for [default: the context's, or whoever answers at the endpoint]
+    #[arg(short, long, value_name = "NODE", value_delimiter = ',', global = true)]
+    pub(crate) nodes: Vec<String>,
+    /// How to show results
+    #[arg(short, long, value_enum, default_value_t, global = true)]
+    pub(crate) output: Output,
+    /// Talk to a node without a machine config: no certificates, -n is its address
+    #[arg(long, global = true)]
+    pub(crate) insecure: bool,
+    /// With --insecure: take only a node whose console shows this fingerprint
+    #[arg(long, value_name = "BASE64", requires = "insecure", global = true)]
+    pub(crate) cert_fingerprint: Vec<String>,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Make configuration files
+    #[command(subcommand)]
+    Gen(Gen),
+    /// Show the versions of client and node
+    Version,
+    /// List services, or look at and control one
+    #[command(visible_alias = "services")]
+    Service {
+        /// The service; all of them if absent
+        id: Option<String>,
+        /// What to do with it
+        #[arg(value_enum, requires = "id")]
+        action: Option<ServiceAction>,
+    },
+    /// Show the log of a service
+    Logs {
+        /// The service
+        id: String,
+        /// Go on with what comes
+        #[arg(short, long)]
+        follow: bool,
+        /// Only the last lines
+        #[arg(long, value_name = "LINES")]
+        tail: Option<u32>,
+    },
+    /// Show the kernel log
+    Dmesg {
+        /// Go on with what comes
+        #[arg(short, long)]
+        follow: bool,
+        /// Only what comes from now on
+        #[arg(long)]
+        tail: bool,
+    },
+    /// Follow what happens on the node
+    Events {
+        /// Start with the last so many events; -1 is all that the node remembers
+        #[arg(long, value_name = "COUNT", allow_negative_numbers = true)]
+        tail: Option<i32>,
+        /// Only what this actor started
+        #[arg(long, value_name = "ID")]
+        actor_id: Option<String>,
+    },
+    /// Upgrade the node
+    Upgrade(Upgrade),
+    /// Reboot the node
+    Reboot {
+        /// How
+        #[arg(short, long, value_enum, default_value_t)]
+        mode: RebootMode,
+        #[command(flatten)]
+        wait: Wait,
+    },
+    /// Power the node off
+    Shutdown {
+        /// Don't ask services first
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        wait: Wait,
+    },
+    /// Write a file of the node to standard output
+    Read {
+        /// Absolute path
+        path: String,
+    },
+    /// Give the node a machine config
+    ApplyConfig(ApplyConfig),
+    /// Print completions for a shell
+    Completion {
+        /// The shell
+        shell: Shell,
+    },
+}
+
+/// What can be made.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Gen {
+    /// Make an authority, a machine config and a client configuration
+    Config(GenConfig),
+}
+
+/// Arguments of `gen config`.
+#[derive(Args, Debug)]
+pub(crate) struct GenConfig {
+    /// Name of the context in the client configuration
+    pub(crate) name: String,
+    /// Where clients connect to: host or host:port
+    pub(crate) endpoint: String,
+    /// Disk that the node may own
+    #[arg(long, value_name = "DEVICE")]
+    pub(crate) install_disk: Option<String>,
+    /// Hostname [default: a stable one that the node makes up]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) hostname: Option<String>,
+    /// Further names and addresses of the node's certificate
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) additional_sans: Vec<String>,
+    /// Directory for machine.yaml and talosconfig
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(crate) output_dir: PathBuf,
+    /// Replace existing files
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// What to do with a service.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum ServiceAction {
+    /// Show it
+    Status,
+    /// Start it
+    Start,
+    /// Stop it
+    Stop,
+    /// Stop and start it
+    Restart,
+}
+
+/// Arguments of `upgrade`.
+#[derive(Args, Debug)]
+pub(crate) struct Upgrade {
+    /// Installer image
+    #[arg(short, long, value_name = "REFERENCE")]
+    pub(crate) image: String,
+    /// Take the image now, install it at the next boot
+    #[arg(long)]
+    pub(crate) stage: bool,
+    /// Even if the node advises against it
+    #[arg(long)]
+    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) wait: Wait,
+}
+
+/// Whether to see it through.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Wait {
+    /// See it through to the end (the default)
+    #[arg(long, overrides_with = "no_wait")]
+    wait: bool,
+    /// Return as soon as the node has accepted it
+    #[arg(long)]
+    no_wait: bool,
+    /// Longest wait: seconds, or with a unit (90s, 30m, 1h)
+    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = duration)]
+    pub(crate) timeout: Duration,
+}
+
+impl Wait {
+    /// Whether to wait.
+    pub(crate) fn wanted(&self) -> bool {
+        self.wait || !self.no_wait
+    }
+}
+
+/// How to reboot.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(crate) enum RebootMode {
+    /// The quickest way that the node has
+    #[default]
+    Default,
+    /// Through the firmware
+    Powercycle,
+    /// At once, nothing is stopped first
+    Force,
+}
+
+/// Arguments of `apply-config`.
+#[derive(Args, Debug)]
+pub(crate) struct ApplyConfig {
+    /// Machine config
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// When it takes effect
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(crate) mode: ApplyMode,
+    /// Only show what would change
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// When a machine config takes effect.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(crate) enum ApplyMode {
+    /// As the node thinks best
+    #[default]
+    Auto,
+    /// Now, without a reboot
+    NoReboot,
+    /// At the next boot
+    Staged,
+    /// Now, and undone after a minute
+    Try,
+}
+
+/// Seconds, or a number with s, m or h.
+fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        unit => return Err(format!("unknown unit {unit:?}; use s, m or h")),
+    };
+    let number: u64 = digits.parse().map_err(|_| "not a number".to_owned())?;
+    match number.checked_mul(unit) {
+        Some(seconds @ 1..=31_536_000) => Ok(Duration::from_secs(seconds)),
+        _ => Err("must be between a second and a year".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn arguments_fit_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn waiting_is_the_default_and_the_last_word_counts() {
+        let wanted = |arguments: &[&str]| {
+            let all = ["instarctl", "reboot"].iter().chain(arguments);
+            match Cli::try_parse_from(all).unwrap().command {
+                Command::Reboot { wait, .. } => wait.wanted(),
+                _ => false,
+            }
+        };
+        assert!(wanted(&[]));
+        assert!(wanted(&["--wait"]));
+        assert!(!wanted(&["--no-wait"]));
+        assert!(wanted(&["--no-wait", "--wait"]));
+    }
+
+    #[test]
+    fn durations_have_units() {
+        assert_eq!(duration("90"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("30m"), Ok(Duration::from_secs(1800)));
+        assert_eq!(duration("1h"), Ok(Duration::from_secs(3600)));
+        for bad in ["", "m", "0", "-1", "5d", "1.5h", "99999999999999999999h"] {
+            assert!(duration(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_fingerprint_alone_makes_no_sense() {
+        let arguments = ["instarctl", "--cert-fingerprint", "x", "version"];
+        assert!(Cli::try_parse_from(arguments).is_err());
+    }
+}

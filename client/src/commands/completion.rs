@@ -1,0 +1,14 @@
+//! `completion`: what a shell needs to complete our arguments.
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+use crate::cli::Cli;
+use crate::failure::Failure;
+use crate::output::print_bytes;
+
+pub(super) fn run(shell: Shell) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "instarctl", &mut script);
+    print_bytes(&script)
+}

@@ -1,0 +1,204 @@
+//! `gen config`: an authority, a machine config that holds it, and a client configuration for its administrator.
+
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use instar_pki::client_config::{ClientConfig, Context};
+use instar_pki::{CertificateAuthority, Role};
+use ring::rand::{SecureRandom, SystemRandom};
+use serde_json::json;
+
+use crate::cli::{GenConfig, Global};
+use crate::endpoint::Endpoint;
+use crate::failure::{Exit, Failure};
+
+mod documents;
+
+use documents::Wanted;
+
+const MACHINE_FILE: &str = "machine.yaml";
+const CLIENT_FILE: &str = "talosconfig";
+
+/// Lifetime of the administrator's certificate: one year.
+const CLIENT_LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
+
+pub(super) fn run(global: &Global, arguments: &GenConfig) -> Result<(), Failure> {
+    let files = make(arguments, SystemTime::now())?;
+    let paths = write(&arguments.output_dir, &files, arguments.force)?;
+    let [machine, client] = paths.map(|path| path.display().to_string());
+    global.output.show(
+        || {
+            format!(
+                "wrote {machine} (machine config, holds the authority's key: keep it secret)\nwrote {client} (client configuration, role {})\nnext: boot a node with the machine config, then: instarctl --talosconfig {client} version",
+                Role::Admin
+            )
+        },
+        || json!({ "machine_config": machine, "client_config": client }),
+    )
+}
+
+/// Content of both files.
+struct Files {
+    machine: String,
+    client: String,
+}
+
+fn make(arguments: &GenConfig, now: SystemTime) -> Result<Files, Failure> {
+    let usage = |error: Box<dyn std::error::Error + Send + Sync>| {
+        Failure::new(
+            Exit::Usage,
+            format!("cannot use the endpoint {:?}", arguments.endpoint),
+        )
+        .because(error)
+    };
+    let endpoint: Endpoint = arguments
+        .endpoint
+        .parse()
+        .map_err(|error| usage(Box::new(error)))?;
+    let failed = |what: &str| Failure::new(Exit::Failed, format!("cannot make {what}"));
+    let authority = CertificateAuthority::generate(now)
+        .map_err(|error| failed("an authority").because(error))?;
+    let administrator = authority
+        .issue_client(&[Role::Admin], now, CLIENT_LIFETIME)
+        .map_err(|error| failed("a client certificate").because(error))?;
+    let token = token().ok_or_else(|| failed("a token: the system gives no random bytes"))?;
+
+    let mut names = vec![endpoint.host().to_owned(), "127.0.0.1".to_owned()];
+    names.extend(arguments.additional_sans.iter().cloned());
+    let mut seen = std::collections::HashSet::new();
+    names.retain(|name| seen.insert(name.clone()));
+
+    let machine = documents::machine_config(&Wanted {
+        token,
+        ca_certificate: BASE64_STANDARD.encode(authority.certificate_pem()),
+        ca_key: BASE64_STANDARD.encode(authority.key_pem()),
+        names,
+        hostname: arguments.hostname.clone(),
+        disk: arguments.install_disk.clone(),
+    })
+    .map_err(|error| failed("the machine config").because(error))?;
+    let context = Context::new(vec![endpoint.to_string()], &authority, &administrator);
+    let client = ClientConfig::single(&arguments.name, context)
+        .to_yaml()
+        .map_err(|error| failed("the client configuration").because(error))?;
+    Ok(Files { machine, client })
+}
+
+/// A token in the shape that other tools of this interface check: six and sixteen characters.
+fn token() -> Option<String> {
+    const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+    let mut bytes = [0; 22];
+    SystemRandom::new().fill(&mut bytes).ok()?;
+    let text: String = bytes
+        .iter()
+        .map(|byte| char::from(LETTERS[usize::from(byte % 32)]))
+        .collect();
+    let (first, second) = text.split_at(6);
+    Some(format!("{first}.{second}"))
+}
+
+/// Both files or, as far as that can be known before, none.
+fn write(directory: &Path, files: &Files, force: bool) -> Result<[PathBuf; 2], Failure> {
+    let paths = [directory.join(MACHINE_FILE), directory.join(CLIENT_FILE)];
+    std::fs::create_dir_all(directory).map_err(|error| {
+        Failure::io(
+            format!("cannot make the directory {}", directory.display()),
+            error,
+        )
+    })?;
+    if !force && let Some(path) = paths.iter().find(|path| path.symlink_metadata().is_ok()) {
+        return Err(Failure::new(Exit::Refused, format!("{} exists", path.display()))
+            .advise("its authority cannot be made again: choose another --output-dir, or replace it with --force"));
+    }
+    for (path, content) in paths.iter().zip([&files.machine, &files.client]) {
+        write_private(path, content)
+            .map_err(|error| Failure::io(format!("cannot write {}", path.display()), error))?;
+    }
+    Ok(paths)
+}
+
+/// For the owner alone, and never half: a new file takes the place of an old one, whatever mode that had.
+fn write_private(path: &Path, content: &str) -> std::io::Result<()> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    let new = PathBuf::from(new);
+    let _ = std::fs::remove_file(&new);
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&new)?;
+    file.write_all(content.as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&new, path)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn arguments(directory: &Path) -> GenConfig {
+        GenConfig {
+            name: "demo".into(),
+            endpoint: "127.0.0.1:50001".into(),
+            install_disk: Some("/dev/vda".into()),
+            hostname: None,
+            additional_sans: vec!["node.example.org".into(), "127.0.0.1".into()],
+            output_dir: directory.into(),
+            force: false,
+        }
+    }
+
+    #[test]
+    fn client_and_machine_share_the_authority() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = make(&arguments(directory.path()), SystemTime::now()).unwrap();
+        let client = ClientConfig::from_yaml(&files.client).unwrap();
+        let context = client.context(None).unwrap();
+        assert_eq!(context.endpoints(), ["127.0.0.1:50001"]);
+        let ca = BASE64_STANDARD.encode(context.ca_pem().unwrap().unwrap());
+        assert!(files.machine.contains(&ca), "{}", files.machine);
+        let certificate =
+            instar_pki::certificate_from_pem(&context.crt_pem().unwrap().unwrap()).unwrap();
+        assert_eq!(
+            instar_pki::client_roles(&certificate).unwrap(),
+            [Role::Admin]
+        );
+    }
+
+    #[test]
+    fn files_are_private_and_not_overwritten() {
+        let directory = tempfile::tempdir().unwrap();
+        let arguments = arguments(&directory.path().join("new"));
+        let files = make(&arguments, SystemTime::now()).unwrap();
+        for path in write(&arguments.output_dir, &files, false).unwrap() {
+            assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
+        }
+        let refused = write(&arguments.output_dir, &files, false).unwrap_err();
+        assert_eq!(refused.exit, Exit::Refused);
+        for path in write(&arguments.output_dir, &files, true).unwrap() {
+            assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        }
+    }
+
+    #[test]
+    fn token_has_the_shape_that_is_checked() {
+        let token = token().unwrap();
+        let (first, second) = token.split_once('.').unwrap();
+        assert_eq!((first.len(), second.len()), (6, 16));
+        assert!(
+            token.chars().all(|letter| letter == '.'
+                || letter.is_ascii_lowercase()
+                || letter.is_ascii_digit())
+        );
+    }
+}

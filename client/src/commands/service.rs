@@ -1,0 +1,219 @@
+//! `service`: the list, one of them, and start, stop, restart.
+
+use instar_api::machine::{
+    ServiceHealth, ServiceInfo, ServiceRestartRequest, ServiceStartRequest, ServiceStopRequest,
+};
+use serde_json::{Value, json};
+
+use crate::cli::{Global, ServiceAction};
+use crate::failure::{Exit, Failure};
+use crate::node::Node;
+use crate::output::table;
+use crate::target;
+
+pub(super) async fn run(
+    global: &Global,
+    id: Option<&str>,
+    action: Option<ServiceAction>,
+) -> Result<(), Failure> {
+    for node in target::all(global).await? {
+        match (id, action) {
+            (None, _) => list(global, &node).await?,
+            (Some(id), None | Some(ServiceAction::Status)) => show(global, &node, id).await?,
+            (Some(id), Some(action)) => control(global, &node, id, action).await?,
+        }
+    }
+    Ok(())
+}
+
+async fn services(node: &Node) -> Result<Vec<ServiceInfo>, Failure> {
+    let reply = node.machine().service_list(node.request(())?).await;
+    let reply = reply.map_err(|status| node.explain("cannot list services", status))?;
+    let mut services = node.only(reply.into_inner().messages)?.services;
+    services.sort_by(|a, b| a.id.cmp(&b.id));
+    Ok(services)
+}
+
+async fn list(global: &Global, node: &Node) -> Result<(), Failure> {
+    let services = services(node).await?;
+    global.output.show(
+        || {
+            let row = |service: &ServiceInfo| {
+                let last = service.events.as_ref().and_then(|events| events.events.last());
+                vec![
+                    node.name().to_owned(),
+                    service.id.clone(),
+                    service.state.clone(),
+                    health(service.health.as_ref()).to_owned(),
+                    last.map(|event| event.msg.clone()).unwrap_or_default(),
+                ]
+            };
+            let rows: Vec<_> = services.iter().map(row).collect();
+            table(&["NODE", "SERVICE", "STATE", "HEALTH", "LAST EVENT"], &rows)
+        },
+        || json!({ "node": node.name(), "services": services.iter().map(to_json).collect::<Vec<_>>() }),
+    )
+}
+
+async fn show(global: &Global, node: &Node, id: &str) -> Result<(), Failure> {
+    let services = services(node).await?;
+    let Some(service) = services.iter().find(|service| service.id == id) else {
+        let known: Vec<_> = services.iter().map(|service| service.id.as_str()).collect();
+        return Err(
+            Failure::new(Exit::Failed, format!("{}: no service {id:?}", node.name()))
+                .advise(format!("it has {}", known.join(", "))),
+        );
+    };
+    global.output.show(
+        || {
+            let mut text = format!(
+                "{} on {}: {}, health {}",
+                service.id,
+                node.name(),
+                service.state,
+                health(service.health.as_ref())
+            );
+            if let Some(last) = service
+                .health
+                .as_ref()
+                .map(|health| &health.last_message)
+                .filter(|last| !last.is_empty())
+            {
+                text.push_str(&format!(" ({last})"));
+            }
+            for event in service.events.iter().flat_map(|events| &events.events) {
+                text.push_str(&format!(
+                    "\n  {}  {:<12} {}",
+                    time(event.ts.as_ref()),
+                    event.state,
+                    event.msg
+                ));
+            }
+            text
+        },
+        || {
+            let mut value = to_json(service);
+            value["node"] = json!(node.name());
+            value
+        },
+    )
+}
+
+async fn control(
+    global: &Global,
+    node: &Node,
+    id: &str,
+    action: ServiceAction,
+) -> Result<(), Failure> {
+    let id = id.to_owned();
+    let mut machine = node.machine();
+    let reply = match action {
+        ServiceAction::Status => return show(global, node, &id).await,
+        ServiceAction::Start => machine
+            .service_start(node.request(ServiceStartRequest { id: id.clone() })?)
+            .await
+            .map(|reply| {
+                reply
+                    .into_inner()
+                    .messages
+                    .pop()
+                    .map(|message| message.resp)
+            }),
+        ServiceAction::Stop => machine
+            .service_stop(node.request(ServiceStopRequest { id: id.clone() })?)
+            .await
+            .map(|reply| {
+                reply
+                    .into_inner()
+                    .messages
+                    .pop()
+                    .map(|message| message.resp)
+            }),
+        ServiceAction::Restart => machine
+            .service_restart(node.request(ServiceRestartRequest { id: id.clone() })?)
+            .await
+            .map(|reply| {
+                reply
+                    .into_inner()
+                    .messages
+                    .pop()
+                    .map(|message| message.resp)
+            }),
+    };
+    let said = reply
+        .map_err(|status| node.explain(&format!("cannot control the service {id:?}"), status))?;
+    let said = said.unwrap_or_default();
+    global.output.show(
+        || format!("{}: {said}", node.name()),
+        || json!({ "node": node.name(), "service": id, "response": said }),
+    )
+}
+
+fn health(health: Option<&ServiceHealth>) -> &'static str {
+    match health {
+        None => "?",
+        Some(health) if health.unknown => "?",
+        Some(health) if health.healthy => "OK",
+        Some(_) => "Fail",
+    }
+}
+
+fn time(at: Option<&prost_types::Timestamp>) -> String {
+    at.and_then(|at| jiff::Timestamp::new(at.seconds, at.nanos).ok())
+        .map_or_else(
+            || "-".to_owned(),
+            |at| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        )
+}
+
+fn to_json(service: &ServiceInfo) -> Value {
+    let events = service.events.iter().flat_map(|events| &events.events);
+    json!({
+        "id": service.id,
+        "state": service.state,
+        "health": health(service.health.as_ref()),
+        "health_message": service.health.as_ref().map(|health| &health.last_message),
+        "events": events.map(|event| json!({
+            "time": time(event.ts.as_ref()),
+            "state": event.state,
+            "message": event.msg,
+        })).collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn health_is_unknown_until_somebody_knows() {
+        let of = |unknown, healthy| {
+            health(Some(&ServiceHealth {
+                unknown,
+                healthy,
+                ..ServiceHealth::default()
+            }))
+        };
+        assert_eq!(health(None), "?");
+        assert_eq!(of(true, true), "?");
+        assert_eq!(of(false, true), "OK");
+        assert_eq!(of(false, false), "Fail");
+    }
+
+    #[test]
+    fn time_is_utc() {
+        let at = prost_types::Timestamp {
+            seconds: 1_795_262_400,
+            nanos: 5,
+        };
+        assert_eq!(time(Some(&at)), "2026-11-21T12:00:00Z");
+        assert_eq!(time(None), "-");
+        assert_eq!(
+            time(Some(&prost_types::Timestamp {
+                seconds: i64::MAX,
+                nanos: 0
+            })),
+            "-"
+        );
+    }
+}

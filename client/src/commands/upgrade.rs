@@ -1,0 +1,127 @@
+//! `upgrade`: to the version in an installer image, seen through to the end.
+
+use instar_api::machine::UpgradeRequest;
+use serde_json::json;
+
+use crate::cli::{Global, Upgrade};
+use crate::failure::{Exit, Failure};
+use crate::follow::{follow, remembered_failure};
+use crate::node::Node;
+use crate::target;
+use crate::tracker::Goal;
+
+pub(super) async fn run(global: &Global, arguments: &Upgrade) -> Result<(), Failure> {
+    let node = target::one(global).await?;
+    let request = UpgradeRequest {
+        image: arguments.image.clone(),
+        // Data is always kept.
+        preserve: true,
+        stage: arguments.stage,
+        force: arguments.force,
+        ..UpgradeRequest::default()
+    };
+    let act = async |node: &Node| {
+        let reply = node.machine().upgrade(node.request(request)?).await;
+        let reply = reply.map_err(|status| node.explain("did not take the upgrade", status))?;
+        Ok(node.only(reply.into_inner().messages)?.actor_id)
+    };
+    if !arguments.wait.wanted() {
+        let actor = act(&node).await?;
+        return global.output.show(
+            || format!("{}: accepted, actor {actor}", node.name()),
+            || json!({ "node": node.name(), "actor_id": actor }),
+        );
+    }
+    let before = node.tag().await?;
+    let done = follow(&node, Goal::NewBoot, arguments.wait.timeout, act).await?;
+    let after = node.tag().await?;
+    check_version(&node, &arguments.image, &before, &after, &done.actor).await?;
+    let (boot_before, boot_after) = done.boot_ids.unzip();
+    global.output.show(
+        || {
+            let unchanged = if before == after {
+                " (the image holds the version that ran before)"
+            } else {
+                ""
+            };
+            format!(
+                "{}: upgraded from {before} to {after} in {:.1} s{unchanged}",
+                node.name(),
+                done.took.as_secs_f64()
+            )
+        },
+        || {
+            json!({
+                "node": node.name(),
+                "actor_id": done.actor,
+                "image": arguments.image,
+                "version_before": before,
+                "version_after": after,
+                "boot_id_before": boot_before,
+                "boot_id_after": boot_after,
+                "seconds": done.took.as_secs_f64(),
+            })
+        },
+    )
+}
+
+/// The version of before after all is a rollback, unless the image holds just that one.
+async fn check_version(
+    node: &Node,
+    image: &str,
+    before: &str,
+    after: &str,
+    actor: &str,
+) -> Result<(), Failure> {
+    if before != after {
+        return Ok(());
+    }
+    let rolled_back = |why: &str| {
+        Failure::new(
+            Exit::RolledBack,
+            format!("{}: rolled back to {after}: {why}", node.name()),
+        )
+        .advise("`instarctl dmesg` and `instarctl logs` on the node tell more")
+    };
+    if let Some(why) = remembered_failure(node, actor).await {
+        return Err(rolled_back(&why));
+    }
+    match version_in_tag(image) {
+        Some(wanted) if wanted != after => Err(rolled_back(&format!(
+            "it came up again, but not with {wanted}, and did not tell why"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The version that a reference's tag names, if it looks like one.
+fn version_in_tag(image: &str) -> Option<&str> {
+    let without_digest = image.split_once('@').map_or(image, |(name, _)| name);
+    let last = without_digest.rsplit('/').next()?;
+    let (_, tag) = last.split_once(':')?;
+    let digits = tag.strip_prefix('v')?;
+    let numbers: Vec<&str> = digits.splitn(3, '.').collect();
+    let is_number = |text: &&str| text.starts_with(|letter: char| letter.is_ascii_digit());
+    (numbers.len() == 3 && numbers.iter().all(is_number)).then_some(tag)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_version_in_the_tag_counts() {
+        for (image, expected) in [
+            ("10.0.2.2:5000/instar/installer:v0.2.0", Some("v0.2.0")),
+            ("r/i:v0.2.0-rc.1", Some("v0.2.0-rc.1")),
+            ("r/i:v0.2.0@sha256:abc", Some("v0.2.0")),
+            ("localhost:5000/i", None),
+            ("r/i:latest", None),
+            ("r/i:v2", None),
+            ("r/i@sha256:abc", None),
+            ("", None),
+        ] {
+            assert_eq!(version_in_tag(image), expected, "{image}");
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! TCP and TLS to one endpoint, and a gRPC channel over it that dials again when the link breaks.
+
+use std::error::Error;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use rustls::client::Resumption;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{CertificateError, ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tonic::codegen::Service;
+use tonic::transport::{Channel, Endpoint as Transport, Uri};
+
+use crate::endpoint::Endpoint;
+use crate::failure::{Exit, Failure};
+
+mod unverified;
+
+/// Longest wait for TCP and TLS together. A node that is between two generations lets a connection wait.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+/// A silent link is asked for a sign of life this often...
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// ...and is given up when none comes.
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How the two sides know each other.
+pub(crate) enum Trust {
+    /// Each by a certificate of the machine's authority.
+    Mutual {
+        authorities: Vec<CertificateDer<'static>>,
+        certificates: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+    },
+    /// The server by one of these fingerprints, or not at all if there are none; the client not at all.
+    Insecure { fingerprints: Vec<String> },
+}
+
+impl Trust {
+    /// The TLS side of it.
+    pub(crate) fn into_tls(self) -> Result<Arc<ClientConfig>, rustls::Error> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()?;
+        let mut config = match self {
+            Self::Mutual {
+                authorities,
+                certificates,
+                key,
+            } => {
+                let mut roots = RootCertStore::empty();
+                for authority in authorities {
+                    roots.add(authority)?;
+                }
+                builder
+                    .with_root_certificates(roots)
+                    .with_client_auth_cert(certificates, key)?
+            }
+            Self::Insecure { fingerprints } => builder
+                .dangerous()
+                .with_custom_certificate_verifier(unverified::verifier(fingerprints, provider))
+                .with_no_client_auth(),
+        };
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        // A node that came back has forgotten all sessions.
+        config.resumption = Resumption::disabled();
+        Ok(Arc::new(config))
+    }
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConnectError {
+    #[error("cannot connect to {endpoint}")]
+    Tcp {
+        endpoint: Endpoint,
+        source: io::Error,
+    },
+    #[error("{endpoint} does not answer within {} s", CONNECT_TIMEOUT.as_secs())]
+    Silent { endpoint: Endpoint },
+    #[error("no TLS connection to {endpoint}")]
+    Tls {
+        endpoint: Endpoint,
+        source: io::Error,
+    },
+}
+
+impl ConnectError {
+    fn tls_error(&self) -> Option<&rustls::Error> {
+        match self {
+            Self::Tls { source, .. } => rustls_error(source),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn exit(&self) -> Exit {
+        match self.tls_error() {
+            Some(rustls::Error::AlertReceived(_) | rustls::Error::InvalidCertificate(_)) => {
+                Exit::NotAuthorized
+            }
+            _ => Exit::Unreachable,
+        }
+    }
+
+    /// What to do next.
+    pub(crate) fn advice(&self) -> String {
+        match self {
+            Self::Tcp { endpoint, .. } | Self::Silent { endpoint } => format!(
+                "check that the node runs, that {endpoint} is its address, and for a virtual machine that port {} of the guest is forwarded there; -e names another endpoint",
+                instar_api::PORT
+            ),
+            Self::Tls { endpoint, .. } => match self.tls_error() {
+                Some(error) => tls_advice(endpoint, error),
+                None => format!(
+                    "{endpoint} closed the connection: check that it is the API of a node and not something else"
+                ),
+            },
+        }
+    }
+}
+
+/// What to do about a TLS error.
+pub(crate) fn tls_advice(endpoint: &Endpoint, error: &rustls::Error) -> String {
+    use CertificateError as Bad;
+    match error {
+        rustls::Error::InvalidCertificate(
+            Bad::NotValidForName | Bad::NotValidForNameContext { .. },
+        ) => format!(
+            "the node's certificate does not name {:?}: connect by an address or name that it has, or put this one into machine.certSANs of its config (gen config --additional-sans)",
+            endpoint.host()
+        ),
+        rustls::Error::InvalidCertificate(
+            Bad::Expired
+            | Bad::ExpiredContext { .. }
+            | Bad::NotValidYet
+            | Bad::NotValidYetContext { .. },
+        ) => "compare the node's clock with this machine's".to_owned(),
+        rustls::Error::InvalidCertificate(Bad::ApplicationVerificationFailure) => format!(
+            "the node at {endpoint} has another key than --cert-fingerprint says: compare it with the one on its console"
+        ),
+        rustls::Error::InvalidCertificate(_) => format!(
+            "the node at {endpoint} belongs to another authority than the client configuration: use the one that was made together with its machine config, or choose its --context"
+        ),
+        rustls::Error::AlertReceived(_) => "the node refused the client's certificate: it is not from its authority, has expired, or the clocks differ".to_owned(),
+        _ => format!("check that {endpoint} is the API of a node and not something else"),
+    }
+}
+
+/// The TLS library's error inside an I/O error.
+fn rustls_error(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref().and_then(|inner| inner.downcast_ref())
+}
+
+/// The first error of type `E` in a chain of causes.
+pub(crate) fn find_cause<'a, E: Error + 'static>(
+    error: &'a (dyn Error + 'static),
+) -> Option<&'a E> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        next = error.source();
+    }
+    None
+}
+
+/// A TLS error anywhere in a chain of causes, also inside I/O errors, which hide what they hold.
+pub(crate) fn find_tls_cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref::<io::Error>().and_then(rustls_error) {
+            return Some(found);
+        }
+        next = error.source();
+    }
+    None
+}
+
+/// Dials one endpoint, as often as the channel asks.
+#[derive(Clone)]
+struct Dialer {
+    endpoint: Endpoint,
+    tls: TlsConnector,
+}
+
+impl Dialer {
+    async fn dial(self) -> Result<TokioIo<TlsStream<TcpStream>>, ConnectError> {
+        let endpoint = self.endpoint.clone();
+        let both = async {
+            let tcp = TcpStream::connect((endpoint.host(), endpoint.port()))
+                .await
+                .map_err(|source| ConnectError::Tcp {
+                    endpoint: endpoint.clone(),
+                    source,
+                })?;
+            let tls_error = |source| ConnectError::Tls {
+                endpoint: endpoint.clone(),
+                source,
+            };
+            tcp.set_nodelay(true).map_err(tls_error)?;
+            let name = endpoint
+                .server_name()
+                .map_err(|error| tls_error(io::Error::other(error)))?;
+            let stream = self.tls.connect(name, tcp).await.map_err(tls_error)?;
+            Ok(TokioIo::new(stream))
+        };
+        match tokio::time::timeout(CONNECT_TIMEOUT, both).await {
+            Ok(result) => result,
+            Err(_) => Err(ConnectError::Silent { endpoint }),
+        }
+    }
+}
+
+impl Service<Uri> for Dialer {
+    type Response = TokioIo<TlsStream<TcpStream>>;
+    type Error = ConnectError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        Box::pin(self.clone().dial())
+    }
+}
+
+/// A channel to the endpoint, connected once; it dials again by itself when a call finds the link broken.
+pub(crate) async fn connect(
+    endpoint: &Endpoint,
+    tls: Arc<ClientConfig>,
+) -> Result<Channel, Failure> {
+    let uri = |scheme: &str| {
+        format!("{scheme}://{endpoint}")
+            .parse::<Uri>()
+            .map_err(|error| {
+                Failure::new(Exit::Usage, format!("{endpoint} cannot be an address")).because(error)
+            })
+    };
+    // The dialer does TLS itself; `origin` is what the server sees.
+    let transport = Transport::from(uri("http")?)
+        .origin(uri("https")?)
+        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+        .keep_alive_while_idle(true);
+    let dialer = Dialer {
+        endpoint: endpoint.clone(),
+        tls: TlsConnector::from(tls),
+    };
+    transport
+        .connect_with_connector(dialer)
+        .await
+        .map_err(|error| {
+            let found =
+                find_cause::<ConnectError>(&error).map(|cause| (cause.exit(), cause.advice()));
+            match found {
+                Some((exit, advice)) => Failure::new(exit, "no connection")
+                    .advise(advice)
+                    .because(error),
+                None => Failure::new(Exit::Unreachable, format!("no connection to {endpoint}"))
+                    .because(error),
+            }
+        })
+}

@@ -1,0 +1,139 @@
+//! Showing what a node does while somebody waits: a spinner on a terminal, a line per update elsewhere. On standard error.
+
+use std::io::{IsTerminal, stderr};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::tracker::Update;
+
+/// The display of one action.
+pub(crate) struct Progress {
+    node: String,
+    began: Instant,
+    bar: Option<ProgressBar>,
+    /// Running sequence, phase and task, for the spinner.
+    now: [Option<String>; 3],
+}
+
+impl Progress {
+    pub(crate) fn new(node: &str) -> Self {
+        let bar = stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new_spinner();
+            if let Ok(style) = ProgressStyle::with_template("{spinner} {prefix}: {msg} ({elapsed})")
+            {
+                bar.set_style(style);
+            }
+            bar.set_prefix(node.to_owned());
+            bar.enable_steady_tick(Duration::from_millis(100));
+            bar
+        });
+        Self {
+            node: node.to_owned(),
+            began: Instant::now(),
+            bar,
+            now: Default::default(),
+        }
+    }
+
+    /// Something worth a line of its own.
+    pub(crate) fn note(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| eprintln!("{}", self.line(text))),
+            None => eprintln!("{}", self.line(text)),
+        }
+    }
+
+    /// What the node told.
+    pub(crate) fn update(&mut self, update: &Update) {
+        match (&self.bar, update) {
+            // On a terminal tasks come and go on the spinner; phases stay as lines once they are done.
+            (
+                Some(bar),
+                Update::Task { .. } | Update::Phase { started: true, .. } | Update::Service { .. },
+            ) => {
+                let bar = bar.clone();
+                self.keep(update);
+                bar.set_message(self.summary());
+            }
+            _ => {
+                self.keep(update);
+                self.note(&update.to_string());
+                if let Some(bar) = &self.bar {
+                    bar.set_message(self.summary());
+                }
+            }
+        }
+    }
+
+    /// The spinner goes away; what was printed stays.
+    pub(crate) fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+
+    fn line(&self, text: &str) -> String {
+        format!(
+            "{}: {:>6.1} s  {text}",
+            self.node,
+            self.began.elapsed().as_secs_f64()
+        )
+    }
+
+    fn keep(&mut self, update: &Update) {
+        let (place, name, started) = match update {
+            Update::Sequence { name, started } => (0, name, *started),
+            Update::Phase { name, started } => (1, name, *started),
+            Update::Task { name, started } => (2, name, *started),
+            _ => return,
+        };
+        self.now[place] = started.then(|| name.clone());
+        for inner in &mut self.now[place + 1..] {
+            *inner = None;
+        }
+    }
+
+    fn summary(&self) -> String {
+        let parts: Vec<&str> = self.now.iter().flatten().map(String::as_str).collect();
+        if parts.is_empty() {
+            "waiting".to_owned()
+        } else {
+            parts.join(" / ")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summary_names_what_runs_now() {
+        let mut progress = Progress {
+            node: String::new(),
+            began: Instant::now(),
+            bar: None,
+            now: Default::default(),
+        };
+        assert_eq!(progress.summary(), "waiting");
+        progress.keep(&Update::Sequence {
+            name: "upgrade".into(),
+            started: true,
+        });
+        progress.keep(&Update::Phase {
+            name: "install".into(),
+            started: true,
+        });
+        progress.keep(&Update::Task {
+            name: "runInstaller".into(),
+            started: true,
+        });
+        assert_eq!(progress.summary(), "upgrade / install / runInstaller");
+        progress.keep(&Update::Phase {
+            name: "install".into(),
+            started: false,
+        });
+        assert_eq!(progress.summary(), "upgrade");
+    }
+}

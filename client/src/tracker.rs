@@ -1,0 +1,459 @@
+//! What the events of a node say about the action that we started.
+//!
+//! ```text
+//!            own sequence starts            RUNNING and ready             boot id differs
+//! accepted ─────────────────────► under way ─────────────────► looks done ───────────────► done
+//!                                  ▲   │ own sequence has an error      │ link down, or not ready
+//!                                  │   └──────────► failed              │
+//!                                  └────────────────────────────────────┘
+//! ```
+//!
+//! Pure: [`crate::follow`] brings the events and asks for the boot id. The latest status counts, not that there once was a good one,
+//! since a history that is sent again holds statuses of before; it starts over at the own sequence's start. The error of
+//! an own sequence always wins, also when it comes with the history, after the link was down: that is how a node tells that it went back.
+
+use std::collections::HashSet;
+use std::fmt;
+
+use instar_api::events::EventPayload;
+use instar_api::machine::machine_status_event::MachineStage;
+use instar_api::machine::{Event, phase_event, sequence_event, service_state_event, task_event};
+
+/// The task at which shutdown and reset count as done: after it nobody is left to report more.
+const LAST_TASK: &str = "stopAllServices";
+
+/// What the action should end in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Goal {
+    /// Running and ready, in a boot or generation other than before.
+    NewBoot,
+    /// Nothing runs any more.
+    Stopped,
+}
+
+/// What is known so far.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Go on.
+    Continue,
+    /// Done if the boot id says so too.
+    LooksDone,
+    /// Done.
+    Done,
+    /// The own sequence says so.
+    Failed(String),
+}
+
+/// Follows one action.
+pub(crate) struct Tracker {
+    goal: Goal,
+    actor: String,
+    verdict: Verdict,
+    /// Ids of events that were shown: a history that is sent again is not news.
+    shown: HashSet<String>,
+    /// The own sequence was seen to start, or the link went down: what comes now is not of before.
+    under_way: bool,
+    last: Option<String>,
+}
+
+impl Tracker {
+    pub(crate) fn new(goal: Goal, actor: String) -> Self {
+        Self {
+            goal,
+            actor,
+            verdict: Verdict::Continue,
+            shown: HashSet::new(),
+            under_way: false,
+            last: None,
+        }
+    }
+
+    pub(crate) fn verdict(&self) -> &Verdict {
+        &self.verdict
+    }
+
+    /// Whether a good status can be one of after the action, as far as events can tell.
+    pub(crate) fn under_way(&self) -> bool {
+        self.under_way
+    }
+
+    /// The last thing that the node told, for who waited in vain.
+    pub(crate) fn last(&self) -> Option<&str> {
+        self.last.as_deref()
+    }
+
+    /// Takes in one event; gives what is worth showing of it.
+    pub(crate) fn observe(&mut self, event: &Event) -> Option<Update> {
+        let payload = match event.data.as_ref().map(EventPayload::unpack) {
+            Some(Ok(Some(payload))) => payload,
+            // A hello, or what a newer node may tell to newer clients.
+            _ => return None,
+        };
+        let own = event.actor_id == self.actor;
+        self.judge(&payload, own);
+        let update = if own {
+            Update::of(&payload)
+        } else {
+            Update::of_machine(&payload)
+        }?;
+        if !event.id.is_empty() && !self.shown.insert(event.id.clone()) {
+            return None;
+        }
+        self.last = Some(update.to_string());
+        Some(update)
+    }
+
+    fn judge(&mut self, payload: &EventPayload, own: bool) {
+        if matches!(self.verdict, Verdict::Failed(_) | Verdict::Done) {
+            return;
+        }
+        match payload {
+            EventPayload::Sequence(sequence) if own => {
+                if let Some(error) = &sequence.error {
+                    self.verdict = Verdict::Failed(error.message.clone());
+                } else if sequence.action() == sequence_event::Action::Start {
+                    self.under_way = true;
+                    self.verdict = Verdict::Continue;
+                }
+            }
+            EventPayload::Task(task) if self.goal == Goal::Stopped && task.task == LAST_TASK => {
+                self.verdict = Verdict::Done;
+            }
+            EventPayload::MachineStatus(status) if self.goal == Goal::NewBoot => {
+                let ready = status.status.as_ref().is_some_and(|status| status.ready);
+                self.verdict = if status.stage() == MachineStage::Running && ready {
+                    Verdict::LooksDone
+                } else {
+                    Verdict::Continue
+                };
+            }
+            _ => {}
+        }
+    }
+
+    /// The link is down: what the node's status was says nothing any more.
+    pub(crate) fn link_down(&mut self) {
+        match (&self.verdict, self.goal) {
+            (Verdict::Failed(_) | Verdict::Done, _) => {}
+            (_, Goal::NewBoot) => {
+                self.under_way = true;
+                self.verdict = Verdict::Continue;
+            }
+            // It was on its way down and is gone.
+            (_, Goal::Stopped) => {
+                if self.under_way {
+                    self.verdict = Verdict::Done;
+                }
+            }
+        }
+    }
+}
+
+/// Something to show while waiting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Update {
+    /// A sequence began or ended.
+    Sequence { name: String, started: bool },
+    /// A sequence failed.
+    Failed { name: String, error: String },
+    /// A phase began or ended.
+    Phase { name: String, started: bool },
+    /// A task began or ended.
+    Task { name: String, started: bool },
+    /// The machine's stage, and what it waits for.
+    Stage {
+        stage: &'static str,
+        ready: bool,
+        unmet: Vec<String>,
+    },
+    /// A service.
+    Service { name: String, state: &'static str },
+}
+
+impl Update {
+    fn of(payload: &EventPayload) -> Option<Self> {
+        match payload {
+            EventPayload::Sequence(event) => Some(match &event.error {
+                Some(error) => Self::Failed {
+                    name: event.sequence.clone(),
+                    error: error.message.clone(),
+                },
+                None => Self::Sequence {
+                    name: event.sequence.clone(),
+                    started: event.action() == sequence_event::Action::Start,
+                },
+            }),
+            EventPayload::Phase(event) => Some(Self::Phase {
+                name: event.phase.clone(),
+                started: event.action() == phase_event::Action::Start,
+            }),
+            EventPayload::Task(event) => Some(Self::Task {
+                name: event.task.clone(),
+                started: event.action() == task_event::Action::Start,
+            }),
+            EventPayload::ServiceState(event) => Some(Self::Service {
+                name: event.service.clone(),
+                state: service_state(event.action()),
+            }),
+            other => Self::of_machine(other),
+        }
+    }
+
+    /// What is worth showing whoever caused it.
+    fn of_machine(payload: &EventPayload) -> Option<Self> {
+        let EventPayload::MachineStatus(event) = payload else {
+            return None;
+        };
+        let status = event.status.clone().unwrap_or_default();
+        let unmet = status
+            .unmet_conditions
+            .into_iter()
+            .map(|unmet| format!("{}: {}", unmet.name, unmet.reason));
+        Some(Self::Stage {
+            stage: stage(event.stage()),
+            ready: status.ready,
+            unmet: unmet.collect(),
+        })
+    }
+}
+
+/// One line.
+impl fmt::Display for Update {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let action = |started: &bool| if *started { "started" } else { "done" };
+        match self {
+            Self::Sequence { name, started } => write!(f, "sequence {name} {}", action(started)),
+            Self::Failed { name, error } => write!(f, "sequence {name} failed: {error}"),
+            Self::Phase { name, started } => write!(f, "phase {name} {}", action(started)),
+            Self::Task { name, started } => write!(f, "task {name} {}", action(started)),
+            Self::Stage {
+                stage, ready: true, ..
+            } => write!(f, "{stage}, ready"),
+            Self::Stage { stage, unmet, .. } if unmet.is_empty() => f.write_str(stage),
+            Self::Stage { stage, unmet, .. } => {
+                write!(f, "{stage}, waiting for {}", unmet.join("; "))
+            }
+            Self::Service { name, state } => write!(f, "service {name} {state}"),
+        }
+    }
+}
+
+/// A stage in words.
+pub(crate) fn stage(stage: MachineStage) -> &'static str {
+    match stage {
+        MachineStage::Unknown => "unknown",
+        MachineStage::Booting => "booting",
+        MachineStage::Installing => "installing",
+        MachineStage::Maintenance => "maintenance",
+        MachineStage::Running => "running",
+        MachineStage::Rebooting => "rebooting",
+        MachineStage::ShuttingDown => "shutting down",
+        MachineStage::Resetting => "resetting",
+        MachineStage::Upgrading => "upgrading",
+    }
+}
+
+/// A service's state in words.
+pub(crate) fn service_state(action: service_state_event::Action) -> &'static str {
+    use service_state_event::Action;
+    match action {
+        Action::Initialized => "initialized",
+        Action::Preparing => "preparing",
+        Action::Waiting => "waiting",
+        Action::Running => "running",
+        Action::Stopping => "stopping",
+        Action::Finished => "finished",
+        Action::Failed => "failed",
+        Action::Skipped => "skipped",
+        Action::Starting => "starting",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use instar_api::common::Error;
+    use instar_api::machine::machine_status_event::MachineStatus;
+    use instar_api::machine::{MachineStatusEvent, PhaseEvent, SequenceEvent, TaskEvent};
+    use prost_types::Any;
+
+    use super::*;
+
+    const ME: &str = "me";
+
+    fn event(id: &str, actor: &str, payload: impl Into<EventPayload>) -> Event {
+        Event {
+            data: Some(payload.into().pack()),
+            id: id.into(),
+            actor_id: actor.into(),
+            ..Event::default()
+        }
+    }
+
+    fn status(stage: MachineStage, ready: bool) -> MachineStatusEvent {
+        MachineStatusEvent {
+            stage: stage.into(),
+            status: Some(MachineStatus {
+                ready,
+                unmet_conditions: Vec::new(),
+            }),
+        }
+    }
+
+    fn sequence(action: sequence_event::Action, error: Option<&str>) -> SequenceEvent {
+        SequenceEvent {
+            sequence: "upgrade".into(),
+            action: action.into(),
+            error: error.map(|message| Error {
+                message: message.into(),
+                ..Error::default()
+            }),
+        }
+    }
+
+    fn upgrade() -> Tracker {
+        Tracker::new(Goal::NewBoot, ME.into())
+    }
+
+    fn last_task() -> TaskEvent {
+        TaskEvent {
+            task: LAST_TASK.into(),
+            action: task_event::Action::Start.into(),
+        }
+    }
+
+    #[test]
+    fn running_and_ready_looks_done_until_it_is_no_more() {
+        let mut tracker = upgrade();
+        tracker.observe(&event("1", "", status(MachineStage::Running, true)));
+        assert_eq!(*tracker.verdict(), Verdict::LooksDone);
+        tracker.observe(&event("2", "", status(MachineStage::Upgrading, true)));
+        assert_eq!(*tracker.verdict(), Verdict::Continue);
+        tracker.observe(&event("3", "", status(MachineStage::Running, false)));
+        assert_eq!(*tracker.verdict(), Verdict::Continue);
+    }
+
+    #[test]
+    fn a_replayed_status_of_before_does_not_count() {
+        let mut tracker = upgrade();
+        tracker.link_down();
+        tracker.observe(&event("1", "", status(MachineStage::Running, true)));
+        tracker.observe(&event(
+            "2",
+            ME,
+            sequence(sequence_event::Action::Start, None),
+        ));
+        assert_eq!(*tracker.verdict(), Verdict::Continue);
+        tracker.observe(&event("3", "", status(MachineStage::Running, true)));
+        assert_eq!(*tracker.verdict(), Verdict::LooksDone);
+    }
+
+    #[test]
+    fn an_own_error_is_final_before_and_after_a_good_status() {
+        for order in [[0, 1], [1, 0]] {
+            let events = [
+                event(
+                    "1",
+                    ME,
+                    sequence(sequence_event::Action::Noop, Some("gate")),
+                ),
+                event("2", "", status(MachineStage::Running, true)),
+            ];
+            let mut tracker = upgrade();
+            for index in order {
+                tracker.observe(&events[index]);
+            }
+            tracker.link_down();
+            assert_eq!(*tracker.verdict(), Verdict::Failed("gate".into()));
+        }
+    }
+
+    #[test]
+    fn errors_of_others_are_not_ours() {
+        let mut tracker = upgrade();
+        tracker.observe(&event(
+            "1",
+            "someone",
+            sequence(sequence_event::Action::Noop, Some("busy")),
+        ));
+        tracker.observe(&event(
+            "2",
+            "",
+            sequence(sequence_event::Action::Noop, Some("boot")),
+        ));
+        assert_eq!(*tracker.verdict(), Verdict::Continue);
+    }
+
+    #[test]
+    fn stopping_is_done_at_the_last_task_of_anyone() {
+        let mut tracker = Tracker::new(Goal::Stopped, ME.into());
+        tracker.observe(&event("1", "", status(MachineStage::Running, true)));
+        assert_eq!(*tracker.verdict(), Verdict::Continue);
+        tracker.observe(&event("2", "", last_task()));
+        assert_eq!(*tracker.verdict(), Verdict::Done);
+    }
+
+    #[test]
+    fn stopping_is_done_when_the_link_goes_after_the_start_only() {
+        let mut tracker = Tracker::new(Goal::Stopped, ME.into());
+        tracker.link_down();
+        assert_eq!(*tracker.verdict(), Verdict::Continue);
+        tracker.observe(&event(
+            "1",
+            ME,
+            sequence(sequence_event::Action::Start, None),
+        ));
+        tracker.link_down();
+        assert_eq!(*tracker.verdict(), Verdict::Done);
+    }
+
+    #[test]
+    fn the_last_task_says_nothing_about_an_upgrade() {
+        let mut tracker = upgrade();
+        tracker.observe(&event("1", ME, last_task()));
+        assert_eq!(*tracker.verdict(), Verdict::Continue);
+    }
+
+    #[test]
+    fn replayed_events_are_shown_once() {
+        let mut tracker = upgrade();
+        let phase = PhaseEvent {
+            phase: "pull".into(),
+            action: phase_event::Action::Start.into(),
+        };
+        let phase = event("1", ME, phase);
+        assert_eq!(
+            tracker
+                .observe(&phase)
+                .map(|update| update.to_string())
+                .as_deref(),
+            Some("phase pull started")
+        );
+        assert_eq!(tracker.observe(&phase), None);
+        assert_eq!(tracker.last(), Some("phase pull started"));
+    }
+
+    #[test]
+    fn unknown_and_broken_events_are_passed_over() {
+        let mut tracker = upgrade();
+        for data in [
+            None,
+            Some(Any::default()),
+            Some(Any {
+                type_url: "talos/runtime/machine.Newer".into(),
+                value: vec![1, 2, 3],
+            }),
+            Some(Any {
+                type_url: "talos/runtime/machine.TaskEvent".into(),
+                value: vec![0xff],
+            }),
+        ] {
+            let event = Event {
+                data,
+                actor_id: ME.into(),
+                ..Event::default()
+            };
+            assert_eq!(tracker.observe(&event), None);
+        }
+        assert_eq!(*tracker.verdict(), Verdict::Continue);
+    }
+}

@@ -1,0 +1,642 @@
+//! The program itself against a node in this process: what it prints and what it exits with.
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::panic)]
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::time::Duration;
+
+use instar_api::machine::machine_status_event::MachineStage;
+use instar_api::machine::sequence_event::Action;
+use instar_pki::CertificateAuthority;
+use serde_json::Value;
+use tempfile::TempDir;
+use tonic::Status;
+
+mod fake_node;
+
+use fake_node::{ACTOR, FakeNode};
+
+/// A node, and the directory with what `gen config` made for it.
+struct Setup {
+    directory: TempDir,
+    node: Arc<FakeNode>,
+}
+
+impl Setup {
+    fn new(script: impl Fn(&Arc<FakeNode>) + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let directory = generate(&listener.local_addr().unwrap().to_string());
+        let authority = authority(directory.path());
+        let node = FakeNode::start(listener, &authority, Box::new(script));
+        Self { directory, node }
+    }
+
+    fn run(&self, arguments: &[&str]) -> Run {
+        run(self.directory.path(), arguments)
+    }
+
+    fn upgrade(&self) -> Run {
+        self.run(&[
+            "upgrade",
+            "--image",
+            "r/i:v0.2.0",
+            "--timeout",
+            "30s",
+            "-o",
+            "json",
+        ])
+    }
+}
+
+/// Makes a configuration with the program.
+fn generate(endpoint: &str) -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let run = run(
+        directory.path(),
+        &["gen", "config", "demo", endpoint, "--output-dir", "."],
+    );
+    run.exits(0);
+    directory
+}
+
+/// The authority in the machine config, read as a node would.
+fn authority(directory: &Path) -> CertificateAuthority {
+    use base64::Engine;
+    #[derive(serde::Deserialize)]
+    struct Main {
+        machine: Machine,
+    }
+    #[derive(serde::Deserialize)]
+    struct Machine {
+        ca: Authority,
+    }
+    #[derive(serde::Deserialize)]
+    struct Authority {
+        crt: String,
+        key: String,
+    }
+    let text = std::fs::read_to_string(directory.join("machine.yaml")).unwrap();
+    let main: Main = serde_saphyr::from_str(text.split("---\n").next().unwrap()).unwrap();
+    let decode = |value: &str| {
+        String::from_utf8(base64::prelude::BASE64_STANDARD.decode(value).unwrap()).unwrap()
+    };
+    let ca = main.machine.ca;
+    CertificateAuthority::from_pem(&decode(&ca.crt), &decode(&ca.key)).unwrap()
+}
+
+struct Run(Output);
+
+fn run(directory: &Path, arguments: &[&str]) -> Run {
+    let output = Command::new(env!("CARGO_BIN_EXE_instarctl"))
+        .args(arguments)
+        .current_dir(directory)
+        .env_clear()
+        .env("TALOSCONFIG", directory.join("talosconfig"))
+        .output()
+        .unwrap();
+    Run(output)
+}
+
+impl Run {
+    #[track_caller]
+    fn exits(&self, code: i32) -> &Self {
+        assert_eq!(
+            self.0.status.code(),
+            Some(code),
+            "\nstdout: {}\nstderr: {}",
+            self.out(),
+            self.err()
+        );
+        self
+    }
+
+    fn out(&self) -> String {
+        String::from_utf8(self.0.stdout.clone()).unwrap()
+    }
+
+    fn err(&self) -> String {
+        String::from_utf8(self.0.stderr.clone()).unwrap()
+    }
+
+    #[track_caller]
+    fn tells(&self, text: &str) -> &Self {
+        assert!(self.err().contains(text), "no {text:?} in\n{}", self.err());
+        self
+    }
+
+    #[track_caller]
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.out()).unwrap_or_else(|error| panic!("{error}: {}", self.out()))
+    }
+}
+
+fn pause(milliseconds: u64) {
+    std::thread::sleep(Duration::from_millis(milliseconds));
+}
+
+fn nothing(_: &Arc<FakeNode>) {}
+
+/// The first half of an upgrade, up to the swap.
+fn leave(node: &FakeNode) {
+    node.status(MachineStage::Upgrading, false);
+    node.sequence("upgrade", Action::Start, None);
+    node.phase("stopServices");
+    node.phase("install");
+}
+
+fn become_version(node: &FakeNode, tag: &str) {
+    let mut state = node.state();
+    state.tag = tag.into();
+    state.boot_id = format!("boot-of-{tag}");
+}
+
+#[test]
+fn upgrade_over_a_dropped_link() {
+    let setup = Setup::new(|node| {
+        leave(node);
+        node.end_generation();
+        pause(300);
+        become_version(node, "v0.2.0");
+        node.status(MachineStage::Booting, false);
+        node.begin_generation();
+        pause(500);
+        node.status(MachineStage::Running, true);
+    });
+    let run = setup.upgrade();
+    let json = run.exits(0).json();
+    assert_eq!(json["version_before"], "v0.1.0");
+    assert_eq!(json["version_after"], "v0.2.0");
+    assert_eq!(json["boot_id_before"], "boot-1");
+    assert_eq!(json["boot_id_after"], "boot-of-v0.2.0");
+    assert_eq!(json["actor_id"], ACTOR);
+    run.tells("phase install done")
+        .tells("the link is down")
+        .tells("running, ready");
+    let request = setup.node.state().upgrade.clone().unwrap();
+    assert_eq!(
+        (request.image.as_str(), request.preserve, request.force),
+        ("r/i:v0.2.0", true, false)
+    );
+}
+
+#[test]
+fn upgrade_that_was_ready_before_the_client_came_back() {
+    let setup = Setup::new(|node| {
+        leave(node);
+        node.end_generation();
+        become_version(node, "v0.2.0");
+        node.status(MachineStage::Running, true);
+        node.begin_generation();
+    });
+    assert_eq!(setup.upgrade().exits(0).json()["version_after"], "v0.2.0");
+}
+
+#[test]
+fn upgrade_without_a_dropped_link() {
+    let setup = Setup::new(|node| {
+        leave(node);
+        become_version(node, "v0.2.0");
+        node.status(MachineStage::Running, true);
+    });
+    let run = setup.upgrade();
+    assert_eq!(run.exits(0).json()["version_after"], "v0.2.0");
+    assert!(!run.err().contains("link is down"), "{}", run.err());
+}
+
+#[test]
+fn a_boot_id_that_changes_late_is_waited_for() {
+    let setup = Setup::new(|node| {
+        leave(node);
+        node.status(MachineStage::Running, true);
+        pause(1500);
+        become_version(node, "v0.2.0");
+    });
+    assert_eq!(
+        setup.upgrade().exits(0).json()["boot_id_after"],
+        "boot-of-v0.2.0"
+    );
+}
+
+#[test]
+fn rollback_told_before_the_node_is_ready() {
+    let setup = Setup::new(|node| {
+        leave(node);
+        node.end_generation();
+        node.state().boot_id = "boot-3".into();
+        node.sequence(
+            "upgrade",
+            Action::Noop,
+            Some("version v0.2.0 was rolled back: web is not healthy"),
+        );
+        node.status(MachineStage::Running, true);
+        node.begin_generation();
+    });
+    setup
+        .upgrade()
+        .exits(6)
+        .tells("rolled back")
+        .tells("web is not healthy");
+}
+
+#[test]
+fn rollback_told_after_the_node_is_ready() {
+    let setup = Setup::new(|node| {
+        leave(node);
+        node.end_generation();
+        node.state().boot_id = "boot-3".into();
+        node.status(MachineStage::Running, true);
+        node.sequence("upgrade", Action::Noop, Some("web is not healthy"));
+        node.begin_generation();
+    });
+    setup.upgrade().exits(6).tells("web is not healthy");
+}
+
+#[test]
+fn rollback_that_nobody_tells_shows_in_the_version() {
+    let setup = Setup::new(|node| {
+        leave(node);
+        node.end_generation();
+        node.state().boot_id = "boot-3".into();
+        node.status(MachineStage::Running, true);
+        node.begin_generation();
+    });
+    setup.upgrade().exits(6).tells("not with v0.2.0");
+}
+
+#[test]
+fn failure_before_the_swap_is_no_rollback() {
+    let setup = Setup::new(|node| {
+        leave(node);
+        node.sequence("upgrade", Action::Noop, Some("the installer exited with 7"));
+    });
+    setup
+        .upgrade()
+        .exits(1)
+        .tells("the installer exited with 7")
+        .tells("runs on as before");
+}
+
+#[test]
+fn upgrade_that_never_ends_times_out_and_says_where_it_was() {
+    let setup = Setup::new(|node| {
+        leave(node);
+        node.task("runInstaller");
+    });
+    let run = setup.run(&["upgrade", "--image", "r/i:v0.2.0", "--timeout", "2s"]);
+    run.exits(7)
+        .tells("not done after 2 s")
+        .tells("task runInstaller started");
+}
+
+#[test]
+fn node_that_never_comes_back_times_out() {
+    let setup = Setup::new(|node| {
+        leave(node);
+        node.end_generation();
+    });
+    setup
+        .run(&["upgrade", "--image", "r/i:v0.2.0", "--timeout", "3s"])
+        .exits(7)
+        .tells("the link is down");
+}
+
+#[test]
+fn refused_upgrade_shows_the_nodes_words() {
+    let setup = Setup::new(nothing);
+    setup.node.state().refusal = Some(Status::failed_precondition("an upgrade is already running"));
+    let run = setup.run(&["upgrade", "--image", "r/i:v0.2.0", "-o", "json"]);
+    run.exits(5);
+    let error: Value = serde_json::from_str(run.err().lines().last().unwrap()).unwrap();
+    assert_eq!(error["exit_code"], 5);
+    assert!(
+        error["error"]
+            .as_str()
+            .unwrap()
+            .contains("an upgrade is already running"),
+        "{error}"
+    );
+}
+
+#[test]
+fn upgrade_without_waiting_returns_at_once() {
+    let setup = Setup::new(nothing);
+    let run = setup.run(&[
+        "upgrade",
+        "--image",
+        "r/i:v0.2.0",
+        "--no-wait",
+        "--stage",
+        "-o",
+        "json",
+    ]);
+    assert_eq!(run.exits(0).json()["actor_id"], ACTOR);
+    assert!(setup.node.state().upgrade.clone().unwrap().stage);
+}
+
+#[test]
+fn reboot_by_somebody_who_may_not_read_files() {
+    let setup = Setup::new(|node| {
+        node.sequence("reboot", Action::Start, None);
+        node.end_generation();
+        node.status(MachineStage::Running, true);
+        node.begin_generation();
+    });
+    setup.node.state().read_refusal = Some(Status::permission_denied("not authorized"));
+    let json = setup.run(&["reboot", "-o", "json"]).exits(0).json();
+    assert_eq!(json["boot_id_before"], Value::Null);
+}
+
+#[test]
+fn reboot_is_not_sent_when_it_cannot_be_followed() {
+    let setup = Setup::new(|_| panic!("the action was sent"));
+    setup.node.state().read_refusal = Some(Status::not_found("no file"));
+    setup
+        .run(&["reboot"])
+        .exits(1)
+        .tells("cannot read the boot id");
+}
+
+#[test]
+fn shutdown_ends_when_everything_stopped() {
+    let setup = Setup::new(|node| {
+        node.sequence("shutdown", Action::Start, None);
+        node.task("stopAllServices");
+        pause(200);
+        node.end_generation();
+    });
+    setup.run(&["shutdown"]).exits(0);
+}
+
+#[test]
+fn shutdown_ends_when_the_link_goes_after_it_began() {
+    let setup = Setup::new(|node| {
+        node.sequence("shutdown", Action::Start, None);
+        pause(200);
+        node.end_generation();
+    });
+    setup.run(&["shutdown", "--timeout", "20s"]).exits(0);
+}
+
+#[test]
+fn version_names_the_node_that_is_asked() {
+    let setup = Setup::new(nothing);
+    assert_eq!(
+        setup.run(&["version", "-o", "json"]).exits(0).json()["version"],
+        "v0.1.0"
+    );
+    setup.run(&["version", "-n", "10.0.2.15,node-2"]).exits(0);
+    let asked = setup.node.state().asked_for.clone();
+    assert_eq!(
+        asked,
+        [
+            None,
+            Some("10.0.2.15".to_owned()),
+            Some("node-2".to_owned())
+        ]
+    );
+}
+
+#[test]
+fn services_are_listed_shown_and_controlled() {
+    let setup = Setup::new(nothing);
+    let list = setup.run(&["services"]).exits(0).out();
+    let lines: Vec<&str> = list.lines().collect();
+    assert!(lines[0].starts_with("NODE"), "{list}");
+    assert!(
+        lines[1].contains("apid") && lines[1].contains("OK"),
+        "{list}"
+    );
+    assert!(
+        lines[2].contains("web") && lines[2].contains("Fail"),
+        "{list}"
+    );
+    assert!(
+        setup
+            .run(&["service", "web", "restart"])
+            .exits(0)
+            .out()
+            .contains("\"web\" restarted")
+    );
+    setup
+        .run(&["service", "nope"])
+        .exits(1)
+        .tells("it has apid, web");
+}
+
+#[test]
+fn logs_join_lines_over_pieces() {
+    let setup = Setup::new(nothing);
+    assert_eq!(
+        setup.run(&["logs", "web"]).exits(0).out(),
+        "one\ntwo\nthree\n"
+    );
+    let run = setup.run(&["logs", "web", "-f"]);
+    assert_eq!(run.exits(3).out(), "one\ntwo\n");
+    run.tells("the service's log went away");
+}
+
+#[test]
+fn read_gives_the_bytes() {
+    let setup = Setup::new(nothing);
+    assert_eq!(
+        setup.run(&["read", "/etc/os-release"]).exits(0).out(),
+        "ID=instar\n"
+    );
+    setup
+        .run(&["read", "/nope"])
+        .exits(1)
+        .tells("no file /nope");
+}
+
+#[test]
+fn what_a_node_does_not_serve_is_said_so() {
+    let setup = Setup::new(nothing);
+    setup.run(&["dmesg"]).exits(1).tells("does not serve it");
+}
+
+#[test]
+fn config_is_sent_as_it_is() {
+    let setup = Setup::new(nothing);
+    std::fs::write(setup.directory.path().join("c.yaml"), "a: [1\n").unwrap();
+    let out = setup
+        .run(&["apply-config", "-f", "c.yaml", "--dry-run"])
+        .exits(0)
+        .out();
+    assert!(
+        out.contains("warning: machine.features is not served"),
+        "{out}"
+    );
+    let request = setup.node.state().config.clone().unwrap();
+    assert_eq!(
+        (request.data.as_slice(), request.mode, request.dry_run),
+        (b"a: [1\n".as_slice(), 1, true)
+    );
+}
+
+#[test]
+fn nobody_at_the_endpoint() {
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let directory = generate(&format!("127.0.0.1:{port}"));
+    run(directory.path(), &["version"])
+        .exits(3)
+        .tells(&format!("cannot connect to 127.0.0.1:{port}"))
+        .tells("port 50000 of the guest is forwarded");
+}
+
+#[test]
+fn something_else_at_the_endpoint() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let directory = generate(&listener.local_addr().unwrap().to_string());
+    std::thread::spawn(move || {
+        use std::io::Write;
+        for stream in listener.incoming() {
+            let _ = stream.unwrap().write_all(b"SSH-2.0-OpenSSH_9.9\r\n");
+        }
+    });
+    run(directory.path(), &["version"])
+        .exits(3)
+        .tells("is the API of a node and not something else");
+}
+
+#[test]
+fn node_of_another_authority() {
+    let setup = Setup::new(nothing);
+    let other = generate("127.0.0.1:1");
+    let endpoint =
+        String::from_utf8(std::fs::read(setup.directory.path().join("talosconfig")).unwrap())
+            .unwrap();
+    let endpoint = endpoint
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("- "))
+        .unwrap();
+    run(other.path(), &["version", "-e", endpoint.trim_matches('"')])
+        .exits(4)
+        .tells("belongs to another authority");
+}
+
+#[test]
+fn node_under_a_name_that_its_certificate_lacks() {
+    let setup = Setup::new(nothing);
+    let text = std::fs::read_to_string(setup.directory.path().join("talosconfig")).unwrap();
+    let port = text
+        .lines()
+        .find_map(|line| {
+            line.rsplit_once(':')?
+                .1
+                .trim_matches('"')
+                .parse::<u16>()
+                .ok()
+        })
+        .unwrap();
+    setup
+        .run(&["version", "-e", &format!("localhost:{port}")])
+        .exits(4)
+        .tells("machine.certSANs");
+}
+
+#[test]
+fn client_certificate_of_another_authority() {
+    let setup = Setup::new(nothing);
+    // The node's authority, but somebody else's identity.
+    let other = generate("127.0.0.1:1");
+    let take = |directory: &Path, key: &str| {
+        let text = std::fs::read_to_string(directory.join("talosconfig")).unwrap();
+        text.lines()
+            .find(|line| line.trim().starts_with(key))
+            .unwrap()
+            .to_owned()
+    };
+    let text = std::fs::read_to_string(setup.directory.path().join("talosconfig")).unwrap();
+    let mut mixed = text.clone();
+    for key in ["crt:", "key:"] {
+        mixed = mixed.replace(&take(setup.directory.path(), key), &take(other.path(), key));
+    }
+    assert_ne!(mixed, text);
+    std::fs::write(setup.directory.path().join("talosconfig"), mixed).unwrap();
+    setup
+        .run(&["version"])
+        .exits(4)
+        .tells("refused the client's certificate");
+}
+
+#[test]
+fn insecure_takes_any_node_or_the_pinned_one() {
+    let setup = Setup::new(nothing);
+    // This node wants a certificate all the same, so the handshake gets as far as that.
+    let text = std::fs::read_to_string(setup.directory.path().join("talosconfig")).unwrap();
+    let endpoint = text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("- "))
+        .unwrap()
+        .trim_matches('"');
+    setup
+        .run(&["version", "--insecure", "-n", endpoint])
+        .exits(4)
+        .tells("refused the client's certificate");
+    setup
+        .run(&[
+            "version",
+            "--insecure",
+            "-n",
+            endpoint,
+            "--cert-fingerprint",
+            "AAAA",
+        ])
+        .exits(4)
+        .tells("has another key");
+    setup.run(&["version", "--insecure"]).exits(2);
+}
+
+#[test]
+fn configuration_that_is_missing_or_bad() {
+    let directory = tempfile::tempdir().unwrap();
+    run(directory.path(), &["version"])
+        .exits(2)
+        .tells("gen config");
+    std::fs::write(directory.path().join("talosconfig"), "contexts: 5\n").unwrap();
+    run(directory.path(), &["version"])
+        .exits(2)
+        .tells("talosconfig");
+    let other = generate("127.0.0.1:1");
+    run(other.path(), &["version", "--context", "nope"])
+        .exits(2)
+        .tells("it has demo");
+    run(other.path(), &["nonsense"]).exits(2);
+}
+
+#[test]
+fn generating_twice_is_refused() {
+    let directory = generate("127.0.0.1:1");
+    run(directory.path(), &["gen", "config", "demo", "127.0.0.1:1"])
+        .exits(5)
+        .tells("--force");
+    run(
+        directory.path(),
+        &["gen", "config", "demo", "127.0.0.1:1", "--force"],
+    )
+    .exits(0);
+    run(directory.path(), &["gen", "config", "demo", "http://x"]).exits(2);
+}
+
+#[test]
+fn completions_and_help_need_no_node() {
+    let directory = tempfile::tempdir().unwrap();
+    assert!(
+        run(directory.path(), &["completion", "bash"])
+            .exits(0)
+            .out()
+            .contains("instarctl")
+    );
+    assert!(
+        run(directory.path(), &["--help"])
+            .exits(0)
+            .out()
+            .contains("rolled back")
+    );
+}

@@ -1,0 +1,42 @@
+//! init's lines in the kernel log, which is also what the console shows.
+
+use std::fmt::Arguments;
+use std::fs::File;
+use std::io::Write;
+use std::sync::OnceLock;
+
+static KERNEL_LOG: OnceLock<File> = OnceLock::new();
+
+/// Opens the kernel log. Until then, and when it cannot be opened, lines go to standard error.
+pub(crate) fn open() {
+    if let Ok(file) = File::options().write(true).open("/dev/kmsg") {
+        // A second call keeps the first file.
+        let _ = KERNEL_LOG.set(file);
+    }
+}
+
+/// Says what init does.
+macro_rules! say {
+    ($($text:tt)*) => { $crate::console::line(6, format_args!($($text)*)) };
+}
+
+/// Says what went wrong; shown even on a quiet console.
+macro_rules! complain {
+    ($($text:tt)*) => { $crate::console::line(3, format_args!($($text)*)) };
+}
+
+pub(crate) use {complain, say};
+
+/// Writes one line with a priority of syslog's.
+pub(crate) fn line(priority: u8, text: Arguments<'_>) {
+    // One record is one write, and the kernel refuses records above 1024 bytes.
+    let mut record = format!("<{priority}>init: {text}\n");
+    if record.len() > 1000 {
+        record.truncate(record.floor_char_boundary(1000));
+    }
+    // Nobody is left to tell when even this fails.
+    let _ = match KERNEL_LOG.get() {
+        Some(mut file) => file.write_all(record.as_bytes()),
+        None => std::io::stderr().write_all(record.as_bytes()),
+    };
+}

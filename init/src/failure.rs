@@ -1,0 +1,43 @@
+//! One kind of error: a code for machined and a sentence for people. In PID 1 every error is either told to machined
+//! or printed, so it carries nothing else.
+
+use instar_init_protocol::ErrorCode;
+use std::fmt::{self, Display};
+
+/// What failed and why.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: ErrorCode,
+    pub(crate) text: String,
+}
+
+pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
+
+impl Failure {
+    pub(crate) fn new(code: ErrorCode, text: impl Display) -> Self {
+        Self {
+            code,
+            text: text.to_string(),
+        }
+    }
+}
+
+impl Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Names the step that failed.
+pub(crate) trait Step<T> {
+    /// `step` completes "cannot …".
+    fn step(self, step: impl Display) -> Result<T>;
+}
+
+impl<T, E: Display> Step<T> for Result<T, E> {
+    fn step(self, step: impl Display) -> Result<T> {
+        self.map_err(|error| {
+            Failure::new(ErrorCode::Kernel, format_args!("cannot {step}: {error}"))
+        })
+    }
+}

@@ -1,0 +1,85 @@
+//! Everything unsafe.
+#![allow(unsafe_code)]
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+
+/// Where the kernel's process starts. Not through std's runtime: it aborts when there is no console to have as
+/// standard output, and a machine without a console has to boot, too.
+#[cfg(not(test))]
+#[unsafe(no_mangle)]
+extern "C" fn main() -> i32 {
+    crate::boot()
+}
+
+/// Shows the content of a file. The file must not shrink meanwhile: reading past its end kills init, and with it the
+/// kernel. A sealed memfd cannot, and nobody else knows the file of the initramfs.
+pub(crate) fn with_mapped<T>(file: &File, look: impl FnOnce(&[u8]) -> T) -> io::Result<T> {
+    let length = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+    if length == 0 {
+        return Ok(look(&[]));
+    }
+    // SAFETY: a new mapping at an address of the kernel's choice touches no memory that Rust knows of.
+    let start = unsafe {
+        mmap(
+            std::ptr::null_mut(),
+            length,
+            ProtFlags::READ,
+            MapFlags::PRIVATE,
+            file,
+            0,
+        )
+    }?;
+    // SAFETY: `length` bytes at `start` are mapped readable, and nobody writes to the file (see above).
+    let result = look(unsafe { std::slice::from_raw_parts(start.cast::<u8>(), length) });
+    // SAFETY: exactly the mapping made above; no reference into it outlives `look`.
+    unsafe { munmap(start, length) }?;
+    Ok(result)
+}
+
+/// Gives this process mount, UTS and IPC namespaces of its own.
+pub(crate) fn enter_new_namespaces() -> rustix::io::Result<()> {
+    // SAFETY: FILES, the flag that can surprise other threads, is not given, and there is one thread.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS | UnshareFlags::NEWUTS | UnshareFlags::NEWIPC) }
+}
+
+/// Takes descriptors 0 to 3 wherever they are free, so that nothing else is ever opened there: 0 to 2 are a child's
+/// standard streams, and 3 is where machined finds its socket.
+pub(crate) fn occupy_low_descriptors() {
+    while let Ok(null) = File::open("/dev/null") {
+        if null.as_raw_fd() > 3 {
+            break;
+        }
+        std::mem::forget(null);
+    }
+}
+
+/// Starts a program with `socket` as its descriptor 3, in the cgroup of `procs`, in a session of its own.
+pub(crate) fn spawn(command: &mut Command, socket: &OwnedFd, procs: &File) -> io::Result<Child> {
+    let (socket, procs) = (socket.as_raw_fd(), procs.as_raw_fd());
+    let prepare = move || {
+        // SAFETY: both descriptors are open in the parent for the whole of `spawn`, so they are in the child; 3 is
+        // taken by `occupy_low_descriptors`, so nothing that std needs is lost. `File`s and `OwnedFd`s made of
+        // them are forgotten below.
+        let (socket, procs, mut three) = unsafe {
+            (
+                OwnedFd::from_raw_fd(socket),
+                File::from_raw_fd(procs),
+                OwnedFd::from_raw_fd(3),
+            )
+        };
+        let done = rustix::io::write(&procs, b"0")
+            .and_then(|_| rustix::process::setsid())
+            .and_then(|_| rustix::io::dup2(&socket, &mut three));
+        rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+        std::mem::forget((socket, procs, three));
+        done.map_err(io::Error::from)
+    };
+    // SAFETY: init has one thread, so its child is a full copy that may do anything; this makes four system calls.
+    unsafe { command.pre_exec(prepare) }.spawn()
+}

@@ -1,0 +1,368 @@
+//! The commands of a script.
+
+use crate::link::Link;
+use anyhow::{Context, Result, bail};
+use instar_init_protocol::{Blake3, Deadline, FdName, Line, Reply, Request, Scope, Welcome};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use std::fs::{self, File};
+use std::io::{Read, Seek, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::process::{Command, ExitCode, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+const SEALS: SealFlags = SealFlags::WRITE
+    .union(SealFlags::SHRINK)
+    .union(SealFlags::GROW)
+    .union(SealFlags::SEAL);
+
+struct Double {
+    link: Link,
+    welcome: Option<Welcome>,
+}
+
+/// Runs a script to its end.
+pub(crate) fn run(path: &str) -> Result<ExitCode> {
+    let script = fs::read_to_string(path).with_context(|| format!("read {path}"))?;
+    let mut double = Double {
+        link: Link::take()?,
+        welcome: None,
+    };
+    for line in script.lines().filter(|line| !line.trim().is_empty()) {
+        if let Some(code) = double
+            .line(line)
+            .with_context(|| format!("order '{line}'"))?
+        {
+            return Ok(code);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Double {
+    fn line(&mut self, line: &str) -> Result<Option<ExitCode>> {
+        let mut words = line.split_whitespace().peekable();
+        while let Some(condition) = words.next_if(|word| word.starts_with(['@', '<'])) {
+            let welcome = self.welcome.as_ref().context("a condition before hello")?;
+            let met = match condition.split_at(1) {
+                ("@", reason) => welcome.start.as_str() == reason,
+                (_, number) => welcome.generation < number.parse()?,
+            };
+            if !met {
+                return Ok(None);
+            }
+        }
+        let words: Vec<&str> = words.collect();
+        self.order(&words)
+    }
+
+    fn order(&mut self, words: &[&str]) -> Result<Option<ExitCode>> {
+        match words {
+            ["hello"] => self.hello()?,
+            ["healthy"] => {
+                let boot_id = self
+                    .welcome
+                    .as_ref()
+                    .context("healthy before hello")?
+                    .boot_id
+                    .clone();
+                self.tell(&Request::Healthy { boot_id })?;
+            }
+            ["healthy-elsewhere"] => {
+                let boot_id = "00000000-0000-4000-8000-000000000000".parse()?;
+                self.tell(&Request::Healthy { boot_id })?;
+            }
+            ["give-up", reason @ ..] => self.tell(&Request::GiveUp {
+                reason: Line::lossy(&reason.join(" ")),
+            })?,
+            ["next", image, version, deadline, flaws @ ..] => {
+                self.next(image, version, deadline, flaws)?
+            }
+            ["keep", name, scope] => {
+                let memfd = memfd(format!("kept as {name}").as_bytes(), &[])?;
+                let request = Request::Keep {
+                    name: name.parse()?,
+                    scope: scope.parse::<Scope>()?,
+                };
+                self.tell_with(&request, &[memfd.as_fd()])?;
+            }
+            ["keep-nothing", name] => {
+                self.tell(&Request::Keep {
+                    name: name.parse()?,
+                    scope: Scope::Machine,
+                })?;
+            }
+            ["drop", name] => self.tell(&Request::Drop {
+                name: name.parse::<FdName>()?,
+            })?,
+            ["raw", text @ ..] => {
+                let packet = text.join(" ").replace("\\n", "\n");
+                let (reply, _) = self.link.ask_raw(packet.as_bytes(), &[])?;
+                println!("double: raw: {reply:?}");
+            }
+            ["flood", bytes] => {
+                let packet = vec![b'x'; bytes.parse()?];
+                println!("double: flood: {:?}", self.link.ask_raw(&packet, &[])?.0);
+            }
+            ["orphan"] => self.orphan()?,
+            ["service"] => service()?,
+            ["services"] => println!("double: services {}", sleepers()),
+            ["leave-sysctl", path, value] => {
+                fs::write(path, value)?;
+                println!("double: {path} is {}", fs::read_to_string(path)?.trim());
+            }
+            ["leave-cgroup", name] => fs::create_dir(format!("/sys/fs/cgroup/{name}"))?,
+            ["cat", path] => println!("double: {path}: {}", fs::read_to_string(path)?.trim_end()),
+            ["say", text @ ..] => println!("double: {}", text.join(" ")),
+            ["state"] => state()?,
+            ["sleep", milliseconds] => sleep(Duration::from_millis(milliseconds.parse()?)),
+            ["hang"] => loop {
+                sleep(Duration::from_secs(3600));
+            },
+            ["abort"] => std::process::abort(),
+            ["kill"] => {
+                rustix::process::kill_process(
+                    rustix::process::getpid(),
+                    rustix::process::Signal::KILL,
+                )?;
+            }
+            ["kill-init"] => {
+                // The kernel protects PID 1 from signals that it does not handle.
+                for signal in [rustix::process::Signal::KILL, rustix::process::Signal::TERM] {
+                    rustix::process::kill_process(rustix::process::Pid::INIT, signal)?;
+                }
+            }
+            ["exit", code] => return Ok(Some(ExitCode::from(code.parse::<u8>()?))),
+            ["reboot"] => self.tell(&Request::Reboot)?,
+            ["poweroff"] => self.tell(&Request::Poweroff)?,
+            ["halt"] => self.tell(&Request::Halt)?,
+            ["kexec"] => self.tell(&Request::Kexec)?,
+            _ => bail!("unknown"),
+        }
+        Ok(None)
+    }
+
+    fn hello(&mut self) -> Result<()> {
+        let (reply, descriptors) = self.link.ask(&Request::Hello, None)?;
+        let Reply::Welcome(welcome) = reply else {
+            bail!("answered with {reply:?}");
+        };
+        let contents = descriptors
+            .into_iter()
+            .map(content)
+            .collect::<Result<Vec<_>>>()?;
+        let kept: Vec<String> = welcome
+            .kept
+            .iter()
+            .zip(contents)
+            .map(|(name, text)| format!("{name}='{text}'"))
+            .collect();
+        println!(
+            "double: welcome generation={} start={} deadline={} kept=[{}] failed={} cause={}",
+            welcome.generation,
+            welcome.start.as_str(),
+            welcome.deadline,
+            kept.join(" "),
+            welcome.start.failed_version().map_or("-", Line::as_str),
+            welcome.start.cause().map_or("-", Line::as_str),
+        );
+        let seen = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+        if seen.trim() != welcome.boot_id.as_str() || welcome.boot_id == welcome.kernel_boot_id {
+            println!("double: the boot id is wrong: {seen}");
+        }
+        self.welcome = Some(welcome);
+        Ok(())
+    }
+
+    fn tell(&self, request: &Request) -> Result<()> {
+        self.tell_with(request, &[])
+    }
+
+    fn tell_with(
+        &self,
+        request: &Request,
+        descriptors: &[std::os::fd::BorrowedFd<'_>],
+    ) -> Result<()> {
+        match self.link.ask_raw(&request.encode(), descriptors)?.0 {
+            Reply::Ok { to } => println!("double: ok {to}"),
+            Reply::Error { to, code, text } => println!("double: error {to} {code}: {text}"),
+            other => println!("double: unexpected {other:?}"),
+        }
+        Ok(())
+    }
+
+    /// `self` is the image that runs, anything else a file in it.
+    fn next(&self, image: &str, version: &str, deadline: &str, flaws: &[&str]) -> Result<()> {
+        let mut bytes = match image {
+            "self" => fs::read(format!(
+                "/dev/loop{}",
+                rustix::fs::minor(fs::metadata("/")?.dev())
+            ))?,
+            path => fs::read(path)?,
+        };
+        if flaws.contains(&"garbage") {
+            bytes.fill(0x5a);
+        }
+        let mut digest = blake3::hash(&bytes);
+        if flaws.contains(&"truncated") {
+            bytes.truncate(bytes.len() / 2);
+        }
+        // Cut before it was hashed, so that only the filesystem itself can tell.
+        if flaws.contains(&"short") {
+            bytes.truncate(bytes.len() / 2);
+            digest = blake3::hash(&bytes);
+        }
+        if flaws.contains(&"empty") {
+            bytes.clear();
+            digest = blake3::hash(&bytes);
+        }
+        if flaws.contains(&"flipped") {
+            let middle = bytes.len() / 2;
+            *bytes.get_mut(middle).context("an empty image")? ^= 1;
+        }
+        let request = Request::Next {
+            blake3: Blake3::from(*digest.as_bytes()),
+            version: version.parse()?,
+            deadline: Deadline::from_secs(deadline.parse()?)?,
+        };
+        let image = if flaws.contains(&"file") {
+            File::open("/sbin/machined")?.into()
+        } else {
+            memfd(&bytes, flaws)?
+        };
+        drop(bytes);
+        let many = [image.as_fd(), image.as_fd()];
+        self.tell_with(
+            &request,
+            if flaws.contains(&"twice") {
+                &many
+            } else {
+                &many[..1]
+            },
+        )
+    }
+
+    /// Leaves an orphan and waits until init tells its end.
+    fn orphan(&self) -> Result<()> {
+        let status = Command::new("/sbin/machined").arg("parent").status()?;
+        println!("double: the parent {status}");
+        match self.link.receive()? {
+            (Reply::Exited { status, .. }, _) => {
+                println!("double: the orphan's status is {status:#x}")
+            }
+            (other, _) => println!("double: unexpected {other:?}"),
+        }
+        Ok(())
+    }
+}
+
+/// Starts a process in a cgroup of its own beside machined's.
+fn service() -> Result<()> {
+    let own = fs::read_to_string("/proc/self/cgroup")?;
+    let own = own.trim().strip_prefix("0::").context("no cgroup2")?;
+    let parent = own
+        .strip_suffix("/machined")
+        .with_context(|| format!("in the cgroup {own}"))?;
+    let cgroup = format!("/sys/fs/cgroup{parent}/service");
+    fs::create_dir_all(&cgroup)?;
+    let child = Command::new("/sbin/machined")
+        .arg("sleeper")
+        .stdin(Stdio::null())
+        .spawn()?;
+    fs::write(format!("{cgroup}/cgroup.procs"), child.id().to_string())?;
+    let controllers = fs::read_to_string(format!("{cgroup}/cgroup.controllers"))?;
+    println!("double: service in {cgroup} with {}", controllers.trim());
+    Ok(())
+}
+
+/// How many sleepers live.
+fn sleepers() -> usize {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let lines = processes.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+    lines.filter(|line| line.ends_with(b"\0sleeper\0")).count()
+}
+
+/// What must not grow from generation to generation.
+fn state() -> Result<()> {
+    let memory = fs::read_to_string("/proc/meminfo")?;
+    let free: u64 = memory
+        .lines()
+        .find_map(|line| {
+            line.strip_prefix("MemFree:")?
+                .split_whitespace()
+                .next()?
+                .parse()
+                .ok()
+        })
+        .context("no MemFree")?;
+    let zones = fs::read_to_string("/proc/zoneinfo")?;
+    let lists = zones
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("count:"));
+    let pages: u64 = lists
+        .filter_map(|count| count.trim().parse::<u64>().ok())
+        .sum();
+    let init = fs::read_to_string("/proc/1/status")?;
+    let rss = init
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .unwrap_or("?")
+        .trim()
+        .to_owned();
+    let mounts = fs::read_to_string("/proc/1/mounts")?.lines().count();
+    let loops = fs::read_dir("/sys/block")?
+        .flatten()
+        .filter(|entry| entry.path().join("loop/backing_file").exists());
+    println!(
+        "double: state free_kib={} init_rss={rss} init_fds={} mounts={mounts} loops={} cgroups={}",
+        free + pages * 4,
+        fs::read_dir("/proc/1/fd")?.count(),
+        loops.count(),
+        fs::read_dir("/sys/fs/cgroup")?
+            .flatten()
+            .filter(|entry| entry.path().is_dir())
+            .count(),
+    );
+    Ok(())
+}
+
+fn memfd(bytes: &[u8], flaws: &[&str]) -> Result<OwnedFd> {
+    let memfd = memfd_create("double", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let mut file = File::from(memfd);
+    file.write_all(bytes)?;
+    file.rewind()?;
+    if flaws.contains(&"half-sealed") {
+        fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::GROW)?;
+    } else if !flaws.contains(&"unsealed") {
+        fcntl_add_seals(&file, SEALS)?;
+    }
+    Ok(file.into())
+}
+
+fn content(descriptor: OwnedFd) -> Result<String> {
+    let mut file = File::from(descriptor);
+    let mut text = String::new();
+    file.rewind()?;
+    file.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Starts an orphan and leaves it.
+pub(crate) fn leave_orphan() -> Result<ExitCode> {
+    Command::new("/sbin/machined").arg("orphan").spawn()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Ends with a status that is not a usual one.
+pub(crate) fn be_orphan() -> Result<ExitCode> {
+    sleep(Duration::from_millis(200));
+    Ok(ExitCode::from(7))
+}
+
+/// Lives until somebody kills it.
+pub(crate) fn be_sleeper() -> Result<ExitCode> {
+    loop {
+        sleep(Duration::from_secs(3600));
+    }
+}
