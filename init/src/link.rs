@@ -46,6 +46,7 @@ impl Link {
             Self {
                 socket: ours,
                 greeted: false,
+                closed: false,
                 backlog: Vec::new(),
             },
             theirs,

@@ -102,12 +102,15 @@ impl Supervisor {
             .filter(|generation| generation.machined.is_some());
         self.machine
             .reaper
-            .wait(link.map(|generation| generation.link.descriptor()), timeout);
+            .wait(
+                link.and_then(|generation| generation.link.descriptor()),
+                timeout,
+            );
     }
 
     fn listen(&mut self) {
         for _ in 0..MESSAGES {
-            let Some(generation) = &self.generation else {
+            let Some(generation) = &mut self.generation else {
                 return;
             };
             match generation.link.receive() {
