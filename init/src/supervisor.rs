@@ -100,12 +100,10 @@ impl Supervisor {
             .generation
             .as_ref()
             .filter(|generation| generation.machined.is_some());
-        self.machine
-            .reaper
-            .wait(
-                link.and_then(|generation| generation.link.descriptor()),
-                timeout,
-            );
+        self.machine.reaper.wait(
+            link.and_then(|generation| generation.link.descriptor()),
+            timeout,
+        );
     }
 
     fn listen(&mut self) {

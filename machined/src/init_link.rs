@@ -53,9 +53,12 @@ pub struct InitLink {
     shared: Arc<Shared>,
 }
 
+/// Who waits for an answer, in the order of the requests.
+type Waiting = VecDeque<oneshot::Sender<(Reply, Vec<OwnedFd>)>>;
+
 struct Shared {
     socket: AsyncFd<OwnedFd>,
-    waiting: Mutex<VecDeque<oneshot::Sender<(Reply, Vec<OwnedFd>)>>>,
+    waiting: Mutex<Waiting>,
     /// One request at a time: the order on the socket is the order in the queue.
     order: tokio::sync::Mutex<()>,
     exits: watch::Sender<BTreeMap<u32, Exit>>,
@@ -221,7 +224,7 @@ impl InitLink {
 }
 
 impl Shared {
-    fn lock_waiting(&self) -> MutexGuard<'_, VecDeque<oneshot::Sender<(Reply, Vec<OwnedFd>)>>> {
+    fn lock_waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -229,10 +232,7 @@ impl Shared {
 
     async fn receive_for_ever(&self) -> anyhow::Error {
         loop {
-            let received = self
-                .socket
-                .async_io(Interest::READABLE, |socket| receive(socket))
-                .await;
+            let received = self.socket.async_io(Interest::READABLE, receive).await;
             let (packet, descriptors) = match received {
                 Ok((packet, _)) if packet.is_empty() => return anyhow::anyhow!("init closed it"),
                 Ok(received) => received,

@@ -50,10 +50,10 @@ impl Proxy {
         if !permissions::may_call(method, &caller.roles, credentials.mode()) {
             return refuse(Code::PermissionDenied, "not authorized");
         }
-        if credentials.mode() == Mode::Normal {
-            if let Err((code, message)) = check_target(&request, credentials) {
-                return refuse(code, message);
-            }
+        if credentials.mode() == Mode::Normal
+            && let Err((code, message)) = check_target(&request, credentials)
+        {
+            return refuse(code, message);
         }
         match self.pass_on(request, caller).await {
             Ok(response) => response.map(Either::Left),

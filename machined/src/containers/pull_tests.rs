@@ -559,8 +559,9 @@ async fn a_pull_that_is_given_up_leaves_nothing() {
     let resolved = puller.resolve(&registry.reference(":v1")).await.unwrap();
     let started = tokio::sync::Notify::new();
     let notify = |_: Progress| started.notify_one();
+    let limits = Limits::default();
     tokio::select! {
-        _ = puller.pull_with_progress(&resolved, &store, &Limits::default(), &notify) => panic!("not that fast"),
+        _ = puller.pull_with_progress(&resolved, &store, &limits, &notify) => panic!("not that fast"),
         () = started.notified() => {}
     }
     assert_empty(&directory);

@@ -81,7 +81,7 @@ fn configured_trust(config: &MachineConfig) -> anyhow::Result<Trust> {
         accepted.push(instar_pki::certificate_from_pem(pem).context("machine.acceptedCAs")?);
     }
     Ok(Trust::Configured {
-        authority,
+        authority: authority.map(Box::new),
         accepted,
         extra_names: trust.cert_sans.clone(),
     })

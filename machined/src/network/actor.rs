@@ -117,7 +117,7 @@ impl Actor {
     fn take(&mut self, event: DhcpEvent) {
         match event {
             DhcpEvent::Leased(lease) => {
-                self.leases.insert(lease.link.clone(), lease);
+                self.leases.insert(lease.link.clone(), *lease);
             }
             DhcpEvent::Lost(link) => {
                 self.leases.remove(&link);

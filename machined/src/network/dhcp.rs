@@ -47,7 +47,7 @@ pub(super) struct Port {
 #[derive(Debug)]
 pub(super) enum DhcpEvent {
     /// A lease is there, new or renewed.
-    Leased(Lease),
+    Leased(Box<Lease>),
     /// The lease of this link is over and nobody gave another.
     Lost(String),
 }
@@ -160,7 +160,7 @@ impl Keeper {
             Ok(lease) => {
                 info!(link = self.port.name, address = %lease.address, seconds = lease.lifetime, "DHCP lease");
                 self.held = Some(lease.clone());
-                let _ = self.events.send(DhcpEvent::Leased(lease)).await;
+                let _ = self.events.send(DhcpEvent::Leased(Box::new(lease))).await;
                 true
             }
             Err(error) => {

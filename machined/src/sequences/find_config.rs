@@ -3,32 +3,32 @@
 use anyhow::Context as _;
 use std::path::Path;
 
-use crate::config::fetch::{FetchPolicy, fetch};
+use crate::config::fetch::{FetchPolicy, FetchStatus, fetch};
 use crate::config::source::{self, FW_CFG_PATH, Identity, Source};
 use crate::machine::Machine;
 use crate::modules::{Class, Drivers};
 
-/// Looks until a source has a config; none when no source does: that is maintenance mode.
+/// Reads the config from the first source that there is; none when there is no source: that is maintenance mode.
 pub(super) async fn find_config(machine: &Machine) -> anyhow::Result<Option<Vec<u8>>> {
     let cmdline = std::fs::read_to_string("/proc/cmdline").context("read /proc/cmdline")?;
     let has_fw_cfg = look_for_fw_cfg().await;
     let identity = identity(machine, &cmdline).await?;
-    for source in source::plan(&cmdline, &identity, has_fw_cfg)? {
-        tracing::info!("machine config: from {source}");
-        return match &source {
-            Source::FwCfg => source::read(Path::new(FW_CFG_PATH))
-                .map(Some)
-                .map_err(anyhow::Error::from),
-            Source::Url(url) => {
-                network_is_up(machine).await?;
-                let report = |status: crate::config::fetch::FetchStatus<'_>| {
-                    tracing::warn!("machine config: {status}")
-                };
-                Ok(Some(fetch(url, &FetchPolicy::default(), report).await?))
-            }
-        };
+    // The first source decides: it was named on purpose, and a config from elsewhere would be another machine's.
+    let Some(source) = source::plan(&cmdline, &identity, has_fw_cfg)?
+        .into_iter()
+        .next()
+    else {
+        return Ok(None);
+    };
+    tracing::info!("machine config: from {source}");
+    match &source {
+        Source::FwCfg => Ok(Some(source::read(Path::new(FW_CFG_PATH))?)),
+        Source::Url(url) => {
+            network_is_up(machine).await?;
+            let report = |status: FetchStatus<'_>| tracing::warn!("machine config: {status}");
+            Ok(Some(fetch(url, &FetchPolicy::default(), report).await?))
+        }
     }
-    Ok(None)
 }
 
 /// Whether QEMU gave this machine a config. Its driver costs a tenth of a second, so other machines do without.

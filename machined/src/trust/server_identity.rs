@@ -21,7 +21,7 @@ pub enum Trust {
     /// From a machine config.
     Configured {
         /// Signs the node's certificate; none where the config brought no key (a worker's).
-        authority: Option<CertificateAuthority>,
+        authority: Option<Box<CertificateAuthority>>,
         /// DER of the authorities whose clients are let in.
         accepted: Vec<Vec<u8>>,
         /// Further names for the certificate.
@@ -101,7 +101,7 @@ fn issue(trust: &Trust, names: &Names, now: SystemTime) -> anyhow::Result<Identi
             authority: Some(authority),
             accepted,
             extra_names,
-        } => (authority, accepted, extra_names, Mode::Normal),
+        } => (authority.as_ref(), accepted, extra_names, Mode::Normal),
         Trust::Configured {
             authority: None,
             accepted,

@@ -118,7 +118,7 @@ pub fn line() -> anyhow::Result<(OwnedFd, OwnedFd)> {
 pub async fn receive(ours: OwnedFd, candidate: &Candidate) -> anyhow::Result<Delivery> {
     let socket =
         readiness::watch(ours, Interest::READABLE).context("watch the installer's socket")?;
-    let received = socket.async_io(Interest::READABLE, |socket| receive_packet(socket));
+    let received = socket.async_io(Interest::READABLE, receive_packet);
     let (packet, memfd) = tokio::time::timeout(PATIENCE, received)
         .await
         .with_context(|| {

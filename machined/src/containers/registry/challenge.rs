@@ -32,9 +32,7 @@ fn parse(header: &str) -> Vec<Challenge> {
     let mut found = Vec::new();
     let mut rest = header.trim_start();
     while !rest.is_empty() {
-        let end = rest
-            .find(|c: char| c == ' ' || c == ',')
-            .unwrap_or(rest.len());
+        let end = rest.find([' ', ',']).unwrap_or(rest.len());
         let scheme = &rest[..end];
         let (parameters, after) = parameters(rest[end..].trim_start());
         let get = |name: &str| {

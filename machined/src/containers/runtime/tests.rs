@@ -37,7 +37,7 @@ fn stored_image(store: &ImageStore) -> PulledImage {
 }
 
 fn streams() -> Streams {
-    let null = || std::fs::File::create("/dev/null").unwrap().into();
+    let null = || fs::File::create("/dev/null").unwrap().into();
     Streams {
         stdout: null(),
         stderr: null(),

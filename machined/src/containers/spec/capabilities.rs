@@ -85,7 +85,7 @@ impl Capabilities {
     pub(super) fn resolve(&self) -> Result<Granted, UnknownCapability> {
         let add = named(&self.add)?;
         let drop = named(&self.drop)?;
-        let drops_all = self.drop.iter().any(is_all);
+        let drops_all = self.drop.iter().any(|name| is_all(name));
         // "drop: ALL, add: X" means X alone, in whichever order it is written.
         let granted = |name: &&&str| {
             let by_default = DEFAULT.contains(name) || add.contains(name);
@@ -105,7 +105,7 @@ impl Capabilities {
     }
 }
 
-fn is_all(name: &String) -> bool {
+fn is_all(name: &str) -> bool {
     name.eq_ignore_ascii_case("ALL")
 }
 
