@@ -202,7 +202,7 @@ pub(crate) struct Wait {
     #[arg(long, overrides_with = "no_wait")]
     wait: bool,
     /// Return as soon as the node has accepted it
-    #[arg(long)]
+    #[arg(long, overrides_with = "wait")]
     no_wait: bool,
     /// Longest wait: seconds, or with a unit (90s, 30m, 1h)
     #[arg(long, value_name = "TIME", default_value = "30m", value_parser = duration)]
@@ -298,6 +298,7 @@ mod tests {
         assert!(wanted(&["--wait"]));
         assert!(!wanted(&["--no-wait"]));
         assert!(wanted(&["--no-wait", "--wait"]));
+        assert!(!wanted(&["--wait", "--no-wait"]));
     }
 
     #[test]

@@ -30,6 +30,9 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// ...and is given up when none comes.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// What to do when the node does not take the client's certificate.
+pub(crate) const REFUSED_CERTIFICATE: &str = "the node refused the client's certificate: it is not from its authority, has expired, or the clocks differ";
+
 /// How the two sides know each other.
 pub(crate) enum Trust {
     /// Each by a certificate of the machine's authority.
@@ -147,7 +150,7 @@ pub(crate) fn tls_advice(endpoint: &Endpoint, error: &rustls::Error) -> String {
         rustls::Error::InvalidCertificate(_) => format!(
             "the node at {endpoint} belongs to another authority than the client configuration: use the one that was made together with its machine config, or choose its --context"
         ),
-        rustls::Error::AlertReceived(_) => "the node refused the client's certificate: it is not from its authority, has expired, or the clocks differ".to_owned(),
+        rustls::Error::AlertReceived(_) => REFUSED_CERTIFICATE.to_owned(),
         _ => format!("check that {endpoint} is the API of a node and not something else"),
     }
 }
@@ -158,9 +161,7 @@ fn rustls_error(error: &io::Error) -> Option<&rustls::Error> {
 }
 
 /// The first error of type `E` in a chain of causes.
-pub(crate) fn find_cause<'a, E: Error + 'static>(
-    error: &'a (dyn Error + 'static),
-) -> Option<&'a E> {
+pub(crate) fn find_cause<E: Error + 'static>(error: &(dyn Error + 'static)) -> Option<&E> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(found) = error.downcast_ref() {
@@ -172,7 +173,7 @@ pub(crate) fn find_cause<'a, E: Error + 'static>(
 }
 
 /// A TLS error anywhere in a chain of causes, also inside I/O errors, which hide what they hold.
-pub(crate) fn find_tls_cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
+pub(crate) fn find_tls_cause(error: &(dyn Error + 'static)) -> Option<&rustls::Error> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(found) = error.downcast_ref::<io::Error>().and_then(rustls_error) {
@@ -181,6 +182,19 @@ pub(crate) fn find_tls_cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a
         next = error.source();
     }
     None
+}
+
+/// Whether the node ended the connection with a TLS alert. The HTTP/2 library keeps only the words of an I/O error, so there is
+/// nothing but text to go by.
+pub(crate) fn is_tls_alert(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if error.to_string().contains("received fatal alert") {
+            return true;
+        }
+        next = error.source();
+    }
+    false
 }
 
 /// Dials one endpoint, as often as the channel asks.
@@ -209,7 +223,7 @@ impl Dialer {
                 .server_name()
                 .map_err(|error| tls_error(io::Error::other(error)))?;
             let stream = self.tls.connect(name, tcp).await.map_err(tls_error)?;
-            Ok(TokioIo::new(stream))
+            Ok::<_, ConnectError>(TokioIo::new(stream))
         };
         match tokio::time::timeout(CONNECT_TIMEOUT, both).await {
             Ok(result) => result,

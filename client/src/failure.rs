@@ -85,8 +85,10 @@ impl Failure {
     /// Message and causes, one after the other.
     fn chain(&self) -> String {
         let mut text = self.message.clone();
-        let mut source: Option<&(dyn Error + 'static)> =
-            self.source.as_deref().map(|source| source as _);
+        let mut source: Option<&(dyn Error + 'static)> = self
+            .source
+            .as_deref()
+            .map(|source| source as &(dyn Error + 'static));
         while let Some(error) = source {
             let step = error.to_string();
             // Some libraries repeat their cause.
@@ -128,7 +130,9 @@ impl fmt::Display for Failure {
 
 impl Error for Failure {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.source.as_deref().map(|source| source as _)
+        self.source
+            .as_deref()
+            .map(|source| source as &(dyn Error + 'static))
     }
 }
 

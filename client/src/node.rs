@@ -2,13 +2,15 @@
 
 use instar_api::MAX_MESSAGE_BYTES;
 use instar_api::common::Data;
+use instar_api::machine::ReadRequest;
 use instar_api::machine::machine_service_client::MachineServiceClient;
-use instar_api::machine::{ReadRequest, VersionInfo};
 use tonic::metadata::MetadataValue;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status, Streaming};
 
-use crate::connection::{ConnectError, find_cause, find_tls_cause, tls_advice};
+use crate::connection::{
+    ConnectError, REFUSED_CERTIFICATE, find_cause, find_tls_cause, is_tls_alert, tls_advice,
+};
 use crate::endpoint::Endpoint;
 use crate::failure::{Exit, Failure};
 
@@ -47,7 +49,7 @@ impl Node {
     pub(crate) fn request<T>(&self, message: T) -> Result<Request<T>, Failure> {
         let mut request = Request::new(message);
         if let Some(name) = &self.name {
-            let value = MetadataValue::try_from(name).map_err(|error| {
+            let value = MetadataValue::try_from(name.as_str()).map_err(|error| {
                 Failure::new(Exit::Usage, format!("{name:?} is no name of a node")).because(error)
             })?;
             request.metadata_mut().insert(instar_api::NODE_KEY, value);
@@ -71,12 +73,7 @@ impl Node {
 
     /// Its version's tag.
     pub(crate) async fn tag(&self) -> Result<String, Failure> {
-        Ok(self
-            .version()
-            .await?
-            .version
-            .unwrap_or(VersionInfo::default())
-            .tag)
+        Ok(self.version().await?.version.unwrap_or_default().tag)
     }
 
     /// A file as a stream.
@@ -90,7 +87,7 @@ impl Node {
             .into_inner())
     }
 
-    /// Its boot id, as the server's own status says if it cannot be had.
+    /// Its boot id; the server's own status if it cannot be had.
     pub(crate) async fn boot_id(&self) -> Result<String, BootIdError> {
         let request = self
             .request(ReadRequest {
@@ -120,6 +117,11 @@ impl Node {
         {
             return Failure::new(Exit::NotAuthorized, doing)
                 .advise(advice)
+                .because(Cause(status));
+        }
+        if is_tls_alert(&status) {
+            return Failure::new(Exit::NotAuthorized, doing)
+                .advise(REFUSED_CERTIFICATE)
                 .because(Cause(status));
         }
         let (exit, advice) = match status.code() {

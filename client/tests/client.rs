@@ -350,7 +350,7 @@ fn reboot_by_somebody_who_may_not_read_files() {
 
 #[test]
 fn reboot_is_not_sent_when_it_cannot_be_followed() {
-    let setup = Setup::new(|_| panic!("the action was sent"));
+    let setup = Setup::new(|node| become_version(node, "v-sent"));
     setup.node.state().read_refusal = Some(Status::not_found("no file"));
     setup
         .run(&["reboot"])

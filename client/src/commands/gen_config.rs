@@ -55,9 +55,9 @@ fn make(arguments: &GenConfig, now: SystemTime) -> Result<Files, Failure> {
         )
         .because(error)
     };
-    let endpoint: Endpoint = arguments
+    let endpoint = arguments
         .endpoint
-        .parse()
+        .parse::<Endpoint>()
         .map_err(|error| usage(Box::new(error)))?;
     let failed = |what: &str| Failure::new(Exit::Failed, format!("cannot make {what}"));
     let authority = CertificateAuthority::generate(now)

@@ -239,7 +239,7 @@ fn pieces(pieces: &[&[u8]]) -> BoxStream<Data> {
     let pieces: Vec<_> = pieces
         .iter()
         .map(|piece| {
-            Ok(Data {
+            Ok::<_, Status>(Data {
                 bytes: piece.to_vec(),
                 ..Data::default()
             })
