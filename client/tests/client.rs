@@ -356,6 +356,8 @@ fn reboot_is_not_sent_when_it_cannot_be_followed() {
         .run(&["reboot"])
         .exits(1)
         .tells("cannot read the boot id");
+    pause(300);
+    assert_eq!(setup.node.state().tag, "v0.1.0", "the action was sent");
 }
 
 #[test]
