@@ -111,8 +111,9 @@ fn refuse(code: Code, message: &str) -> Response<Body> {
 
 /// What the caller claims about itself is dropped; what the certificate says is put in.
 fn set_caller(headers: &mut HeaderMap, caller: &Caller) -> anyhow::Result<()> {
-    let roles: Vec<&str> = caller.roles.iter().map(instar_pki::Role::as_str).collect();
-    headers.insert(ROLES, HeaderValue::from_str(&roles.join(","))?);
+    // Only roles that mean something: a name with a comma in it must not become two.
+    let roles = instar_pki::roles_to_list(&caller.roles);
+    headers.insert(ROLES, HeaderValue::from_str(&roles)?);
     headers.insert(PEER, HeaderValue::from_str(&caller.peer.to_string())?);
     Ok(())
 }
