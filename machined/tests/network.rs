@@ -290,10 +290,11 @@ fn the_next_generation_keeps_the_address_and_cleans_up() {
             );
             fs::write(lab.log(), "").unwrap();
             let events = lab.directory.path().join("events");
-            let monitor = Command::new("ip")
+            let mut monitor = Command::new("ip");
+            monitor
                 .args(["-4", "monitor", "address"])
                 .stdout(fs::File::create(&events).unwrap());
-            let _monitor = Started({ monitor }.spawn().unwrap());
+            let _monitor = Started(monitor.spawn().unwrap());
             std::thread::sleep(Duration::from_millis(300));
 
             block_on(async {
