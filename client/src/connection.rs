@@ -161,7 +161,9 @@ fn rustls_error(error: &io::Error) -> Option<&rustls::Error> {
 }
 
 /// The first error of type `E` in a chain of causes.
-pub(crate) fn find_cause<E: Error + 'static>(error: &(dyn Error + 'static)) -> Option<&E> {
+pub(crate) fn find_cause<'a, E: Error + 'static>(
+    error: &'a (dyn Error + 'static),
+) -> Option<&'a E> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(found) = error.downcast_ref() {
@@ -173,7 +175,7 @@ pub(crate) fn find_cause<E: Error + 'static>(error: &(dyn Error + 'static)) -> O
 }
 
 /// A TLS error anywhere in a chain of causes, also inside I/O errors, which hide what they hold.
-pub(crate) fn find_tls_cause(error: &(dyn Error + 'static)) -> Option<&rustls::Error> {
+pub(crate) fn find_tls_cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(found) = error.downcast_ref::<io::Error>().and_then(rustls_error) {

@@ -22,9 +22,10 @@ impl Kept {
             scope,
             descriptor,
         };
+        let room = self.0.len() < MAX_KEPT;
         match self.0.iter_mut().find(|kept| kept.name == entry.name) {
             Some(kept) => *kept = entry,
-            None if self.0.len() < MAX_KEPT => self.0.push(entry),
+            None if room => self.0.push(entry),
             None => {
                 let text = format_args!("{MAX_KEPT} descriptors are kept already");
                 return Err(Failure::new(ErrorCode::TooManyKept, text));

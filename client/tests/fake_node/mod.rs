@@ -5,6 +5,7 @@
 
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use instar_api::common::{Data, Error};
 use instar_api::events::{EventPayload, hello};
