@@ -305,7 +305,7 @@ impl Supervisor {
             }
             Verdict::GoBack => {
                 let Some(previous) = self.previous.take() else {
-                    return self.reboot(format_args!("{cause}, and no previous image is held"));
+                    self.reboot(format_args!("{cause}, and no previous image is held"));
                 };
                 let failed = std::mem::replace(&mut self.image, previous);
                 let failed_version = failed.version.unwrap_or_else(|| Line::lossy(""));
