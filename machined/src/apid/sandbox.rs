@@ -41,6 +41,7 @@ const ALLOWED: &[(i64, &str)] = &[
     (libc::SYS_accept4, "new connections"),
     (libc::SYS_socket, "the way to machined"),
     (libc::SYS_connect, "the way to machined"),
+    (libc::SYS_socketpair, "the runtime's signal pipe"),
     (libc::SYS_sendto, "sockets"),
     (libc::SYS_recvfrom, "sockets"),
     (libc::SYS_sendmsg, "sockets"),

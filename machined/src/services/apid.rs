@@ -61,7 +61,7 @@ impl Apid {
         // It waits for its identity, so it does nothing outside of its cgroup.
         self.cgroup.take_in(pid)?;
         let mut stderr = child.stderr.take().context("apid has no standard error")?;
-        tokio::spawn(async move {
+        let output = tokio::spawn(async move {
             let mut chunk = [0; 1024];
             while let Ok(length @ 1..) = stderr.read(&mut chunk).await {
                 log.write(&chunk[..length]);
@@ -84,6 +84,7 @@ impl Apid {
         Ok(Box::new(RunningApid {
             pid,
             child,
+            output: Some(output),
             _feeder: feeder,
         }))
     }
@@ -111,6 +112,8 @@ impl Workload for Apid {
 struct RunningApid {
     pid: u32,
     child: Child,
+    /// Copies its output to the log until the output ends.
+    output: Option<tokio::task::JoinHandle<()>>,
     _feeder: tokio_util::task::AbortOnDropHandle<()>,
 }
 
@@ -122,10 +125,16 @@ impl Running for RunningApid {
     fn wait(&mut self) -> Step<'_, Exit> {
         Box::pin(async {
             use std::os::unix::process::ExitStatusExt as _;
-            match self.child.wait().await {
+            let exit = match self.child.wait().await {
                 Ok(status) => Exit::from_wait_status(status.into_raw()),
                 Err(_) => Exit::Unknown,
+            };
+            // Nobody else holds its standard error, so the copy ends with it, its last words included.
+            if let Some(output) = &mut self.output {
+                let _ = output.await;
+                self.output = None;
             }
+            exit
         })
     }
 

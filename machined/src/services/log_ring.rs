@@ -90,6 +90,25 @@ impl LogRing {
         self.newest.send_replace(newest);
     }
 
+    /// Where the next line will be: a place to give to [`last_line_since`](Self::last_line_since).
+    pub fn position(&self) -> u64 {
+        let lines = self.lock();
+        lines.first + lines.kept.len() as u64
+    }
+
+    /// The newest line with something in it, if it came after `position`; without its newline.
+    pub fn last_line_since(&self, position: u64) -> Option<String> {
+        self.flush();
+        let lines = self.lock();
+        let new = usize::try_from(position.saturating_sub(lines.first)).ok()?;
+        lines
+            .kept
+            .range(new.min(lines.kept.len())..)
+            .rev()
+            .map(|line| String::from_utf8_lossy(line).trim().to_owned())
+            .find(|line| !line.is_empty())
+    }
+
     /// A reader from the given place on.
     pub fn read(&self, tail: Tail) -> Reader {
         let lines = self.lock();
@@ -188,6 +207,24 @@ mod tests {
         let first = reader.next_kept().unwrap();
         assert!(first.starts_with(b"["), "{first:?}");
         assert!(reader.next_kept().unwrap().starts_with(b"xxx"));
+    }
+
+    #[test]
+    fn last_words_are_those_of_this_run() {
+        let ring = LogRing::default();
+        ring.write(b"old\n");
+        let position = ring.position();
+        assert_eq!(ring.last_line_since(position), None);
+        ring.write(b"new\nlast, and without a newline");
+        assert_eq!(
+            ring.last_line_since(position).as_deref(),
+            Some("last, and without a newline")
+        );
+        ring.write(b"\n \n");
+        assert_eq!(
+            ring.last_line_since(position).as_deref(),
+            Some("last, and without a newline")
+        );
     }
 
     #[tokio::test]

@@ -222,13 +222,17 @@ impl Actor {
             Phase::Running,
             format!("{how} as process {}", running.pid()),
         );
+        let before = self.service.log.position();
         let exit = tokio::select! {
             exit = running.wait() => Some(exit),
             () = told_to_stop(wanted) => None,
             never = self.check_health() => match never {},
         };
         let ended = match exit {
-            Some(exit) => Ended::Failed(format!("the process {exit}")),
+            Some(exit) => Ended::Failed(match self.service.log.last_line_since(before) {
+                Some(words) => format!("the process {exit}; its last words: {words}"),
+                None => format!("the process {exit} without a word"),
+            }),
             None => {
                 self.enter(Phase::Stopping, "asked to end".to_owned());
                 let exit = end(running.as_mut()).await;
