@@ -9,6 +9,8 @@ static KERNEL_LOG: OnceLock<File> = OnceLock::new();
 
 /// Opens the kernel log. Until then, and when it cannot be opened, lines go to standard error.
 pub(crate) fn open() {
+    // Or the kernel drops lines when many come within 5 s, those of machined too.
+    let _ = std::fs::write("/proc/sys/kernel/printk_devkmsg", "on\n");
     if let Ok(file) = File::options().write(true).open("/dev/kmsg") {
         // A second call keeps the first file.
         let _ = KERNEL_LOG.set(file);
