@@ -12,6 +12,7 @@ use hyper_util::rt::TokioIo;
 use rustls::client::Resumption;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{CertificateError, ClientConfig, RootCertStore};
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -207,7 +208,7 @@ struct Dialer {
 }
 
 impl Dialer {
-    async fn dial(self) -> Result<TokioIo<TlsStream<TcpStream>>, ConnectError> {
+    async fn dial(self) -> Result<TokioIo<BufReader<TlsStream<TcpStream>>>, ConnectError> {
         let endpoint = self.endpoint.clone();
         let both = async {
             let tcp = TcpStream::connect((endpoint.host(), endpoint.port()))
@@ -225,6 +226,13 @@ impl Dialer {
                 .server_name()
                 .map_err(|error| tls_error(io::Error::other(error)))?;
             let stream = self.tls.connect(name, tcp).await.map_err(tls_error)?;
+            // In TLS 1.3 the node judges the client's certificate after the client's handshake is done, and a client that
+            // writes meanwhile can lose the alert to a reset. So it lets the node speak first: an HTTP/2 server begins with
+            // its settings (RFC 9113, 3.4), whatever the client does.
+            let mut stream = BufReader::new(stream);
+            if stream.fill_buf().await.map_err(tls_error)?.is_empty() {
+                return Err(tls_error(io::ErrorKind::UnexpectedEof.into()));
+            }
             Ok::<_, ConnectError>(TokioIo::new(stream))
         };
         match tokio::time::timeout(CONNECT_TIMEOUT, both).await {
@@ -235,7 +243,7 @@ impl Dialer {
 }
 
 impl Service<Uri> for Dialer {
-    type Response = TokioIo<TlsStream<TcpStream>>;
+    type Response = TokioIo<BufReader<TlsStream<TcpStream>>>;
     type Error = ConnectError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 

@@ -275,7 +275,10 @@ fn the_next_generation_keeps_the_address_and_cleans_up() {
             let json = block_on(async { serde_json::to_string(&leased(&lab).await).unwrap() });
             let before = run("ip", &["-4", "-o", "address", "show", "eth0"]);
             run("ip", &["address", "add", "192.0.2.9/32", "dev", "eth0"]);
-            run("ip", &["link", "add", "old0", "type", "dummy"]);
+            run(
+                "ip",
+                &["link", "add", "old0", "type", "veth", "peer", "old1"],
+            );
             run(
                 "ip",
                 &[
@@ -394,18 +397,21 @@ fn a_lease_is_renewed() {
         let mut lab = Lab::new();
         lab.serve(
             1,
-            &["--dhcp-option-force=58,2", "--dhcp-option-force=59,60"],
+            &[
+                "--dhcp-option-force=option:T1,4",
+                "--dhcp-option-force=option:T2,60",
+            ],
         );
         block_on(async {
             let network =
                 Network::start(lab.options(Leftovers::Remove), dhcp_on_eth0(), Vec::new()).unwrap();
             wait_for(&network, 20, |status| status.ready).await;
             let first = network.leases()[0].clone();
-            assert_eq!((first.renew_after, first.lifetime), (2, 120), "{first:?}");
-            tokio::time::sleep(Duration::from_secs(5)).await;
+            assert_eq!((first.renew_after, first.lifetime), (4, 120), "{first:?}");
+            tokio::time::sleep(Duration::from_secs(8)).await;
             let renewed = network.leases()[0].clone();
             assert!(
-                renewed.obtained >= first.obtained + 2,
+                renewed.obtained >= first.obtained + 4,
                 "{first:?} {renewed:?}"
             );
             assert_eq!(renewed.address, first.address);

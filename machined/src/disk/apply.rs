@@ -39,11 +39,9 @@ pub enum ApplyError {
         /// Why.
         source: io::Error,
     },
-    /// The kernel keeps the old table.
-    #[error(
-        "the kernel does not take the new partition table of {disk}; something uses a partition of it"
-    )]
-    Reread {
+    /// The kernel keeps what it knows.
+    #[error("the kernel does not take the new partitions of {disk}; something uses one of them")]
+    Announce {
         /// The disk.
         disk: PathBuf,
         /// Why.
@@ -60,32 +58,30 @@ pub enum ApplyError {
 /// Makes the disk as planned. Blocks: run it where that is fine.
 pub fn apply(plan: &DiskPlan, sysfs: &Path) -> Result<(), ApplyError> {
     let path = plan.disk.as_path();
-    match &plan.action {
+    let guid = match &plan.action {
         Action::Reuse {
-            rewrite_table: false,
+            guid,
+            rewrite_table,
             ..
-        } => {}
-        Action::Reuse { guid, .. } => {
-            let disk = open_exclusively(path)?;
-            write_table(&disk, plan, *guid).map_err(|source| ApplyError::Write {
+        } => rewrite_table.then_some(*guid),
+        Action::Create { .. } => Some(uuid::Uuid::new_v4()),
+    };
+    if let Some(guid) = guid {
+        let disk = open_exclusively(path)?;
+        // The table comes last: once it is there, the disk is ours and what its partitions hold is reused. So what an
+        // old filesystem has left in their place must be gone before.
+        let erased = match plan.action {
+            Action::Create { .. } => erase(&disk, plan),
+            Action::Reuse { .. } => Ok(()),
+        };
+        erased
+            .and_then(|()| write_table(&disk, plan, guid))
+            .map_err(|source| ApplyError::Write {
                 disk: path.to_owned(),
                 source,
             })?;
-            reread(&disk, path)?;
-        }
-        Action::Create { .. } => {
-            let disk = open_exclusively(path)?;
-            // The table comes last: once it is there, the disk is ours and what its partitions hold is reused. So what
-            // an old filesystem has left in their place must be gone before.
-            erase(&disk, plan)
-                .and_then(|()| write_table(&disk, plan, uuid::Uuid::new_v4()))
-                .map_err(|source| ApplyError::Write {
-                    disk: path.to_owned(),
-                    source,
-                })?;
-            reread(&disk, path)?;
-        }
     }
+    announce(plan, sysfs)?;
     plan.partitions()
         .iter()
         .try_for_each(|partition| wait_for_node(plan, partition, sysfs))
@@ -146,25 +142,103 @@ fn write_table(disk: &File, plan: &DiskPlan, guid: uuid::Uuid) -> io::Result<()>
     write_table::write(disk, plan.size, block, guid, &entries)
 }
 
-/// Something that probes new devices may hold the disk for a moment.
-fn reread(disk: &File, path: &Path) -> Result<(), ApplyError> {
+/// A partition as the kernel knows it, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Known {
+    number: u32,
+    start: u64,
+    length: u64,
+}
+
+/// Tells the kernel what it does not know yet of the planned partitions; nothing on most boots.
+fn announce(plan: &DiskPlan, sysfs: &Path) -> Result<(), ApplyError> {
+    let path = plan.disk.as_path();
+    let failed = |source| ApplyError::Announce {
+        disk: path.to_owned(),
+        source,
+    };
+    let planned: Vec<Known> = plan
+        .partitions()
+        .iter()
+        .map(|partition| Known {
+            number: partition.number,
+            start: partition.start,
+            length: partition.length,
+        })
+        .collect();
+    let known = known_to_kernel(path, sysfs).map_err(failed)?;
+    if planned.len() == known.len() && planned.iter().all(|partition| known.contains(partition)) {
+        return Ok(());
+    }
+    let disk = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .map_err(failed)?;
     let deadline = Instant::now() + NODE_DEADLINE;
     loop {
-        match sys::block::reread_partitions(disk) {
-            Ok(()) => return Ok(()),
+        match bring_up_to_date(&disk, &planned, path, sysfs) {
+            // Something that probes new devices may hold the disk for a moment.
             Err(error)
                 if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline =>
             {
                 std::thread::sleep(POLL);
             }
-            Err(source) => {
-                return Err(ApplyError::Reread {
-                    disk: path.to_owned(),
-                    source,
-                });
-            }
+            done => return done.map_err(failed),
         }
     }
+}
+
+fn bring_up_to_date(disk: &File, planned: &[Known], path: &Path, sysfs: &Path) -> io::Result<()> {
+    let same_place =
+        |one: &Known, other: &Known| one.number == other.number && one.start == other.start;
+    for old in known_to_kernel(path, sysfs)? {
+        if !planned.iter().any(|new| same_place(new, &old)) {
+            sys::block::delete_partition(disk, old.number)?;
+        }
+    }
+    let known = known_to_kernel(path, sysfs)?;
+    for new in planned {
+        match known.iter().find(|old| same_place(new, old)) {
+            None => sys::block::add_partition(disk, new.number, new.start, new.length)?,
+            Some(old) if old.length != new.length => {
+                sys::block::resize_partition(disk, new.number, new.start, new.length)?;
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// The partitions of a disk that the kernel knows, from `/sys/class/block/DISK/PARTITION/{partition,start,size}`.
+fn known_to_kernel(disk: &Path, sysfs: &Path) -> io::Result<Vec<Known>> {
+    let mut known = Vec::new();
+    for entry in fs::read_dir(sysfs.join("class/block").join(block_name(disk)))? {
+        let folder = entry?.path();
+        let number = |file: &str| {
+            let text = fs::read_to_string(folder.join(file)).ok()?;
+            text.trim().parse::<u64>().ok()
+        };
+        // sysfs counts in units of 512 bytes, whatever the disk's sectors are.
+        if let (Some(partition), Some(start), Some(length)) =
+            (number("partition"), number("start"), number("size"))
+        {
+            known.push(Known {
+                number: u32::try_from(partition).map_err(io::Error::other)?,
+                start: start * 512,
+                length: length * 512,
+            });
+        }
+    }
+    Ok(known)
+}
+
+/// The name of a block device in sysfs.
+fn block_name(node: &Path) -> String {
+    node.strip_prefix("/dev")
+        .unwrap_or(node)
+        .to_string_lossy()
+        .replace('/', "!")
 }
 
 /// Waits until the kernel has the partition with its planned size, and its node in /dev.
@@ -174,12 +248,10 @@ fn wait_for_node(
     sysfs: &Path,
 ) -> Result<(), ApplyError> {
     let node = partition_path(plan, partition.number);
-    let name = node
-        .strip_prefix("/dev")
-        .unwrap_or(&node)
-        .to_string_lossy()
-        .replace('/', "!");
-    let size = sysfs.join("class/block").join(name).join("size");
+    let size = sysfs
+        .join("class/block")
+        .join(block_name(&node))
+        .join("size");
     let deadline = Instant::now() + NODE_DEADLINE;
     loop {
         let sectors = fs::read_to_string(&size)

@@ -1,15 +1,82 @@
-//! Telling the kernel about the partitions of a block device.
+//! Telling the kernel about the partitions of a block device, one by one (`BLKPG` of linux/blkpg.h).
+//!
+//! `BLKRRPART`, which makes the kernel read the whole table, fails while any partition is in use, and needs a kernel that
+//! knows the kind of table.
 
-use std::{fs::File, io};
+use std::{ffi::c_void, fs::File, io, os::fd::AsRawFd};
 
-use rustix::ioctl::{NoArg, Opcode, ioctl, opcode};
+use libc::{c_int, c_longlong};
 
-/// `BLKRRPART` of linux/fs.h.
-const BLKRRPART: Opcode = opcode::none(0x12, 95);
-/// Makes the kernel read the partition table again. Fails with EBUSY while a partition is in use.
-pub fn reread_partitions(disk: &File) -> io::Result<()> {
-    // SAFETY: BLKRRPART takes no argument and touches no memory of ours.
+const BLKPG: libc::c_ulong = 0x1269;
+
+/// What is asked of the kernel, by the numbers of linux/blkpg.h.
+#[derive(Debug, Clone, Copy)]
+enum Operation {
+    Add = 1,
+    Delete = 2,
+    Resize = 3,
+}
+
+/// `struct blkpg_partition`
+#[repr(C)]
+struct Partition {
+    start: c_longlong,
+    length: c_longlong,
+    number: c_int,
+    names: [u8; 128],
+}
+
+/// `struct blkpg_ioctl_arg`
+#[repr(C)]
+struct Argument {
+    operation: c_int,
+    flags: c_int,
+    length: c_int,
+    data: *mut c_void,
+}
+
+/// Adds a partition; `start` and `length` in bytes.
+pub fn add_partition(disk: &File, number: u32, start: u64, length: u64) -> io::Result<()> {
+    change(disk, Operation::Add, number, start, length)
+}
+
+/// Removes a partition. Fails with EBUSY while it is in use.
+pub fn delete_partition(disk: &File, number: u32) -> io::Result<()> {
+    change(disk, Operation::Delete, number, 0, 0)
+}
+
+/// Changes the length of a partition, even of one in use. `start` must be the one that it has.
+pub fn resize_partition(disk: &File, number: u32, start: u64, length: u64) -> io::Result<()> {
+    change(disk, Operation::Resize, number, start, length)
+}
+
+fn change(
+    disk: &File,
+    operation: Operation,
+    number: u32,
+    start: u64,
+    length: u64,
+) -> io::Result<()> {
+    let invalid = |_| io::Error::from(io::ErrorKind::InvalidInput);
+    let mut partition = Partition {
+        start: start.try_into().map_err(invalid)?,
+        length: length.try_into().map_err(invalid)?,
+        number: number.try_into().map_err(invalid)?,
+        names: [0; 128],
+    };
+    let mut argument = Argument {
+        operation: operation as c_int,
+        flags: 0,
+        length: size_of::<Partition>() as c_int,
+        data: (&raw mut partition).cast(),
+    };
+    // SAFETY: BLKPG reads one blkpg_ioctl_arg and the blkpg_partition that it points to; both outlive the call, and have
+    // the layout of the kernel's header.
     #[allow(unsafe_code)]
-    let done = unsafe { ioctl(disk, NoArg::<BLKRRPART>::new()) };
-    done.map_err(io::Error::from)
+    let done = unsafe { libc::ioctl(disk.as_raw_fd(), BLKPG as _, &raw mut argument) };
+    if done == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }

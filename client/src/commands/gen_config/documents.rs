@@ -151,7 +151,7 @@ machine:
     crt: Q0E=
     key: S0VZ
   certSANs:
-    - 127.0.0.1
+  - "127.0.0.1"
 ---
 apiVersion: v1alpha1
 kind: HostnameConfig

@@ -46,16 +46,17 @@ const ALL: [&str; 41] = [
 ];
 
 /// What programs need that start as root, prepare their files and ports and then become somebody else. Against
-/// Docker's set, raw sockets, device nodes, chroot, audit records and changes of capabilities are missing.
+/// Docker's set, raw sockets, device nodes, chroot, audit records and changes of capabilities are missing. In the kernel's
+/// order, as `ALL`.
 const DEFAULT: [&str; 8] = [
     "CAP_CHOWN",
     "CAP_DAC_OVERRIDE",
     "CAP_FOWNER",
     "CAP_FSETID",
     "CAP_KILL",
-    "CAP_NET_BIND_SERVICE",
     "CAP_SETGID",
     "CAP_SETUID",
+    "CAP_NET_BIND_SERVICE",
 ];
 
 /// Changes to the default set. Names with or without `CAP_`, in any case; `ALL` is every one.

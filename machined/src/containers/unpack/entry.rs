@@ -351,7 +351,7 @@ mod tests {
 
     #[test]
     fn pax_values_may_hold_anything() {
-        let records = pax_records(b"20 path=a name=with\n13 key=\n\x00\xff=\n").unwrap();
+        let records = pax_records(b"20 path=a name=with\n12 key=\n\x00\xff=\n").unwrap();
         assert_eq!(records[0], (b"path".to_vec(), b"a name=with".to_vec()));
         assert_eq!(records[1], (b"key".to_vec(), b"\n\x00\xff=".to_vec()));
         for bad in [
