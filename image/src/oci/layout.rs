@@ -196,7 +196,7 @@ mod tests {
         let manifest = write(&image(), folder.path()).unwrap();
         let index: Index =
             serde_json::from_slice(&fs::read(folder.path().join("index.json")).unwrap()).unwrap();
-        assert_eq!(index.manifests, [manifest.clone()]);
+        assert_eq!(index.manifests, std::slice::from_ref(&manifest));
         assert_eq!(
             manifest.annotations["org.opencontainers.image.ref.name"],
             "v0.1.0"

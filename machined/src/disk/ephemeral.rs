@@ -106,6 +106,14 @@ pub enum EphemeralError {
     Interrupted,
 }
 
+impl EphemeralError {
+    /// Whether the kernel refused to mount because of what it found in the filesystem.
+    fn is_damage(&self) -> bool {
+        let damage = rustix::io::Errno::UCLEAN.raw_os_error();
+        matches!(self, Self::Mount { source, .. } if source.raw_os_error() == Some(damage))
+    }
+}
+
 /// /var and its state.
 #[derive(Debug)]
 pub struct Ephemeral {
@@ -180,8 +188,15 @@ impl Ephemeral {
                 });
             }
         };
-        let (source, target) = (device.clone(), self.places.target.clone());
-        run_blocking(move || mount_ext4(&source, &target)).await??;
+        match self.mount_ext4(&device).await {
+            // It says that it is clean, so it was not looked at, and the kernel found out.
+            Err(error) if error.is_damage() => {
+                warn!(%error, device = name, "the filesystem is damaged, repairing it");
+                tools::repair_filesystem(&device).await?;
+                self.mount_ext4(&device).await?;
+            }
+            done => done?,
+        }
         if grows
             && !fresh
             && let Err(error) = tools::grow_filesystem(&device).await
@@ -203,6 +218,11 @@ impl Ephemeral {
             fresh,
             description,
         })
+    }
+
+    async fn mount_ext4(&self, device: &Path) -> Result<(), EphemeralError> {
+        let (source, target) = (device.to_owned(), self.places.target.clone());
+        run_blocking(move || mount_ext4(&source, &target)).await?
     }
 
     async fn mount_memory(&self) -> Result<EphemeralStatus, EphemeralError> {

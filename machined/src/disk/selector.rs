@@ -201,20 +201,61 @@ impl FromStr for Expression {
     type Err = SelectError;
 
     fn from_str(text: &str) -> Result<Self, SelectError> {
-        compile(text)?;
+        on_a_large_stack(|| compile(text).map(drop))?;
         Ok(Self(text.to_owned()))
     }
 }
 
+/// The longest expression, in bytes.
+const LONGEST: usize = 1024;
+/// The most brackets, signs and question marks in one expression: each may nest, and the parser recurses with each until the
+/// stack ends, which would end machined.
+const MOST_NESTING: usize = 40;
+/// Enough for what is allowed above (in a debug build, whose frames are large). Only what is used of it takes memory.
+const LARGE_STACK: usize = 64 << 20;
+
 fn compile(text: &str) -> Result<Program, SelectError> {
-    Program::compile(text).map_err(|errors| SelectError::Syntax {
-        source_text: text.to_owned(),
-        reason: errors.to_string(),
+    let refused = |reason: String| SelectError::Syntax {
+        source_text: text.chars().take(80).collect(),
+        reason,
+    };
+    if text.len() > LONGEST {
+        return Err(refused(format!("it is longer than {LONGEST} bytes")));
+    }
+    if text.matches(['(', '[', '{', '!', '-', '?']).count() > MOST_NESTING {
+        return Err(refused(format!(
+            "it has more than {MOST_NESTING} of ( [ {{ ! - ?"
+        )));
+    }
+    Program::compile(text).map_err(|errors| refused(errors.to_string()))
+}
+
+/// The parser and the evaluation recurse with the length of an expression; a thread of the runtime has 2 MiB.
+fn on_a_large_stack<T: Send>(
+    work: impl FnOnce() -> Result<T, SelectError> + Send,
+) -> Result<T, SelectError> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new()
+            .stack_size(LARGE_STACK)
+            .spawn_scoped(scope, work);
+        let no_thread = |reason: &str| SelectError::Syntax {
+            source_text: String::new(),
+            reason: format!("no thread to read it: {reason}"),
+        };
+        match thread.map(|thread| thread.join()) {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => Err(no_thread("it panicked")),
+            Err(error) => Err(no_thread(&error.to_string())),
+        }
     })
 }
 
 impl Expression {
     fn matches(&self, disk: &Disk, is_system: bool) -> Result<bool, SelectError> {
+        on_a_large_stack(|| self.evaluate(disk, is_system))
+    }
+
+    fn evaluate(&self, disk: &Disk, is_system: bool) -> Result<bool, SelectError> {
         let failed = |reason: String| SelectError::Evaluation {
             source_text: self.0.clone(),
             disk: disk.dev_path.to_string(),

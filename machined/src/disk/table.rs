@@ -49,8 +49,8 @@ pub struct Partition {
 /// The table on a disk of `size` bytes; none when neither copy is whole. The primary one counts when both are.
 pub(super) fn read(file: &mut File, size: u64, sector: u64) -> io::Result<Option<Table>> {
     let last = (size / sector).saturating_sub(1);
-    let primary = read_copy(file, 1, sector)?;
-    let backup = read_copy(file, last, sector)?;
+    let primary = read_copy(file, size, 1, sector)?;
+    let backup = read_copy(file, size, last, sector)?;
     let same = primary
         .as_ref()
         .zip(backup.as_ref())
@@ -73,13 +73,15 @@ struct WholeCopy {
 }
 
 /// The copy whose header is in this sector; none when a checksum or a number is wrong.
-fn read_copy(file: &mut File, lba: u64, sector: u64) -> io::Result<Option<WholeCopy>> {
+fn read_copy(file: &mut File, size: u64, lba: u64, sector: u64) -> io::Result<Option<WholeCopy>> {
     let header = read_at(file, lba.saturating_mul(sector), sector)?;
     let Some(fields) = Header::parse(&header, lba) else {
         return Ok(None);
     };
     let length = u64::from(fields.entries) * ENTRY as u64;
-    let Some(offset) = fields.entries_lba.checked_mul(sector) else {
+    // A place beyond the disk cannot even be sought.
+    let offset = fields.entries_lba.checked_mul(sector);
+    let Some(offset) = offset.filter(|offset| *offset < size) else {
         return Ok(None);
     };
     let entries = read_at(file, offset, length)?;

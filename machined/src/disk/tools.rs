@@ -64,6 +64,11 @@ pub(super) async fn check_filesystem(device: &Path) -> Result<(), ToolError> {
             warn!(device = %device.display(), words = careful.words, "the filesystem has errors, repairing all of them")
         }
     }
+    repair_filesystem(device).await
+}
+
+/// Checks all of a filesystem, also of one that says that it is clean, and repairs what it finds.
+pub(super) async fn repair_filesystem(device: &Path) -> Result<(), ToolError> {
     run("e2fsck", &["-f", "-y"], device)
         .await?
         .expect(&[0, 1, 2])

@@ -68,10 +68,7 @@ impl LogRing {
         let newest = {
             let mut lines = self.lock();
             for piece in chunk.split_inclusive(|byte| *byte == b'\n') {
-                lines.partial.extend_from_slice(piece);
-                if lines.partial.ends_with(b"\n") || lines.partial.len() >= LONGEST_LINE {
-                    lines.end_line();
-                }
+                lines.add(piece);
             }
             lines.first + lines.kept.len() as u64
         };
@@ -125,6 +122,19 @@ impl LogRing {
 }
 
 impl Lines {
+    /// Adds what holds at most one newline, at its end.
+    fn add(&mut self, mut piece: &[u8]) {
+        while !piece.is_empty() {
+            let room = LONGEST_LINE - self.partial.len();
+            let (fits, rest) = piece.split_at(piece.len().min(room));
+            self.partial.extend_from_slice(fits);
+            if self.partial.ends_with(b"\n") || self.partial.len() == LONGEST_LINE {
+                self.end_line();
+            }
+            piece = rest;
+        }
+    }
+
     fn end_line(&mut self) {
         let mut line = std::mem::take(&mut self.partial);
         if !line.ends_with(b"\n") {

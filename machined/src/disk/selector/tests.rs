@@ -114,6 +114,20 @@ fn bad_expressions_are_errors() {
 }
 
 #[test]
+fn the_largest_expressions_fit_the_stack() {
+    let one = "disk.transport == 'nvme'";
+    for text in [
+        "(".repeat(40) + one + &")".repeat(40),
+        "!".repeat(38) + "(" + one + ")",
+        format!("{one} && 0 < 1{}", "+1".repeat(490)),
+        format!("{one}{}", "&&true".repeat(160)),
+    ] {
+        assert_eq!(cel(&text).unwrap(), "nvme0n1", "{text}");
+    }
+    assert!(cel(&format!("disk{}", ".a".repeat(500))).is_err());
+}
+
+#[test]
 fn fields_must_all_fit() {
     let fields = |fields: DiskFields| select(&DiskSelector::Fields(Box::new(fields)));
     let any = DiskFields::default;
