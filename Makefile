@@ -31,8 +31,8 @@ deps: ## Install what is missing here: Debian packages (sudo when not root) and 
 	@build/install-rust
 
 .PHONY: build
-build: deps ## Compile init, machined and installer, static
-	cargo build --locked --profile $(PROFILE) --target $(TARGET) -p instar-init -p machined -p installer
+build: deps ## Compile what runs in machines, static
+	cargo build --locked --profile $(PROFILE) --target $(TARGET) -p instar-init -p machined -p installer -p greeter
 
 .PHONY: image
 image: build ## Build the images of v0.1.0 and v0.2.0 in target/image
@@ -41,6 +41,16 @@ image: build ## Build the images of v0.1.0 and v0.2.0 in target/image
 	    target/debug/image build --version $$version --out target/image/$$version --kernel $(KERNEL) --profile $(PROFILE) \
 	        $(if $(MIRROR),--mirror $(MIRROR)) $(IMAGE_OPTIONS); \
 	done
+	@target/debug/image container --binary target/$(TARGET)/$(PROFILE)/greeter --entrypoint /greeter --out target/image/greeter
+
+.PHONY: run
+run: image ## Boot a node in QEMU, run a container on it, upgrade it without a reboot, leave it running
+	cargo build --locked -p image -p instar-qemu -p instarctl -p instar-tests --bins
+	@target/debug/run-node start
+
+.PHONY: stop
+stop: ## End what `make run` left running
+	@[ ! -e target/debug/run-node ] || target/debug/run-node stop
 
 .PHONY: lint
 lint: deps ## Check format and lints

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use instar_init_protocol::SOCKET_FD;
+use instar_init_protocol::{SOCKET_FD, Welcome};
 
 use crate::containers::ImageStore;
 use crate::disk::{Ephemeral, Places};
@@ -44,6 +44,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
     let Introduction { welcome, mut kept } = introduction;
     special_mounts::mount()?;
     raise_to_floor(CLOCK_FLOOR)?;
+    show_generation(&welcome)?;
     let running = RunningSystem::read()?;
     tracing::info!(
         "{} as generation {} ({})",
@@ -113,6 +114,17 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
     };
     tokio::spawn(boot(machine, beginning));
     api.await.context("the API's task")?
+}
+
+/// Lets clients of the API read which generation this is, and that the kernel is still the same one.
+fn show_generation(welcome: &Welcome) -> anyhow::Result<()> {
+    for (path, fact) in [
+        ("/run/generation", welcome.generation.to_string()),
+        ("/run/kernel-boot-id", welcome.kernel_boot_id.to_string()),
+    ] {
+        std::fs::write(path, format!("{fact}\n")).with_context(|| format!("write {path}"))?;
+    }
+    Ok(())
 }
 
 /// What the previous generation left. Nothing in it is worth failing for.

@@ -105,6 +105,9 @@ pub(crate) struct Machine {
     /// Count instructions for time: the same run every time
     #[arg(long)]
     deterministic: bool,
+    /// Count instructions for time while the guest works, so that its clock does not depend on the host's load
+    #[arg(long, conflicts_with = "deterministic")]
+    counted: bool,
     /// Kill the machine after so many seconds
     #[arg(long)]
     deadline: Option<u64>,
@@ -142,6 +145,9 @@ impl Machine {
         }
         if self.deterministic {
             spec = spec.timing(Timing::Instructions);
+        }
+        if self.counted {
+            spec = spec.timing(Timing::InstructionsIdleOnHost);
         }
         spec.deadline = self.deadline.map(Duration::from_secs);
         spec

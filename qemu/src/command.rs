@@ -76,21 +76,16 @@ fn machine(line: &mut Line, spec: &VmSpec, host: Host) {
     }
 }
 
-/// With a fixed seed, a fixed date and instructions for a clock, two runs are the same to the last cycle.
+/// With a fixed seed, a fixed date and instructions for a clock, two runs are the same to the last cycle. A machine with
+/// peers on the host starts with the host's date instead, or certificates would not be valid on one side.
 fn timing(line: &mut Line, timing: Timing) {
-    let icount = match timing {
+    let (icount, date) = match timing {
         Timing::Host => return,
-        Timing::Instructions => "shift=0,sleep=off",
-        Timing::InstructionsIdleOnHost => "shift=0,sleep=on",
+        Timing::Instructions => ("shift=0,sleep=off", "2025-01-01"),
+        Timing::InstructionsIdleOnHost => ("shift=0,sleep=on", "utc"),
     };
-    line.add([
-        "-icount",
-        icount,
-        "-seed",
-        "1",
-        "-rtc",
-        "base=2025-01-01,clock=vm",
-    ]);
+    line.add(["-icount", icount, "-seed", "1"]);
+    line.add(["-rtc", &format!("base={date},clock=vm")]);
 }
 
 fn boot(line: &mut Line, boot: &Boot) {

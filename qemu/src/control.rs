@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::directory::{CONTROL_SOCKET, Directory, FORWARDS, short_path};
 use crate::error::{Error, Evidence, Result};
+use crate::guest_clock;
 use crate::qmp::{Qmp, QmpError};
 
 /// How long QEMU may take to end when told to.
@@ -39,22 +40,40 @@ pub fn forwards(directory: &Path) -> Result<Vec<(u16, u16)>> {
 
 /// Runs a QMP command without arguments, such as `system_reset` or `system_powerdown`.
 pub fn command(directory: &Path, name: &str) -> Result<()> {
-    let handle = File::open(directory).map_err(Error::directory("open", directory))?;
-    let run = || Qmp::connect(&short_path(&handle, CONTROL_SOCKET))?.execute(name, json!({}));
-    match run() {
+    match with_qmp(directory, |qmp| qmp.execute(name, json!({}))) {
         Ok(_) => Ok(()),
-        Err(QmpError::Closed) if name == "quit" => Ok(()),
-        Err(source) => {
-            let nothing = Evidence {
-                directory: directory.to_owned(),
-                console: String::new(),
-                qemu: String::new(),
-            };
-            Err(Error::Qmp {
-                evidence: nothing,
-                source,
-            })
-        }
+        Err(Error::Qmp {
+            source: QmpError::Closed,
+            ..
+        }) if name == "quit" => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The guest's own time since QEMU started: see [`crate::Vm::guest_clock`].
+pub fn guest_clock(directory: &Path) -> Result<Duration> {
+    with_qmp(directory, guest_clock::read)
+}
+
+fn with_qmp<T>(
+    directory: &Path,
+    work: impl FnOnce(&mut Qmp) -> std::result::Result<T, QmpError>,
+) -> Result<T> {
+    let handle = File::open(directory).map_err(Error::directory("open", directory))?;
+    Qmp::connect(&short_path(&handle, CONTROL_SOCKET))
+        .and_then(|mut qmp| work(&mut qmp))
+        .map_err(|source| Error::Qmp {
+            evidence: no_evidence(directory),
+            source,
+        })
+}
+
+/// Somebody else owns the machine and shows its console.
+fn no_evidence(directory: &Path) -> Evidence {
+    Evidence {
+        directory: directory.to_owned(),
+        console: String::new(),
+        qemu: String::new(),
     }
 }
 
@@ -67,15 +86,10 @@ pub fn quit(directory: &Path) -> Result<()> {
     let until = Instant::now() + QUIT_PATIENCE;
     while is_running(directory) {
         if Instant::now() >= until {
-            let evidence = Evidence {
-                directory: directory.to_owned(),
-                console: String::new(),
-                qemu: String::new(),
-            };
             return Err(Error::TooLate {
                 wanted: "end of the machine".to_owned(),
                 within: QUIT_PATIENCE,
-                evidence,
+                evidence: no_evidence(directory),
             });
         }
         std::thread::sleep(Duration::from_millis(20));

@@ -24,6 +24,7 @@ mod image_under_test;
 mod initramfs;
 mod machine_config;
 mod node;
+mod outage;
 mod registry;
 mod runner;
 mod scratch;
@@ -38,10 +39,11 @@ pub use image_under_test::{ImageUnderTest, kernel_under_test};
 pub use initramfs::Initramfs;
 pub use machine_config::MachineConfig;
 pub use node::{API_PORT, Machine, Node, NodePlan};
+pub use outage::{Outage, OutageProbe};
 pub use registry::{Registry, sha256_digest};
 pub use runner::{Outcome, Test, run};
 pub use scratch::Scratch;
-pub use workspace::workspace_root;
+pub use workspace::{target_directory, workspace_root};
 
 /// How a guest reaches the host's 127.0.0.1 through QEMU's user network.
 pub const HOST_FOR_GUEST: &str = "10.0.2.2";

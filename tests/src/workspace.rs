@@ -10,7 +10,7 @@ pub fn workspace_root() -> PathBuf {
 }
 
 /// Where builds put things.
-pub(crate) fn target_directory() -> PathBuf {
+pub fn target_directory() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| workspace_root().join("target"), PathBuf::from)
 }
