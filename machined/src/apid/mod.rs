@@ -12,10 +12,12 @@ mod identity;
 mod permissions;
 mod proxy;
 mod sandbox;
+mod self_check;
 mod tls;
 
 pub use identity::{Identity, Mode, send as send_identity};
 pub use permissions::may_call;
+pub use self_check::SelfCheck;
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;

@@ -4,6 +4,7 @@
 //! [`ImageStore`]. Containers: [`ContainerSpec`] and a [`PulledImage`] → [`Runtime::start`] → [`RunningContainer`].
 
 pub mod digest;
+mod disposition;
 pub mod manifest;
 mod pull;
 #[cfg(test)]

@@ -25,6 +25,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::process::Command;
 
+use super::disposition::is_deaf_to;
 use super::rootfs::{self, RootfsError};
 use super::spec::{ContainerName, ContainerSpec, HostView, SpecError, runtime_config};
 use super::store::{ImageStore, PulledImage};
@@ -145,6 +146,15 @@ impl RunningContainer {
         // A pidfd stays readable once the process has ended, so that the readiness may stay as well.
         self.pidfd.readable().await?.retain_ready();
         Ok(())
+    }
+
+    /// Asks the first process to end. One that cannot hear SIGTERM, as most programs that were not written to be first in a
+    /// container, would only be waited for in vain: it is killed at once.
+    pub fn terminate(&self) -> io::Result<()> {
+        match is_deaf_to(self.pid, Signal::TERM) {
+            true => self.kill(Signal::KILL),
+            false => self.kill(Signal::TERM),
+        }
     }
 
     /// Sends a signal to the first process; one that has ended has got it.

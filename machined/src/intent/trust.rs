@@ -7,17 +7,18 @@ use anyhow::Context as _;
 use instar_pki::CertificateAuthority;
 use tokio::sync::watch;
 
-use crate::apid::Identity;
 use crate::config::MachineConfig;
 use crate::machine::{Configured, Machine};
 use crate::network::NetworkStatus;
+use crate::services::Keys;
 use crate::trust::{KeepIdentity, Names, Trust};
 
 /// Starts keeping apid's identity in step with the machine config and the network.
-pub fn keep_identity(machine: &Arc<Machine>) -> watch::Receiver<Option<Identity>> {
+pub fn keep_identity(machine: &Arc<Machine>) -> Keys {
     let (trust_sender, trust) = watch::channel(None);
     let (names_sender, names) = watch::channel(names(&machine.network.status().borrow()));
     let (identity_sender, identity) = watch::channel(None);
+    let (self_check_sender, self_check) = watch::channel(None);
 
     let mut config = machine.watch_config();
     tokio::spawn(async move {
@@ -50,10 +51,14 @@ pub fn keep_identity(machine: &Arc<Machine>) -> watch::Receiver<Option<Identity>
             trust,
             names,
             identity: identity_sender,
+            self_check: self_check_sender,
         }
         .run(),
     );
-    identity
+    Keys {
+        identity,
+        self_check,
+    }
 }
 
 fn trust_of(configured: Option<&Configured>) -> anyhow::Result<Trust> {

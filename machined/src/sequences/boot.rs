@@ -21,7 +21,7 @@ use crate::intent;
 use crate::machine::{Configured, Machine};
 use crate::modules::{Class, Drivers};
 use crate::resources::{EphemeralFact, MachineStage};
-use crate::services::{Apid, Definition};
+use crate::services::{Apid, Definition, HealthCheck, Probe};
 use crate::status;
 use crate::upgrade::{FailedImages, Gate, Handover};
 
@@ -110,8 +110,13 @@ fn become_reachable(
                 start.clone(),
             ),
         ),
-        Phase::of("startApi", start_api(machine.clone(), listener)),
-        Phase::of("network", bring_up_network(machine.clone())),
+        Phase::new(
+            "network",
+            vec![
+                Task::new("startApi", start_api(machine.clone(), listener)),
+                Task::new("network", bring_up_network(machine.clone())),
+            ],
+        ),
     ];
     Sequence {
         name: "initialize",
@@ -214,19 +219,26 @@ async fn read_config(
 }
 
 async fn start_api(machine: Arc<Machine>, listener: OwnedFd) -> anyhow::Result<()> {
-    let identity = intent::keep_identity(&machine);
+    let keys = intent::keep_identity(&machine);
     let apid = machine.services.add(Definition {
         id: "apid".to_owned(),
-        workload: Arc::new(Apid::new(listener, identity, machine.cgroup("apid")?)),
+        workload: Arc::new(Apid::new(listener, keys, machine.cgroup("apid")?)),
         depends_on: Vec::new(),
-        health: None,
+        health: Some(HealthCheck {
+            probe: Probe::Own,
+            interval: Duration::from_secs(30),
+            timeout: Duration::from_secs(10),
+            failures: 3,
+        }),
         controllable: false,
         required: true,
     })?;
     apid.start();
     tokio::time::timeout(APID, apid.up())
         .await
-        .context("apid does not come up")
+        .context("apid does not answer")?;
+    tracing::info!("the API answers on port {}", instar_api::PORT);
+    Ok(())
 }
 
 async fn bring_up_network(machine: Arc<Machine>) -> anyhow::Result<()> {

@@ -12,32 +12,37 @@ use tokio::sync::watch;
 
 use super::log_ring::LogRing;
 use super::workload::{Exit, Running, Signal, Step, Workload};
-use crate::apid::{Identity, send_identity};
+use crate::apid::{Identity, SelfCheck, send_identity};
 use crate::services::cgroup::Cgroup;
 
 /// What apid needs to be started, again and again.
 pub struct Apid {
     listener: OwnedFd,
-    identity: watch::Receiver<Option<Identity>>,
+    keys: Keys,
     cgroup: Cgroup,
 }
 
+/// What is made anew whenever the node's names, clock or authorities change; nothing until it was made once.
+#[derive(Clone)]
+pub struct Keys {
+    /// Who the node is to its callers.
+    pub identity: watch::Receiver<Option<Identity>>,
+    /// How it is a caller of its own.
+    pub self_check: watch::Receiver<Option<SelfCheck>>,
+}
+
 impl Apid {
-    /// From the listening socket and the newest identity, none until there is one.
-    pub fn new(
-        listener: OwnedFd,
-        identity: watch::Receiver<Option<Identity>>,
-        cgroup: Cgroup,
-    ) -> Self {
+    /// From the listening socket and the newest keys.
+    pub fn new(listener: OwnedFd, keys: Keys, cgroup: Cgroup) -> Self {
         Apid {
             listener,
-            identity,
+            keys,
             cgroup,
         }
     }
 
     async fn spawn(&self, log: LogRing) -> anyhow::Result<Box<dyn Running>> {
-        let mut identity = self.identity.clone();
+        let mut identity = self.keys.identity.clone();
         let first = identity
             .wait_for(Option::is_some)
             .await
@@ -106,6 +111,11 @@ impl Workload for Apid {
 
     fn exec<'a>(&'a self, _command: &'a [String]) -> Step<'a, anyhow::Result<()>> {
         Box::pin(async { anyhow::bail!("apid is not a container") })
+    }
+
+    fn check(&self) -> Step<'_, anyhow::Result<()>> {
+        let newest = self.keys.self_check.borrow().clone();
+        Box::pin(async move { newest.context("there are no keys yet")?.ask().await })
     }
 }
 

@@ -198,11 +198,11 @@ impl Running for Started {
     }
 
     fn signal(&mut self, signal: Signal) -> anyhow::Result<()> {
-        let signal = match signal {
-            Signal::Terminate => PosixSignal::TERM,
-            Signal::Kill => PosixSignal::KILL,
-        };
-        self.container.kill(signal).context("signal the container")
+        match signal {
+            Signal::Terminate => self.container.terminate(),
+            Signal::Kill => self.container.kill(PosixSignal::KILL),
+        }
+        .context("signal the container")
     }
 
     fn clean_up(&mut self) -> Step<'_, ()> {

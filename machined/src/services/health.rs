@@ -24,6 +24,8 @@ pub enum Probe {
     Tcp(String),
     /// A command inside the container that exits with 0.
     Exec(Vec<String>),
+    /// What the workload itself knows to ask.
+    Own,
 }
 
 /// How often, how long and how many times in a row a check may fail.
@@ -52,6 +54,7 @@ impl HealthCheck {
                     Ok(())
                 }
                 Probe::Exec(command) => workload.exec(command).await,
+                Probe::Own => workload.check().await,
             }
         };
         tokio::time::timeout(self.timeout, asked)

@@ -10,7 +10,7 @@ mod service;
 mod state;
 mod workload;
 
-pub use apid::Apid;
+pub use apid::{Apid, Keys};
 pub use cgroup::Cgroup;
 pub use container::{ContainerWorkload, output_name};
 pub use health::{HealthCheck, Probe};

@@ -18,6 +18,9 @@ use crate::resources::{ServiceFact, Store};
 /// How long a service may take to end before it is killed.
 const GRACE: Duration = Duration::from_secs(10);
 
+/// Between two health checks of a service that is not healthy: somebody waits for it.
+const IMPATIENT: Duration = Duration::from_secs(1);
+
 /// What a service is, apart from what happens to it.
 pub struct Definition {
     /// Its name, unique on the machine.
@@ -267,7 +270,11 @@ impl Actor {
                     }
                 }
             }
-            tokio::time::sleep(check.interval).await;
+            let pause = match self.service.status().health {
+                Health::Healthy => check.interval,
+                _ => check.interval.min(IMPATIENT),
+            };
+            tokio::time::sleep(pause).await;
         }
     }
 

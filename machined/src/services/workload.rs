@@ -61,6 +61,10 @@ pub trait Workload: Send + Sync + 'static {
     fn adopt(&self, log: LogRing) -> Step<'_, Option<Box<dyn Running>>>;
     /// A command inside it, as a health check; ends with an error that says what it printed.
     fn exec<'a>(&'a self, command: &'a [String]) -> Step<'a, anyhow::Result<()>>;
+    /// Whether it does its work, for a workload that has a way of its own to tell.
+    fn check(&self) -> Step<'_, anyhow::Result<()>> {
+        Box::pin(async { anyhow::bail!("it has no check of its own") })
+    }
 }
 
 /// A started workload.

@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
-use instar_pki::{CertificateAuthority, SubjectName};
+use instar_pki::{CertificateAuthority, Role, SubjectName};
 use tokio::sync::watch;
 
-use crate::apid::{Identity, Mode};
+use crate::apid::{Identity, Mode, SelfCheck};
 
 /// How long a certificate is good for.
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);
@@ -48,6 +48,14 @@ pub struct KeepIdentity {
     pub names: watch::Receiver<Names>,
     /// Where identities go.
     pub identity: watch::Sender<Option<Identity>>,
+    /// Where the node's own way in goes.
+    pub self_check: watch::Sender<Option<SelfCheck>>,
+}
+
+/// What is made at a time, from one authority.
+struct Issued {
+    identity: Identity,
+    self_check: SelfCheck,
 }
 
 impl KeepIdentity {
@@ -62,8 +70,9 @@ impl KeepIdentity {
                     .map(|trust| issue(trust, &names, SystemTime::now()))
             };
             match next {
-                Some(Ok(identity)) => {
-                    self.identity.send_replace(Some(identity));
+                Some(Ok(issued)) => {
+                    self.self_check.send_replace(Some(issued.self_check));
+                    self.identity.send_replace(Some(issued.identity));
                 }
                 Some(Err(error)) => tracing::error!("no new certificate for the API: {error:#}"),
                 None => {}
@@ -94,14 +103,19 @@ async fn clock_moved_or_old() {
     }
 }
 
-fn issue(trust: &Trust, names: &Names, now: SystemTime) -> anyhow::Result<Identity> {
+fn issue(trust: &Trust, names: &Names, now: SystemTime) -> anyhow::Result<Issued> {
     let throw_away;
-    let (authority, accepted, extra, mode): (_, &[Vec<u8>], &[String], _) = match trust {
+    let (authority, mut accepted, extra, mode): (_, _, &[String], _) = match trust {
         Trust::Configured {
             authority: Some(authority),
             accepted,
             extra_names,
-        } => (authority.as_ref(), accepted, extra_names, Mode::Normal),
+        } => (
+            authority.as_ref(),
+            accepted.clone(),
+            extra_names,
+            Mode::Normal,
+        ),
         Trust::Configured {
             authority: None,
             accepted,
@@ -110,12 +124,12 @@ fn issue(trust: &Trust, names: &Names, now: SystemTime) -> anyhow::Result<Identi
             // A worker's config brings no key to sign with; people pin the fingerprint instead.
             throw_away =
                 CertificateAuthority::generate(now).context("make a throw-away authority")?;
-            (&throw_away, accepted, extra_names, Mode::Normal)
+            (&throw_away, accepted.clone(), extra_names, Mode::Normal)
         }
         Trust::Maintenance => {
             throw_away =
                 CertificateAuthority::generate(now).context("make a throw-away authority")?;
-            (&throw_away, &[], &[], Mode::Maintenance)
+            (&throw_away, Vec::new(), &[], Mode::Maintenance)
         }
     };
     let mut known: BTreeSet<String> = names.addresses.iter().map(ToString::to_string).collect();
@@ -134,11 +148,36 @@ fn issue(trust: &Trust, names: &Names, now: SystemTime) -> anyhow::Result<Identi
         subjects.len(),
         certificate.fingerprint()
     );
-    Ok(Identity::new(
+    let own_authority = instar_pki::certificate_from_pem(&authority.certificate_pem())?;
+    let client = match mode {
+        Mode::Maintenance => None,
+        Mode::Normal => {
+            let client = authority
+                .issue_client(&[Role::Reader], now, LIFETIME)
+                .context("issue the certificate of the API's check")?;
+            // A throw-away authority, whose key never leaves this process, lets nobody in but this check.
+            if !accepted.contains(&own_authority) {
+                accepted.push(own_authority.clone());
+            }
+            Some(client)
+        }
+    };
+    let self_check = SelfCheck::new(
+        &own_authority,
+        client
+            .as_ref()
+            .map(|client| (client.der().as_ref(), client.key_der())),
+    )
+    .context("make the API's check")?;
+    let identity = Identity::new(
         mode,
         certificate.der(),
         certificate.key_der(),
-        accepted,
+        &accepted,
         known.into_iter().collect(),
-    ))
+    );
+    Ok(Issued {
+        identity,
+        self_check,
+    })
 }
