@@ -1,0 +1,281 @@
+//! Images that are wrong, damaged or hostile: refused with a reason by the call itself, and nothing has changed.
+
+use std::io::Write as _;
+
+use anyhow::{Context, ensure};
+use instar_tests::{
+    GREETER, GREETER_PORT, Greeter, ImageUnderTest, Node, OciImage, Outcome, Registry, Scratch,
+    Test, push_greeter, tests,
+};
+use tonic::Code;
+
+const REPOSITORY: &str = "instar/installer";
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![nothing_changes]
+}
+
+/// An image that must be refused.
+struct Case {
+    /// Its tag, or tag and digest.
+    name: String,
+    /// The status.
+    code: Code,
+    /// What the message must hold.
+    reason: &'static str,
+}
+
+fn case(name: &str, code: Code, reason: &'static str) -> Case {
+    Case {
+        name: name.to_owned(),
+        code,
+        reason,
+    }
+}
+
+async fn nothing_changes(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    let gone = Registry::start(&scratch.below("gone")?)?;
+    push_greeter(&registry)?;
+    let mut cases = wrong(&registry)?;
+    cases.extend(damaged(&registry)?);
+    cases.extend(hostile(&registry)?);
+
+    let (host, away) = (registry.host_for_guest(), gone.host_for_guest());
+    let mirrors = [host.clone(), away];
+    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+        .blank_disk()?
+        .forward(GREETER_PORT)
+        .configure(move |config| {
+            let config = mirrors
+                .iter()
+                .fold(config.install_disk("/dev/vda"), |config, mirror| {
+                    config.registry(mirror)
+                });
+            config.greeter(&host)
+        })
+        .boot()
+        .await?;
+    let greeter = Greeter::of(&node)?;
+    node.wait_until("the greeter answers", crate::PATIENCE, async || {
+        greeter.greets()
+    })
+    .await?;
+    let before = (node.service_pid(GREETER).await?, node.boot_id().await?);
+
+    let mut wrongly = Vec::new();
+    for case in &cases {
+        let image = registry.image_for_guest(&format!("{REPOSITORY}:{}", case.name));
+        let refused = node.upgrade(&image).await?;
+        if let Some(complaint) = complaint(case, refused) {
+            wrongly.push(complaint);
+        }
+    }
+    let image = gone.image_for_guest(&format!("{REPOSITORY}:v0.2.0"));
+    drop(gone);
+    let down = case(
+        "registry down",
+        Code::FailedPrecondition,
+        "cannot be resolved",
+    );
+    wrongly.extend(complaint(&down, node.upgrade(&image).await?));
+    let nonsense = case("no reference", Code::InvalidArgument, "the image's name");
+    wrongly.extend(complaint(&nonsense, node.upgrade("UPPER CASE").await?));
+    ensure!(wrongly.is_empty(), "{wrongly:#?}");
+
+    let after = (node.service_pid(GREETER).await?, node.boot_id().await?);
+    ensure!(before == after, "{before:?} became {after:?}");
+    greeter.greets()?;
+    ensure!(node.version().await?.tag == "v0.1.0");
+    // What was begun to be unpacked has gone, and nothing has got out.
+    ensure!(
+        greeter.get("/list/data/lib/instar/incoming")?.is_empty(),
+        "something is left of a pull"
+    );
+    for escaped in [
+        "/data/escaped",
+        "/data/lib/escaped",
+        "/data/lib/instar/escaped",
+    ] {
+        ensure!(
+            greeter.get(&format!("/read{escaped}")).is_err(),
+            "{escaped}"
+        );
+    }
+    // The node is not stuck: a good image is taken after all the bad ones.
+    let good = ImageUnderTest::second()?;
+    registry.push_layout(&good.installer(), REPOSITORY, "v0.2.0")?;
+    let image = registry.image_for_guest(&format!("{REPOSITORY}:v0.2.0"));
+    node.upgrade(&image).await??;
+    node.wait_until("v0.2.0 answers", crate::PATIENCE, async || {
+        let version = node.version().await?;
+        ensure!(version.tag == "v0.2.0", "{version:?}");
+        Ok(())
+    })
+    .await
+}
+
+fn complaint(case: &Case, answer: Result<String, tonic::Status>) -> Option<String> {
+    match answer {
+        Ok(actor) => Some(format!("{} was taken: {actor}", case.name)),
+        Err(status) if status.code() == case.code && status.message().contains(case.reason) => {
+            println!("{}: {}", case.name, status.message());
+            None
+        }
+        Err(status) => Some(format!("{}: {status}; expected {}", case.name, case.reason)),
+    }
+}
+
+fn installer() -> anyhow::Result<OciImage> {
+    OciImage::read(&ImageUnderTest::second()?.installer())
+}
+
+/// Whole images that are not for this machine.
+fn wrong(registry: &Registry) -> anyhow::Result<Vec<Case>> {
+    let label = |tag: &str, name: &str, value: &str| -> anyhow::Result<()> {
+        installer()?
+            .label(name, value)
+            .push(registry, REPOSITORY, tag)
+            .map(drop)
+    };
+    label("other-architecture", "dev.instar.architecture", "arm64")?;
+    label("newer-protocol", "dev.instar.protocol", "2")?;
+    label("no-version", "dev.instar.version", "latest")?;
+    label("enormous", "dev.instar.rootfs.bytes", "9999999999")?;
+    installer()?
+        .without_label("dev.instar.rootfs.blake3")
+        .push(registry, REPOSITORY, "no-digest")?;
+    OciImage::starting(&["/bin/true"])
+        .files(&[("bin/true", b"")])?
+        .push(registry, REPOSITORY, "something-else")?;
+    let refused = Code::FailedPrecondition;
+    Ok(vec![
+        case("other-architecture", refused, "the image is for arm64"),
+        case("newer-protocol", refused, "version 2 of init's protocol"),
+        case("no-version", refused, "which is not a version"),
+        case("enormous", refused, "MiB"),
+        case(
+            "no-digest",
+            refused,
+            "no label \"dev.instar.rootfs.blake3\"",
+        ),
+        case("something-else", refused, "it is no Instar installer image"),
+        case("never-pushed", refused, "MANIFEST_UNKNOWN"),
+    ])
+}
+
+/// Images that a disk or a network has damaged.
+fn damaged(registry: &Registry) -> anyhow::Result<Vec<Case>> {
+    // Blobs of their own, so that no other image is damaged with them.
+    let own = |name: &str| installer()?.files(&[("own", name.as_bytes())]);
+    let altered = own("altered")?.push(registry, REPOSITORY, "altered")?;
+    alter(registry, &altered.layers, |content| {
+        if let Some(byte) = content.get_mut(600) {
+            *byte ^= 1;
+        }
+    })?;
+    let truncated = own("truncated")?.push(registry, REPOSITORY, "truncated")?;
+    alter(registry, &truncated.layers, |content| {
+        content.truncate(content.len() / 2);
+    })?;
+    let garbage = own("garbage")?.push(registry, REPOSITORY, "garbage")?;
+    let file = registry.blob_file(&garbage.digest)?;
+    let length = file.metadata()?.len();
+    std::fs::write(file, vec![b'{'; usize::try_from(length)?])?;
+    let good = installer()?.push(registry, REPOSITORY, "good")?;
+    let elsewhere = format!(
+        "good@{}",
+        good.digest.replace(':', ":0").get(..71).context("short")?
+    );
+    let refused = Code::FailedPrecondition;
+    Ok(vec![
+        case("altered", refused, "has the digest"),
+        case("truncated", refused, "the blob"),
+        case("garbage", refused, "cannot be resolved"),
+        case(&elsewhere, refused, "MANIFEST_UNKNOWN"),
+    ])
+}
+
+/// Changes the last layer's blob in the registry's storage.
+fn alter(
+    registry: &Registry,
+    layers: &[String],
+    change: impl FnOnce(&mut Vec<u8>),
+) -> anyhow::Result<()> {
+    let file = registry.blob_file(layers.last().context("no layers")?)?;
+    let mut content = std::fs::read(&file)?;
+    change(&mut content);
+    Ok(std::fs::write(&file, content)?)
+}
+
+/// Images that are made to do harm while they are unpacked.
+fn hostile(registry: &Registry) -> anyhow::Result<Vec<Case>> {
+    let push = |tag: &str, archive: Vec<u8>| {
+        installer()?
+            .archive(archive)
+            .push(registry, REPOSITORY, tag)
+    };
+    push("climbs-out", archive(&[("../../../escaped", None)])?)?;
+    push("is-absolute", archive(&[("/var/escaped", None)])?)?;
+    push(
+        "through-a-link",
+        archive(&[("out", Some("/var/lib")), ("out/escaped", None)])?,
+    )?;
+    push(
+        "through-a-relative-link",
+        archive(&[("out", Some("../../../..")), ("out/escaped", None)])?,
+    )?;
+    // A thousandth of it to download.
+    installer()?
+        .gzipped(&vec![0; 64 << 20])?
+        .push(registry, REPOSITORY, "bomb")?;
+    // Not as dense as a bomb, but more than the labels say and the node has made sure of.
+    let large: Vec<u8> = (0..60_u32 << 20)
+        .map(|at| {
+            if at % 64 == 0 {
+                (at >> 6) as u8 ^ (at >> 14) as u8
+            } else {
+                0
+            }
+        })
+        .collect();
+    installer()?
+        .gzipped(&large)?
+        .push(registry, REPOSITORY, "larger-than-said")?;
+    let refused = Code::FailedPrecondition;
+    Ok(vec![
+        case("climbs-out", refused, "is refused"),
+        case("is-absolute", refused, "is refused"),
+        case("through-a-link", refused, "cannot be unpacked"),
+        case("through-a-relative-link", refused, "cannot be unpacked"),
+        case("bomb", refused, "times its packed size"),
+        case("larger-than-said", refused, "unpacks to more than"),
+    ])
+}
+
+/// Files with a line in them, and symbolic links, under names that the library for archives would not write.
+fn archive(entries: &[(&str, Option<&str>)]) -> anyhow::Result<Vec<u8>> {
+    let mut archive = Vec::new();
+    for (name, target) in entries {
+        let content: &[u8] = if target.is_some() { b"" } else { b"escaped\n" };
+        let mut header = [0; 512];
+        let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, name.as_bytes());
+        put(100, b"0000755\x000000000\x000000000\0");
+        put(
+            124,
+            format!("{:011o}\x0000000000000\0", content.len()).as_bytes(),
+        );
+        put(148, b"        ");
+        put(156, if target.is_some() { b"2" } else { b"0" });
+        put(157, target.unwrap_or_default().as_bytes());
+        put(257, b"ustar\x0000");
+        let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
+        header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+        archive.write_all(&header)?;
+        archive.write_all(content)?;
+        archive.resize(archive.len().next_multiple_of(512), 0);
+    }
+    archive.resize(archive.len() + 1024, 0);
+    Ok(archive)
+}
