@@ -10,6 +10,7 @@ mod boot;
 mod harness;
 mod peers;
 mod refused_images;
+mod rollback;
 mod upgrade;
 
 use std::process::ExitCode;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         peers::tests(),
         boot::tests(),
         upgrade::tests(),
+        rollback::tests(),
         refused_images::tests(),
     ];
     instar_tests::run(areas.into_iter().flatten().collect())

@@ -33,19 +33,14 @@ fn plan(scratch: &Scratch, registry: &Registry) -> anyhow::Result<NodePlan> {
         }))
 }
 
-async fn greets(node: &Node) -> Outcome {
-    let greeter = Greeter::of(node)?;
-    node.wait_until("the greeter answers", PATIENCE, async || greeter.greets())
-        .await
-}
-
 async fn keeps_the_kernel_and_the_data(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
     for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
         registry.push_layout(&image.installer(), "instar/installer", image.version())?;
     }
     let node = plan(&scratch, &registry)?.boot().await?;
-    greets(&node).await?;
+    node.wait_until_ready(PATIENCE).await?;
+    Greeter::of(&node)?.greets()?;
     let greeter = Greeter::of(&node)?;
     greeter.write_to_var("kept-over-upgrades")?;
     let kernel = node.kernel_boot_id().await?;
@@ -114,7 +109,8 @@ async fn reboots_where_kernel_or_init_differ(scratch: Scratch) -> Outcome {
         image.push(&registry, "instar/installer", tag)?;
     }
     let node = plan(&scratch, &registry)?.boot().await?;
-    greets(&node).await?;
+    node.wait_until_ready(PATIENCE).await?;
+    Greeter::of(&node)?.greets()?;
     Greeter::of(&node)?.write_to_var("kept-over-reboots")?;
 
     // A client that waits as others do sees another boot, ready.
@@ -126,7 +122,8 @@ async fn reboots_where_kernel_or_init_differ(scratch: Scratch) -> Outcome {
     ensure!(second_kernel != kernel, "the kernel did not reboot");
     // This machine's firmware loads what it always loads.
     ensure!(node.version().await?.tag == "v0.1.0");
-    greets(&node).await?;
+    node.wait_until_ready(PATIENCE).await?;
+    Greeter::of(&node)?.greets()?;
     let kept = Greeter::of(&node)?.read_from_var("kept-over-reboots")?;
     ensure!(kept == "written by greeter\n");
 

@@ -1,7 +1,11 @@
 //! What a node says of itself, call by call.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, bail};
-use instar_api::machine::{LogsRequest, ReadRequest, ServiceInfo, UpgradeRequest};
+use instar_api::events::EventPayload;
+use instar_api::machine::machine_status_event::MachineStage;
+use instar_api::machine::{EventsRequest, LogsRequest, ReadRequest, ServiceInfo, UpgradeRequest};
 use tonic::{Code, Status};
 
 use crate::node::{Machine, Node};
@@ -55,6 +59,32 @@ impl Node {
         let pid = last.msg.strip_prefix("started as process ");
         pid.and_then(|pid| pid.parse().ok())
             .with_context(|| format!("{id} does not run: {}: {}", last.state, last.msg))
+    }
+
+    /// Waits until the node has told that it runs and is ready, in this generation.
+    ///
+    /// Clients that wait for an upgrade take that news for the upgrade's if it comes after their call.
+    pub async fn wait_until_ready(&self, within: Duration) -> Result<()> {
+        self.wait_until("it is ready", within, || self.follow_until_ready())
+            .await
+    }
+
+    async fn follow_until_ready(&self) -> Result<()> {
+        let request = EventsRequest {
+            tail_events: -1,
+            ..EventsRequest::default()
+        };
+        let mut stream = self.machine().await?.events(request).await?.into_inner();
+        while let Some(event) = stream.message().await? {
+            let payload = event.data.as_ref().map(EventPayload::unpack).transpose()?;
+            if let Some(Some(EventPayload::MachineStatus(status))) = payload
+                && status.stage() == MachineStage::Running
+                && status.status.is_some_and(|status| status.ready)
+            {
+                return Ok(());
+            }
+        }
+        bail!("the stream of events ended")
     }
 
     /// The log of a service, all that is kept.
