@@ -32,7 +32,7 @@ deps: ## Install what is missing here: Debian packages (sudo when not root) and 
 
 .PHONY: build
 build: deps ## Compile what runs in machines, static
-	cargo build --locked --profile $(PROFILE) --target $(TARGET) -p instar-init -p machined -p installer -p greeter
+	cargo build --locked --profile $(PROFILE) --target $(TARGET) -p instar-init -p machined -p installer -p greeter -p instar-machined-double
 
 .PHONY: image
 image: build ## Build the images of v0.1.0 and v0.2.0 in target/image

@@ -9,10 +9,24 @@
 mod boot;
 mod harness;
 mod peers;
+mod refused_images;
+mod rollback;
+mod upgrade;
 
 use std::process::ExitCode;
+use std::time::Duration;
+
+/// For anything that a node does, on a host that runs others too: an upgrade takes some 15 s, a boot 10.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn main() -> ExitCode {
-    let areas = [harness::tests(), peers::tests(), boot::tests()];
+    let areas = [
+        harness::tests(),
+        peers::tests(),
+        boot::tests(),
+        upgrade::tests(),
+        rollback::tests(),
+        refused_images::tests(),
+    ];
     instar_tests::run(areas.into_iter().flatten().collect())
 }

@@ -3,6 +3,9 @@
 use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use instar_pki::client_config::{ClientConfig, Context};
 use instar_pki::{CertificateAuthority, Role};
 
 /// Longer than any test, shorter than a mistake that matters.
@@ -14,7 +17,7 @@ pub struct Identity {
     authority: CertificateAuthority,
     /// The client's certificate, PEM.
     pub certificate: String,
-    /// The client's key, PEM.
+    /// The client's key, PEM under the standard label: what OpenSSL and tonic read.
     pub key: String,
 }
 
@@ -31,7 +34,9 @@ impl Identity {
         let issued = authority.issue_client(&[role], SystemTime::now(), LIFETIME)?;
         Ok(Self {
             certificate: issued.pem(),
-            key: issued.key_pem(),
+            key: issued
+                .key_pem()
+                .replace(" ED25519 PRIVATE KEY-----", " PRIVATE KEY-----"),
             authority,
         })
     }
@@ -41,6 +46,19 @@ impl Identity {
         let authority =
             CertificateAuthority::from_pem(&self.authority_certificate(), &self.authority_key())?;
         Self::of(authority, role)
+    }
+
+    /// A client configuration file for this identity.
+    pub fn client_config(&self, endpoint: &str) -> Result<String> {
+        let encoded = |pem: &str| Some(BASE64_STANDARD.encode(pem));
+        let context = Context {
+            endpoints: vec![endpoint.to_owned()],
+            ca: encoded(&self.authority_certificate()),
+            crt: encoded(&self.certificate),
+            key: encoded(&self.key),
+            ..Context::default()
+        };
+        Ok(ClientConfig::single("test", context).to_yaml()?)
     }
 
     /// The authority's certificate, PEM.

@@ -16,14 +16,20 @@
 //! which is 10.0.2.2 for a guest, and ends with the test.
 
 mod bare_boot;
+mod follower;
+mod greeter;
 mod grpcio;
 mod http_client;
 mod http_server;
 mod identity;
 mod image_under_test;
 mod initramfs;
+mod instarctl;
 mod machine_config;
 mod node;
+mod node_facts;
+mod oci_image;
+mod other_rootfs;
 mod outage;
 mod registry;
 mod runner;
@@ -31,14 +37,19 @@ mod scratch;
 mod workspace;
 
 pub use bare_boot::{BareBoot, BareMemory, trivial_boot};
+pub use follower::{Ending, Followed, upgrade_and_follow};
+pub use greeter::{GREETER, GREETER_PORT, Greeter, push_greeter};
 pub use grpcio::Grpcio;
 pub use http_client::{HttpAnswer, http};
 pub use http_server::HttpServer;
 pub use identity::Identity;
 pub use image_under_test::{ImageUnderTest, kernel_under_test};
 pub use initramfs::Initramfs;
+pub use instarctl::{Instarctl, Said};
 pub use machine_config::MachineConfig;
 pub use node::{API_PORT, Machine, Node, NodePlan};
+pub use oci_image::{OciImage, Pushed};
+pub use other_rootfs::{rootfs_with_script, rootfs_without_runtime};
 pub use outage::{Outage, OutageProbe};
 pub use registry::{Registry, sha256_digest};
 pub use runner::{Outcome, Test, run};

@@ -107,6 +107,11 @@ impl NodePlan {
         self
     }
 
+    /// Makes a TCP port of the guest reachable: [`Node::guest_port`].
+    pub fn forward(self, port: u16) -> Self {
+        self.spec(|spec| spec.forward(port))
+    }
+
     /// Changes anything else about the machine.
     pub fn spec(mut self, edit: impl FnOnce(VmSpec) -> VmSpec) -> Self {
         self.spec = edit(self.spec);
@@ -180,6 +185,11 @@ impl Node {
         Ok(format!("127.0.0.1:{}", self.vm.host_port(API_PORT)?))
     }
 
+    /// `127.0.0.1:PORT`, where a forwarded port of the guest is.
+    pub fn guest_port(&self, port: u16) -> Result<String> {
+        Ok(format!("127.0.0.1:{}", self.vm.host_port(port)?))
+    }
+
     /// A new connection to its API by mTLS.
     pub async fn channel(&self) -> Result<Channel> {
         self.channel_as(&self.identity).await
@@ -197,6 +207,9 @@ impl Node {
         Endpoint::from_shared(format!("https://{endpoint}"))?
             .tls_config(tls)?
             .connect_timeout(Duration::from_secs(10))
+            // A guest that reboots does not take leave of its connections.
+            .http2_keep_alive_interval(Duration::from_secs(10))
+            .keep_alive_timeout(Duration::from_secs(5))
             .connect()
             .await
             .with_context(|| format!("cannot connect to the node's API at {endpoint}"))

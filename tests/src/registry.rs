@@ -77,14 +77,24 @@ impl Registry {
         format!("127.0.0.1:{}", self.lease.port())
     }
 
+    /// How a guest names it: `10.0.2.2:PORT`.
+    pub fn host_for_guest(&self) -> String {
+        format!("{HOST_FOR_GUEST}:{}", self.lease.port())
+    }
+
     /// How a guest names an image in it: `10.0.2.2:PORT/NAME`, NAME with its tag or digest.
     pub fn image_for_guest(&self, name: &str) -> String {
         format!("{HOST_FOR_GUEST}:{}/{name}", self.lease.port())
     }
 
-    /// Where it keeps things, for tests that damage them.
-    pub fn storage(&self) -> &Path {
-        &self.storage
+    /// The file that holds a blob, for tests that damage it.
+    pub fn blob_file(&self, digest: &str) -> Result<PathBuf> {
+        let hex = digest
+            .strip_prefix("sha256:")
+            .with_context(|| format!("{digest} is not a SHA-256 digest"))?;
+        let first = hex.get(..2).context("an empty digest")?;
+        let blobs = self.storage.join("docker/registry/v2/blobs/sha256");
+        Ok(blobs.join(first).join(hex).join("data"))
     }
 
     /// Stores a blob and returns its digest.

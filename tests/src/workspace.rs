@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context, Result};
+
 /// The repository's root. Tests run from a checkout, so that the place where they were compiled is the place to look.
 pub fn workspace_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -13,4 +15,29 @@ pub fn workspace_root() -> PathBuf {
 pub fn target_directory() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| workspace_root().join("target"), PathBuf::from)
+}
+
+/// A static program that `make build` compiled, the newest of all profiles.
+pub(crate) fn guest_program(name: &str) -> Result<Vec<u8>> {
+    let target = target_directory().join("x86_64-unknown-linux-musl");
+    let built = ["release", "quick"].map(|profile| target.join(profile).join(name));
+    let built_at = |path: &&PathBuf| path.metadata().and_then(|file| file.modified()).ok();
+    let newest = built
+        .iter()
+        .filter(|path| path.exists())
+        .max_by_key(built_at);
+    let path = newest
+        .with_context(|| format!("{name} is not below {}: run `make build`", target.display()))?;
+    std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// A program for this machine that `cargo build` or `cargo test` compiled.
+pub(crate) fn host_program(name: &str) -> Result<PathBuf> {
+    let path = target_directory().join("debug").join(name);
+    anyhow::ensure!(
+        path.exists(),
+        "{} is not there: run `cargo build -p {name}`",
+        path.display()
+    );
+    Ok(path)
 }

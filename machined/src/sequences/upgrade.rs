@@ -19,8 +19,6 @@ use crate::upgrade::{
     UpgradeRequest, check, handover, installer,
 };
 
-/// What an installer image may unpack to. Today's is a tenth of that.
-const LARGEST_INSTALLER: u64 = 1 << 30;
 /// How long a new generation has to become healthy when the machine config does not say.
 const DEADLINE: Duration = Duration::from_secs(300);
 
@@ -76,8 +74,9 @@ async fn check_first(
     if request.reboot {
         path = Path::Reboot("a reboot was asked for");
     }
+    // What there is room for by the check above, and no more.
     let limits = Limits {
-        unpacked_bytes: LARGEST_INSTALLER,
+        unpacked_bytes: unpacked,
         ..Limits::default()
     };
     let image = puller.pull(&resolved, &machine.images, &limits).await?;

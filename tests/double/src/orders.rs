@@ -343,6 +343,10 @@ fn memfd(bytes: &[u8], flaws: &[&str]) -> Result<OwnedFd> {
 fn content(descriptor: OwnedFd) -> Result<String> {
     let mut file = File::from(descriptor);
     let mut text = String::new();
+    // After a real machined there is the API's listening socket as well.
+    if !file.metadata()?.is_file() {
+        return Ok("not a file".to_owned());
+    }
     file.rewind()?;
     file.read_to_string(&mut text)?;
     Ok(text)

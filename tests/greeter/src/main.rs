@@ -6,15 +6,21 @@
 //! | --- | --- |
 //! | `/` | a greeting with the host name and the kernel's release |
 //! | `/read/PATH` | the file `/PATH` as the container sees it, 404 with the reason when it cannot |
+//! | `/list/PATH` | the names in the directory `/PATH`, one per line |
 //! | `/write/PATH` | what came of writing a line to the file `/PATH` |
 //! | `/exit/CODE` | nothing: it ends with this code |
+//!
+//! SIGTERM ends it with 0.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Result, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::ExitCode;
 
+use nix::sys::signal::{SigSet, Signal};
+
 fn main() -> ExitCode {
+    end_when_asked();
     let port = std::env::args().nth(1).unwrap_or("8080".to_owned());
     let listener = match TcpListener::bind(format!("0.0.0.0:{port}")) {
         Ok(listener) => listener,
@@ -30,6 +36,20 @@ fn main() -> ExitCode {
         }
     }
     ExitCode::SUCCESS
+}
+
+/// The first process of a container gets only signals that it waits for or handles.
+fn end_when_asked() {
+    let mut asked = SigSet::empty();
+    asked.add(Signal::SIGTERM);
+    if asked.thread_block().is_ok() {
+        std::thread::spawn(move || {
+            if asked.wait().is_ok() {
+                println!("greeter: asked to end");
+                std::process::exit(0);
+            }
+        });
+    }
 }
 
 fn serve(mut stream: TcpStream) -> Result<()> {
@@ -61,6 +81,12 @@ fn answer(path: &str) -> (&'static str, String) {
             Err(error) => ("404 Not Found", format!("{file}: {error}\n")),
         };
     }
+    if let Some(directory) = path.strip_prefix("/list") {
+        return match names(directory) {
+            Ok(text) => ("200 OK", text),
+            Err(error) => ("404 Not Found", format!("{directory}: {error}\n")),
+        };
+    }
     if let Some(file) = path.strip_prefix("/write") {
         return match fs::write(file, "written by greeter\n") {
             Ok(()) => ("200 OK", format!("{file}: written\n")),
@@ -79,4 +105,13 @@ fn answer(path: &str) -> (&'static str, String) {
             fact("osrelease")
         ),
     )
+}
+
+fn names(directory: &str) -> Result<String> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        names.push(entry?.file_name().to_string_lossy().into_owned() + "\n");
+    }
+    names.sort();
+    Ok(names.concat())
 }

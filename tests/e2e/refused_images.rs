@@ -1,0 +1,282 @@
+//! Images that are wrong, damaged or hostile: refused with a reason by the call itself, and nothing has changed.
+
+use std::io::Write as _;
+
+use anyhow::{Context, ensure};
+use instar_tests::{
+    GREETER, GREETER_PORT, Greeter, HOST_FOR_GUEST, HttpServer, ImageUnderTest, Node, OciImage,
+    Outcome, Registry, Scratch, Test, push_greeter, tests,
+};
+use tonic::Code;
+
+const REPOSITORY: &str = "instar/installer";
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![nothing_changes]
+}
+
+/// An image that must be refused.
+struct Case {
+    /// Its tag, or tag and digest.
+    name: String,
+    /// The status.
+    code: Code,
+    /// What the message must hold.
+    reason: &'static str,
+}
+
+fn case(name: &str, code: Code, reason: &'static str) -> Case {
+    Case {
+        name: name.to_owned(),
+        code,
+        reason,
+    }
+}
+
+async fn nothing_changes(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    let gone = Registry::start(&scratch.below("gone")?)?;
+    let babbler = HttpServer::start()?;
+    let manifest = format!("/v2/{REPOSITORY}/manifests/v0.2.0");
+    babbler.serve(&manifest, "{\"schemaVersion\": 2, \"layers\": \"many\"}");
+    push_greeter(&registry)?;
+    let mut cases = wrong(&registry)?;
+    cases.extend(damaged(&registry)?);
+    cases.extend(hostile(&registry)?);
+
+    let (host, away) = (registry.host_for_guest(), gone.host_for_guest());
+    let babbling = format!("{HOST_FOR_GUEST}:{}", babbler.port());
+    let mirrors = [host.clone(), away, babbling.clone()];
+    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+        .blank_disk()?
+        .forward(GREETER_PORT)
+        .configure(move |config| {
+            let config = mirrors
+                .iter()
+                .fold(config.install_disk("/dev/vda"), |config, mirror| {
+                    config.registry(mirror)
+                });
+            config.greeter(&host)
+        })
+        .boot()
+        .await?;
+    let greeter = Greeter::of(&node)?;
+    node.wait_until_ready(crate::PATIENCE).await?;
+    greeter.greets()?;
+    let before = (node.service_pid(GREETER).await?, node.boot_id().await?);
+
+    let mut wrongly = Vec::new();
+    for case in &cases {
+        let image = registry.image_for_guest(&format!("{REPOSITORY}:{}", case.name));
+        let refused = node.upgrade(&image).await?;
+        if let Some(complaint) = complaint(case, refused) {
+            wrongly.push(complaint);
+        }
+    }
+    let image = gone.image_for_guest(&format!("{REPOSITORY}:v0.2.0"));
+    drop(gone);
+    let down = case(
+        "registry down",
+        Code::FailedPrecondition,
+        "cannot be resolved",
+    );
+    wrongly.extend(complaint(&down, node.upgrade(&image).await?));
+    let garbage = case("garbage", Code::FailedPrecondition, "manifest");
+    let image = format!("{babbling}/{REPOSITORY}:v0.2.0");
+    wrongly.extend(complaint(&garbage, node.upgrade(&image).await?));
+    let nonsense = case("no reference", Code::InvalidArgument, "the image's name");
+    wrongly.extend(complaint(&nonsense, node.upgrade("UPPER CASE").await?));
+    ensure!(wrongly.is_empty(), "{wrongly:#?}");
+
+    let after = (node.service_pid(GREETER).await?, node.boot_id().await?);
+    ensure!(before == after, "{before:?} became {after:?}");
+    greeter.greets()?;
+    ensure!(node.version().await?.tag == "v0.1.0");
+    // What was begun to be unpacked has gone, and nothing has got out.
+    let images = greeter.get("/list/data/lib/instar/images")?;
+    ensure!(
+        images.lines().count() == 1,
+        "not the greeter's image alone: {images}"
+    );
+    for escaped in [
+        "/data/escaped",
+        "/data/lib/escaped",
+        "/data/lib/instar/escaped",
+    ] {
+        ensure!(
+            greeter.get(&format!("/read{escaped}")).is_err(),
+            "{escaped}"
+        );
+    }
+    // The node is not stuck: a good image is taken after all the bad ones.
+    let good = ImageUnderTest::second()?;
+    registry.push_layout(&good.installer(), REPOSITORY, "v0.2.0")?;
+    let image = registry.image_for_guest(&format!("{REPOSITORY}:v0.2.0"));
+    node.upgrade(&image).await??;
+    node.wait_until("v0.2.0 answers", crate::PATIENCE, async || {
+        let version = node.version().await?;
+        ensure!(version.tag == "v0.2.0", "{version:?}");
+        Ok(())
+    })
+    .await
+}
+
+fn complaint(case: &Case, answer: Result<String, tonic::Status>) -> Option<String> {
+    match answer {
+        Ok(actor) => Some(format!("{} was taken: {actor}", case.name)),
+        Err(status) if status.code() == case.code && status.message().contains(case.reason) => {
+            println!("{}: {}", case.name, status.message());
+            None
+        }
+        Err(status) => Some(format!("{}: {status}; expected {}", case.name, case.reason)),
+    }
+}
+
+fn installer() -> anyhow::Result<OciImage> {
+    OciImage::read(&ImageUnderTest::second()?.installer())
+}
+
+/// Whole images that are not for this machine.
+fn wrong(registry: &Registry) -> anyhow::Result<Vec<Case>> {
+    let label = |tag: &str, name: &str, value: &str| -> anyhow::Result<()> {
+        installer()?
+            .label(name, value)
+            .push(registry, REPOSITORY, tag)
+            .map(drop)
+    };
+    label("other-architecture", "dev.instar.architecture", "arm64")?;
+    label("newer-protocol", "dev.instar.protocol", "2")?;
+    label("no-version", "dev.instar.version", "latest")?;
+    label("enormous", "dev.instar.rootfs.bytes", "9999999999")?;
+    installer()?
+        .without_label("dev.instar.rootfs.blake3")
+        .push(registry, REPOSITORY, "no-digest")?;
+    OciImage::starting(&["/bin/true"])
+        .files(&[("bin/true", b"")])?
+        .push(registry, REPOSITORY, "something-else")?;
+    let refused = Code::FailedPrecondition;
+    Ok(vec![
+        case("other-architecture", refused, "the image is for arm64"),
+        case("newer-protocol", refused, "version 2 of init's protocol"),
+        case("no-version", refused, "which is not a version"),
+        case("enormous", refused, "MiB"),
+        case(
+            "no-digest",
+            refused,
+            "no label \"dev.instar.rootfs.blake3\"",
+        ),
+        case("something-else", refused, "it is no Instar installer image"),
+        case("never-pushed", refused, "MANIFEST_UNKNOWN"),
+    ])
+}
+
+/// Images that a disk or a network has damaged.
+fn damaged(registry: &Registry) -> anyhow::Result<Vec<Case>> {
+    // Blobs of their own, so that no other image is damaged with them.
+    let own = |name: &str| installer()?.files(&[("own", name.as_bytes())]);
+    let altered = own("altered")?.push(registry, REPOSITORY, "altered")?;
+    alter(registry, &altered.layers, |content| {
+        if let Some(byte) = content.get_mut(600) {
+            *byte ^= 1;
+        }
+    })?;
+    let truncated = own("truncated")?.push(registry, REPOSITORY, "truncated")?;
+    alter(registry, &truncated.layers, |content| {
+        content.truncate(content.len() / 2);
+    })?;
+    let good = installer()?.push(registry, REPOSITORY, "good")?;
+    let elsewhere = format!(
+        "good@{}",
+        good.digest.replace(':', ":0").get(..71).context("short")?
+    );
+    let refused = Code::FailedPrecondition;
+    Ok(vec![
+        case("altered", refused, "has the digest"),
+        case("truncated", refused, "the blob"),
+        case(&elsewhere, refused, "MANIFEST_UNKNOWN"),
+    ])
+}
+
+/// Changes the last layer's blob in the registry's storage.
+fn alter(
+    registry: &Registry,
+    layers: &[String],
+    change: impl FnOnce(&mut Vec<u8>),
+) -> anyhow::Result<()> {
+    let file = registry.blob_file(layers.last().context("no layers")?)?;
+    let mut content = std::fs::read(&file)?;
+    change(&mut content);
+    Ok(std::fs::write(&file, content)?)
+}
+
+/// Images that are made to do harm while they are unpacked.
+fn hostile(registry: &Registry) -> anyhow::Result<Vec<Case>> {
+    let push = |tag: &str, archive: Vec<u8>| {
+        installer()?
+            .archive(archive)
+            .push(registry, REPOSITORY, tag)
+    };
+    push(
+        "climbs-out",
+        archive(&[("../../../escaped", Entry::File(b"out"))])?,
+    )?;
+    push(
+        "through-a-link",
+        archive(&[
+            ("out", Entry::Link("/var/lib")),
+            ("out/escaped", Entry::File(b"out")),
+        ])?,
+    )?;
+    push(
+        "through-a-relative-link",
+        archive(&[
+            ("out", Entry::Link("../../../..")),
+            ("out/escaped", Entry::File(b"out")),
+        ])?,
+    )?;
+    // A thousandth of it to download.
+    installer()?
+        .gzipped(&vec![0; 128 << 20])?
+        .push(registry, REPOSITORY, "bomb")?;
+    let refused = Code::FailedPrecondition;
+    Ok(vec![
+        case("climbs-out", refused, "is refused"),
+        case("through-a-link", refused, "cannot be unpacked"),
+        case("through-a-relative-link", refused, "cannot be unpacked"),
+        case("bomb", refused, "unpacks to more than"),
+    ])
+}
+
+/// What is under a name in an archive.
+enum Entry<'a> {
+    File(&'a [u8]),
+    Link(&'a str),
+}
+
+/// An archive of any names, also those that the library for archives would not write.
+fn archive(entries: &[(&str, Entry<'_>)]) -> anyhow::Result<Vec<u8>> {
+    let mut archive = Vec::new();
+    for (name, entry) in entries {
+        let (kind, content, target) = match entry {
+            Entry::File(content) => (b"0", *content, ""),
+            Entry::Link(target) => (b"2", &[][..], *target),
+        };
+        let mut header = [0; 512];
+        let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, name.as_bytes());
+        put(100, b"0000755\x000000000\x000000000\0");
+        let size = format!("{:011o}\x0000000000000\0", content.len());
+        put(124, size.as_bytes());
+        put(148, b"        ");
+        put(156, kind);
+        put(157, target.as_bytes());
+        put(257, b"ustar\x0000");
+        let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
+        header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+        archive.write_all(&header)?;
+        archive.write_all(content)?;
+        archive.resize(archive.len().next_multiple_of(512), 0);
+    }
+    archive.resize(archive.len() + 1024, 0);
+    Ok(archive)
+}

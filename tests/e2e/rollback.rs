@@ -1,0 +1,139 @@
+//! Versions that fail: the old one is back by itself, and whoever asked is told why.
+
+use anyhow::{Context, ensure};
+use instar_tests::{
+    Ending, GREETER_PORT, Greeter, ImageUnderTest, Instarctl, Node, OciImage, Outcome, Registry,
+    Scratch, Test, push_greeter, rootfs_with_script, rootfs_without_runtime, tests,
+    upgrade_and_follow,
+};
+
+use crate::PATIENCE;
+
+/// `instarctl`'s exit codes.
+const REFUSED: i32 = 5;
+const ROLLED_BACK: i32 = 6;
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![the_old_version_is_back_and_says_why]
+}
+
+/// A version that fails, and what must be said of it.
+struct Bad {
+    tag: &'static str,
+    rootfs: Vec<u8>,
+    reason: &'static str,
+}
+
+fn bad_versions(scratch: &Scratch) -> anyhow::Result<Vec<Bad>> {
+    let script = |tag: &'static str, script: &str, reason: &'static str| {
+        let rootfs = rootfs_with_script(scratch, tag, script)?;
+        anyhow::Ok(Bad {
+            tag,
+            rootfs,
+            reason,
+        })
+    };
+    Ok(vec![
+        script("v0.3.1", "abort\n", "signal 6")?,
+        script("v0.3.2", "hello\nexit 3\n", "exited with code 3")?,
+        script("v0.3.3", "hello\nhang\n", "did not report healthy in time")?,
+        script(
+            "v0.3.4",
+            "hello\ngive-up the moon is full\n",
+            "the moon is full",
+        )?,
+        Bad {
+            tag: "v0.3.5",
+            rootfs: rootfs_without_runtime(scratch, "v0.3.5", &ImageUnderTest::second()?)?,
+            reason: "service greeter",
+        },
+    ])
+}
+
+async fn the_old_version_is_back_and_says_why(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    push_greeter(&registry)?;
+    let good = OciImage::read(&ImageUnderTest::second()?.installer())?;
+    let bad_versions = bad_versions(&scratch)?;
+    for bad in &bad_versions {
+        let image = good.clone().installing(bad.tag, &bad.rootfs)?;
+        image.push(&registry, "instar/installer", bad.tag)?;
+    }
+    let host = registry.host_for_guest();
+    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+        .blank_disk()?
+        .forward(GREETER_PORT)
+        .configure(move |config| {
+            config
+                .install_disk("/dev/vda")
+                .registry(&host)
+                .greeter(&host)
+                .gate_timeout("30s")
+        })
+        .boot()
+        .await?;
+    let greeter = Greeter::of(&node)?;
+    node.wait_until_ready(PATIENCE).await?;
+    greeter.greets()?;
+    greeter.write_to_var("kept-over-rollbacks")?;
+    let kernel = node.kernel_boot_id().await?;
+
+    let instarctl = Instarctl::of(&node, &scratch)?;
+    for (number, bad) in bad_versions.iter().enumerate() {
+        let image = registry.image_for_guest(&format!("instar/installer:{}", bad.tag));
+        let generation = node.boot_id().await?;
+        // Every second one by the real client.
+        let why = if number % 2 == 0 {
+            let followed = upgrade_and_follow(&node, &image, PATIENCE).await?;
+            let Ending::Failed(why) = followed.ending else {
+                anyhow::bail!("{} was kept: {:#?}", bad.tag, followed.told);
+            };
+            why
+        } else {
+            let said = instarctl
+                .run(&["upgrade", "--image", &image, "--wait"])
+                .await?;
+            ensure!(said.code == Some(ROLLED_BACK), "{}: {said:#?}", bad.tag);
+            said.complaint
+        };
+        println!("{}: {}", bad.tag, why.trim());
+        ensure!(
+            why.contains(bad.reason) && why.contains(bad.tag),
+            "{}: expected {:?} in {why:?}",
+            bad.tag,
+            bad.reason
+        );
+        ensure!(node.version().await?.tag == "v0.1.0", "after {}", bad.tag);
+        ensure!(
+            node.boot_id().await? != generation,
+            "{}: the generation of before did not start anew",
+            bad.tag
+        );
+        ensure!(
+            node.kernel_boot_id().await? == kernel,
+            "{}: the kernel rebooted",
+            bad.tag
+        );
+        node.wait_until_ready(PATIENCE).await?;
+        greeter.greets()?;
+        let kept = greeter.read_from_var("kept-over-rollbacks");
+        ensure!(kept? == "written by greeter\n");
+    }
+
+    // What failed once is not tried again unless forced.
+    let image = registry.image_for_guest("instar/installer:v0.3.4");
+    let said = instarctl
+        .run(&["upgrade", "--image", &image, "--wait"])
+        .await?;
+    ensure!(
+        said.code == Some(REFUSED) && said.complaint.contains("failed here before"),
+        "{said:#?}"
+    );
+    // The machine is not the worse for it.
+    good.push(&registry, "instar/installer", "v0.2.0")?;
+    let image = registry.image_for_guest("instar/installer:v0.2.0");
+    let followed = upgrade_and_follow(&node, &image, PATIENCE).await?;
+    ensure!(followed.ending == Ending::Done, "{followed:#?}");
+    ensure!(node.version().await?.tag == "v0.2.0");
+    greeter.greets().context("ready, but not greeting")
+}

@@ -1,0 +1,139 @@
+//! From one version to the next, without a reboot where none is needed.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use instar_tests::{
+    Ending, GREETER, GREETER_PORT, Greeter, ImageUnderTest, Instarctl, Node, NodePlan, OciImage,
+    Outcome, Registry, Scratch, Test, push_greeter, tests, upgrade_and_follow,
+};
+use tonic::Code;
+
+use crate::PATIENCE;
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        keeps_the_kernel_and_the_data,
+        reboots_where_kernel_or_init_differ
+    ]
+}
+
+/// A node with a disk and a greeter.
+fn plan(scratch: &Scratch, registry: &Registry) -> anyhow::Result<NodePlan> {
+    push_greeter(registry)?;
+    let host = registry.host_for_guest();
+    Ok(Node::plan(scratch, &ImageUnderTest::first()?)
+        .blank_disk()?
+        .forward(GREETER_PORT)
+        .configure(move |config| {
+            config
+                .install_disk("/dev/vda")
+                .registry(&host)
+                .greeter(&host)
+        }))
+}
+
+async fn keeps_the_kernel_and_the_data(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
+        registry.push_layout(&image.installer(), "instar/installer", image.version())?;
+    }
+    let node = plan(&scratch, &registry)?.boot().await?;
+    node.wait_until_ready(PATIENCE).await?;
+    Greeter::of(&node)?.greets()?;
+    let greeter = Greeter::of(&node)?;
+    greeter.write_to_var("kept-over-upgrades")?;
+    let kernel = node.kernel_boot_id().await?;
+
+    // By a client that waits as others do.
+    let generation = node.boot_id().await?;
+    let image = registry.image_for_guest("instar/installer:v0.2.0");
+    let second = async {
+        // While the first one runs, in whatever step it is.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        node.upgrade(&image).await
+    };
+    let (followed, second) = tokio::join!(upgrade_and_follow(&node, &image, PATIENCE), second);
+    let followed = followed?;
+    ensure!(followed.ending == Ending::Done, "{followed:#?}");
+    let refused = second?.err().context("two upgrades at once")?;
+    ensure!(
+        refused.code() == Code::FailedPrecondition && refused.message().contains("busy"),
+        "the second upgrade: {refused}"
+    );
+    println!("upgraded in {:.1} s", followed.took.as_secs_f64());
+    let version = node.version().await?;
+    ensure!(version.tag == "v0.2.0", "it says {version:?}");
+    ensure!(
+        node.kernel_boot_id().await? == kernel,
+        "the kernel rebooted"
+    );
+    ensure!(
+        node.boot_id().await? != generation,
+        "the generation's boot id is the old one"
+    );
+    // Ready was told: it must be true.
+    greeter.greets()?;
+    ensure!(greeter.read_from_var("kept-over-upgrades")? == "written by greeter\n");
+
+    // By instarctl, back again.
+    let instarctl = Instarctl::of(&node, &scratch)?;
+    let image = registry.image_for_guest("instar/installer:v0.1.0");
+    let said = instarctl
+        .run(&["upgrade", "--image", &image, "--wait"])
+        .await?;
+    ensure!(
+        said.code == Some(0) && said.output.contains("upgraded from v0.2.0 to v0.1.0"),
+        "{said:#?}"
+    );
+    ensure!(node.version().await?.tag == "v0.1.0");
+    greeter.greets()?;
+    ensure!(greeter.read_from_var("kept-over-upgrades")? == "written by greeter\n");
+    ensure!(
+        node.kernel_boot_id().await? == kernel,
+        "the kernel rebooted"
+    );
+    node.service_pid(GREETER).await?;
+    Ok(())
+}
+
+async fn reboots_where_kernel_or_init_differ(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    let image = OciImage::read(&ImageUnderTest::second()?.installer())?;
+    let other = "0".repeat(64);
+    for (label, tag) in [
+        ("dev.instar.kernel.blake3", "v0.2.0-kernel"),
+        ("dev.instar.init.blake3", "v0.2.0-init"),
+    ] {
+        let image = image.clone().label(label, &other);
+        image.push(&registry, "instar/installer", tag)?;
+    }
+    let node = plan(&scratch, &registry)?.boot().await?;
+    node.wait_until_ready(PATIENCE).await?;
+    Greeter::of(&node)?.greets()?;
+    Greeter::of(&node)?.write_to_var("kept-over-reboots")?;
+
+    // A client that waits as others do sees another boot, ready.
+    let kernel = node.kernel_boot_id().await?;
+    let image = registry.image_for_guest("instar/installer:v0.2.0-kernel");
+    let followed = upgrade_and_follow(&node, &image, PATIENCE).await?;
+    ensure!(followed.ending == Ending::Done, "{followed:#?}");
+    let second_kernel = node.kernel_boot_id().await?;
+    ensure!(second_kernel != kernel, "the kernel did not reboot");
+    // This machine's firmware loads what it always loads.
+    ensure!(node.version().await?.tag == "v0.1.0");
+    node.wait_until_ready(PATIENCE).await?;
+    Greeter::of(&node)?.greets()?;
+    let kept = Greeter::of(&node)?.read_from_var("kept-over-reboots")?;
+    ensure!(kept == "written by greeter\n");
+
+    // instarctl sees that it is not the version that was asked for.
+    let instarctl = Instarctl::of(&node, &scratch)?;
+    let image = registry.image_for_guest("instar/installer:v0.2.0-init");
+    let said = instarctl
+        .run(&["upgrade", "--image", &image, "--wait"])
+        .await?;
+    ensure!(said.code == Some(6), "{said:#?}");
+    ensure!(node.kernel_boot_id().await? != second_kernel);
+    Ok(())
+}

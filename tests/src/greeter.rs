@@ -1,0 +1,115 @@
+//! The greeter of `tests/greeter` as a container of the node: it pulls it from the test's registry.
+
+use anyhow::{Result, ensure};
+
+use crate::http_client::http;
+use crate::machine_config::MachineConfig;
+use crate::node::Node;
+use crate::oci_image::OciImage;
+use crate::registry::Registry;
+use crate::workspace::guest_program;
+
+/// Its port in the guest.
+pub const GREETER_PORT: u16 = 8080;
+/// Where it sees the node's /var.
+const VAR_IN_CONTAINER: &str = "data";
+
+/// The service's name.
+pub const GREETER: &str = "greeter";
+
+/// Pushes its image as `greeter:v1`.
+pub fn push_greeter(registry: &Registry) -> Result<String> {
+    let program = guest_program("greeter")?;
+    let image = OciImage::starting(&["/greeter"]).files(&[("greeter", &program)])?;
+    Ok(image.push(registry, GREETER, "v1")?.digest)
+}
+
+impl MachineConfig {
+    /// Takes images from the registry that a guest knows as this host, by plain HTTP.
+    pub fn registry(self, host: &str) -> Self {
+        self.document(&format!(
+            "apiVersion: v1alpha1\nkind: RegistryMirrorConfig\nname: {host}\nendpoints:\n  - url: http://{host}\nskipFallback: true\n"
+        ))
+    }
+
+    /// Runs the greeter of the registry there. It sees /var, and must be healthy for an upgrade to be kept.
+    pub fn greeter(self, host: &str) -> Self {
+        let more = format!(
+            "mounts:\n  - hostPath: {{source: /var, destination: /{VAR_IN_CONTAINER}, options: [rw]}}\nnetwork: {{mode: host}}\n"
+        );
+        self.container(GREETER, &format!("{host}/greeter:v1"), &more)
+            .document(&format!(
+                "apiVersion: instar.dev/v1alpha1\nkind: ContainerHealthConfig\nname: {GREETER}\nhttp: {{url: \"http://127.0.0.1:{GREETER_PORT}/\"}}\ninterval: 1s\n"
+            ))
+    }
+
+    /// Runs any container; `more` are further lines of its document.
+    pub fn container(self, name: &str, image: &str, more: &str) -> Self {
+        self.document(&format!(
+            "apiVersion: v1alpha1\nkind: ContainerConfig\nname: {name}\nimage: {image}\n{more}"
+        ))
+    }
+
+    /// How long a new version has to become healthy.
+    pub fn gate_timeout(self, timeout: &str) -> Self {
+        self.document(&format!(
+            "apiVersion: instar.dev/v1alpha1\nkind: UpgradeGateConfig\ntimeout: {timeout}\n"
+        ))
+    }
+}
+
+/// What the greeter of a node says.
+#[derive(Debug, Clone)]
+pub struct Greeter {
+    address: String,
+}
+
+impl Greeter {
+    /// Of a node whose greeter's port is forwarded.
+    pub fn of(node: &Node) -> Result<Self> {
+        Self::at(node, GREETER_PORT)
+    }
+
+    /// One that listens on another port.
+    pub fn at(node: &Node, port: u16) -> Result<Self> {
+        Ok(Self {
+            address: node.guest_port(port)?,
+        })
+    }
+
+    /// Its answer with status 200.
+    pub fn get(&self, path: &str) -> Result<String> {
+        let answer = http(&self.address, "GET", path, &[], &[])?;
+        let text = String::from_utf8_lossy(&answer.body).into_owned();
+        ensure!(
+            answer.status == 200,
+            "{path}: {} {}",
+            answer.status,
+            text.trim()
+        );
+        Ok(text)
+    }
+
+    /// Its greeting.
+    pub fn greets(&self) -> Result<()> {
+        let text = self.get("/")?;
+        ensure!(text.starts_with("hello from "), "it says {text:?}");
+        Ok(())
+    }
+
+    /// Has it write a file below the node's /var.
+    pub fn write_to_var(&self, name: &str) -> Result<()> {
+        self.get(&format!("/write/{VAR_IN_CONTAINER}/{name}"))
+            .map(drop)
+    }
+
+    /// Reads it back.
+    pub fn read_from_var(&self, name: &str) -> Result<String> {
+        self.get(&format!("/read/{VAR_IN_CONTAINER}/{name}"))
+    }
+
+    /// Has it end with this code; there is no answer.
+    pub fn exit(&self, code: u8) {
+        let _ = http(&self.address, "GET", &format!("/exit/{code}"), &[], &[]);
+    }
+}

@@ -1,0 +1,59 @@
+//! The real `instarctl`, with a client configuration for one node.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use anyhow::{Context, Result};
+
+use crate::node::Node;
+use crate::scratch::Scratch;
+use crate::workspace::host_program;
+
+/// The program and whom it talks to.
+#[derive(Debug)]
+pub struct Instarctl {
+    program: PathBuf,
+    client_config: PathBuf,
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Said {
+    /// The exit code; none when a signal ended it.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub output: String,
+    /// Standard error.
+    pub complaint: String,
+}
+
+impl Instarctl {
+    /// For this node, as the test's identity.
+    pub fn of(node: &Node, scratch: &Scratch) -> Result<Self> {
+        let config = node.identity().client_config(&node.endpoint()?)?;
+        Ok(Self {
+            program: host_program("instarctl")?,
+            client_config: scratch.write("talosconfig", config)?,
+        })
+    }
+
+    /// Runs a command to its end.
+    pub async fn run(&self, arguments: &[&str]) -> Result<Said> {
+        let mut command = tokio::process::Command::new(&self.program);
+        command.arg("--talosconfig").arg(&self.client_config);
+        command
+            .args(arguments)
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
+        let ended = command
+            .output()
+            .await
+            .with_context(|| format!("cannot run {}", self.program.display()))?;
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Ok(Said {
+            code: ended.status.code(),
+            output: text(ended.stdout),
+            complaint: text(ended.stderr),
+        })
+    }
+}

@@ -1,0 +1,145 @@
+//! What a node says of itself, call by call.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use instar_api::events::EventPayload;
+use instar_api::machine::machine_status_event::MachineStage;
+use instar_api::machine::{EventsRequest, LogsRequest, ReadRequest, ServiceInfo, UpgradeRequest};
+use tonic::{Code, Status};
+
+use crate::node::{Machine, Node};
+
+/// As everything in the generation sees it: another one after each start of a generation.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// The same outside of all generations, where only threads of the kernel are left: the kernel's own.
+const KERNEL_BOOT_ID: &str = "/proc/2/root/proc/sys/kernel/random/boot_id";
+
+impl Node {
+    /// A file, as text.
+    pub async fn read(&self, path: &str) -> Result<String> {
+        read(&mut self.machine().await?, path)
+            .await
+            .with_context(|| format!("cannot read {path} of the node"))
+    }
+
+    /// The generation's boot id.
+    pub async fn boot_id(&self) -> Result<String> {
+        self.read(BOOT_ID).await
+    }
+
+    /// The kernel's boot id.
+    pub async fn kernel_boot_id(&self) -> Result<String> {
+        self.read(KERNEL_BOOT_ID).await
+    }
+
+    /// Asks for an upgrade; the answer is the actor's id.
+    pub async fn upgrade(&self, image: &str) -> Result<Result<String, Status>> {
+        let mut machine = self.machine().await?;
+        Ok(ask_for_upgrade(&mut machine, image).await)
+    }
+
+    /// A service.
+    pub async fn service(&self, id: &str) -> Result<ServiceInfo> {
+        let listed = self.machine().await?.service_list(()).await?.into_inner();
+        let services = listed.messages.into_iter().flat_map(|list| list.services);
+        services
+            .into_iter()
+            .find(|service| service.id == id)
+            .with_context(|| format!("no service {id}"))
+    }
+
+    /// The process that a service runs as.
+    pub async fn service_pid(&self, id: &str) -> Result<u32> {
+        let service = self.service(id).await?;
+        let events = service.events.unwrap_or_default().events;
+        let Some(last) = events.last() else {
+            bail!("nothing has happened to {id}");
+        };
+        let pid = last.msg.strip_prefix("started as process ");
+        pid.and_then(|pid| pid.parse().ok())
+            .with_context(|| format!("{id} does not run: {}: {}", last.state, last.msg))
+    }
+
+    /// Waits until the node has told that it runs and is ready, in this generation.
+    ///
+    /// Clients that wait for an upgrade take that news for the upgrade's if it comes after their call.
+    pub async fn wait_until_ready(&self, within: Duration) -> Result<()> {
+        self.wait_until("it is ready", within, || self.follow_until_ready())
+            .await
+    }
+
+    async fn follow_until_ready(&self) -> Result<()> {
+        let request = EventsRequest {
+            tail_events: -1,
+            ..EventsRequest::default()
+        };
+        let mut stream = self.machine().await?.events(request).await?.into_inner();
+        while let Some(event) = stream.message().await? {
+            let payload = event.data.as_ref().map(EventPayload::unpack).transpose()?;
+            if let Some(Some(EventPayload::MachineStatus(status))) = payload
+                && status.stage() == MachineStage::Running
+                && status.status.is_some_and(|status| status.ready)
+            {
+                return Ok(());
+            }
+        }
+        bail!("the stream of events ended")
+    }
+
+    /// The log of a service, all that is kept.
+    pub async fn log(&self, id: &str) -> Result<String> {
+        let request = LogsRequest {
+            id: id.to_owned(),
+            tail_lines: -1,
+            ..LogsRequest::default()
+        };
+        let mut stream = self.machine().await?.logs(request).await?.into_inner();
+        let mut bytes = Vec::new();
+        while let Some(part) = stream.message().await? {
+            bytes.extend(part.bytes);
+        }
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Whether a file is there.
+    pub async fn has_file(&self, machine: &mut Machine, path: &str) -> Result<bool> {
+        match read(machine, path).await {
+            Ok(_) => Ok(true),
+            Err(status) if status.code() == Code::NotFound => Ok(false),
+            Err(status) => Err(status).with_context(|| format!("cannot look at {path}")),
+        }
+    }
+}
+
+/// Asks for an upgrade; the answer is the actor's id.
+pub(crate) async fn ask_for_upgrade(machine: &mut Machine, image: &str) -> Result<String, Status> {
+    let request = UpgradeRequest {
+        image: image.to_owned(),
+        preserve: true,
+        ..UpgradeRequest::default()
+    };
+    let reply = machine.upgrade(request).await?.into_inner();
+    let first = reply.messages.into_iter().next();
+    first
+        .map(|message| message.actor_id)
+        .ok_or_else(|| Status::internal("an empty answer to Upgrade"))
+}
+
+/// A file, as text.
+pub(crate) async fn read(machine: &mut Machine, path: &str) -> Result<String, Status> {
+    let request = ReadRequest {
+        path: path.to_owned(),
+    };
+    let mut stream = machine.read(request).await?.into_inner();
+    let mut bytes = Vec::new();
+    while let Some(part) = stream.message().await? {
+        bytes.extend(part.bytes);
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The generation's boot id on a connection that is there.
+pub(crate) async fn boot_id(machine: &mut Machine) -> Result<String, Status> {
+    read(machine, BOOT_ID).await
+}

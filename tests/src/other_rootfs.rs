@@ -1,0 +1,81 @@
+//! Root filesystems of versions that fail: what a rollback is for.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::image_under_test::ImageUnderTest;
+use crate::scratch::Scratch;
+use crate::workspace::guest_program;
+
+/// Mount points that init and machined need in every root filesystem (docs/contracts.md).
+const MOUNT_POINTS: [&str; 7] = ["proc", "sys", "dev", "run", "tmp", "var", "etc/instar"];
+
+/// One whose machined is the double of `tests/double`, with this script.
+pub fn rootfs_with_script(scratch: &Scratch, name: &str, script: &str) -> Result<Vec<u8>> {
+    let tree = scratch.join(name);
+    for directory in MOUNT_POINTS.iter().chain(&["sbin"]) {
+        std::fs::create_dir_all(tree.join(directory))
+            .with_context(|| format!("cannot make {directory} in {}", tree.display()))?;
+    }
+    put_program(
+        &tree.join("sbin/machined"),
+        &guest_program("machined-double")?,
+    )?;
+    std::fs::write(tree.join("script"), script)?;
+    squash(&tree)
+}
+
+/// That of an image, but with a container runtime that cannot be run.
+pub fn rootfs_without_runtime(
+    scratch: &Scratch,
+    name: &str,
+    image: &ImageUnderTest,
+) -> Result<Vec<u8>> {
+    let tree = scratch.join(name);
+    let mut unpack = Command::new("unsquashfs");
+    unpack.arg("-quiet").arg("-no-progress").arg("-dest");
+    run(unpack.arg(&tree).arg(image.rootfs()))?;
+    put_program(&tree.join("usr/bin/crun"), b"no program at all")?;
+    squash(&tree)
+}
+
+fn put_program(path: &Path, content: &[u8]) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let what = || format!("cannot write {}", path.display());
+    std::fs::write(path, content).with_context(what)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).with_context(what)
+}
+
+/// Quickly rather than small.
+fn squash(tree: &Path) -> Result<Vec<u8>> {
+    let file = tree.with_extension("squashfs");
+    let mut pack = Command::new("mksquashfs");
+    pack.arg(tree).arg(&file);
+    run(pack
+        .args([
+            "-noappend",
+            "-quiet",
+            "-no-progress",
+            "-all-root",
+            "-comp",
+            "zstd",
+        ])
+        .args(["-Xcompression-level", "1"]))?;
+    std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let output = command
+        .output()
+        .with_context(|| format!("cannot run {command:?}: install the package squashfs-tools"))?;
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "{command:?} failed ({}):\n{}",
+        output.status,
+        complaint.trim()
+    );
+    Ok(())
+}
