@@ -31,8 +31,8 @@ deps: ## Install what is missing here: Debian packages (sudo when not root) and 
 	@build/install-rust
 
 .PHONY: build
-build: deps ## Compile init, machined and installer, static
-	cargo build --locked --profile $(PROFILE) --target $(TARGET) -p instar-init -p machined -p installer
+build: deps ## Compile init, machined and installer, static, and the stand-in for machined that the tests use
+	cargo build --locked --profile $(PROFILE) --target $(TARGET) -p instar-init -p machined -p installer -p instar-machined-double
 
 .PHONY: image
 image: build ## Build the images of v0.1.0 and v0.2.0 in target/image

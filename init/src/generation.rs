@@ -4,6 +4,7 @@
 //! expect, and comes back through the descriptors of its own namespaces. It must therefore be the last one in there,
 //! and hold no descriptor into it.
 
+use crate::console::say;
 use crate::failure::{Failure, Result, Step};
 use crate::link::Link;
 use crate::reaper::{Reaped, Reaper};
@@ -118,6 +119,7 @@ impl Generation {
         let boot_id = BootId::from_random(random);
         let started = Cgroup::new(number).and_then(|cgroup| {
             enter(image, &boot_id)?;
+            say!("generation {number} starts, boot id {boot_id}");
             let (machined, link) = start_machined(&cgroup, home)?;
             Ok(Self {
                 number,

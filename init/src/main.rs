@@ -47,18 +47,19 @@ const BOOT_DEADLINE: Duration = Duration::from_secs(300);
 /// What the kernel starts. It does not come back.
 fn boot() -> ! {
     std::panic::set_hook(Box::new(|panic| {
-        complain!("this is a bug: {panic}");
-        give_up()
+        give_up(format_args!("this is a bug: {panic}"))
     }));
     let Err(failure) = start();
-    complain!("cannot boot: {failure}");
-    give_up()
+    give_up(format_args!("{failure}"))
 }
 
 /// Reboots, late enough that the reason can be read.
-fn give_up() -> ! {
-    complain!("rebooting in 10 seconds");
-    std::thread::sleep(Duration::from_secs(10));
+fn give_up(reason: std::fmt::Arguments<'_>) -> ! {
+    complain!(
+        "{reason}; rebooting in {} seconds",
+        supervisor::READING.as_secs()
+    );
+    std::thread::sleep(supervisor::READING);
     end_kernel(RebootCommand::Restart)
 }
 

@@ -158,7 +158,9 @@ fn kernel_messages(filesystem: impl AsFd) -> String {
     let mut message = [0; 256];
     while let Ok(length @ 1..) = rustix::io::read(&filesystem, &mut message) {
         let line = String::from_utf8_lossy(message.get(..length).unwrap_or_default());
-        text.push_str(&format!(" ({})", line.trim()));
+        // Before the words is a letter for how grave it is: "e " for an error.
+        let words = line.split_once(' ').map_or(&*line, |(_, words)| words);
+        text.push_str(&format!(" ({})", words.trim()));
     }
     text
 }

@@ -27,7 +27,7 @@ const MESSAGES: usize = 64;
 const SETTLING: Duration = Duration::from_secs(3);
 
 /// Time to read the console before it is gone.
-const READING: Duration = Duration::from_secs(5);
+pub(crate) const READING: Duration = Duration::from_secs(10);
 
 /// Everything that init knows.
 pub(crate) struct Supervisor {
@@ -117,7 +117,8 @@ impl Supervisor {
                 Received::Closed => return generation.kill_machined(),
                 Received::Packet(Ok(request), descriptors) => self.serve(request, descriptors),
                 Received::Packet(Err(error), _) => {
-                    complain!("refused: {error}");
+                    let verb = error.verb.as_ref().map_or("-", Line::as_str);
+                    complain!("refused '{verb}': {error}");
                     generation.link.refuse(&error);
                 }
             }
@@ -359,14 +360,7 @@ impl Supervisor {
         match mounted
             .and_then(|image| Generation::start(self.generations, &image, &self.machine.home))
         {
-            Ok(generation) => {
-                say!(
-                    "generation {} runs, boot id {}",
-                    generation.number,
-                    generation.boot_id
-                );
-                self.generation = Some(generation);
-            }
+            Ok(generation) => self.generation = Some(generation),
             Err(failure) => self.fail(Event::Unstartable, failure),
         }
     }
@@ -412,12 +406,12 @@ impl Supervisor {
     /// Ends everything that runs, then the machine.
     fn end_machine(&mut self, command: RebootCommand) -> ! {
         let machine = &mut self.machine;
-        if let Some(generation) = self.generation.take() {
-            if let Err(failure) =
-                generation.end(&machine.home, &machine.reaper, &mut machine.watchdog)
-            {
-                complain!("{failure}; going on");
-            }
+        let ended = self
+            .generation
+            .take()
+            .map(|it| it.end(&machine.home, &machine.reaper, &mut machine.watchdog));
+        if let Some(Err(failure)) = ended {
+            complain!("{failure}; going on");
         }
         if matches!(command, RebootCommand::Halt) {
             machine.watchdog.stop();

@@ -8,11 +8,17 @@
 
 mod boot;
 mod harness;
+mod init_failures;
 mod peers;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let areas = [harness::tests(), peers::tests(), boot::tests()];
+    let areas = [
+        harness::tests(),
+        peers::tests(),
+        boot::tests(),
+        init_failures::tests(),
+    ];
     instar_tests::run(areas.into_iter().flatten().collect())
 }

@@ -27,6 +27,7 @@ mod node;
 mod registry;
 mod runner;
 mod scratch;
+mod scripted_init;
 mod workspace;
 
 pub use bare_boot::{BareBoot, BareMemory, trivial_boot};
@@ -41,6 +42,7 @@ pub use node::{API_PORT, Machine, Node, NodePlan};
 pub use registry::{Registry, sha256_digest};
 pub use runner::{Outcome, Test, run};
 pub use scratch::Scratch;
+pub use scripted_init::{DoubleRootfs, ScriptedInit};
 pub use workspace::workspace_root;
 
 /// How a guest reaches the host's 127.0.0.1 through QEMU's user network.

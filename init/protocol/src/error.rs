@@ -60,13 +60,8 @@ impl ParseError {
 
 impl fmt::Display for ParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(verb) = &self.verb {
-            write!(f, "message '{verb}': ")?;
-        }
         match &self.problem {
-            Problem::TooLong(bytes) => {
-                write!(f, "{bytes} bytes, but a packet has at most {MAX_PACKET}")
-            }
+            Problem::TooLong(_) => write!(f, "more than {MAX_PACKET} bytes"),
             Problem::NotUtf8(at) => write!(f, "not UTF-8 at byte {at}"),
             Problem::NoHeader => write!(f, "the first line is not 'instar {VERSION} VERB'"),
             Problem::OtherVersion(found) => {
