@@ -3,7 +3,7 @@
 use crate::link::Link;
 use crate::report::report;
 use anyhow::{Context, Result, bail};
-use instar_init_protocol::{Blake3, Deadline, FdName, Line, Reply, Request, Scope, Welcome};
+use instar_init_protocol::{End, FdName, Line, Reply, Request, Scope, Welcome};
 use loopdev::LoopControl;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use std::fs::{self, File};
@@ -166,10 +166,9 @@ impl Double {
                 }
             }
             ["exit", code] => return Ok(Some(ExitCode::from(code.parse::<u8>()?))),
-            ["reboot"] => self.tell_last(&Request::Reboot, &[])?,
-            ["poweroff"] => self.tell_last(&Request::Poweroff, &[])?,
-            ["halt"] => self.tell_last(&Request::Halt, &[])?,
-            ["kexec"] => self.tell(&Request::Kexec)?,
+            ["reboot" | "poweroff" | "halt" | "kexec"] => {
+                self.tell_last(&Request::End(words[0].parse::<End>()?), &[])?
+            }
             _ => bail!("unknown"),
         }
         Ok(None)
@@ -198,8 +197,8 @@ impl Double {
             welcome.start.as_str(),
             welcome.deadline,
             kept.join(" "),
-            welcome.start.failed_version().map_or("-", Line::as_str),
-            welcome.start.cause().map_or("-", Line::as_str),
+            welcome.failed_version.as_ref().map_or("-", Line::as_str),
+            welcome.cause.as_ref().map_or("-", Line::as_str),
         );
         let seen = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
         if seen.trim() != welcome.boot_id.as_str() || welcome.boot_id == welcome.kernel_boot_id {
@@ -257,9 +256,9 @@ impl Double {
             *bytes.get_mut(middle).context("an empty image")? ^= 1;
         }
         let request = Request::Next {
-            blake3: Blake3::from(*digest.as_bytes()),
+            blake3: digest.to_hex().parse()?,
             version: version.parse()?,
-            deadline: Deadline::from_secs(deadline.parse()?)?,
+            deadline: deadline.parse()?,
         };
         let image = if flaws.contains(&"file") {
             File::open("/sbin/machined")?.into()
