@@ -1,7 +1,7 @@
 //! One kind of error: a code for machined and a sentence for people. In PID 1 every error is either told to machined
 //! or printed, so it carries nothing else.
 
-use instar_init_protocol::ErrorCode;
+use instar_init_protocol::{ErrorCode, ParseError};
 use std::fmt::{self, Display};
 
 /// What failed and why.
@@ -13,18 +13,22 @@ pub(crate) struct Failure {
 
 pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
 
-impl Failure {
-    pub(crate) fn new(code: ErrorCode, text: impl Display) -> Self {
-        Self {
-            code,
-            text: text.to_string(),
-        }
-    }
+/// Fails.
+pub(crate) fn fail<T>(code: ErrorCode, text: impl Display) -> Result<T> {
+    let text = text.to_string();
+    Err(Failure { code, text })
 }
 
 impl Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
+    }
+}
+
+impl From<ParseError> for Failure {
+    fn from(error: ParseError) -> Self {
+        let ParseError { code, text, .. } = error;
+        Self { code, text }
     }
 }
 
@@ -36,8 +40,6 @@ pub(crate) trait Step<T> {
 
 impl<T, E: Display> Step<T> for Result<T, E> {
     fn step(self, step: impl Display) -> Result<T> {
-        self.map_err(|error| {
-            Failure::new(ErrorCode::Kernel, format_args!("cannot {step}: {error}"))
-        })
+        self.or_else(|error| fail(ErrorCode::Kernel, format_args!("cannot {step}: {error}")))
     }
 }

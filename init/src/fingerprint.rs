@@ -4,7 +4,7 @@
 //! Processes are not in it: when init has no children left, there are none. Physical network links are not either:
 //! they come with their drivers, and keep their addresses over a change of generations.
 
-use crate::failure::{Failure, Result, Step};
+use crate::failure::{Result, fail};
 use instar_init_protocol::ErrorCode;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -21,19 +21,18 @@ const VOLATILE: [&str; 4] = [
     "tainted",
 ];
 
-/// What there is of each kind.
-type Facts = [(&'static str, Vec<String>); 5];
-
-/// A sysctl and its value.
-pub(crate) struct Sysctl {
-    path: Box<Path>,
-    value: Box<[u8]>,
-}
+/// Files of which every line is a fact. The last two are what PID 1 could be made to hand down to its children.
+const LISTS: [(&str, &str); 4] = [
+    ("the mount", "/proc/self/mounts"),
+    ("the swap", "/proc/swaps"),
+    ("init's limit", "/proc/self/limits"),
+    ("init's oom_score_adj", "/proc/self/oom_score_adj"),
+];
 
 /// The state of the machine.
 pub(crate) struct Fingerprint {
-    facts: Facts,
-    sysctls: Vec<Sysctl>,
+    facts: Vec<String>,
+    sysctls: Vec<(Box<Path>, Box<[u8]>)>,
 }
 
 impl Fingerprint {
@@ -44,131 +43,102 @@ impl Fingerprint {
             read_sysctls(Path::new(folder), &mut sysctls);
         }
         sysctls.shrink_to_fit();
-        Self {
-            facts: facts(None),
-            sysctls,
-        }
+        let facts = facts(None);
+        Self { facts, sysctls }
     }
 
-    /// The sysctls that have another value now. Cheap enough to be asked on the way to a next generation.
-    pub(crate) fn changed_sysctls(&self) -> Vec<&Sysctl> {
-        let changed =
-            |sysctl: &&Sysctl| fs::read(&sysctl.path).is_ok_and(|now| *now != *sysctl.value);
-        self.sysctls.iter().filter(changed).collect()
+    /// Gives the sysctls that have changed their old values back.
+    pub(crate) fn restore_sysctls(&self) -> Result<()> {
+        let changed = self.sysctls.iter().filter(|sysctl| has_changed(sysctl));
+        let changed: Vec<_> = changed.collect();
+        for (path, value) in &changed {
+            // Some change others, and refuse a value that they get with another's: what counts is how it ends.
+            let _ = fs::write(path, value);
+        }
+        match changed.into_iter().find(|sysctl| has_changed(sysctl)) {
+            None => Ok(()),
+            Some((path, _)) => {
+                let text = format_args!("{} does not take its old value", path.display());
+                fail(ErrorCode::Kernel, text)
+            }
+        }
     }
 
     /// Compares the machine with the fingerprint. `ours` is the loop device of an image that is mounted already.
     pub(crate) fn compare(&self, ours: Option<&str>) -> Result<()> {
-        let differences = differences(&self.facts, &facts(ours));
+        let differences = differences(&self.facts, facts(ours));
         if differences.is_empty() {
             return Ok(());
         }
-        Err(Failure::new(
-            ErrorCode::Kernel,
-            format_args!("not as freshly booted: {}", differences.join(", ")),
-        ))
+        let text = format_args!("not as freshly booted: {}", differences.join(", "));
+        fail(ErrorCode::Kernel, text)
     }
 }
 
-impl Sysctl {
-    /// Gives it back the value that it had.
-    pub(crate) fn restore(&self) -> Result<()> {
-        let path = self.path.display();
-        fs::write(&self.path, &self.value).step(format_args!("restore {path}"))?;
-        match fs::read(&self.path) {
-            Ok(value) if *value == *self.value => Ok(()),
-            _ => Err(Failure::new(
-                ErrorCode::Kernel,
-                format_args!("{path} does not take its old value"),
-            )),
-        }
-    }
+fn has_changed((path, value): &(Box<Path>, Box<[u8]>)) -> bool {
+    fs::read(path).is_ok_and(|now| now[..] != value[..])
 }
 
-fn differences(before: &Facts, now: &Facts) -> Vec<String> {
-    let mut differences = Vec::new();
-    for ((what, before), (_, now)) in before.iter().zip(now) {
-        // Removing what is matched tells two of the same from one.
-        let mut gone = before.clone();
-        for item in now {
-            match gone.iter().position(|other| other == item) {
-                Some(at) => drop(gone.swap_remove(at)),
-                None => differences.push(format!("{what} {item} is left")),
-            }
-        }
-        differences.extend(gone.iter().map(|item| format!("{what} {item} is gone")));
-    }
-    differences
-}
-
-fn read_sysctls(folder: &Path, sysctls: &mut Vec<Sysctl>) {
+fn read_sysctls(folder: &Path, sysctls: &mut Vec<(Box<Path>, Box<[u8]>)>) {
     for (name, path) in entries(folder) {
-        if VOLATILE.contains(&name.as_str()) {
-            continue;
-        }
         let Ok(metadata) = fs::symlink_metadata(&path) else {
             continue;
         };
         if metadata.is_dir() {
             read_sysctls(&path, sysctls);
-        } else if metadata.permissions().mode() & 0o600 == 0o600 {
+        } else if metadata.permissions().mode() & 0o600 == 0o600
+            && !VOLATILE.contains(&name.as_str())
             // One that cannot be read now cannot be compared later.
-            if let Ok(value) = fs::read(&path) {
-                sysctls.push(Sysctl {
-                    path: path.into(),
-                    value: value.into(),
-                });
-            }
+            && let Ok(value) = fs::read(&path)
+        {
+            sysctls.push((path.into(), value.into()));
         }
     }
 }
 
-fn facts(ours: Option<&str>) -> Facts {
-    let lines = |path: &str| {
-        fs::read_to_string(path)
-            .unwrap_or_default()
-            .lines()
-            .map(str::to_owned)
-            .collect()
-    };
-    let in_use = |name: &str, path: &Path| {
-        let loop_in_use = name.starts_with("loop") && path.join("loop/backing_file").exists();
-        (loop_in_use && ours != Some(name)) || name.starts_with("dm-") || name.starts_with("md")
-    };
-    let named = |folder: &str, keep: &dyn Fn(&str, &Path) -> bool| {
-        let entries = entries(Path::new(folder)).into_iter();
-        entries
-            .filter(|(name, path)| keep(name, path))
-            .map(|(name, _)| name)
-            .collect()
-    };
-    [
-        ("the mount", lines("/proc/self/mounts")),
-        ("the swap", lines("/proc/swaps")),
-        ("the block device", named("/sys/block", &in_use)),
-        (
-            "the network link",
-            named("/sys/class/net", &|_, path| {
-                path.is_dir() && !path.join("device").exists()
-            }),
-        ),
-        (
-            "the cgroup",
-            named("/sys/fs/cgroup", &|_, path| path.is_dir()),
-        ),
-    ]
+fn differences(before: &[String], now: Vec<String>) -> Vec<String> {
+    let mut differences = Vec::new();
+    // Removing what is matched tells two of the same from one.
+    let mut gone = before.to_vec();
+    for fact in now {
+        match gone.iter().position(|other| *other == fact) {
+            Some(at) => drop(gone.swap_remove(at)),
+            None => differences.push(format!("{fact} is left")),
+        }
+    }
+    differences.extend(gone.iter().map(|fact| format!("{fact} is gone")));
+    differences
+}
+
+fn facts(ours: Option<&str>) -> Vec<String> {
+    let mut facts = Vec::new();
+    for (what, path) in LISTS {
+        let list = fs::read_to_string(path).unwrap_or_default();
+        facts.extend(list.lines().map(|line| format!("{what} {line}")));
+    }
+    for (name, path) in entries(Path::new("/sys/block")) {
+        let attached = path.join("loop/backing_file").exists() && ours != Some(&name);
+        if attached || name.starts_with("dm-") || name.starts_with("md") {
+            facts.push(format!("the block device {name}"));
+        }
+    }
+    for (name, path) in entries(Path::new("/sys/class/net")) {
+        if path.is_dir() && !path.join("device").exists() {
+            facts.push(format!("the network link {name}"));
+        }
+    }
+    for (name, path) in entries(Path::new(crate::generation::CGROUPS)) {
+        if path.is_dir() {
+            facts.push(format!("the cgroup {name}"));
+        }
+    }
+    facts
 }
 
 fn entries(folder: &Path) -> Vec<(String, PathBuf)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries
-        .map(|entry| {
-            (
-                entry.file_name().to_string_lossy().into_owned(),
-                entry.path(),
-            )
-        })
-        .collect()
+    let named = |entry: fs::DirEntry| (entry.file_name().to_string_lossy().into(), entry.path());
+    entries.map(named).collect()
 }
 
 #[cfg(test)]

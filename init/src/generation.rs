@@ -4,20 +4,19 @@
 //! expect, and comes back through the descriptors of its own namespaces. It must therefore be the last one in there,
 //! and hold no descriptor into it.
 
-use crate::failure::{Failure, Result, Step};
+use crate::console::say;
+use crate::failure::{Result, Step, fail};
 use crate::link::Link;
-use crate::reaper::{Reaped, Reaper};
+use crate::reaper::{Reaper, reap};
 use crate::rootfs::MountedImage;
 use crate::sys;
 use crate::watchdog::Watchdog;
 use instar_init_protocol::{BootId, ErrorCode};
+use rustix::fs::CWD;
 use rustix::mount::{
     MountPropagationFlags, MoveMountFlags, mount_bind, mount_change, mount_move, move_mount,
 };
-use rustix::process::{
-    Pid, Resource, Rlimit, Signal, chdir, chroot, getrlimit, kill_process, setrlimit,
-};
-use rustix::rand::{GetRandomFlags, getrandom};
+use rustix::process::{Pid, Signal, chdir, chroot, kill_process, kill_process_group};
 use rustix::thread::move_into_link_name_space;
 use std::fs::{self, File};
 use std::os::fd::AsFd;
@@ -32,17 +31,11 @@ pub(crate) const CGROUPS: &str = "/sys/fs/cgroup";
 /// What lasts longer than this after SIGKILL waits for a device that does not answer.
 pub(crate) const DYING: Duration = Duration::from_secs(10);
 
-/// What init comes back to: its own namespaces, and the limits that the kernel gave it.
-pub(crate) struct Home {
-    namespaces: Vec<(&'static str, File)>,
-    limits: Vec<(Resource, Rlimit)>,
-}
+/// What init comes back to: its own namespaces.
+pub(crate) struct Home(Vec<(&'static str, File)>);
 
 /// A running generation.
 pub(crate) struct Generation {
-    /// 1 at boot, counts up.
-    pub(crate) number: u64,
-    pub(crate) boot_id: BootId,
     /// Nobody while it is dead.
     pub(crate) machined: Option<Pid>,
     pub(crate) link: Link,
@@ -60,68 +53,38 @@ impl Home {
     /// To be called in the initramfs, before the first generation.
     pub(crate) fn new() -> Result<Self> {
         let namespaces = ["mnt", "uts", "ipc"].map(|name| {
-            let path = format!("/proc/self/ns/{name}");
-            File::open(&path)
-                .step(format_args!("open {path}"))
-                .map(|file| (name, file))
+            let file = File::open(format!("/proc/self/ns/{name}"));
+            let file = file.step(format_args!("open init's {name} namespace"))?;
+            Ok((name, file))
         });
-        let limits = [
-            Resource::As,
-            Resource::Core,
-            Resource::Cpu,
-            Resource::Data,
-            Resource::Fsize,
-            Resource::Locks,
-            Resource::Memlock,
-            Resource::Msgqueue,
-            Resource::Nice,
-            Resource::Nofile,
-            Resource::Nproc,
-            Resource::Rss,
-            Resource::Rtprio,
-            Resource::Rttime,
-            Resource::Sigpending,
-            Resource::Stack,
-        ];
-        Ok(Self {
-            namespaces: namespaces.into_iter().collect::<Result<_>>()?,
-            limits: limits
-                .map(|resource| (resource, getrlimit(resource)))
-                .to_vec(),
-        })
+        Ok(Self(namespaces.into_iter().collect::<Result<_>>()?))
     }
 
-    /// Goes back to the initramfs; root and working directory go with the mount namespace.
+    /// Goes back to the initramfs; root and working directory go with the mount namespace. What was in the generation's
+    /// cgroups must be dead.
     fn return_to(&self) -> Result<()> {
-        for (name, file) in &self.namespaces {
+        for (name, file) in &self.0 {
             move_into_link_name_space(file.as_fd(), None)
                 .step(format_args!("return to init's {name} namespace"))?;
         }
+        remove_cgroups(Path::new(CGROUPS));
         Ok(())
-    }
-
-    /// Undoes what a generation may have done to PID 1, and its children would inherit.
-    fn restore_limits(&self) {
-        for (resource, limit) in &self.limits {
-            // It can only fail for want of a privilege that init has.
-            let _ = setrlimit(*resource, *limit);
-        }
-        let _ = fs::write("/proc/self/oom_score_adj", "0");
     }
 }
 
 impl Generation {
     /// Makes a generation of a mounted image, enters it and starts machined. When that fails, init is back home.
-    pub(crate) fn start(number: u64, image: &MountedImage, home: &Home) -> Result<Self> {
-        let mut random = [0; 16];
-        getrandom(&mut random, GetRandomFlags::empty()).step("get random bytes")?;
-        let boot_id = BootId::from_random(random);
+    pub(crate) fn start(
+        number: u64,
+        boot_id: &BootId,
+        image: &MountedImage,
+        home: &Home,
+    ) -> Result<Self> {
         let started = Cgroup::new(number).and_then(|cgroup| {
-            enter(image, &boot_id)?;
-            let (machined, link) = start_machined(&cgroup, home)?;
+            enter(image, boot_id)?;
+            say!("generation {number} starts, boot id {boot_id}");
+            let (machined, link) = start_machined(&cgroup)?;
             Ok(Self {
-                number,
-                boot_id,
                 machined: Some(machined),
                 link,
                 cgroup,
@@ -129,16 +92,15 @@ impl Generation {
         });
         if started.is_err() {
             home.return_to()?;
-            remove_cgroups(Path::new(CGROUPS));
         }
         started
     }
 
     /// Starts machined again. What it started goes on running; its own helpers do not.
-    pub(crate) fn restart_machined(&mut self, home: &Home) -> Result<()> {
+    pub(crate) fn restart_machined(&mut self) -> Result<()> {
         rustix::io::write(&self.cgroup.kill_machined, b"1")
             .step("kill what is left of machined")?;
-        let (machined, link) = start_machined(&self.cgroup, home)?;
+        let (machined, link) = start_machined(&self.cgroup)?;
         self.machined = Some(machined);
         self.link = link;
         Ok(())
@@ -160,33 +122,24 @@ impl Generation {
         loop {
             // The second kill catches what moved itself into another cgroup.
             let _ = rustix::io::write(&cgroup.kill, b"1");
-            let _ = rustix::process::kill_process_group(Pid::INIT, Signal::KILL);
-            if reap_all(reaper) {
+            let _ = kill_process_group(Pid::INIT, Signal::KILL);
+            let mut reaped = reap(None);
+            while let Ok(Some(_)) = reaped {
+                reaped = reap(None);
+            }
+            if reaped.is_err() {
                 break;
             }
             if begin.elapsed() > DYING {
                 let children = fs::read_to_string("/proc/self/task/1/children").unwrap_or_default();
                 let text = format_args!("processes do not die: {}", children.trim());
-                return Err(Failure::new(ErrorCode::Kernel, text));
+                return fail(ErrorCode::Kernel, text);
             }
             reaper.wait(None, Duration::from_millis(100));
             watchdog.feed();
         }
         drop(cgroup);
-        home.return_to()?;
-        remove_cgroups(Path::new(CGROUPS));
-        Ok(())
-    }
-}
-
-/// Whether all processes are gone.
-fn reap_all(reaper: &Reaper) -> bool {
-    loop {
-        match reaper.reap() {
-            Reaped::Exit(..) => {}
-            Reaped::NothingYet => return false,
-            Reaped::NobodyLeft => return true,
-        }
+        home.return_to()
     }
 }
 
@@ -194,14 +147,8 @@ fn reap_all(reaper: &Reaper) -> bool {
 /// generation's root.
 fn enter(image: &MountedImage, boot_id: &BootId) -> Result<()> {
     sys::enter_new_namespaces().step("make the namespaces")?;
-    move_mount(
-        &image.mount,
-        "",
-        rustix::fs::CWD,
-        "/new",
-        MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
-    )
-    .step("attach the image")?;
+    let itself = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    move_mount(&image.mount, "", CWD, "/new", itself).step("attach the image")?;
     // Moving changes this namespace only: init's own keeps its mounts.
     for name in ["proc", "sys", "dev"] {
         mount_move(format!("/{name}"), format!("/new/{name}"))
@@ -222,16 +169,19 @@ fn enter(image: &MountedImage, boot_id: &BootId) -> Result<()> {
     chroot(".").step("make the image the root directory")?;
     chdir("/").step("enter the new root")?;
     // Only now: shared earlier, the moves would reach init's own namespace.
-    mount_change(
-        "/",
-        MountPropagationFlags::SHARED | MountPropagationFlags::REC,
-    )
-    .step("share the mounts")
+    let all_shared = MountPropagationFlags::SHARED | MountPropagationFlags::REC;
+    mount_change("/", all_shared).step("share the mounts")
 }
 
-fn start_machined(cgroup: &Cgroup, home: &Home) -> Result<(Pid, Link)> {
+/// Reads an id below /proc/sys/kernel/random: `boot_id` is the kernel's own, `uuid` a new one each time.
+pub(crate) fn read_boot_id(name: &str) -> Result<BootId> {
+    let path = format!("/proc/sys/kernel/random/{name}");
+    let id = fs::read_to_string(&path).step(format_args!("read {path}"))?;
+    id.trim_end().parse().step(format_args!("use {path}"))
+}
+
+fn start_machined(cgroup: &Cgroup) -> Result<(Pid, Link)> {
     let (link, socket) = Link::new()?;
-    home.restore_limits();
     let mut command = Command::new("/sbin/machined");
     command
         .env_clear()
@@ -239,25 +189,19 @@ fn start_machined(cgroup: &Cgroup, home: &Home) -> Result<(Pid, Link)> {
         .stdin(Stdio::null());
     let child =
         sys::spawn(&mut command, &socket, &cgroup.machined_procs).step("start /sbin/machined")?;
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let pid = pid.ok_or_else(|| Failure::new(ErrorCode::Kernel, "machined has no process id"))?;
-    Ok((pid, link))
+    Ok((Pid::from_child(&child), link))
 }
 
 impl Cgroup {
     fn new(number: u64) -> Result<Self> {
-        let root = Path::new(CGROUPS);
-        let generation = root.join(format!("generation.{number}"));
+        let generation = Path::new(CGROUPS).join(format!("generation.{number}"));
         let machined = generation.join("machined");
-        fs::create_dir(&generation).step(format_args!("make {}", generation.display()))?;
+        fs::create_dir_all(&machined).step(format_args!("make {}", machined.display()))?;
         enable_controllers(&generation);
-        fs::create_dir(&machined).step(format_args!("make {}", machined.display()))?;
         let open = |path: &Path, name| {
             let path = path.join(name);
-            File::options()
-                .write(true)
-                .open(&path)
-                .step(format_args!("open {}", path.display()))
+            let file = File::options().write(true).open(&path);
+            file.step(format_args!("open {}", path.display()))
         };
         Ok(Self {
             kill: open(&generation, "cgroup.kill")?,

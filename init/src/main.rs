@@ -13,6 +13,7 @@
 #![cfg_attr(test, allow(dead_code))]
 
 mod console;
+mod ending;
 mod failure;
 mod fingerprint;
 mod generation;
@@ -27,17 +28,17 @@ mod verdict;
 mod watchdog;
 
 use console::complain;
+use ending::reboot_because;
 use failure::{Result, Step};
 use fingerprint::Fingerprint;
 use generation::{CGROUPS, Home};
 use reaper::Reaper;
 use rootfs::Image;
-use rustix::system::RebootCommand;
 use std::convert::Infallible;
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use supervisor::{Machine, Supervisor, end_kernel};
+use supervisor::{Machine, Supervisor};
 use sys_mount::{Mount, MountFlags};
 use watchdog::Watchdog;
 
@@ -47,19 +48,10 @@ const BOOT_DEADLINE: Duration = Duration::from_secs(300);
 /// What the kernel starts. It does not come back.
 fn boot() -> ! {
     std::panic::set_hook(Box::new(|panic| {
-        complain!("this is a bug: {panic}");
-        give_up()
+        reboot_because(format_args!("this is a bug: {panic}"))
     }));
     let Err(failure) = start();
-    complain!("cannot boot: {failure}");
-    give_up()
-}
-
-/// Reboots, late enough that the reason can be read.
-fn give_up() -> ! {
-    complain!("rebooting in 10 seconds");
-    std::thread::sleep(Duration::from_secs(10));
-    end_kernel(RebootCommand::Restart)
+    reboot_because(failure)
 }
 
 /// The boot, from top to bottom.
@@ -70,27 +62,17 @@ fn start() -> Result<Infallible> {
     console::open();
 
     let arguments = Arguments::read();
-    let kernel_boot_id =
-        fs::read_to_string("/proc/sys/kernel/random/boot_id").step("read the kernel's boot id")?;
-    let kernel_boot_id = kernel_boot_id
-        .trim_end()
-        .parse()
-        .step("use the kernel's boot id: it")?;
     modules::load(Path::new("/modules"));
-    let image = Image::of_initramfs(Path::new("/rootfs.squashfs"), Path::new("/rootfs.b3"))?;
+    let image = Image::of_initramfs()?;
 
     generation::enable_controllers(Path::new(CGROUPS));
     fs::create_dir("/new").step("make /new")?;
     let machine = Machine {
         started,
-        kernel_boot_id,
+        kernel_boot_id: generation::read_boot_id("boot_id")?,
         home: Home::new()?,
         reaper: Reaper::new()?,
-        watchdog: if arguments.watchdog {
-            Watchdog::Absent
-        } else {
-            Watchdog::Off
-        },
+        watchdog: arguments.watchdog,
         patience: arguments.boot_deadline,
         // The last of it: what changes from here on is a generation's doing.
         fresh: Fingerprint::take(),
@@ -108,12 +90,8 @@ fn mount_special_filesystems() -> Result<()> {
     ] {
         // Below /sys the kernel has made it.
         let _ = fs::create_dir(path);
-        let mounted = Mount::builder()
-            .fstype(kind)
-            .flags(flags)
-            .data(data)
-            .mount(kind, path);
-        mounted.step(format_args!("mount {path}"))?;
+        let mount = Mount::builder().fstype(kind).flags(flags).data(data);
+        mount.mount(kind, path).step(format_args!("mount {path}"))?;
     }
     Ok(())
 }
@@ -121,7 +99,7 @@ fn mount_special_filesystems() -> Result<()> {
 /// The kernel arguments that are init's.
 struct Arguments {
     boot_deadline: Duration,
-    watchdog: bool,
+    watchdog: Watchdog,
 }
 
 impl Arguments {
@@ -134,7 +112,7 @@ impl Arguments {
     fn parse(line: &str) -> Self {
         let mut arguments = Self {
             boot_deadline: BOOT_DEADLINE,
-            watchdog: true,
+            watchdog: Watchdog::Absent,
         };
         for argument in line.split_ascii_whitespace() {
             match argument.split_once('=') {
@@ -144,7 +122,7 @@ impl Arguments {
                     }
                     _ => complain!("{argument}: not a number of seconds from 1 to 86400; ignored"),
                 },
-                Some(("instar.watchdog", "off")) => arguments.watchdog = false,
+                Some(("instar.watchdog", "off")) => arguments.watchdog = Watchdog::Off,
                 Some(("instar.watchdog", _)) => {
                     complain!("{argument}: only 'off' has a meaning; ignored")
                 }

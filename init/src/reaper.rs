@@ -4,24 +4,12 @@ use crate::failure::{Result, Step};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, WaitOptions, WaitStatus, wait};
+use rustix::process::{Pid, WaitOptions, WaitStatus, wait, waitpid};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 /// Wakes init up when a child ends.
-pub(crate) struct Reaper {
-    signals: SignalFd,
-}
-
-/// What waiting found.
-pub(crate) enum Reaped {
-    /// A process ended.
-    Exit(Pid, WaitStatus),
-    /// Children live.
-    NothingYet,
-    /// There is no child; as every process descends from init, none at all.
-    NobodyLeft,
-}
+pub(crate) struct Reaper(SignalFd);
 
 impl Reaper {
     /// Must be the first to wait.
@@ -31,30 +19,29 @@ impl Reaper {
         mask.thread_block().step("block SIGCHLD")?;
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         let signals = SignalFd::with_flags(&mask, flags).step("open a signalfd")?;
-        Ok(Self { signals })
+        Ok(Self(signals))
     }
 
     /// Waits until a child ends, the other descriptor can be read, or the time is over.
     pub(crate) fn wait(&self, other: Option<BorrowedFd<'_>>, timeout: Duration) {
-        let mut waiting = vec![PollFd::new(&self.signals, PollFlags::IN)];
+        let mut waiting = vec![PollFd::new(&self.0, PollFlags::IN)];
         waiting.extend(other.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-        let timeout = Timespec {
-            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: timeout.subsec_nanos().into(),
-        };
+        let timeout = Timespec::try_from(timeout).ok();
         // Interrupted or not: the callers look at everything anyway.
-        let _ = poll(&mut waiting, Some(&timeout));
-        while let Ok(Some(_)) = self.signals.read_signal() {}
+        let _ = poll(&mut waiting, timeout.as_ref());
+        while let Ok(Some(_)) = self.0.read_signal() {}
     }
+}
 
-    /// Reaps one process.
-    pub(crate) fn reap(&self) -> Reaped {
-        match wait(WaitOptions::NOHANG) {
-            Ok(Some((pid, status))) => Reaped::Exit(pid, status),
-            Ok(None) => Reaped::NothingYet,
-            Err(_) => Reaped::NobodyLeft,
-        }
+/// Reaps one process, `first` before all others. None: all of them live. An error: there is none left at all, as
+/// every process descends from init.
+pub(crate) fn reap(first: Option<Pid>) -> rustix::io::Result<Option<(Pid, WaitStatus)>> {
+    if let Some(first) = first
+        && let Ok(Some(reaped)) = waitpid(Some(first), WaitOptions::NOHANG)
+    {
+        return Ok(Some(reaped));
     }
+    wait(WaitOptions::NOHANG)
 }
 
 /// How a process ended, as the rest of a sentence.

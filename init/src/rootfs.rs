@@ -1,9 +1,8 @@
 //! The image of a generation: verified by its digest, then mounted through a loop device, attached to no path yet.
 
-use crate::failure::{Failure, Result, Step};
-use crate::sys;
+use crate::failure::{Result, Step, fail};
 use instar_init_protocol::{Blake3, ErrorCode, Line};
-use loopdev::LoopControl;
+use loopdev::{LoopControl, LoopDevice};
 use rustix::fs::{AtFlags, SealFlags, fcntl_get_seals, statat};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag,
@@ -11,7 +10,6 @@ use rustix::mount::{
 };
 use std::fs::{self, File};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::Path;
 
 /// Nobody can change or shorten the image after it was verified, nor undo that.
 const SEALS: SealFlags = SealFlags::WRITE
@@ -39,38 +37,28 @@ pub(crate) struct MountedImage {
 
 impl Image {
     /// The first image. Its name is removed, so that its RAM is free when it is dropped.
-    pub(crate) fn of_initramfs(image: &Path, digest: &Path) -> Result<Self> {
-        let text = fs::read_to_string(digest).step(format_args!("read {}", digest.display()))?;
-        let digest = text
-            .trim_end()
-            .parse()
-            .step(format_args!("use {}: the digest", digest.display()))?;
-        let file = File::open(image).step(format_args!("open {}", image.display()))?;
-        fs::remove_file(image).step(format_args!("remove {}", image.display()))?;
+    pub(crate) fn of_initramfs() -> Result<Self> {
+        let digest = fs::read_to_string("/rootfs.b3").step("read /rootfs.b3")?;
+        let digest = digest.trim_end().parse();
+        let file = File::open("/rootfs.squashfs").step("open /rootfs.squashfs")?;
+        fs::remove_file("/rootfs.squashfs").step("remove /rootfs.squashfs")?;
         Ok(Self {
             file,
-            digest,
+            digest: digest.step("use /rootfs.b3 as a digest")?,
             version: None,
         })
     }
 
     /// A next image, from machined.
     pub(crate) fn of_memfd(memfd: OwnedFd, digest: Blake3, version: Line) -> Result<Self> {
-        match fcntl_get_seals(&memfd) {
-            Ok(seals) if seals.contains(SEALS) => {}
-            Ok(seals) => {
-                let missing = SEALS.difference(seals);
-                return Err(Failure::new(
-                    ErrorCode::NotSealed,
-                    format_args!("the memfd lacks the seals {missing:?}"),
-                ));
-            }
-            Err(_) => {
-                return Err(Failure::new(
-                    ErrorCode::NotSealed,
-                    "the image is not a memfd that takes seals",
-                ));
-            }
+        let Ok(seals) = fcntl_get_seals(&memfd) else {
+            let text = "the image is not a memfd that takes seals";
+            return fail(ErrorCode::NotSealed, text);
+        };
+        let missing = SEALS.difference(seals);
+        if !missing.is_empty() {
+            let text = format_args!("the memfd lacks the seals {missing:?}");
+            return fail(ErrorCode::NotSealed, text);
         }
         Ok(Self {
             file: File::from(memfd),
@@ -79,12 +67,18 @@ impl Image {
         })
     }
 
+    /// Opened anew by this path it is read from its start, and can only be read: the descriptor of a memfd is writable,
+    /// and so would be the loop device.
+    fn path(&self) -> String {
+        format!("/proc/self/fd/{}", self.file.as_raw_fd())
+    }
+
     /// Verifies and mounts. This disturbs nothing that runs.
     pub(crate) fn mount(&self) -> Result<MountedImage> {
         self.verify()?;
-        let device = self.attach()?;
+        // Somebody else may take the free device before it is attached.
+        let device = self.attach().or_else(|_| self.attach())?;
         let path = device.path().unwrap_or_default();
-        let not_mountable = |text: String| Failure::new(ErrorCode::NotMountable, text);
 
         let squashfs =
             fsopen("squashfs", FsOpenFlags::FSOPEN_CLOEXEC).step("open the filesystem squashfs")?;
@@ -93,62 +87,45 @@ impl Image {
             .and_then(|()| fsconfig_create(&squashfs));
         if let Err(error) = created {
             let why = kernel_messages(&squashfs);
-            return Err(not_mountable(format!(
-                "cannot mount the image as a squashfs: {error}{why}"
-            )));
+            let text = format_args!("cannot mount the image as a squashfs: {error}{why}");
+            return fail(ErrorCode::NotMountable, text);
         }
         let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NODEV;
         let mount = fsmount(&squashfs, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
             .step("mount the image")?;
         for path in NEEDED {
             if let Err(error) = statat(&mount, path, AtFlags::SYMLINK_NOFOLLOW) {
-                return Err(not_mountable(format!(
-                    "the image is not a root filesystem: /{path}: {error}"
-                )));
+                let text = format_args!("the image is not a root filesystem: /{path}: {error}");
+                return fail(ErrorCode::NotMountable, text);
             }
         }
-        let device = path
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
+        let device = path.file_name().unwrap_or_default();
+        let device = device.to_string_lossy().into_owned();
         Ok(MountedImage { mount, device })
     }
 
     fn verify(&self) -> Result<()> {
-        let digest = |bytes: &[u8]| Blake3::from(*blake3::hash(bytes).as_bytes());
-        let found = sys::with_mapped(&self.file, digest).step("map the image")?;
-        if found == self.digest {
+        let mut hasher = blake3::Hasher::new();
+        File::open(self.path())
+            .and_then(|file| hasher.update_reader(file).map(drop))
+            .step("read the image")?;
+        let (found, expected) = (hasher.finalize(), &self.digest);
+        if found.to_hex().as_str() == expected.as_str() {
             return Ok(());
         }
-        let text = format_args!("the image hashes to {found}, not to {}", self.digest);
-        Err(Failure::new(ErrorCode::WrongDigest, text))
+        let text = format_args!("the image hashes to {found}, not to {expected}");
+        fail(ErrorCode::WrongDigest, text)
     }
 
     /// Attaches the image to a loop device that goes away with its last user.
-    fn attach(&self) -> Result<loopdev::LoopDevice> {
+    fn attach(&self) -> Result<LoopDevice> {
         let control = LoopControl::open().step("open /dev/loop-control")?;
-        // Opened by its path: the descriptor of a memfd is writable, and the loop device would be, too.
-        let backing = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-        let mut last = None;
-        // Somebody else may take the free device between the two calls.
-        for _ in 0..8 {
-            let device = control.next_free().step("find a free loop device")?;
-            match device
-                .with()
-                .read_only(true)
-                .autoclear(true)
-                .attach(&backing)
-            {
-                Ok(()) => return Ok(device),
-                Err(error) => last = Some(error),
-            }
-        }
-        let error = last.map(|error| error.to_string()).unwrap_or_default();
-        Err(Failure::new(
-            ErrorCode::Kernel,
-            format_args!("cannot attach the image to a loop device: {error}"),
-        ))
+        let device = control.next_free().step("find a free loop device")?;
+        let options = device.with().read_only(true).autoclear(true);
+        options
+            .attach(self.path())
+            .step("attach the image to a loop device")?;
+        Ok(device)
     }
 }
 
@@ -157,8 +134,10 @@ fn kernel_messages(filesystem: impl AsFd) -> String {
     let mut text = String::new();
     let mut message = [0; 256];
     while let Ok(length @ 1..) = rustix::io::read(&filesystem, &mut message) {
-        let line = String::from_utf8_lossy(message.get(..length).unwrap_or_default());
-        text.push_str(&format!(" ({})", line.trim()));
+        let line = String::from_utf8_lossy(&message[..length]);
+        // Before the words is a letter for how grave it is: "e " for an error.
+        let words = line.split_once(' ').map_or(&*line, |(_, words)| words);
+        text.push_str(&format!(" ({})", words.trim()));
     }
     text
 }

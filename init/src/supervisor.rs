@@ -1,18 +1,20 @@
 //! init's one loop: listens to machined, reaps, watches the deadline, and carries out what the ladder decides.
 
 use crate::console::{complain, say};
-use crate::failure::{Failure, Result};
+use crate::ending::{end_kernel, reboot_because};
+use crate::failure::{Failure, Result, fail};
 use crate::fingerprint::Fingerprint;
-use crate::generation::{CGROUPS, DYING, Generation, Home, remove_cgroups};
+use crate::generation::{CGROUPS, Generation, Home, read_boot_id, remove_cgroups};
 use crate::kept::Kept;
-use crate::link::{Received, only};
-use crate::reaper::{Reaped, Reaper, describe};
+use crate::link::only;
+use crate::reaper::{Reaper, describe, reap};
 use crate::rootfs::{Image, MountedImage};
 use crate::verdict::{Event, Ladder, Verdict};
 use crate::watchdog::{self, Watchdog};
-use instar_init_protocol::{BootId, ErrorCode, Line, Reply, Request, StartReason, Welcome};
-use rustix::process::WaitStatus;
-use rustix::system::{RebootCommand, reboot};
+use instar_init_protocol::{
+    BootId, End, ErrorCode, Line, ParseError, Reply, Request, StartReason, Welcome,
+};
+use rustix::system::RebootCommand;
 use std::fmt::Display;
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -26,9 +28,6 @@ const MESSAGES: usize = 64;
 /// How long the machine may take to look freshly booted: some things end after their last user.
 const SETTLING: Duration = Duration::from_secs(3);
 
-/// Time to read the console before it is gone.
-const READING: Duration = Duration::from_secs(5);
-
 /// Everything that init knows.
 pub(crate) struct Supervisor {
     /// What the boot found.
@@ -41,10 +40,8 @@ pub(crate) struct Supervisor {
     ladder: Ladder,
     /// The one that runs; there is none only between two.
     generation: Option<Generation>,
-    /// How many were started.
-    generations: u64,
-    /// Why machined was started the last time.
-    start: StartReason,
+    /// What the running machined is told. The time left and what is kept are filled in when it asks.
+    welcome: Welcome,
     /// When machined must have reported healthy, until it has.
     deadline: Option<Instant>,
 }
@@ -63,6 +60,16 @@ pub(crate) struct Machine {
 
 impl Supervisor {
     pub(crate) fn new(machine: Machine, image: Image) -> Self {
+        let welcome = Welcome {
+            generation: 0,
+            boot_id: machine.kernel_boot_id.clone(),
+            kernel_boot_id: machine.kernel_boot_id.clone(),
+            start: StartReason::Boot,
+            cause: None,
+            failed_version: None,
+            deadline: 0,
+            kept: Vec::new(),
+        };
         Self {
             machine,
             image,
@@ -70,39 +77,37 @@ impl Supervisor {
             kept: Kept::default(),
             ladder: Ladder::new(),
             generation: None,
-            generations: 0,
-            start: StartReason::Boot,
+            welcome,
             deadline: None,
         }
     }
 
     /// Starts the first generation and goes on for ever.
     pub(crate) fn run(mut self) -> ! {
-        let patience = self.machine.patience;
-        self.begin(StartReason::Boot, None, patience);
+        self.begin(None, self.machine.patience);
         loop {
             self.wait();
             self.listen();
             self.reap();
-            self.watch_deadline();
+            if self.time_left() == Some(Duration::ZERO) {
+                self.deadline = None;
+                self.fail(Event::Late, "machined did not report healthy in time");
+            }
             self.machine.watchdog.feed();
         }
     }
 
+    fn time_left(&self) -> Option<Duration> {
+        let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
+        self.deadline.map(left)
+    }
+
     fn wait(&self) {
-        let until_late = self
-            .deadline
-            .map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let timeout = until_late
-            .unwrap_or(watchdog::INTERVAL)
-            .min(watchdog::INTERVAL);
-        let link = self
-            .generation
-            .as_ref()
-            .filter(|generation| generation.machined.is_some());
+        let timeout = self.time_left().unwrap_or(watchdog::INTERVAL);
+        let generation = self.generation.as_ref();
         self.machine.reaper.wait(
-            link.and_then(|generation| generation.link.descriptor()),
-            timeout,
+            generation.and_then(|generation| generation.link.descriptor()),
+            timeout.min(watchdog::INTERVAL),
         );
     }
 
@@ -112,159 +117,115 @@ impl Supervisor {
                 return;
             };
             match generation.link.receive() {
-                Received::Nothing => return,
+                Some((request, descriptors)) => self.serve(request, descriptors),
                 // Without its link it is of no use; its death is what the ladder decides about.
-                Received::Closed => return generation.kill_machined(),
-                Received::Packet(Ok(request), descriptors) => self.serve(request, descriptors),
-                Received::Packet(Err(error), _) => {
-                    complain!("refused: {error}");
-                    generation.link.refuse(&error);
-                }
+                None if generation.link.closed => return generation.kill_machined(),
+                None => return,
             }
         }
     }
 
     fn reap(&mut self) {
-        let Some(generation) = &self.generation else {
-            return;
-        };
-        let number = generation.number;
-        let machined = generation.machined;
-        let mut death = None;
-        let mut orphans = Vec::new();
-        while let Reaped::Exit(pid, status) = self.machine.reaper.reap() {
-            if Some(pid) == machined {
-                death = Some(status)
-            } else {
-                orphans.push((pid, status))
-            }
-        }
-        if let Some(status) = death {
-            self.bury_machined(number, status);
-        }
-        // After a restart the exits belong to the new machined, after the end of the generation to nobody.
-        if let Some(generation) = self
-            .generation
-            .as_mut()
-            .filter(|generation| generation.number == number)
+        // machined first: the exits of others are for the machined that comes next.
+        while let Ok(Some((pid, status))) =
+            reap(self.generation.as_ref().and_then(|it| it.machined))
         {
-            for (pid, status) in orphans {
-                generation
-                    .link
-                    .exited(pid.as_raw_nonzero().get(), status.as_raw());
+            let Some(generation) = &mut self.generation else {
+                continue;
+            };
+            if generation.machined != Some(pid) {
+                let pid = pid.as_raw_nonzero().get();
+                generation.link.exited(pid, status.as_raw());
+                continue;
             }
-        }
-    }
-
-    fn bury_machined(&mut self, number: u64, status: WaitStatus) {
-        let same = |generation: &&mut Generation| generation.number == number;
-        if let Some(generation) = self.generation.as_mut().filter(same) {
             generation.machined = None;
-        }
-        // Its last words may be a request, even one that ends the generation.
-        self.listen();
-        if self
-            .generation
-            .as_ref()
-            .is_some_and(|generation| generation.number == number)
-        {
-            self.fail(Event::Died, format_args!("machined {}", describe(status)));
-        }
-    }
-
-    fn watch_deadline(&mut self) {
-        if self
-            .deadline
-            .is_some_and(|deadline| deadline <= Instant::now())
-        {
-            self.deadline = None;
-            self.fail(Event::Late, "machined did not report healthy in time");
+            // Its last words may be a request, even one that ends the generation.
+            self.listen();
+            if self
+                .generation
+                .as_ref()
+                .is_some_and(|it| it.machined.is_none())
+            {
+                self.fail(Event::Died, format_args!("machined {}", describe(status)));
+            }
         }
     }
 
-    fn serve(&mut self, request: Request, descriptors: Vec<OwnedFd>) {
-        let verb = request.verb();
+    fn serve(&mut self, request: Result<Request, ParseError>, descriptors: Vec<OwnedFd>) {
+        let to = match &request {
+            Ok(request) => Line::lossy(request.verb()),
+            Err(error) => error.to.clone(),
+        };
         let result = match request {
-            Request::Hello => return self.welcome(),
-            Request::Healthy { boot_id } => self.healthy(&boot_id),
-            Request::Keep { name, scope } => {
+            Ok(Request::Hello) => return self.welcome(),
+            Ok(Request::Healthy { boot_id }) => self.healthy(&boot_id),
+            Ok(Request::Keep { name, scope }) => {
                 only(descriptors).and_then(|fd| self.kept.keep(name, scope, fd))
             }
-            Request::Drop { name } => self.kept.drop(&name),
-            Request::Next {
+            Ok(Request::Drop { name }) => self.kept.drop(&name),
+            Ok(Request::Next {
                 blake3,
                 version,
                 deadline,
-            } => {
+            }) => {
                 let image = only(descriptors).and_then(|fd| Image::of_memfd(fd, blake3, version));
                 match image.and_then(|image| self.prepare(image)) {
-                    Ok(next) => {
-                        return self.swap(next, Duration::from_secs(deadline.secs().into()));
+                    Ok((image, mounted)) => {
+                        self.answer(to, Ok(()));
+                        self.previous = Some(std::mem::replace(&mut self.image, image));
+                        self.because(StartReason::Next, None, None);
+                        let deadline = Duration::from_secs(deadline.into());
+                        return self.replace(Some(mounted), deadline);
                     }
                     Err(failure) => Err(failure),
                 }
             }
-            Request::GiveUp { reason } => {
-                self.answer(verb, &Ok(()));
+            Ok(Request::GiveUp { reason }) => {
+                self.answer(to, Ok(()));
                 return self.fail(Event::GaveUp, format_args!("machined gave up: {reason}"));
             }
-            Request::Reboot => self.end_machine_for(verb, RebootCommand::Restart),
-            Request::Poweroff => self.end_machine_for(verb, RebootCommand::PowerOff),
-            Request::Halt => self.end_machine_for(verb, RebootCommand::Halt),
-            Request::Kexec => match fs::read_to_string("/sys/kernel/kexec_loaded") {
-                Ok(loaded) if loaded.trim() == "1" => {
-                    self.end_machine_for(verb, RebootCommand::Kexec)
-                }
-                _ => Err(Failure::new(
-                    ErrorCode::Kernel,
-                    "no kernel is loaded for kexec",
-                )),
-            },
+            Ok(Request::End(End::Kexec)) if !is_kexec_loaded() => {
+                fail(ErrorCode::Kernel, "no kernel is loaded for kexec")
+            }
+            Ok(Request::End(end)) => {
+                say!("machined asks for {to}");
+                self.answer(to, Ok(()));
+                self.end_machine(end)
+            }
+            Err(error) => Err(Failure::from(error)),
         };
         if let Err(failure) = &result {
-            complain!("refused '{verb}': {failure}");
+            complain!("refused '{to}': {failure}");
         }
-        self.answer(verb, &result);
+        self.answer(to, result);
     }
 
-    fn answer(&self, verb: &str, result: &Result<()>) {
+    fn answer(&self, to: Line, result: Result<()>) {
         if let Some(generation) = &self.generation {
-            generation.link.answer(verb, result);
+            generation.link.answer(to, result);
         }
     }
 
     fn welcome(&mut self) {
-        let Some(generation) = &mut self.generation else {
-            return;
-        };
-        let left = self
-            .deadline
-            .map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let welcome = Reply::Welcome(Welcome {
-            generation: generation.number,
-            boot_id: generation.boot_id.clone(),
-            kernel_boot_id: self.machine.kernel_boot_id.clone(),
-            start: self.start.clone(),
-            deadline: left.map_or(0, |left| u32::try_from(left.as_secs()).unwrap_or(u32::MAX)),
-            kept: self.kept.names(),
-        });
-        generation.link.welcome(&welcome, &self.kept.descriptors());
+        let left = self.time_left().unwrap_or_default().as_secs();
+        self.welcome.deadline = u32::try_from(left).unwrap_or(u32::MAX);
+        self.welcome.kept = self.kept.names();
+        if let Some(generation) = &mut self.generation {
+            let welcome = Reply::Welcome(self.welcome.clone());
+            generation.link.welcome(welcome, &self.kept.descriptors());
+        }
     }
 
     fn healthy(&mut self, boot_id: &BootId) -> Result<()> {
-        match &self.generation {
-            Some(generation) if generation.boot_id == *boot_id => {}
-            _ => {
-                return Err(Failure::new(
-                    ErrorCode::OtherBootId,
-                    "this is the boot id of another generation",
-                ));
-            }
+        if self.welcome.boot_id != *boot_id {
+            let text = "this is the boot id of another generation";
+            return fail(ErrorCode::OtherBootId, text);
         }
         self.ladder.decide(Event::Healthy, self.now());
         self.deadline = None;
         self.previous = None;
-        say!("generation {} is healthy and committed", self.generations);
+        let number = self.welcome.generation;
+        say!("generation {number} is healthy and committed");
         Ok(())
     }
 
@@ -273,102 +234,86 @@ impl Supervisor {
         let mounted = image.mount()?;
         match self.ladder.decide(Event::NextReady, self.now()) {
             Verdict::Swap => Ok((image, mounted)),
-            _ => Err(Failure::new(
-                ErrorCode::WrongState,
-                "this generation has not reported healthy yet",
-            )),
+            _ => {
+                let text = "this generation has not reported healthy yet";
+                fail(ErrorCode::WrongState, text)
+            }
         }
     }
 
-    fn swap(&mut self, (image, mounted): (Image, MountedImage), deadline: Duration) {
-        self.answer("next", &Ok(()));
-        self.previous = Some(std::mem::replace(&mut self.image, image));
-        self.replace(StartReason::Next, Some(mounted), deadline);
+    /// Notes what the next machined is told about its start.
+    fn because(&mut self, start: StartReason, cause: Option<Line>, failed_version: Option<Line>) {
+        self.welcome.start = start;
+        self.welcome.cause = cause;
+        self.welcome.failed_version = failed_version;
     }
 
     /// Something failed: says so, asks the ladder for the next step and takes it. A step that fails asks again, and
     /// the ladder ends with a reboot.
     fn fail(&mut self, event: Event, cause: impl Display) {
         let cause = Line::lossy(&cause.to_string());
-        let generation = self.generations;
-        let patience = self.machine.patience;
-        match self.ladder.decide(event, self.now()) {
-            Verdict::Restart => {
-                complain!("generation {generation}: {cause}; starting machined again");
-                self.restart(cause);
+        let what = format!("generation {}: {cause}", self.welcome.generation);
+        let verdict = self.ladder.decide(event, self.now());
+        match (verdict, self.previous.take()) {
+            (Verdict::Restart, previous) => {
+                complain!("{what}; starting machined again");
+                self.previous = previous;
+                self.because(StartReason::Restart, Some(cause), None);
+                self.restart();
             }
-            Verdict::StartFresh => {
-                complain!(
-                    "generation {generation}: {cause}; starting its image again in a fresh generation"
-                );
-                self.replace(StartReason::Fresh { cause }, None, patience);
+            (Verdict::StartFresh, _) => {
+                complain!("{what}; starting its image again in a fresh generation");
+                self.because(StartReason::Fresh, Some(cause), None);
+                self.replace(None, self.machine.patience);
             }
-            Verdict::GoBack => {
-                let Some(previous) = self.previous.take() else {
-                    self.reboot(format_args!("{cause}, and no previous image is held"));
-                };
+            (Verdict::GoBack, Some(previous)) => {
                 let failed = std::mem::replace(&mut self.image, previous);
-                let failed_version = failed.version.unwrap_or_else(|| Line::lossy(""));
-                complain!(
-                    "generation {generation}: {cause}; going back from {failed_version} to the previous image"
-                );
-                self.replace(
-                    StartReason::Rollback {
-                        cause,
-                        failed_version,
-                    },
-                    None,
-                    patience,
-                );
+                let version = failed.version.unwrap_or_else(|| Line::lossy(""));
+                complain!("{what}; going back from {version} to the previous image");
+                self.because(StartReason::Rollback, Some(cause), Some(version));
+                self.replace(None, self.machine.patience);
             }
-            // The ladder answers a failure with none of the first three; if it did, a reboot would be right.
-            Verdict::Commit | Verdict::Swap | Verdict::Refuse | Verdict::Reboot => {
-                self.reboot(format_args!("generation {generation}: {cause}"));
+            // The ladder answers a failure with nothing else; if it did, a reboot would be right.
+            _ => {
+                self.kill_everything();
+                reboot_because(what);
             }
         }
     }
 
-    fn restart(&mut self, cause: Line) {
-        let Some(generation) = &mut self.generation else {
-            return;
-        };
-        match generation.restart_machined(&self.machine.home) {
-            Ok(()) => {
-                self.start = StartReason::Restart { cause };
-                let late = || Instant::now() + self.machine.patience;
+    fn restart(&mut self) {
+        match self.generation.as_mut().map(Generation::restart_machined) {
+            Some(Err(failure)) => self.fail(Event::Unstartable, failure),
+            _ => {
                 // A generation that is not committed gets no more time by restarts.
-                self.deadline.get_or_insert_with(late);
+                let deadline = Instant::now() + self.machine.patience;
+                self.deadline.get_or_insert(deadline);
             }
-            Err(failure) => self.fail(Event::Unstartable, failure),
         }
     }
 
     /// Ends the running generation and begins another one.
-    fn replace(&mut self, start: StartReason, mounted: Option<MountedImage>, deadline: Duration) {
+    fn replace(&mut self, mounted: Option<MountedImage>, deadline: Duration) {
         match self.end_generation(mounted.as_ref()) {
-            Ok(()) => self.begin(start, mounted, deadline),
+            Ok(()) => self.begin(mounted, deadline),
             Err(failure) => self.fail(Event::Unclean, failure),
         }
     }
 
-    fn begin(&mut self, start: StartReason, mounted: Option<MountedImage>, deadline: Duration) {
-        self.generations += 1;
-        self.start = start;
+    fn begin(&mut self, mounted: Option<MountedImage>, deadline: Duration) {
+        self.welcome.generation += 1;
         self.deadline = Some(Instant::now() + deadline);
-        let mounted = mounted.map_or_else(|| self.image.mount(), Ok);
-        match mounted
-            .and_then(|image| Generation::start(self.generations, &image, &self.machine.home))
-        {
-            Ok(generation) => {
-                say!(
-                    "generation {} runs, boot id {}",
-                    generation.number,
-                    generation.boot_id
-                );
-                self.generation = Some(generation);
-            }
+        match self.start(mounted) {
+            Ok(generation) => self.generation = Some(generation),
             Err(failure) => self.fail(Event::Unstartable, failure),
         }
+    }
+
+    fn start(&mut self, mounted: Option<MountedImage>) -> Result<Generation> {
+        let image = mounted.map_or_else(|| self.image.mount(), Ok)?;
+        self.welcome.boot_id = read_boot_id("uuid")?;
+        let number = self.welcome.generation;
+        Generation::start(number, &self.welcome.boot_id, &image, &self.machine.home)
     }
 
     /// Ends the running generation and brings the machine back to what it was before the first. `next` is an image
@@ -380,55 +325,40 @@ impl Supervisor {
         let machine = &mut self.machine;
         self.kept.end_generation();
         generation.end(&machine.home, &machine.reaper, &mut machine.watchdog)?;
-        for sysctl in machine.fresh.changed_sysctls() {
-            sysctl.restore()?;
-        }
+        machine.fresh.restore_sysctls()?;
         let begin = Instant::now();
+        let next = next.map(|image| image.device.as_str());
         loop {
-            match machine
-                .fresh
-                .compare(next.map(|image| image.device.as_str()))
-            {
-                Err(failure) if begin.elapsed() > SETTLING => return Err(failure),
-                Err(_) => sleep(Duration::from_millis(10)),
-                Ok(()) => return Ok(()),
+            match machine.fresh.compare(next) {
+                Err(_) if begin.elapsed() < SETTLING => sleep(Duration::from_millis(10)),
+                result => return result,
             }
             remove_cgroups(Path::new(CGROUPS));
         }
     }
 
-    fn reboot(&mut self, cause: impl Display) -> ! {
-        complain!("{cause}; rebooting in {} seconds", READING.as_secs());
-        sleep(READING);
-        self.end_machine(RebootCommand::Restart)
-    }
-
-    fn end_machine_for(&mut self, verb: &str, command: RebootCommand) -> ! {
-        say!("machined asks for {verb}");
-        self.answer(verb, &Ok(()));
-        self.end_machine(command)
-    }
-
-    /// Ends everything that runs, then the machine.
-    fn end_machine(&mut self, command: RebootCommand) -> ! {
+    fn kill_everything(&mut self) {
         let machine = &mut self.machine;
-        if let Some(generation) = self.generation.take() {
-            if let Err(failure) =
-                generation.end(&machine.home, &machine.reaper, &mut machine.watchdog)
-            {
-                complain!("{failure}; going on");
-            }
+        let Some(generation) = self.generation.take() else {
+            return;
+        };
+        if let Err(failure) = generation.end(&machine.home, &machine.reaper, &mut machine.watchdog)
+        {
+            complain!("{failure}; going on");
         }
-        if matches!(command, RebootCommand::Halt) {
-            machine.watchdog.stop();
+    }
+
+    fn end_machine(&mut self, end: End) -> ! {
+        self.kill_everything();
+        if end == End::Halt {
+            self.machine.watchdog.stop();
         }
-        // In a thread of its own: a disk that does not answer must not keep the machine from ending.
-        let writing = std::thread::spawn(rustix::fs::sync);
-        let begin = Instant::now();
-        while !writing.is_finished() && begin.elapsed() < DYING {
-            sleep(Duration::from_millis(5));
-        }
-        end_kernel(command)
+        end_kernel(match end {
+            End::Reboot => RebootCommand::Restart,
+            End::PowerOff => RebootCommand::PowerOff,
+            End::Halt => RebootCommand::Halt,
+            End::Kexec => RebootCommand::Kexec,
+        })
     }
 
     fn now(&self) -> Duration {
@@ -436,16 +366,6 @@ impl Supervisor {
     }
 }
 
-/// Ends the kernel; there is nothing else that PID 1 could do.
-pub(crate) fn end_kernel(command: RebootCommand) -> ! {
-    for command in [command, RebootCommand::Restart] {
-        if let Err(error) = reboot(command) {
-            complain!("the kernel refuses {command:?}: {error}");
-        }
-    }
-    loop {
-        // Without food the watchdog tries, too.
-        sleep(READING);
-        let _ = reboot(RebootCommand::Restart);
-    }
+fn is_kexec_loaded() -> bool {
+    fs::read_to_string("/sys/kernel/kexec_loaded").is_ok_and(|loaded| loaded.trim() == "1")
 }

@@ -1,7 +1,6 @@
 //! Everything unsafe.
 #![allow(unsafe_code)]
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::fs::File;
 use std::io;
@@ -15,31 +14,6 @@ use std::process::{Child, Command};
 #[unsafe(no_mangle)]
 extern "C" fn main() -> i32 {
     crate::boot()
-}
-
-/// Shows the content of a file. The file must not shrink meanwhile: reading past its end kills init, and with it the
-/// kernel. A sealed memfd cannot, and nobody else knows the file of the initramfs.
-pub(crate) fn with_mapped<T>(file: &File, look: impl FnOnce(&[u8]) -> T) -> io::Result<T> {
-    let length = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
-    if length == 0 {
-        return Ok(look(&[]));
-    }
-    // SAFETY: a new mapping at an address of the kernel's choice touches no memory that Rust knows of.
-    let start = unsafe {
-        mmap(
-            std::ptr::null_mut(),
-            length,
-            ProtFlags::READ,
-            MapFlags::PRIVATE,
-            file,
-            0,
-        )
-    }?;
-    // SAFETY: `length` bytes at `start` are mapped readable, and nobody writes to the file (see above).
-    let result = look(unsafe { std::slice::from_raw_parts(start.cast::<u8>(), length) });
-    // SAFETY: exactly the mapping made above; no reference into it outlives `look`.
-    unsafe { munmap(start, length) }?;
-    Ok(result)
 }
 
 /// Gives this process mount, UTS and IPC namespaces of its own.

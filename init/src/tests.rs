@@ -1,17 +1,17 @@
-use super::{Arguments, BOOT_DEADLINE};
+use super::{Arguments, BOOT_DEADLINE, Watchdog};
 use std::time::Duration;
 
 #[test]
 fn kernel_arguments() {
     let nothing = Arguments::parse("console=ttyS0 quiet\n");
     assert_eq!(nothing.boot_deadline, BOOT_DEADLINE);
-    assert!(nothing.watchdog);
+    assert!(matches!(nothing.watchdog, Watchdog::Absent));
 
     let all = Arguments::parse(
         "a instar.watchdog=off instar.boot-deadline=10 instar.boot-deadline=20 b=c\n",
     );
     assert_eq!(all.boot_deadline, Duration::from_secs(20));
-    assert!(!all.watchdog);
+    assert!(matches!(all.watchdog, Watchdog::Off));
 }
 
 #[test]
@@ -29,6 +29,6 @@ fn senseless_kernel_arguments_do_not_stop_a_boot() {
     ] {
         let arguments = Arguments::parse(line);
         assert_eq!(arguments.boot_deadline, BOOT_DEADLINE, "{line}");
-        assert!(arguments.watchdog, "{line}");
+        assert!(matches!(arguments.watchdog, Watchdog::Absent), "{line}");
     }
 }

@@ -10,10 +10,10 @@ use instar_init_protocol::{SOCKET_FD, Welcome};
 
 use crate::containers::ImageStore;
 use crate::disk::{Ephemeral, Places};
-use crate::init_link::{InitLink, Introduction, Scope};
+use crate::init_link::{InitLink, Introduction, Scope, StartReason};
 use crate::machine::{Generation, Machine, Parts};
 use crate::network::{Leftovers, Network, NetworkWish, Options};
-use crate::sequences::{Beginning, boot};
+use crate::sequences::{Beginning, Rollback, boot};
 use crate::services::LogRing;
 use crate::time::{TimeSync, TimeWish, raise_to_floor};
 use crate::upgrade::{Handover, RunningSystem, handover};
@@ -53,10 +53,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         welcome.start.as_str()
     );
 
-    let restarted = matches!(
-        welcome.start,
-        instar_init_protocol::StartReason::Restart { .. }
-    );
+    let restarted = welcome.start == StartReason::Restart;
     let left = read_handover(&mut kept);
     let listener = listener(&init, &mut kept).await?;
     let leases = left
@@ -108,6 +105,13 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
     let api = tokio::spawn(api::serve(api::bind()?, machine.clone()));
     let beginning = Beginning {
         start: welcome.start,
+        rollback: welcome
+            .cause
+            .zip(welcome.failed_version)
+            .map(|(cause, failed_version)| Rollback {
+                cause: cause.to_string(),
+                failed_version: failed_version.to_string(),
+            }),
         deadline: Duration::from_secs(welcome.deadline.into()),
         handover: left,
         listener,

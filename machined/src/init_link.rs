@@ -10,9 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use instar_init_protocol::{
-    Blake3, Deadline, FdName, Line, MAX_KEPT, MAX_PACKET, Reply, Request, Welcome,
-};
+use instar_init_protocol::{FdName, Line, MAX_KEPT, MAX_PACKET, Reply, Request, Welcome};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -21,22 +19,13 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{oneshot, watch};
 
-pub use instar_init_protocol::{BootId, Scope, StartReason};
+pub use instar_init_protocol::{BootId, End, Scope, StartReason};
 
 use crate::services::Exit;
 use crate::sys::readiness;
 
 /// How many exits are remembered that nobody has asked for yet.
 const EXITS: usize = 1024;
-
-/// How the machine is to end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// A reboot of the kernel.
-    Reboot,
-    /// Power off.
-    PowerOff,
-}
 
 /// What init says at the beginning: who this generation is, and the descriptors that it kept for it.
 #[derive(Debug)]
@@ -134,10 +123,9 @@ impl InitLink {
         deadline: Duration,
     ) -> anyhow::Result<()> {
         let request = Request::Next {
-            blake3: Blake3::from(*blake3.as_bytes()),
+            blake3: blake3.to_hex().parse().context("the digest")?,
             version: version.parse::<Line>().context("the version")?,
-            deadline: Deadline::from_secs(u32::try_from(deadline.as_secs()).unwrap_or(u32::MAX))
-                .context("the time to become healthy")?,
+            deadline: u32::try_from(deadline.as_secs()).context("the time to become healthy")?,
         };
         self.tell(request, Some(memfd.as_fd())).await
     }
@@ -166,11 +154,7 @@ impl InitLink {
 
     /// Ends the machine. When this returns without an error, it is about to happen.
     pub async fn end(&self, end: End) -> anyhow::Result<()> {
-        let request = match end {
-            End::Reboot => Request::Reboot,
-            End::PowerOff => Request::Poweroff,
-        };
-        self.tell(request, None).await
+        self.tell(Request::End(end), None).await
     }
 
     /// How a process ended that init reaped, once it has; each exit is told once.

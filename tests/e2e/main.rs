@@ -8,6 +8,7 @@
 
 mod boot;
 mod harness;
+mod init_failures;
 mod peers;
 mod refused_images;
 mod rollback;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         upgrade::tests(),
         rollback::tests(),
         refused_images::tests(),
+        init_failures::tests(),
     ];
     instar_tests::run(areas.into_iter().flatten().collect())
 }

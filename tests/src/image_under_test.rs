@@ -52,6 +52,11 @@ impl ImageUnderTest {
         self.folder.join("initramfs")
     }
 
+    /// init and its modules, without a generation.
+    pub fn base(&self) -> PathBuf {
+        self.folder.join("base.cpio")
+    }
+
     /// The root filesystem alone.
     pub fn rootfs(&self) -> PathBuf {
         self.folder.join("rootfs.squashfs")

@@ -39,6 +39,16 @@ impl Initramfs {
         })
     }
 
+    /// Adds a file.
+    pub fn file(self, name: &str, content: &[u8]) -> Self {
+        self.entry(&Entry {
+            name,
+            mode: FILE | 0o644,
+            device: (0, 0),
+            content,
+        })
+    }
+
     fn directory(self, name: &str) -> Self {
         self.entry(&Entry {
             name,

@@ -34,6 +34,7 @@ mod outage;
 mod registry;
 mod runner;
 mod scratch;
+mod scripted_init;
 mod workspace;
 
 pub use bare_boot::{BareBoot, BareMemory, trivial_boot};
@@ -54,6 +55,7 @@ pub use outage::{Outage, OutageProbe};
 pub use registry::{Registry, sha256_digest};
 pub use runner::{Outcome, Test, run};
 pub use scratch::Scratch;
+pub use scripted_init::{DoubleRootfs, ScriptedInit};
 pub use workspace::{target_directory, workspace_root};
 
 /// How a guest reaches the host's 127.0.0.1 through QEMU's user network.

@@ -11,20 +11,22 @@
 
 #![forbid(unsafe_code)]
 
-mod error;
 mod message;
 mod packet;
 mod values;
 
-pub use error::{ErrorCode, InvalidValue, ParseError, Problem};
-pub use message::{Reply, Request, StartReason, Welcome};
-pub use values::{Blake3, BootId, Deadline, FdName, Line, Scope};
+pub use message::{Reply, Request, Welcome};
+pub use packet::ParseError;
+pub use values::{Blake3, BootId, End, ErrorCode, FdName, InvalidValue, Line, Scope, StartReason};
 
 /// The version that this crate speaks.
 pub const VERSION: u32 = 1;
 
 /// The longest packet, in bytes.
 pub const MAX_PACKET: usize = 4096;
+
+/// The longest [`Line`], in bytes. The longest message (a `welcome` with 64 kept names) still fits into a packet.
+pub const MAX_LINE: usize = 512;
 
 /// How many descriptors init keeps for machined, both scopes together.
 pub const MAX_KEPT: usize = 64;

@@ -1,8 +1,7 @@
 //! The messages of both directions.
 
-use crate::error::{ErrorCode, InvalidValue, ParseError, Problem};
-use crate::packet::{Fields, Writer};
-use crate::{Blake3, BootId, Deadline, FdName, Line, Scope};
+use crate::packet::{Fields, ParseError};
+use crate::{Blake3, BootId, End, FdName, Line, Scope, StartReason, VERSION};
 
 /// machined asks, init answers each with one [`Reply`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,8 +24,8 @@ pub enum Request {
         blake3: Blake3,
         /// Its version, for people.
         version: Line,
-        /// The time that it gets to report [`Request::Healthy`].
-        deadline: Deadline,
+        /// The seconds that it gets to report [`Request::Healthy`], 1 to 3600.
+        deadline: u32,
     },
     /// Keep the descriptor that goes with this, over my own death.
     Keep {
@@ -40,14 +39,8 @@ pub enum Request {
         /// Which.
         name: FdName,
     },
-    /// Restart the machine.
-    Reboot,
-    /// Power the machine off.
-    Poweroff,
-    /// Stop the machine without powering it off.
-    Halt,
-    /// Start the kernel that was loaded with kexec.
-    Kexec,
+    /// End the machine.
+    End(End),
 }
 
 impl Request {
@@ -60,57 +53,42 @@ impl Request {
             Self::Next { .. } => "next",
             Self::Keep { .. } => "keep",
             Self::Drop { .. } => "drop",
-            Self::Reboot => "reboot",
-            Self::Poweroff => "poweroff",
-            Self::Halt => "halt",
-            Self::Kexec => "kexec",
-        }
-    }
-
-    /// How many descriptors go with the message.
-    pub const fn descriptors(&self) -> usize {
-        match self {
-            Self::Next { .. } | Self::Keep { .. } => 1,
-            _ => 0,
+            Self::End(end) => end.as_str(),
         }
     }
 
     /// The packet.
     pub fn encode(&self) -> Vec<u8> {
-        let packet = Writer::new(self.verb());
-        match self {
-            Self::Healthy { boot_id } => packet.field("boot-id", boot_id),
-            Self::GiveUp { reason } => packet.field("reason", reason),
+        let fields = match self {
+            Self::Hello | Self::End(_) => String::new(),
+            Self::Healthy { boot_id } => format!("boot-id {boot_id}\n"),
+            Self::GiveUp { reason } => format!("reason {reason}\n"),
             Self::Next {
                 blake3,
                 version,
                 deadline,
-            } => packet
-                .field("blake3", blake3)
-                .field("version", version)
-                .field("deadline", deadline),
-            Self::Keep { name, scope } => packet.field("name", name).field("scope", scope.as_str()),
-            Self::Drop { name } => packet.field("name", name),
-            Self::Hello | Self::Reboot | Self::Poweroff | Self::Halt | Self::Kexec => packet,
-        }
-        .finish()
+            } => format!("blake3 {blake3}\nversion {version}\ndeadline {deadline}\n"),
+            Self::Keep { name, scope } => format!("name {name}\nscope {}\n", scope.as_str()),
+            Self::Drop { name } => format!("name {name}\n"),
+        };
+        packet(self.verb(), &fields)
     }
 
     /// Reads a packet of machined's.
     pub fn parse(packet: &[u8]) -> Result<Self, ParseError> {
         let fields = Fields::parse(packet)?;
-        Ok(match fields.verb() {
+        Ok(match fields.verb {
             "hello" => Self::Hello,
-            "give-up" => Self::GiveUp {
-                reason: fields.required("reason")?,
-            },
             "healthy" => Self::Healthy {
                 boot_id: fields.required("boot-id")?,
+            },
+            "give-up" => Self::GiveUp {
+                reason: fields.required("reason")?,
             },
             "next" => Self::Next {
                 blake3: fields.required("blake3")?,
                 version: fields.required("version")?,
-                deadline: fields.required("deadline")?,
+                deadline: fields.number("deadline", 1..=3600)?,
             },
             "keep" => Self::Keep {
                 name: fields.required("name")?,
@@ -119,16 +97,12 @@ impl Request {
             "drop" => Self::Drop {
                 name: fields.required("name")?,
             },
-            "reboot" => Self::Reboot,
-            "poweroff" => Self::Poweroff,
-            "halt" => Self::Halt,
-            "kexec" => Self::Kexec,
-            _ => return Err(fields.problem(Problem::UnknownVerb)),
+            verb => Self::End(verb.parse().map_err(|_| fields.unknown_verb())?),
         })
     }
 }
 
-/// init's messages: the answers, and [`Reply::Exited`] at any time.
+/// init's messages: the answers, and [`Reply::Exited`] at any time after the welcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// To `hello`.
@@ -142,8 +116,8 @@ pub enum Reply {
     Error {
         /// The verb of the request, `-` when it had none.
         to: Line,
-        /// For programs.
-        code: ErrorCode,
+        /// For programs: the word of an [`crate::ErrorCode`], or one that only a newer init knows.
+        code: Line,
         /// For people.
         text: Line,
     },
@@ -167,89 +141,40 @@ pub struct Welcome {
     pub kernel_boot_id: BootId,
     /// Why machined was started.
     pub start: StartReason,
+    /// What made that necessary, for every start that was not asked for.
+    pub cause: Option<Line>,
+    /// The version that was given up, on a rollback.
+    pub failed_version: Option<Line>,
     /// Seconds left to report `healthy`.
     pub deadline: u32,
     /// The names of the kept descriptors, at most [`crate::MAX_KEPT`].
     pub kept: Vec<FdName>,
 }
 
-/// Why machined was started.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StartReason {
-    /// The first start since the kernel's.
-    Boot,
-    /// An upgrade.
-    Next,
-    /// The previous generation is back, because the next one failed.
-    Rollback {
-        /// How it failed.
-        cause: Line,
-        /// The version that was given up.
-        failed_version: Line,
-    },
-    /// The same image again, in a new generation.
-    Fresh {
-        /// What happened to the old one.
-        cause: Line,
-    },
-    /// machined alone, in the same generation.
-    Restart {
-        /// What happened to the old machined.
-        cause: Line,
-    },
-}
-
-impl StartReason {
-    /// The word for it in the message.
-    pub const fn as_str(&self) -> &'static str {
-        match self {
-            Self::Boot => "boot",
-            Self::Next => "next",
-            Self::Rollback { .. } => "rollback",
-            Self::Fresh { .. } => "fresh",
-            Self::Restart { .. } => "restart",
+impl Welcome {
+    fn fields(&self) -> String {
+        let mut fields = format!(
+            "generation {}\nboot-id {}\nkernel-boot-id {}\nstart {}\ndeadline {}\n",
+            self.generation,
+            self.boot_id,
+            self.kernel_boot_id,
+            self.start.as_str(),
+            self.deadline
+        );
+        let names: Vec<&str> = self.kept.iter().map(FdName::as_str).collect();
+        let names = (!names.is_empty()).then(|| names.join(" "));
+        let optional = [
+            ("cause", self.cause.as_ref().map(Line::as_str)),
+            (
+                "failed-version",
+                self.failed_version.as_ref().map(Line::as_str),
+            ),
+            ("kept", names.as_deref()),
+        ];
+        for (key, value) in optional {
+            fields.extend(value.map(|value| format!("{key} {value}\n")));
         }
-    }
-
-    /// Why, for every start that was not asked for.
-    pub const fn cause(&self) -> Option<&Line> {
-        match self {
-            Self::Boot | Self::Next => None,
-            Self::Rollback { cause, .. } | Self::Fresh { cause } | Self::Restart { cause } => {
-                Some(cause)
-            }
-        }
-    }
-
-    /// The version that was given up, on a rollback.
-    pub const fn failed_version(&self) -> Option<&Line> {
-        match self {
-            Self::Rollback { failed_version, .. } => Some(failed_version),
-            _ => None,
-        }
-    }
-
-    fn read(fields: &Fields<'_>) -> Result<Self, ParseError> {
-        Ok(match fields.required::<Line>("start")?.as_str() {
-            "boot" => Self::Boot,
-            "next" => Self::Next,
-            "rollback" => Self::Rollback {
-                cause: fields.required("cause")?,
-                failed_version: fields.required("failed-version")?,
-            },
-            "fresh" => Self::Fresh {
-                cause: fields.required("cause")?,
-            },
-            "restart" => Self::Restart {
-                cause: fields.required("cause")?,
-            },
-            _ => {
-                return Err(fields.problem(Problem::Invalid(
-                    "start",
-                    InvalidValue("is not a known reason"),
-                )));
-            }
-        })
+        fields
     }
 }
 
@@ -257,45 +182,29 @@ impl Reply {
     /// The packet.
     pub fn encode(&self) -> Vec<u8> {
         match self {
-            Self::Welcome(welcome) => {
-                let names: Vec<&str> = welcome
-                    .kept
-                    .iter()
-                    .take(crate::MAX_KEPT)
-                    .map(FdName::as_str)
-                    .collect();
-                Writer::new("welcome")
-                    .field("generation", welcome.generation)
-                    .field("boot-id", &welcome.boot_id)
-                    .field("kernel-boot-id", &welcome.kernel_boot_id)
-                    .field("start", welcome.start.as_str())
-                    .optional("cause", welcome.start.cause())
-                    .optional("failed-version", welcome.start.failed_version())
-                    .field("deadline", welcome.deadline)
-                    .optional("kept", (!names.is_empty()).then(|| names.join(" ")))
+            Self::Welcome(welcome) => packet("welcome", &welcome.fields()),
+            Self::Ok { to } => packet("ok", &format!("to {to}\n")),
+            Self::Error { to, code, text } => {
+                packet("error", &format!("to {to}\ncode {code}\ntext {text}\n"))
             }
-            Self::Ok { to } => Writer::new("ok").field("to", to),
-            Self::Error { to, code, text } => Writer::new("error")
-                .field("to", to)
-                .field("code", code)
-                .field("text", text),
-            Self::Exited { pid, status } => Writer::new("exited")
-                .field("pid", pid)
-                .field("status", status),
+            Self::Exited { pid, status } => {
+                packet("exited", &format!("pid {pid}\nstatus {status}\n"))
+            }
         }
-        .finish()
     }
 
     /// Reads a packet of init's.
     pub fn parse(packet: &[u8]) -> Result<Self, ParseError> {
         let fields = Fields::parse(packet)?;
-        Ok(match fields.verb() {
+        Ok(match fields.verb {
             "welcome" => Self::Welcome(Welcome {
-                generation: fields.number("generation")?,
+                generation: fields.required("generation")?,
                 boot_id: fields.required("boot-id")?,
                 kernel_boot_id: fields.required("kernel-boot-id")?,
-                start: StartReason::read(&fields)?,
-                deadline: fields.number("deadline")?,
+                start: fields.required("start")?,
+                cause: fields.optional("cause")?,
+                failed_version: fields.optional("failed-version")?,
+                deadline: fields.required("deadline")?,
                 kept: fields.list("kept")?,
             }),
             "ok" => Self::Ok {
@@ -303,14 +212,18 @@ impl Reply {
             },
             "error" => Self::Error {
                 to: fields.required("to")?,
-                code: ErrorCode::from_line(fields.required("code")?),
+                code: fields.required("code")?,
                 text: fields.required("text")?,
             },
             "exited" => Self::Exited {
-                pid: fields.number("pid")?,
-                status: fields.number("status")?,
+                pid: fields.required("pid")?,
+                status: fields.required("status")?,
             },
-            _ => return Err(fields.problem(Problem::UnknownVerb)),
+            _ => return Err(fields.unknown_verb()),
         })
     }
+}
+
+fn packet(verb: &str, fields: &str) -> Vec<u8> {
+    format!("instar {VERSION} {verb}\n{fields}").into_bytes()
 }

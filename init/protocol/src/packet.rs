@@ -1,148 +1,115 @@
 //! The form of a packet: a header line and `key value` lines.
 
-use crate::error::{InvalidValue, ParseError, Problem};
-use crate::{Line, MAX_PACKET, VERSION};
-use std::fmt::{Display, Write as _};
+use crate::{ErrorCode, Line, MAX_PACKET, VERSION};
+use std::collections::BTreeMap;
+use std::fmt::{self, Display};
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// Writes a packet, line by line.
-pub(crate) struct Writer(String);
+/// Why a packet is not a message of this protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParseError {
+    /// What `to` of the answer names: the verb, `-` when the packet had none.
+    pub to: Line,
+    /// The code to answer with.
+    pub code: ErrorCode,
+    /// What is wrong with it.
+    pub text: String,
+}
 
-impl Writer {
-    pub(crate) fn new(verb: &str) -> Self {
-        Self(format!("instar {VERSION} {verb}\n"))
-    }
-
-    pub(crate) fn field(mut self, key: &str, value: impl Display) -> Self {
-        // Writing to a String cannot fail.
-        let _ = writeln!(self.0, "{key} {value}");
-        self
-    }
-
-    pub(crate) fn optional(self, key: &str, value: Option<impl Display>) -> Self {
-        match value {
-            Some(value) => self.field(key, value),
-            None => self,
-        }
-    }
-
-    pub(crate) fn finish(self) -> Vec<u8> {
-        self.0.into_bytes()
+impl Display for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
     }
 }
 
+impl std::error::Error for ParseError {}
+
 /// A packet taken apart: its verb and its fields, not yet interpreted.
 pub(crate) struct Fields<'a> {
-    verb: &'a str,
-    fields: Vec<(&'a str, &'a str)>,
+    pub(crate) verb: &'a str,
+    fields: BTreeMap<&'a str, &'a str>,
 }
 
 impl<'a> Fields<'a> {
     pub(crate) fn parse(packet: &'a [u8]) -> Result<Self, ParseError> {
-        let without_verb = |problem| ParseError {
-            verb: None,
-            problem,
+        let mut parsed = Self {
+            verb: "-",
+            fields: BTreeMap::new(),
         };
         if packet.len() > MAX_PACKET {
-            return Err(without_verb(Problem::TooLong(packet.len())));
+            return Err(parsed.bad(format_args!("more than {MAX_PACKET} bytes")));
         }
-        let text = std::str::from_utf8(packet)
-            .map_err(|e| without_verb(Problem::NotUtf8(e.valid_up_to())))?;
-        let mut lines = text.strip_suffix('\n').unwrap_or(text).split('\n');
-
-        let mut header = lines.next().unwrap_or_default().split(' ');
-        let (Some("instar"), Some(version), Some(verb), None) =
-            (header.next(), header.next(), header.next(), header.next())
-        else {
-            return Err(without_verb(Problem::NoHeader));
+        let text = std::str::from_utf8(packet).map_err(|error| parsed.bad(error))?;
+        let (header, lines) = text.split_once('\n').unwrap_or((text, ""));
+        let ["instar", version, verb] = header.split(' ').collect::<Vec<_>>()[..] else {
+            let problem = format_args!("the first line is not 'instar {VERSION} VERB'");
+            return Err(parsed.bad(problem));
         };
-        let mut packet = Self {
-            verb,
-            fields: Vec::new(),
-        };
+        parsed.verb = verb;
         if version != VERSION.to_string() {
-            return Err(packet.problem(Problem::OtherVersion(Line::lossy(version))));
+            let text = format_args!("version '{version}', but only {VERSION} is spoken here");
+            return Err(parsed.error(ErrorCode::OtherVersion, text));
         }
-        for (i, line) in lines.enumerate() {
-            let (key, value) = match line.split_once(' ') {
+        for line in lines.split_terminator('\n') {
+            match line.split_once(' ') {
                 Some((key, value)) if !key.is_empty() && !line.contains(char::is_control) => {
-                    (key, value)
+                    if parsed.fields.insert(key, value).is_some() {
+                        return Err(parsed.bad(format_args!("the key '{key}' is given twice")));
+                    }
                 }
-                _ => return Err(packet.problem(Problem::NotKeyValue(i + 2))),
-            };
-            if packet.find(key).is_some() {
-                return Err(packet.problem(Problem::Duplicate(Line::lossy(key))));
+                _ => return Err(parsed.bad(format_args!("the line '{line}' is not 'key value'"))),
             }
-            packet.fields.push((key, value));
         }
-        Ok(packet)
+        Ok(parsed)
     }
 
-    pub(crate) fn verb(&self) -> &'a str {
-        self.verb
-    }
-
-    pub(crate) fn required<T: FromStr<Err = InvalidValue>>(
-        &self,
-        key: &'static str,
-    ) -> Result<T, ParseError> {
+    pub(crate) fn required<T: FromStr<Err: Display>>(&self, key: &str) -> Result<T, ParseError> {
         self.optional(key)?
-            .ok_or_else(|| self.problem(Problem::Missing(key)))
+            .ok_or_else(|| self.bad(format_args!("the key '{key}' is missing")))
     }
 
-    pub(crate) fn optional<T: FromStr<Err = InvalidValue>>(
+    pub(crate) fn optional<T: FromStr<Err: Display>>(
         &self,
-        key: &'static str,
+        key: &str,
     ) -> Result<Option<T>, ParseError> {
-        let parse = |value: &str| {
-            value
-                .parse()
-                .map_err(|why| self.problem(Problem::Invalid(key, why)))
-        };
-        self.find(key).map(parse).transpose()
+        let value = self.fields.get(key).map(|value| value.parse());
+        value
+            .transpose()
+            .map_err(|why| self.bad(format_args!("the key '{key}': {why}")))
     }
 
-    pub(crate) fn number<T: FromStr>(&self, key: &'static str) -> Result<T, ParseError> {
-        let value = self
-            .find(key)
-            .ok_or_else(|| self.problem(Problem::Missing(key)))?;
-        value.parse().map_err(|_| {
-            self.problem(Problem::Invalid(
-                key,
-                InvalidValue("is not a number in its range"),
-            ))
-        })
-    }
-
-    /// The values of a key that holds a list; empty when the key is absent.
-    pub(crate) fn list<T: FromStr<Err = InvalidValue>>(
-        &self,
-        key: &'static str,
-    ) -> Result<Vec<T>, ParseError> {
-        let words = self
-            .find(key)
-            .unwrap_or_default()
-            .split(' ')
-            .filter(|word| !word.is_empty());
-        words
-            .map(|word| {
-                word.parse()
-                    .map_err(|why| self.problem(Problem::Invalid(key, why)))
-            })
-            .collect()
-    }
-
-    pub(crate) fn problem(&self, problem: Problem) -> ParseError {
-        ParseError {
-            verb: Some(Line::lossy(self.verb)),
-            problem,
+    pub(crate) fn number(&self, key: &str, range: RangeInclusive<u32>) -> Result<u32, ParseError> {
+        let number = self.required(key)?;
+        if range.contains(&number) {
+            return Ok(number);
         }
+        let (first, last) = range.into_inner();
+        Err(self.bad(format_args!("the key '{key}': not from {first} to {last}")))
     }
 
-    fn find(&self, key: &str) -> Option<&'a str> {
-        self.fields
-            .iter()
-            .find(|(name, _)| *name == key)
-            .map(|(_, value)| *value)
+    /// The values of a key that holds a list; none when the key is absent.
+    pub(crate) fn list<T: FromStr<Err: Display>>(&self, key: &str) -> Result<Vec<T>, ParseError> {
+        let words = self.fields.get(key).copied().unwrap_or_default();
+        let values = words.split_ascii_whitespace().map(str::parse);
+        values
+            .collect::<Result<_, _>>()
+            .map_err(|why| self.bad(format_args!("the key '{key}': {why}")))
+    }
+
+    pub(crate) fn unknown_verb(&self) -> ParseError {
+        self.error(ErrorCode::UnknownVerb, "unknown verb")
+    }
+
+    fn bad(&self, problem: impl Display) -> ParseError {
+        self.error(ErrorCode::BadMessage, problem)
+    }
+
+    fn error(&self, code: ErrorCode, problem: impl Display) -> ParseError {
+        ParseError {
+            to: Line::lossy(self.verb),
+            code,
+            text: problem.to_string(),
+        }
     }
 }

@@ -3,20 +3,28 @@
 use super::*;
 
 const UUID: &str = "2f6b1c3a-0d4e-4f5a-8b6c-7d8e9fa0b1c2";
+const KERNEL_UUID: &str = "ffffffff-ffff-4fff-bfff-ffffffffffff";
 
 fn line(text: &str) -> Line {
     text.parse().unwrap()
 }
 
-fn problem(packet: impl AsRef<[u8]>) -> Problem {
-    Request::parse(packet.as_ref()).unwrap_err().problem
+/// The code and the text of what is wrong with a packet.
+fn problem(packet: impl AsRef<[u8]>) -> (ErrorCode, String) {
+    let error = Request::parse(packet.as_ref()).unwrap_err();
+    (error.code, error.text)
+}
+
+fn bad(packet: impl AsRef<[u8]>, text: &str) {
+    let expected = (ErrorCode::BadMessage, text.to_owned());
+    assert_eq!(problem(packet), expected);
 }
 
 fn next() -> Request {
     Request::Next {
-        blake3: Blake3::from([0xa5; 32]),
+        blake3: "a5".repeat(32).parse().unwrap(),
         version: line("v0.2.0"),
-        deadline: Deadline::from_secs(120).unwrap(),
+        deadline: 120,
     }
 }
 
@@ -41,57 +49,46 @@ fn requests() -> Vec<Request> {
         Request::Drop {
             name: "api".parse().unwrap(),
         },
-        Request::Reboot,
-        Request::Poweroff,
-        Request::Halt,
-        Request::Kexec,
+        Request::End(End::Reboot),
+        Request::End(End::PowerOff),
+        Request::End(End::Halt),
+        Request::End(End::Kexec),
     ]
 }
 
-fn welcome(start: StartReason, kept: Vec<FdName>) -> Reply {
+fn welcome(start: StartReason, cause: Option<&str>, kept: Vec<FdName>) -> Reply {
     Reply::Welcome(Welcome {
         generation: 7,
         boot_id: UUID.parse().unwrap(),
-        kernel_boot_id: BootId::from_random([0xff; 16]),
+        kernel_boot_id: KERNEL_UUID.parse().unwrap(),
         start,
+        cause: cause.map(line),
+        failed_version: (start == StartReason::Rollback).then(|| line("v9")),
         deadline: 299,
         kept,
     })
 }
 
 fn replies() -> Vec<Reply> {
-    let cause = line("machined was killed by signal 9");
+    let cause = Some("machined was killed by signal 9");
+    let kept = vec!["api".parse().unwrap(), "handover".parse().unwrap()];
     vec![
-        welcome(StartReason::Boot, vec![]),
-        welcome(
-            StartReason::Next,
-            vec!["api".parse().unwrap(), "handover".parse().unwrap()],
-        ),
-        welcome(
-            StartReason::Rollback {
-                cause: cause.clone(),
-                failed_version: line("v0.2.0"),
-            },
-            vec![],
-        ),
-        welcome(
-            StartReason::Fresh {
-                cause: cause.clone(),
-            },
-            vec![],
-        ),
-        welcome(StartReason::Restart { cause }, vec![]),
+        welcome(StartReason::Boot, None, vec![]),
+        welcome(StartReason::Next, None, kept),
+        welcome(StartReason::Rollback, cause, vec![]),
+        welcome(StartReason::Fresh, cause, vec![]),
+        welcome(StartReason::Restart, cause, vec![]),
         Reply::Ok {
             to: line("healthy"),
         },
         Reply::Error {
             to: line("next"),
-            code: ErrorCode::WrongDigest,
+            code: line("wrong-digest"),
             text: line("it hashes to 00…"),
         },
         Reply::Error {
             to: line("-"),
-            code: ErrorCode::Other(line("from-the-future")),
+            code: line("from-the-future"),
             text: line("x"),
         },
         Reply::Exited {
@@ -129,18 +126,12 @@ fn the_bytes_of_version_1() {
         Reply::Exited { pid: 12, status: 9 }.encode(),
         b"instar 1 exited\npid 12\nstatus 9\n"
     );
-    let rollback = StartReason::Rollback {
-        cause: line("too late"),
-        failed_version: line("v9"),
-    };
     let expected = "instar 1 welcome\ngeneration 7\nboot-id 2f6b1c3a-0d4e-4f5a-8b6c-7d8e9fa0b1c2\n\
-        kernel-boot-id ffffffff-ffff-4fff-bfff-ffffffffffff\nstart rollback\ncause too late\nfailed-version v9\n\
-        deadline 299\nkept api log.x\n";
+        kernel-boot-id ffffffff-ffff-4fff-bfff-ffffffffffff\nstart rollback\ndeadline 299\ncause too late\n\
+        failed-version v9\nkept api log.x\n";
     let kept = vec!["api".parse().unwrap(), "log.x".parse().unwrap()];
-    assert_eq!(
-        String::from_utf8(welcome(rollback, kept).encode()).unwrap(),
-        expected
-    );
+    let rollback = welcome(StartReason::Rollback, Some("too late"), kept);
+    assert_eq!(String::from_utf8(rollback.encode()).unwrap(), expected);
 }
 
 #[test]
@@ -156,29 +147,17 @@ fn order_unknown_keys_and_the_last_newline_do_not_matter() {
 
 #[test]
 fn unknown_verbs_and_other_versions_are_told_apart() {
-    assert_eq!(problem("instar 1 explode\n"), Problem::UnknownVerb);
-    assert_eq!(
-        problem("instar 2 hello\n"),
-        Problem::OtherVersion(line("2"))
-    );
-    assert_eq!(
-        problem("instar 01 hello\n"),
-        Problem::OtherVersion(line("01"))
-    );
+    let unknown = (ErrorCode::UnknownVerb, "unknown verb".to_owned());
+    assert_eq!(problem("instar 1 explode\n"), unknown);
     // A reply is not a request.
-    assert_eq!(problem("instar 1 welcome\n"), Problem::UnknownVerb);
-
-    let error = Request::parse(b"instar 2 hello\n").unwrap_err();
-    assert_eq!(error.code(), ErrorCode::OtherVersion);
-    assert_eq!(error.verb, Some(line("hello")));
-    assert_eq!(
-        error.to_string(),
-        "message 'hello': version '2', but only 1 is spoken here"
-    );
-    assert_eq!(
-        Request::parse(b"instar 1 explode").unwrap_err().code(),
-        ErrorCode::UnknownVerb
-    );
+    assert_eq!(problem("instar 1 welcome\n"), unknown);
+    for version in ["2", "01", "", "1.0"] {
+        let error = Request::parse(format!("instar {version} hello\n").as_bytes()).unwrap_err();
+        assert_eq!(error.code, ErrorCode::OtherVersion);
+        assert_eq!(error.to, line("hello"));
+        let text = format!("version '{version}', but only 1 is spoken here");
+        assert_eq!(error.text, text);
+    }
 }
 
 #[test]
@@ -192,43 +171,43 @@ fn malformed_packets_say_what_is_wrong() {
         "INSTAR 1 hello",
         " instar 1 hello",
     ] {
-        assert_eq!(problem(no_header), Problem::NoHeader, "{no_header:?}");
+        bad(no_header, "the first line is not 'instar 1 VERB'");
     }
-    assert_eq!(problem("instar 1 hello\nalone\n"), Problem::NotKeyValue(2));
-    assert_eq!(
-        problem("instar 1 hello\na b\n\nc d\n"),
-        Problem::NotKeyValue(3)
+    for line in ["alone", "", " value", "key a\0b", "key a\r"] {
+        let text = format!("the line '{line}' is not 'key value'");
+        bad(format!("instar 1 hello\na b\n{line}\n"), &text);
+    }
+    bad(
+        "instar 1 drop\nname a\nname b\n",
+        "the key 'name' is given twice",
     );
-    assert_eq!(problem("instar 1 hello\n value\n"), Problem::NotKeyValue(2));
-    assert_eq!(
-        problem("instar 1 hello\nkey a\0b\n"),
-        Problem::NotKeyValue(2)
-    );
-    assert_eq!(
-        problem("instar 1 hello\nkey a\r\n"),
-        Problem::NotKeyValue(2)
-    );
-    assert_eq!(
-        problem("instar 1 drop\nname a\nname b\n"),
-        Problem::Duplicate(line("name"))
-    );
-    assert_eq!(problem("instar 1 drop\n"), Problem::Missing("name"));
-    assert_eq!(problem(b"instar 1 hello\xff"), Problem::NotUtf8(14));
-    assert_eq!(problem(vec![b'a'; MAX_PACKET + 1]), Problem::TooLong(4097));
+    bad("instar 1 drop\n", "the key 'name' is missing");
+    assert!(problem(b"instar 1 hello\xff").1.contains("from index 14"));
+    bad(vec![b'a'; MAX_PACKET + 1], "more than 4096 bytes");
     // At the limit it is only nonsense, not too long.
-    assert_eq!(problem(vec![b'a'; MAX_PACKET]), Problem::NoHeader);
+    bad(
+        vec![b'a'; MAX_PACKET],
+        "the first line is not 'instar 1 VERB'",
+    );
+    assert_eq!(Request::parse(b"\xff").unwrap_err().to, line("-"));
 }
 
 #[test]
 fn invalid_values_name_their_key() {
-    let invalid = |packet: String| match problem(&packet) {
-        Problem::Invalid(key, _) => key,
-        other => panic!("{packet:?} gave {other:?}"),
+    let invalid = |key: &str, packet: String| {
+        let (code, text) = problem(&packet);
+        assert_eq!(code, ErrorCode::BadMessage, "{packet:?}");
+        assert!(
+            text.starts_with(&format!("the key '{key}': ")),
+            "{packet:?} gave {text}"
+        );
     };
     let a5 = "a5".repeat(32);
     for deadline in ["0", "3601", "-1", "1.5", "x", "", "99999999999"] {
-        let packet = format!("instar 1 next\nblake3 {a5}\nversion v1\ndeadline {deadline}\n");
-        assert_eq!(invalid(packet), "deadline", "{deadline:?}");
+        invalid(
+            "deadline",
+            format!("instar 1 next\nblake3 {a5}\nversion v1\ndeadline {deadline}\n"),
+        );
     }
     for blake3 in [
         "",
@@ -238,34 +217,23 @@ fn invalid_values_name_their_key() {
         &format!("{a5}00"),
         &"é".repeat(32),
     ] {
-        assert_eq!(
-            invalid(format!(
-                "instar 1 next\nblake3 {blake3}\nversion v\ndeadline 1\n"
-            )),
-            "blake3"
+        invalid(
+            "blake3",
+            format!("instar 1 next\nblake3 {blake3}\nversion v\ndeadline 1\n"),
         );
     }
     for name in ["", "A", "a b", "a/b", "../x", "naïve", &"n".repeat(33)] {
-        assert_eq!(
-            invalid(format!("instar 1 drop\nname {name}\n")),
-            "name",
-            "{name:?}"
-        );
+        invalid("name", format!("instar 1 drop\nname {name}\n"));
     }
-    assert_eq!(
-        invalid("instar 1 keep\nname a\nscope forever\n".into()),
-        "scope"
-    );
+    invalid("scope", "instar 1 keep\nname a\nscope forever\n".into());
     for id in [
         "x",
         &UUID.to_uppercase(),
         &UUID.replace('-', "0"),
+        &UUID.replacen('a', "-", 1),
         &format!("{UUID}0"),
     ] {
-        assert_eq!(
-            invalid(format!("instar 1 healthy\nboot-id {id}\n")),
-            "boot-id"
-        );
+        invalid("boot-id", format!("instar 1 healthy\nboot-id {id}\n"));
     }
 }
 
@@ -277,7 +245,7 @@ fn hostile_values_cannot_be_made() {
         "a\rb",
         "\0",
         "",
-        &"x".repeat(Line::MAX + 1),
+        &"x".repeat(MAX_LINE + 1),
     ] {
         assert!(text.parse::<Line>().is_err(), "{text:?}");
     }
@@ -287,7 +255,7 @@ fn hostile_values_cannot_be_made() {
     );
     assert_eq!(Line::lossy("\n\n").as_str(), "-");
     let long = Line::lossy(&"é".repeat(1000));
-    assert_eq!(long.as_str().len(), Line::MAX);
+    assert_eq!(long.as_str().len(), MAX_LINE);
     assert_eq!(long.as_str().parse::<Line>().unwrap(), long);
     // Whatever lossy makes is a Line that parses.
     for text in ["\u{85}x", "  a  ", "\t", &format!("{}\n", "y".repeat(600))] {
@@ -301,21 +269,20 @@ fn the_longest_welcome_fits_into_a_packet() {
     let kept = (0..MAX_KEPT)
         .map(|i| format!("{i:032}").parse().unwrap())
         .collect();
-    let longest = line(&"c".repeat(Line::MAX));
-    let start = StartReason::Rollback {
-        cause: longest.clone(),
-        failed_version: longest,
-    };
-    let packet = welcome(start, kept).encode();
+    let longest = line(&"c".repeat(MAX_LINE));
+    let packet = Reply::Welcome(Welcome {
+        generation: u64::MAX,
+        boot_id: UUID.parse().unwrap(),
+        kernel_boot_id: UUID.parse().unwrap(),
+        start: StartReason::Rollback,
+        cause: Some(longest.clone()),
+        failed_version: Some(longest),
+        deadline: u32::MAX,
+        kept,
+    })
+    .encode();
     assert!(packet.len() <= MAX_PACKET, "{} bytes", packet.len());
     Reply::parse(&packet).unwrap();
-}
-
-#[test]
-fn a_made_boot_id_is_a_version_4_uuid() {
-    let id = BootId::from_random([0; 16]);
-    assert_eq!(id.as_str(), "00000000-0000-4000-8000-000000000000");
-    assert_eq!(id.as_str().parse::<BootId>().unwrap(), id);
 }
 
 #[test]

@@ -1,263 +1,183 @@
 //! The values in messages. One that exists is valid.
 
-use crate::error::InvalidValue;
-use std::fmt::{self, Write as _};
+use crate::MAX_LINE;
+use std::fmt;
 use std::str::FromStr;
 
-/// One line of text of at most [`Line::MAX`] bytes, without control characters.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Line(String);
+/// Why a text is not a valid value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidValue(&'static str);
+
+impl fmt::Display for InvalidValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for InvalidValue {}
+
+/// Types that hold a text for which a condition is true.
+macro_rules! texts {
+    ($($(#[$doc:meta])* $name:ident if $valid:expr, or $wrong:literal;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub struct $name(String);
+
+        impl $name {
+            /// The text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = InvalidValue;
+
+            fn from_str(text: &str) -> Result<Self, InvalidValue> {
+                let valid: fn(&str) -> bool = $valid;
+                let made = valid(text).then(|| Self(text.to_owned()));
+                made.ok_or(InvalidValue($wrong))
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    )*};
+}
+
+texts! {
+    /// One line of text of at most [`MAX_LINE`] bytes, without control characters.
+    Line if |text| (1..=MAX_LINE).contains(&text.len()) && !text.contains(char::is_control),
+        or "not 1 to 512 bytes without control characters";
+    /// The id of a boot, of the kernel or of a generation: a UUID.
+    BootId if is_uuid, or "not a lower-case UUID";
+    /// A BLAKE3 digest.
+    Blake3 if |text| text.len() == 64 && text.bytes().all(is_hex),
+        or "not 64 lower-case hex digits";
+    /// The name of a kept descriptor.
+    FdName if |text| (1..=32).contains(&text.len())
+        && text.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'-')),
+        or "not 1 to 32 of a-z, 0-9, '.' and '-'";
+}
+
+fn is_hex(byte: u8) -> bool {
+    matches!(byte, b'0'..=b'9' | b'a'..=b'f')
+}
+
+fn is_uuid(text: &str) -> bool {
+    let parts: Vec<&str> = text.split('-').collect();
+    parts.iter().map(|part| part.len()).eq([8, 4, 4, 4, 12])
+        && parts.iter().all(|part| part.bytes().all(is_hex))
+}
 
 impl Line {
-    /// The longest line, in bytes. The longest message (a `welcome` with 64 kept names) still fits into a packet.
-    pub const MAX: usize = 512;
-
     /// Makes a line of any text: control characters become spaces, what is too long is cut off.
     pub fn lossy(text: &str) -> Self {
-        let mut line = String::new();
-        for c in text
-            .trim_matches(|c: char| c.is_whitespace() || c.is_control())
-            .chars()
-        {
-            let c = if c.is_control() { ' ' } else { c };
-            if line.len() + c.len_utf8() > Self::MAX {
-                break;
-            }
-            line.push(c);
-        }
-        if line.is_empty() {
-            line.push('-');
-        }
-        Self(line)
-    }
-
-    /// The text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl FromStr for Line {
-    type Err = InvalidValue;
-
-    fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        if text.is_empty() {
-            return Err(InvalidValue("is empty"));
-        }
-        if text.len() > Self::MAX {
-            return Err(InvalidValue("is longer than 512 bytes"));
-        }
-        if text.chars().any(char::is_control) {
-            return Err(InvalidValue("holds a control character"));
-        }
-        Ok(Self(text.to_owned()))
-    }
-}
-
-impl fmt::Display for Line {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// The id of a boot, of the kernel or of a generation: a UUID in its lower-case form.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct BootId(String);
-
-impl BootId {
-    /// A version 4 UUID of 16 random bytes.
-    pub fn from_random(mut bytes: [u8; 16]) -> Self {
-        bytes[6] = bytes[6] & 0x0f | 0x40;
-        bytes[8] = bytes[8] & 0x3f | 0x80;
-        let mut text = String::with_capacity(36);
-        for (i, byte) in bytes.iter().enumerate() {
-            if matches!(i, 4 | 6 | 8 | 10) {
-                text.push('-');
-            }
-            // Writing to a String cannot fail.
-            let _ = write!(text, "{byte:02x}");
-        }
-        Self(text)
-    }
-
-    /// The text, 36 characters.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl FromStr for BootId {
-    type Err = InvalidValue;
-
-    fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        let right = text.len() == 36
-            && text.bytes().enumerate().all(|(i, byte)| match i {
-                8 | 13 | 18 | 23 => byte == b'-',
-                _ => matches!(byte, b'0'..=b'9' | b'a'..=b'f'),
-            });
-        if right {
-            Ok(Self(text.to_owned()))
-        } else {
-            Err(InvalidValue("is not a lower-case UUID"))
+        let mut line = text.replace(char::is_control, " ");
+        line.truncate(line.floor_char_boundary(MAX_LINE));
+        match line.trim() {
+            "" => Self("-".to_owned()),
+            text => Self(text.to_owned()),
         }
     }
 }
 
-impl fmt::Display for BootId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
+/// Types of which every value has a word.
+macro_rules! words {
+    ($($(#[$doc:meta])* $name:ident or $wrong:literal {
+        $($(#[$item_doc:meta])* $item:ident = $word:literal,)*
+    })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name {
+            $($(#[$item_doc])* $item,)*
+        }
 
-/// A BLAKE3 digest, written as 64 lower-case hex digits.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Blake3([u8; 32]);
-
-impl Blake3 {
-    /// The 32 bytes of the digest.
-    pub const fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
-    }
-}
-
-impl From<[u8; 32]> for Blake3 {
-    fn from(bytes: [u8; 32]) -> Self {
-        Self(bytes)
-    }
-}
-
-impl FromStr for Blake3 {
-    type Err = InvalidValue;
-
-    fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        const WRONG: InvalidValue = InvalidValue("is not 64 lower-case hex digits");
-        fn digit(byte: u8) -> Result<u8, InvalidValue> {
-            match byte {
-                b'0'..=b'9' => Ok(byte - b'0'),
-                b'a'..=b'f' => Ok(byte - b'a' + 10),
-                _ => Err(WRONG),
+        impl $name {
+            /// The word for it in a message.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$item => $word,)*
+                }
             }
         }
-        let (pairs, []) = text.as_bytes().as_chunks::<2>() else {
-            return Err(WRONG);
-        };
-        if pairs.len() != 32 {
-            return Err(WRONG);
+
+        impl FromStr for $name {
+            type Err = InvalidValue;
+
+            fn from_str(text: &str) -> Result<Self, InvalidValue> {
+                match text {
+                    $($word => Ok(Self::$item),)*
+                    _ => Err(InvalidValue($wrong)),
+                }
+            }
         }
-        let mut bytes = [0; 32];
-        for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
-            *byte = digit(*high)? << 4 | digit(*low)?;
-        }
-        Ok(Self(bytes))
-    }
+    )*};
 }
 
-impl fmt::Display for Blake3 {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for Blake3 {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Blake3({self})")
-    }
-}
-
-/// The name of a kept descriptor: 1 to 32 of `a-z0-9.-`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FdName(String);
-
-impl FdName {
-    /// The longest name, in bytes.
-    pub const MAX: usize = 32;
-
-    /// The text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl FromStr for FdName {
-    type Err = InvalidValue;
-
-    fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        let allowed = |byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'-');
-        if text.is_empty() || text.len() > Self::MAX || !text.bytes().all(allowed) {
-            return Err(InvalidValue("is not 1 to 32 of a-z, 0-9, '.' and '-'"));
-        }
-        Ok(Self(text.to_owned()))
-    }
-}
-
-impl fmt::Display for FdName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// How long init keeps a descriptor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Scope {
-    /// Over restarts of machined, until the generation ends.
-    Generation,
-    /// Over generations, until the kernel ends.
-    Machine,
-}
-
-impl Scope {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Generation => "generation",
-            Self::Machine => "machine",
-        }
-    }
-}
-
-impl FromStr for Scope {
-    type Err = InvalidValue;
-
-    fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        match text {
-            "generation" => Ok(Self::Generation),
-            "machine" => Ok(Self::Machine),
-            _ => Err(InvalidValue("is neither 'generation' nor 'machine'")),
-        }
-    }
-}
-
-/// The time that a generation gets to become healthy: 1 to 3600 seconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Deadline(u32);
-
-impl Deadline {
-    /// The longest, in seconds.
-    pub const MAX: u32 = 3600;
-
-    /// A deadline of so many seconds, if that is in the range.
-    pub fn from_secs(seconds: u32) -> Result<Self, InvalidValue> {
-        match seconds {
-            1..=Self::MAX => Ok(Self(seconds)),
-            _ => Err(InvalidValue("is not a number of seconds from 1 to 3600")),
-        }
+words! {
+    /// How long init keeps a descriptor.
+    Scope or "neither 'generation' nor 'machine'" {
+        /// Over restarts of machined, until the generation ends.
+        Generation = "generation",
+        /// Over generations, until the kernel ends.
+        Machine = "machine",
     }
 
-    /// Seconds.
-    pub const fn secs(self) -> u32 {
-        self.0
+    /// How the machine ends.
+    End or "not a way to end the machine" {
+        /// The machine restarts.
+        Reboot = "reboot",
+        /// The power goes off.
+        PowerOff = "poweroff",
+        /// The machine stands still.
+        Halt = "halt",
+        /// The kernel that was loaded for it starts.
+        Kexec = "kexec",
     }
-}
 
-impl FromStr for Deadline {
-    type Err = InvalidValue;
-
-    fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        Self::from_secs(text.parse().unwrap_or(0))
+    /// Why machined was started.
+    StartReason or "not a reason that is known here" {
+        /// The first start since the kernel's.
+        Boot = "boot",
+        /// An upgrade.
+        Next = "next",
+        /// The previous generation is back, because the next one failed.
+        Rollback = "rollback",
+        /// The same image again, in a new generation.
+        Fresh = "fresh",
+        /// machined alone, in the same generation.
+        Restart = "restart",
     }
-}
 
-impl fmt::Display for Deadline {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+    /// Why init refuses a request, for programs; the text beside it is for people.
+    ErrorCode or "not a code that is known here" {
+        /// The message is not well formed, or lacks a key, or a value is not valid.
+        BadMessage = "bad-message",
+        /// Another version of the protocol.
+        OtherVersion = "other-version",
+        /// A verb that this init does not know.
+        UnknownVerb = "unknown-verb",
+        /// Not the number of descriptors that the verb needs.
+        Descriptors = "descriptors",
+        /// `healthy` with a boot id that is not this generation's.
+        OtherBootId = "other-boot-id",
+        /// Not possible in this state, like `next` before `healthy`.
+        WrongState = "wrong-state",
+        /// The image is not a memfd that nobody can change any more.
+        NotSealed = "not-sealed",
+        /// The image has another digest than the message says.
+        WrongDigest = "wrong-digest",
+        /// The image cannot be mounted as a squashfs.
+        NotMountable = "not-mountable",
+        /// 64 descriptors are kept already.
+        TooManyKept = "too-many-kept",
+        /// No descriptor is kept under this name.
+        NotKept = "not-kept",
+        /// The kernel refused what the verb needs, like `kexec` without a loaded kernel.
+        Kernel = "kernel",
     }
 }

@@ -36,6 +36,8 @@ const APID: Duration = Duration::from_secs(60);
 pub struct Beginning {
     /// Why it was started.
     pub start: StartReason,
+    /// What was given up for it, on a rollback.
+    pub rollback: Option<Rollback>,
     /// Time that init leaves it to become healthy.
     pub deadline: Duration,
     /// What the previous generation left.
@@ -44,10 +46,19 @@ pub struct Beginning {
     pub listener: OwnedFd,
 }
 
+/// The upgrade that did not work, in init's words.
+pub struct Rollback {
+    /// How it failed.
+    pub cause: String,
+    /// The version that was given up.
+    pub failed_version: String,
+}
+
 /// Boots the generation and tells init how it went.
 pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
     let Beginning {
         start,
+        rollback,
         deadline,
         handover,
         listener,
@@ -57,7 +68,7 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
     // Nobody else can have the turn yet: the API is not up.
     let mut turn = machine.take_turn();
     // First in the history, so that a client that waits for the upgrade sees its failure before anything else.
-    tell_rollback(&machine, &start, &handover);
+    tell_rollback(&machine, &rollback, &handover);
     machine.enter(MachineStage::Booting);
 
     let mut outcome = run(
@@ -126,7 +137,7 @@ fn become_reachable(
 
 /// Everything that the config asks for.
 fn become_useful(machine: &Arc<Machine>, start: &StartReason) -> Sequence {
-    let restarted = matches!(start, StartReason::Restart { .. });
+    let restarted = matches!(start, StartReason::Restart);
     let phases = vec![
         Phase::new(
             "machine",
@@ -144,11 +155,11 @@ fn become_useful(machine: &Arc<Machine>, start: &StartReason) -> Sequence {
 }
 
 /// Says why the previous upgrade is not there, to whoever asked for it, and remembers its image.
-fn tell_rollback(machine: &Machine, start: &StartReason, handover: &Handover) {
-    let StartReason::Rollback {
+fn tell_rollback(machine: &Machine, rollback: &Option<Rollback>, handover: &Handover) {
+    let Some(Rollback {
         cause,
         failed_version,
-    } = start
+    }) = rollback
     else {
         return;
     };

@@ -12,7 +12,7 @@ mod stop;
 mod upgrade;
 
 pub use apply_config::{ApplyError, apply_config};
-pub use boot::{Beginning, boot};
+pub use boot::{Beginning, Rollback, boot};
 pub use ending::{reboot, shutdown};
 pub use upgrade::upgrade;
 

@@ -1,10 +1,10 @@
 //! machined's end of the socket to init, in its simplest form: ask, and wait for the answer.
 
 use anyhow::{Context, Result, bail};
-use instar_init_protocol::{MAX_KEPT, MAX_PACKET, Reply, Request, SOCKET_FD};
+use instar_init_protocol::{MAX_KEPT, MAX_PACKET, Reply, SOCKET_FD};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    SendAncillaryMessage, SendFlags, Shutdown, recvmsg, sendmsg, shutdown,
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -19,21 +19,8 @@ impl Link {
         Ok(Self(pidfd_getfd(SOCKET_FD)?))
     }
 
-    /// Sends a request and waits for its answer; exits that come before are printed.
-    pub(crate) fn ask(
-        &self,
-        request: &Request,
-        descriptor: Option<BorrowedFd<'_>>,
-    ) -> Result<(Reply, Vec<OwnedFd>)> {
-        self.ask_raw(&request.encode(), descriptor.as_slice())
-    }
-
     /// Sends any bytes.
-    pub(crate) fn ask_raw(
-        &self,
-        packet: &[u8],
-        descriptors: &[BorrowedFd<'_>],
-    ) -> Result<(Reply, Vec<OwnedFd>)> {
+    pub(crate) fn send(&self, packet: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !descriptors.is_empty() {
@@ -46,14 +33,22 @@ impl Link {
             SendFlags::NOSIGNAL,
         )
         .context("send to init")?;
-        loop {
-            match self.receive()? {
-                (Reply::Exited { pid, status }, _) => {
-                    println!("double: exited pid={pid} status={status}")
-                }
-                answer => return Ok(answer),
-            }
-        }
+        Ok(())
+    }
+
+    /// Sends any bytes and waits for the answer.
+    pub(crate) fn ask_raw(
+        &self,
+        packet: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(Reply, Vec<OwnedFd>)> {
+        self.send(packet, descriptors)?;
+        self.receive()
+    }
+
+    /// Closes the connection for both sides.
+    pub(crate) fn shut(&self) -> Result<()> {
+        shutdown(&self.0, Shutdown::Both).context("shut the link to init down")
     }
 
     /// Waits for any message.

@@ -1,12 +1,14 @@
 //! The commands of a script.
 
 use crate::link::Link;
+use crate::report::report;
 use anyhow::{Context, Result, bail};
-use instar_init_protocol::{Blake3, Deadline, FdName, Line, Reply, Request, Scope, Welcome};
+use instar_init_protocol::{End, FdName, Line, Reply, Request, Scope, Welcome};
+use loopdev::LoopControl;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::process::{Command, ExitCode, Stdio};
 use std::thread::sleep;
@@ -20,6 +22,8 @@ const SEALS: SealFlags = SealFlags::WRITE
 struct Double {
     link: Link,
     welcome: Option<Welcome>,
+    /// The process that `orphan` left.
+    orphan: Option<i32>,
 }
 
 /// Runs a script to its end.
@@ -28,6 +32,7 @@ pub(crate) fn run(path: &str) -> Result<ExitCode> {
     let mut double = Double {
         link: Link::take()?,
         welcome: None,
+        orphan: None,
     };
     for line in script.lines().filter(|line| !line.trim().is_empty()) {
         if let Some(code) = double
@@ -43,11 +48,11 @@ pub(crate) fn run(path: &str) -> Result<ExitCode> {
 impl Double {
     fn line(&mut self, line: &str) -> Result<Option<ExitCode>> {
         let mut words = line.split_whitespace().peekable();
-        while let Some(condition) = words.next_if(|word| word.starts_with(['@', '<'])) {
+        while let Some(condition) = words.next_if(|word| word.starts_with(['@', '='])) {
             let welcome = self.welcome.as_ref().context("a condition before hello")?;
             let met = match condition.split_at(1) {
                 ("@", reason) => welcome.start.as_str() == reason,
-                (_, number) => welcome.generation < number.parse()?,
+                (_, number) => welcome.generation == number.parse::<u64>()?,
             };
             if !met {
                 return Ok(None);
@@ -73,9 +78,10 @@ impl Double {
                 let boot_id = "00000000-0000-4000-8000-000000000000".parse()?;
                 self.tell(&Request::Healthy { boot_id })?;
             }
-            ["give-up", reason @ ..] => self.tell(&Request::GiveUp {
-                reason: Line::lossy(&reason.join(" ")),
-            })?,
+            ["give-up", reason @ ..] => {
+                let reason = Line::lossy(&reason.join(" "));
+                self.tell_last(&Request::GiveUp { reason }, &[])?;
+            }
             ["next", image, version, deadline, flaws @ ..] => {
                 self.next(image, version, deadline, flaws)?
             }
@@ -98,28 +104,54 @@ impl Double {
             })?,
             ["raw", text @ ..] => {
                 let packet = text.join(" ").replace("\\n", "\n");
-                let (reply, _) = self.link.ask_raw(packet.as_bytes(), &[])?;
-                println!("double: raw: {reply:?}");
+                report_answer(&self.link.ask_raw(packet.as_bytes(), &[])?.0);
             }
             ["flood", bytes] => {
                 let packet = vec![b'x'; bytes.parse()?];
-                println!("double: flood: {:?}", self.link.ask_raw(&packet, &[])?.0);
+                report_answer(&self.link.ask_raw(&packet, &[])?.0);
             }
-            ["orphan"] => self.orphan()?,
+            ["orphan", milliseconds] => {
+                let mut parent = Command::new("/sbin/machined");
+                let output = parent.args(["parent", milliseconds]).output()?;
+                self.orphan = Some(String::from_utf8(output.stdout)?.trim().parse()?);
+            }
+            ["await-exit"] => match self.link.receive()?.0 {
+                Reply::Exited { pid, status } => {
+                    let whose = match self.orphan {
+                        Some(orphan) if orphan == pid => "the orphan",
+                        Some(_) => "another process",
+                        None => "a process of before",
+                    };
+                    report!("{whose} exited with status {status:#x}");
+                }
+                other => report!("unexpected {other:?}"),
+            },
+            ["deaf", count] => {
+                for _ in 0..count.parse::<u32>()? {
+                    self.link.send(&Request::Hello.encode(), &[])?;
+                }
+            }
+            ["shut-link"] => self.link.shut()?,
+            ["leave-loop"] => {
+                // It has no user but is not told to go with its last one.
+                let device = LoopControl::open()?.next_free()?;
+                let backing = memfd(&[0; 4096], &[])?;
+                device.attach_file(format!("/proc/self/fd/{}", backing.as_raw_fd()))?;
+                report!("attached {}", device.path().unwrap_or_default().display());
+            }
             ["service"] => service()?,
-            ["services"] => println!("double: services {}", sleepers()),
+            ["services"] => report!("services {}", sleepers()),
             ["leave-sysctl", path, value] => {
                 fs::write(path, value)?;
-                println!("double: {path} is {}", fs::read_to_string(path)?.trim());
+                report!("{path} is {}", fs::read_to_string(path)?.trim());
             }
             ["leave-cgroup", name] => fs::create_dir(format!("/sys/fs/cgroup/{name}"))?,
-            ["cat", path] => println!("double: {path}: {}", fs::read_to_string(path)?.trim_end()),
-            ["say", text @ ..] => println!("double: {}", text.join(" ")),
+            ["cat", path] => report!("{path}: {}", fs::read_to_string(path)?.trim_end()),
+            ["say", text @ ..] => report!("{}", text.join(" ")),
+            ["print", text @ ..] => println!("{}", text.join(" ")),
             ["state"] => state()?,
             ["sleep", milliseconds] => sleep(Duration::from_millis(milliseconds.parse()?)),
-            ["hang"] => loop {
-                sleep(Duration::from_secs(3600));
-            },
+            ["hang"] => hang(),
             ["abort"] => std::process::abort(),
             ["kill"] => {
                 rustix::process::kill_process(
@@ -134,17 +166,18 @@ impl Double {
                 }
             }
             ["exit", code] => return Ok(Some(ExitCode::from(code.parse::<u8>()?))),
-            ["reboot"] => self.tell(&Request::Reboot)?,
-            ["poweroff"] => self.tell(&Request::Poweroff)?,
-            ["halt"] => self.tell(&Request::Halt)?,
-            ["kexec"] => self.tell(&Request::Kexec)?,
+            ["reboot" | "poweroff" | "halt" | "kexec"] => {
+                self.tell_last(&Request::End(words[0].parse::<End>()?), &[])?
+            }
             _ => bail!("unknown"),
         }
         Ok(None)
     }
 
     fn hello(&mut self) -> Result<()> {
-        let (reply, descriptors) = self.link.ask(&Request::Hello, None)?;
+        // The very next message has to be the answer: exits wait until machined was welcomed.
+        self.link.send(&Request::Hello.encode(), &[])?;
+        let (reply, descriptors) = self.link.receive()?;
         let Reply::Welcome(welcome) = reply else {
             bail!("answered with {reply:?}");
         };
@@ -158,18 +191,18 @@ impl Double {
             .zip(contents)
             .map(|(name, text)| format!("{name}='{text}'"))
             .collect();
-        println!(
-            "double: welcome generation={} start={} deadline={} kept=[{}] failed={} cause={}",
+        report!(
+            "welcome generation={} start={} deadline={} kept=[{}] failed={} cause={}",
             welcome.generation,
             welcome.start.as_str(),
             welcome.deadline,
             kept.join(" "),
-            welcome.start.failed_version().map_or("-", Line::as_str),
-            welcome.start.cause().map_or("-", Line::as_str),
+            welcome.failed_version.as_ref().map_or("-", Line::as_str),
+            welcome.cause.as_ref().map_or("-", Line::as_str),
         );
         let seen = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
         if seen.trim() != welcome.boot_id.as_str() || welcome.boot_id == welcome.kernel_boot_id {
-            println!("double: the boot id is wrong: {seen}");
+            report!("the boot id is wrong: {seen}");
         }
         self.welcome = Some(welcome);
         Ok(())
@@ -179,15 +212,16 @@ impl Double {
         self.tell_with(request, &[])
     }
 
-    fn tell_with(
-        &self,
-        request: &Request,
-        descriptors: &[std::os::fd::BorrowedFd<'_>],
-    ) -> Result<()> {
+    fn tell_with(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<()> {
+        report_answer(&self.link.ask_raw(&request.encode(), descriptors)?.0);
+        Ok(())
+    }
+
+    /// Tells what ends this process when init agrees. A report of that would be a race with the end, so there is none.
+    fn tell_last(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<()> {
         match self.link.ask_raw(&request.encode(), descriptors)?.0 {
-            Reply::Ok { to } => println!("double: ok {to}"),
-            Reply::Error { to, code, text } => println!("double: error {to} {code}: {text}"),
-            other => println!("double: unexpected {other:?}"),
+            Reply::Ok { .. } => hang(),
+            refusal => report_answer(&refusal),
         }
         Ok(())
     }
@@ -222,9 +256,9 @@ impl Double {
             *bytes.get_mut(middle).context("an empty image")? ^= 1;
         }
         let request = Request::Next {
-            blake3: Blake3::from(*digest.as_bytes()),
+            blake3: digest.to_hex().parse()?,
             version: version.parse()?,
-            deadline: Deadline::from_secs(deadline.parse()?)?,
+            deadline: deadline.parse()?,
         };
         let image = if flaws.contains(&"file") {
             File::open("/sbin/machined")?.into()
@@ -233,27 +267,20 @@ impl Double {
         };
         drop(bytes);
         let many = [image.as_fd(), image.as_fd()];
-        self.tell_with(
-            &request,
-            if flaws.contains(&"twice") {
-                &many
-            } else {
-                &many[..1]
-            },
-        )
+        let count = match flaws {
+            ["none"] => 0,
+            ["twice"] => 2,
+            _ => 1,
+        };
+        self.tell_last(&request, many.get(..count).unwrap_or_default())
     }
+}
 
-    /// Leaves an orphan and waits until init tells its end.
-    fn orphan(&self) -> Result<()> {
-        let status = Command::new("/sbin/machined").arg("parent").status()?;
-        println!("double: the parent {status}");
-        match self.link.receive()? {
-            (Reply::Exited { status, .. }, _) => {
-                println!("double: the orphan's status is {status:#x}")
-            }
-            (other, _) => println!("double: unexpected {other:?}"),
-        }
-        Ok(())
+fn report_answer(reply: &Reply) {
+    match reply {
+        Reply::Ok { to } => report!("ok {to}"),
+        Reply::Error { to, code, text } => report!("error {to} {code}: {text}"),
+        other => report!("unexpected {other:?}"),
     }
 }
 
@@ -272,7 +299,7 @@ fn service() -> Result<()> {
         .spawn()?;
     fs::write(format!("{cgroup}/cgroup.procs"), child.id().to_string())?;
     let controllers = fs::read_to_string(format!("{cgroup}/cgroup.controllers"))?;
-    println!("double: service in {cgroup} with {}", controllers.trim());
+    report!("service in {cgroup} with {}", controllers.trim());
     Ok(())
 }
 
@@ -314,8 +341,8 @@ fn state() -> Result<()> {
     let loops = fs::read_dir("/sys/block")?
         .flatten()
         .filter(|entry| entry.path().join("loop/backing_file").exists());
-    println!(
-        "double: state free_kib={} init_rss={rss} init_fds={} mounts={mounts} loops={} cgroups={}",
+    report!(
+        "state free_kib={} init_rss={rss} init_fds={} mounts={mounts} loops={} cgroups={}",
         free + pages * 4,
         fs::read_dir("/proc/1/fd")?.count(),
         loops.count(),
@@ -352,20 +379,28 @@ fn content(descriptor: OwnedFd) -> Result<String> {
     Ok(text)
 }
 
-/// Starts an orphan and leaves it.
-pub(crate) fn leave_orphan() -> Result<ExitCode> {
-    Command::new("/sbin/machined").arg("orphan").spawn()?;
+/// Starts an orphan, says which, and leaves it.
+pub(crate) fn leave_orphan(milliseconds: &str) -> Result<ExitCode> {
+    let mut orphan = Command::new("/sbin/machined");
+    orphan.args(["orphan", milliseconds]);
+    // Or whoever reads what this process says waits for the orphan, too.
+    orphan.stdout(Stdio::null()).stderr(Stdio::null());
+    println!("{}", orphan.spawn()?.id());
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ends with a status that is not a usual one.
-pub(crate) fn be_orphan() -> Result<ExitCode> {
-    sleep(Duration::from_millis(200));
+/// Ends after a while, with a status that is not a usual one.
+pub(crate) fn be_orphan(milliseconds: &str) -> Result<ExitCode> {
+    sleep(Duration::from_millis(milliseconds.parse()?));
     Ok(ExitCode::from(7))
 }
 
 /// Lives until somebody kills it.
 pub(crate) fn be_sleeper() -> Result<ExitCode> {
+    hang()
+}
+
+fn hang() -> ! {
     loop {
         sleep(Duration::from_secs(3600));
     }
