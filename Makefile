@@ -68,6 +68,11 @@ test: lint unit e2e ## Run everything: lints, unit tests, end-to-end tests
 e2e: image ## Run the tests in virtual machines
 	cargo test --locked -p instar-tests --test e2e
 
+.PHONY: bench
+bench: image ## Measure what is promised: sizes, boot, memory, outages
+	cargo build --locked -p instar-tests --bins
+	@target/debug/bench
+
 .PHONY: clean
 clean: ## Remove what was built; packages in .cache stay
 	rm -rf target

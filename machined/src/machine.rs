@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use instar_api::events::EventPayload;
 use instar_api::machine::{
@@ -16,6 +16,7 @@ use crate::containers::ImageStore;
 use crate::disk::Ephemeral;
 use crate::event_log::{ActorId, EventLog};
 use crate::init_link::{BootId, InitLink};
+use crate::modules::{Drivers, ModuleError};
 use crate::network::Network;
 use crate::resources::{MachineStage, MachineStatus, Store};
 use crate::services::{Cgroup, LogRing, Services};
@@ -69,6 +70,7 @@ pub struct Machine {
     pub ephemeral: Ephemeral,
     /// The task that owns the clock.
     pub clock: TimeSync,
+    drivers: OnceLock<Drivers>,
     config: watch::Sender<Option<Arc<Configured>>>,
     failed: Mutex<FailedImages>,
     kept: Mutex<BTreeMap<String, OwnedFd>>,
@@ -110,6 +112,15 @@ pub struct Parts {
 }
 
 impl Machine {
+    /// The kernel's modules; their tables are read at the first call.
+    pub fn drivers(&self) -> Result<Drivers, ModuleError> {
+        if let Some(drivers) = self.drivers.get() {
+            return Ok(drivers.clone());
+        }
+        let drivers = Drivers::of_running_kernel()?;
+        Ok(self.drivers.get_or_init(|| drivers).clone())
+    }
+
     /// A machine that has not booted yet.
     pub fn new(parts: Parts) -> Self {
         let (events, store) = (EventLog::default(), Store::default());
@@ -125,6 +136,7 @@ impl Machine {
             network: parts.network,
             ephemeral: parts.ephemeral,
             clock: parts.clock,
+            drivers: OnceLock::new(),
             config: watch::channel(None).0,
             failed: Mutex::new(parts.failed),
             kept: Mutex::new(parts.kept),

@@ -56,7 +56,7 @@ pub use registry::{Registry, sha256_digest};
 pub use runner::{Outcome, Test, run};
 pub use scratch::Scratch;
 pub use scripted_init::{DoubleRootfs, ScriptedInit};
-pub use workspace::{target_directory, workspace_root};
+pub use workspace::{guest_program, target_directory, workspace_root};
 
 /// How a guest reaches the host's 127.0.0.1 through QEMU's user network.
 pub const HOST_FOR_GUEST: &str = "10.0.2.2";

@@ -19,7 +19,7 @@ pub struct Scratch {
 
 impl Scratch {
     /// Makes it, empty.
-    pub(crate) fn make(test: &str) -> Result<Self> {
+    pub fn make(test: &str) -> Result<Self> {
         Self::at(&target_directory().join("e2e").join(test.replace("::", ".")))
     }
 

@@ -18,7 +18,7 @@ pub fn target_directory() -> PathBuf {
 }
 
 /// A static program that `make build` compiled, the newest of all profiles.
-pub(crate) fn guest_program(name: &str) -> Result<Vec<u8>> {
+pub fn guest_program(name: &str) -> Result<Vec<u8>> {
     let target = target_directory().join("x86_64-unknown-linux-musl");
     let built = ["release", "quick"].map(|profile| target.join(profile).join(name));
     let built_at = |path: &&PathBuf| path.metadata().and_then(|file| file.modified()).ok();

@@ -19,7 +19,7 @@ use crate::event_log::ActorId;
 use crate::init_link::StartReason;
 use crate::intent;
 use crate::machine::{Configured, Machine};
-use crate::modules::{Class, Drivers};
+use crate::modules::Class;
 use crate::resources::{EphemeralFact, MachineStage};
 use crate::services::{Apid, Definition, HealthCheck, Probe};
 use crate::status;
@@ -253,7 +253,7 @@ async fn start_api(machine: Arc<Machine>, listener: OwnedFd) -> anyhow::Result<(
 }
 
 async fn bring_up_network(machine: Arc<Machine>) -> anyhow::Result<()> {
-    let drivers = Drivers::of_running_kernel()?;
+    let drivers = machine.drivers()?;
     drivers
         .load_for(Class::Network)
         .await
@@ -267,7 +267,8 @@ async fn bring_up_network(machine: Arc<Machine>) -> anyhow::Result<()> {
 }
 
 async fn mount_ephemeral(machine: Arc<Machine>, restarted: bool) -> anyhow::Result<()> {
-    Drivers::of_running_kernel()?
+    machine
+        .drivers()?
         .load_for(Class::Block)
         .await
         .context("load the drivers of disks")?;
@@ -304,7 +305,7 @@ async fn start_services(machine: Arc<Machine>) -> anyhow::Result<()> {
         return Ok(());
     };
     if !configured.config.containers.is_empty() {
-        let drivers = Drivers::of_running_kernel()?;
+        let drivers = machine.drivers()?;
         drivers
             .load_named("overlay")
             .await

@@ -6,12 +6,12 @@ use std::path::Path;
 use crate::config::fetch::{FetchPolicy, FetchStatus, fetch};
 use crate::config::source::{self, FW_CFG_PATH, Identity, Source};
 use crate::machine::Machine;
-use crate::modules::{Class, Drivers};
+use crate::modules::Class;
 
 /// Reads the config from the first source that there is; none when there is no source: that is maintenance mode.
 pub(super) async fn find_config(machine: &Machine) -> anyhow::Result<Option<Vec<u8>>> {
     let cmdline = std::fs::read_to_string("/proc/cmdline").context("read /proc/cmdline")?;
-    let has_fw_cfg = look_for_fw_cfg().await;
+    let has_fw_cfg = look_for_fw_cfg(machine).await;
     let identity = identity(machine, &cmdline).await?;
     // The first source decides: it was named on purpose, and a config from elsewhere would be another machine's.
     let Some(source) = source::plan(&cmdline, &identity, has_fw_cfg)?
@@ -32,16 +32,12 @@ pub(super) async fn find_config(machine: &Machine) -> anyhow::Result<Option<Vec<
 }
 
 /// Whether QEMU gave this machine a config. Its driver costs a tenth of a second, so other machines do without.
-async fn look_for_fw_cfg() -> bool {
+async fn look_for_fw_cfg(machine: &Machine) -> bool {
     let vendor = std::fs::read_to_string("/sys/class/dmi/id/sys_vendor").unwrap_or_default();
     if vendor.trim() != "QEMU" {
         return false;
     }
-    let loaded = async {
-        Drivers::of_running_kernel()?
-            .load_named("qemu_fw_cfg")
-            .await
-    };
+    let loaded = async { machine.drivers()?.load_named("qemu_fw_cfg").await };
     if let Err(error) = loaded.await {
         tracing::warn!("no config from QEMU: {:#}", anyhow::Error::from(error));
     }
@@ -81,7 +77,8 @@ async fn identity(machine: &Machine, cmdline: &str) -> anyhow::Result<Identity> 
 }
 
 async fn network_is_up(machine: &Machine) -> anyhow::Result<()> {
-    Drivers::of_running_kernel()?
+    machine
+        .drivers()?
         .load_for(Class::Network)
         .await
         .context("load the drivers of the network")?;

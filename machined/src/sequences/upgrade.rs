@@ -80,6 +80,10 @@ async fn check_first(
         ..Limits::default()
     };
     let image = puller.pull(&resolved, &machine.images, &limits).await?;
+    // The installer runs in a container, perhaps the first of this machine.
+    prepare_for_containers(machine)
+        .await
+        .map_err(UpgradeError::Machine)?;
     let pending = PendingUpgrade {
         actor: actor.clone(),
         image: request.image.clone(),
@@ -93,6 +97,11 @@ async fn check_first(
         path,
         pending,
     })
+}
+
+async fn prepare_for_containers(machine: &Machine) -> anyhow::Result<()> {
+    machine.drivers()?.load_named("overlay").await?;
+    Ok(())
 }
 
 async fn go_on(machine: Arc<Machine>, turn: Turn, checked: Checked, actor: ActorId) {
@@ -112,12 +121,30 @@ async fn go_on(machine: Arc<Machine>, turn: Turn, checked: Checked, actor: Actor
         leave(&machine, End::Reboot).await;
     }
     // Still here: the upgrade failed before the point of no return. The running version goes on.
+    if let Err(failed) = outcome {
+        tracing::error!("{}; {} goes on", failed.chain(), machine.running.version);
+    }
+    if let Err(error) = mount_again(&machine).await {
+        tracing::error!("EPHEMERAL stays away: {error:#}");
+    }
     if let Err(error) = machine.images.remove(image.digest()).await {
         tracing::warn!("the installer's image stays: {error:#}");
     }
     machine.services.start_workloads();
     machine.enter(MachineStage::Running);
     drop(turn);
+}
+
+/// Brings /var back where the upgrade got as far as unmounting it.
+async fn mount_again(machine: &Machine) -> anyhow::Result<()> {
+    let mounted = machine.ephemeral.status().borrow().mounted;
+    if !mounted && let Some(configured) = machine.config() {
+        machine
+            .ephemeral
+            .mount(&intent::disk(&configured.config)?)
+            .await?;
+    }
+    Ok(())
 }
 
 fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {

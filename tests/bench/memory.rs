@@ -1,0 +1,75 @@
+//! What an idle machine holds, against the same machine with nothing but a static service as PID 1.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use instar_qemu::Timing;
+use instar_tests::{BareMemory, ImageUnderTest, Node, Scratch};
+
+use crate::table::{Limit, Table};
+use crate::{COMMAND_LINE, MEMORY_MIB};
+
+const PATIENCE: Duration = Duration::from_secs(240);
+/// The bare machine waits as long before it looks.
+const SETTLING: Duration = Duration::from_secs(5);
+
+pub(crate) async fn measure(
+    scratch: &Scratch,
+    image: &ImageUnderTest,
+    table: &mut Table,
+) -> Result<()> {
+    let bare = BareMemory::measure(scratch, &image.kernel(), COMMAND_LINE, MEMORY_MIB)?;
+    let node = Node::plan(&scratch.below("idle")?, image)
+        .memory_mib(MEMORY_MIB)
+        .spec(|spec| {
+            spec.command_line(COMMAND_LINE)
+                .timing(Timing::InstructionsIdleOnHost)
+        })
+        .boot()
+        .await?;
+    node.wait_until_ready(PATIENCE).await?;
+    tokio::time::sleep(SETTLING).await;
+
+    let init = field(&node.read("/proc/1/status").await?, "VmRSS:")?;
+    table.add("init_rss_kib", init, Limit::AtMost(1024.0));
+    let machined = field(&node.read("/proc/self/smaps_rollup").await?, "Pss:")?;
+    table.add("machined_pss_kib", machined, Limit::None);
+    let apid = node.service_pid("apid").await?;
+    let apid = field(
+        &node.read(&format!("/proc/{apid}/smaps_rollup")).await?,
+        "Pss:",
+    )?;
+    table.add("apid_pss_kib", apid, Limit::None);
+
+    let used = used_kib(&node).await?;
+    table.add("idle_used_kib", used, Limit::None);
+    table.add("bare_service_used_kib", bare.used_kib() as f64, Limit::None);
+    // 16 MB.
+    table.add(
+        "idle_over_bare_service_kib",
+        used - bare.used_kib() as f64,
+        Limit::AtMost(15_625.0),
+    );
+    Ok(())
+}
+
+/// Everything but what is free, pages on per-CPU lists included in that.
+async fn used_kib(node: &Node) -> Result<f64> {
+    let meminfo = node.read("/proc/meminfo").await?;
+    let zoneinfo = node.read("/proc/zoneinfo").await?;
+    let per_cpu_pages: f64 = zoneinfo
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("count:"))
+        .filter_map(|count| count.trim().parse::<f64>().ok())
+        .sum();
+    Ok(field(&meminfo, "MemTotal:")? - field(&meminfo, "MemFree:")? - per_cpu_pages * 4.0)
+}
+
+/// A number of KiB after a key.
+fn field(text: &str, key: &str) -> Result<f64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(key));
+    let number = line.and_then(|rest| rest.split_whitespace().next());
+    number
+        .and_then(|number| number.parse().ok())
+        .with_context(|| format!("no {key} in {text:?}"))
+}
