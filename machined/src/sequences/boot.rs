@@ -146,6 +146,7 @@ fn become_useful(machine: &Arc<Machine>, start: &StartReason) -> Sequence {
                 Task::new("time", start_clock(machine.clone())),
             ],
         ),
+        Phase::of("releaseMemory", release_memory()),
         Phase::of("startServices", start_services(machine.clone())),
     ];
     Sequence {
@@ -267,16 +268,20 @@ async fn bring_up_network(machine: Arc<Machine>) -> anyhow::Result<()> {
 }
 
 async fn mount_ephemeral(machine: Arc<Machine>, restarted: bool) -> anyhow::Result<()> {
-    machine
-        .drivers()?
-        .load_for(Class::Block)
-        .await
-        .context("load the drivers of disks")?;
     // A machined that was started again finds /var where it left it.
     if !restarted && let Some(configured) = machine.config() {
+        let wish = intent::disk(&configured.config)?;
+        // Drivers of disks take a second and two MiB, which a machine without a disk can keep.
+        if wish.disk.is_some() {
+            machine
+                .drivers()?
+                .load_for(Class::Block)
+                .await
+                .context("load the drivers of disks")?;
+        }
         machine
             .ephemeral
-            .mount(&intent::disk(&configured.config)?)
+            .mount(&wish)
             .await
             .context("mount EPHEMERAL")?;
     }
@@ -296,6 +301,18 @@ async fn mount_ephemeral(machine: Arc<Machine>, restarted: bool) -> anyhow::Resu
 async fn start_clock(machine: Arc<Machine>) -> anyhow::Result<()> {
     if let Some(configured) = machine.config() {
         machine.clock.set_wish(intent::time(&configured.config));
+    }
+    Ok(())
+}
+
+/// Lets go of what only the boot read: pages of the root filesystem, directory entries. Before there are containers, whose
+/// files must not be hit.
+async fn release_memory() -> anyhow::Result<()> {
+    // proc_sys_vm(5): 3 is the page cache, dentries and inodes; only what is clean and not in use.
+    let dropped =
+        tokio::task::spawn_blocking(|| std::fs::write("/proc/sys/vm/drop_caches", "3")).await?;
+    if let Err(error) = dropped {
+        tracing::warn!("the boot's memory stays in use: /proc/sys/vm/drop_caches: {error}");
     }
     Ok(())
 }
