@@ -33,9 +33,7 @@ pub(crate) use {complain, say};
 pub(crate) fn line(priority: u8, text: Arguments<'_>) {
     // One record is one write, and the kernel refuses records above 1024 bytes.
     let mut record = format!("<{priority}>init: {text}\n");
-    if record.len() > 1000 {
-        record.truncate(record.floor_char_boundary(1000));
-    }
+    record.truncate(record.floor_char_boundary(1000));
     // Nobody is left to tell when even this fails.
     let _ = match KERNEL_LOG.get() {
         Some(mut file) => file.write_all(record.as_bytes()),

@@ -1,7 +1,7 @@
 //! One kind of error: a code for machined and a sentence for people. In PID 1 every error is either told to machined
 //! or printed, so it carries nothing else.
 
-use instar_init_protocol::{ErrorCode, ParseError};
+use instar_init_protocol::ErrorCode;
 use std::fmt::{self, Display};
 
 /// What failed and why.
@@ -22,13 +22,6 @@ pub(crate) fn fail<T>(code: ErrorCode, text: impl Display) -> Result<T> {
 impl Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
-    }
-}
-
-impl From<ParseError> for Failure {
-    fn from(error: ParseError) -> Self {
-        let ParseError { code, text, .. } = error;
-        Self { code, text }
     }
 }
 

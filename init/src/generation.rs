@@ -12,27 +12,28 @@ use crate::rootfs::MountedImage;
 use crate::sys;
 use crate::watchdog::Watchdog;
 use instar_init_protocol::{BootId, ErrorCode};
-use rustix::fs::CWD;
+use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::mount::{
-    MountPropagationFlags, MoveMountFlags, mount_bind, mount_change, mount_move, move_mount,
+    MountFlags, MountPropagationFlags, MoveMountFlags, mount, mount_bind, mount_change, mount_move,
+    move_mount,
 };
 use rustix::process::{Pid, Signal, chdir, chroot, kill_process, kill_process_group};
 use rustix::thread::move_into_link_name_space;
 use std::fs::{self, File};
-use std::os::fd::AsFd;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use sys_mount::{Mount, MountFlags};
 
 /// Where the cgroups are.
 pub(crate) const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// What lasts longer than this after SIGKILL waits for a device that does not answer.
-pub(crate) const DYING: Duration = Duration::from_secs(10);
+const DYING: Duration = Duration::from_secs(10);
 
 /// What init comes back to: its own namespaces.
-pub(crate) struct Home(Vec<(&'static str, File)>);
+pub(crate) struct Home(Vec<File>);
 
 /// A running generation.
 pub(crate) struct Generation {
@@ -42,30 +43,24 @@ pub(crate) struct Generation {
     cgroup: Cgroup,
 }
 
-/// The files of the generation's cgroups, opened before anybody could hide them.
-struct Cgroup {
-    kill: File,
-    kill_machined: File,
-    machined_procs: File,
-}
+/// The directory of the generation's cgroup, opened before anybody could hide it.
+struct Cgroup(OwnedFd);
 
 impl Home {
     /// To be called in the initramfs, before the first generation.
     pub(crate) fn new() -> Result<Self> {
-        let namespaces = ["mnt", "uts", "ipc"].map(|name| {
-            let file = File::open(format!("/proc/self/ns/{name}"));
-            let file = file.step(format_args!("open init's {name} namespace"))?;
-            Ok((name, file))
-        });
-        Ok(Self(namespaces.into_iter().collect::<Result<_>>()?))
+        let names = ["mnt", "uts", "ipc"].into_iter();
+        let files = names.map(|name| File::open(format!("/proc/self/ns/{name}")));
+        let files = files.collect::<io::Result<_>>();
+        files.map(Self).step("open init's namespaces")
     }
 
     /// Goes back to the initramfs; root and working directory go with the mount namespace. What was in the generation's
     /// cgroups must be dead.
     fn return_to(&self) -> Result<()> {
-        for (name, file) in &self.0 {
-            move_into_link_name_space(file.as_fd(), None)
-                .step(format_args!("return to init's {name} namespace"))?;
+        for namespace in &self.0 {
+            move_into_link_name_space(namespace.as_fd(), None)
+                .step("return to init's namespaces")?;
         }
         remove_cgroups(Path::new(CGROUPS));
         Ok(())
@@ -98,8 +93,7 @@ impl Generation {
 
     /// Starts machined again. What it started goes on running; its own helpers do not.
     pub(crate) fn restart_machined(&mut self) -> Result<()> {
-        rustix::io::write(&self.cgroup.kill_machined, b"1")
-            .step("kill what is left of machined")?;
+        self.cgroup.kill("machined/")?;
         let (machined, link) = start_machined(&self.cgroup)?;
         self.machined = Some(machined);
         self.link = link;
@@ -121,7 +115,7 @@ impl Generation {
         let begin = Instant::now();
         loop {
             // The second kill catches what moved itself into another cgroup.
-            let _ = rustix::io::write(&cgroup.kill, b"1");
+            let _ = cgroup.kill("");
             let _ = kill_process_group(Pid::INIT, Signal::KILL);
             let mut reaped = reap(None);
             while let Ok(Some(_)) = reaped {
@@ -154,12 +148,8 @@ fn enter(image: &MountedImage, boot_id: &BootId) -> Result<()> {
         mount_move(format!("/{name}"), format!("/new/{name}"))
             .step(format_args!("move /{name}"))?;
     }
-    Mount::builder()
-        .fstype("tmpfs")
-        .flags(MountFlags::NOSUID | MountFlags::NODEV)
-        .data("mode=0755")
-        .mount("tmpfs", "/new/run")
-        .step("mount /run")?;
+    let quiet = MountFlags::NOSUID | MountFlags::NODEV;
+    mount("tmpfs", "/new/run", "tmpfs", quiet, c"mode=0755").step("mount /run")?;
     fs::write("/new/run/boot-id", format!("{boot_id}\n")).step("write /run/boot-id")?;
     mount_bind("/new/run/boot-id", "/new/proc/sys/kernel/random/boot_id")
         .step("show the boot id")?;
@@ -187,27 +177,30 @@ fn start_machined(cgroup: &Cgroup) -> Result<(Pid, Link)> {
         .env_clear()
         .env("PATH", "/usr/bin:/usr/sbin:/bin:/sbin")
         .stdin(Stdio::null());
-    let child =
-        sys::spawn(&mut command, &socket, &cgroup.machined_procs).step("start /sbin/machined")?;
+    let procs = cgroup.open("machined/cgroup.procs")?;
+    let child = sys::spawn(&mut command, &socket, &procs).step("start /sbin/machined")?;
     Ok((Pid::from_child(&child), link))
 }
 
 impl Cgroup {
     fn new(number: u64) -> Result<Self> {
-        let generation = Path::new(CGROUPS).join(format!("generation.{number}"));
-        let machined = generation.join("machined");
-        fs::create_dir_all(&machined).step(format_args!("make {}", machined.display()))?;
-        enable_controllers(&generation);
-        let open = |path: &Path, name| {
-            let path = path.join(name);
-            let file = File::options().write(true).open(&path);
-            file.step(format_args!("open {}", path.display()))
-        };
-        Ok(Self {
-            kill: open(&generation, "cgroup.kill")?,
-            kill_machined: open(&machined, "cgroup.kill")?,
-            machined_procs: open(&machined, "cgroup.procs")?,
-        })
+        let path = Path::new(CGROUPS).join(format!("generation.{number}"));
+        fs::create_dir_all(path.join("machined")).step("make the cgroups")?;
+        enable_controllers(&path);
+        let directory = File::open(path).step("open the cgroup")?;
+        Ok(Self(directory.into()))
+    }
+
+    fn open(&self, file: &str) -> Result<OwnedFd> {
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+        openat(&self.0, file, flags, Mode::empty()).step(format_args!("open {file}"))
+    }
+
+    /// Kills everything in it, or in the part of it that is named with a slash.
+    fn kill(&self, part: &str) -> Result<()> {
+        let kill = self.open(&format!("{part}cgroup.kill"))?;
+        rustix::io::write(kill, b"1").step("kill a cgroup")?;
+        Ok(())
     }
 }
 

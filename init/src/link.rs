@@ -2,14 +2,11 @@
 
 use crate::console::complain;
 use crate::failure::{Failure, Result, Step, fail};
-use instar_init_protocol::{ErrorCode, Line, MAX_KEPT, MAX_PACKET, ParseError, Reply, Request};
-use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+use instar_init_protocol::{
+    ErrorCode, Line, ParseError, RecvFlags, Reply, Request, SendFlags, receive, send,
 };
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// How many exits wait for a machined that has not said hello.
@@ -46,27 +43,14 @@ impl Link {
 
     /// Takes one packet with its descriptors, if one is there.
     pub(crate) fn receive(&mut self) -> Option<(Result<Request, ParseError>, Vec<OwnedFd>)> {
-        // One byte and one descriptor more than allowed, so that too much can be told from enough.
-        let mut packet = [0; MAX_PACKET + 1];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let mut buffers = [IoSliceMut::new(&mut packet)];
-        let length = match recvmsg(&self.socket, &mut buffers, &mut control, flags) {
-            Ok(message) => message.bytes,
-            Err(Errno::AGAIN | Errno::INTR) => return None,
-            Err(_) => 0,
-        };
-        if length == 0 {
-            self.closed = true;
-            return None;
+        match receive(&self.socket, RecvFlags::DONTWAIT) {
+            Ok((packet, descriptors)) if !packet.is_empty() => {
+                return Some((Request::parse(&packet), descriptors));
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Ok(_) | Err(_) => self.closed = true,
         }
-        let rights = control.drain().filter_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(rights) => Some(rights),
-            _ => None,
-        });
-        let descriptors = rights.flatten().collect();
-        Some((Request::parse(&packet[..length]), descriptors))
+        None
     }
 
     /// Welcomes machined, and tells it the exits that waited for that.
@@ -102,14 +86,8 @@ impl Link {
     }
 
     fn send(&self, reply: &Reply, descriptors: &[BorrowedFd<'_>]) {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_KEPT))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !descriptors.is_empty() {
-            control.push(SendAncillaryMessage::ScmRights(descriptors));
-        }
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let packet = reply.encode();
-        if let Err(error) = sendmsg(&self.socket, &[IoSlice::new(&packet)], &mut control, flags) {
+        if let Err(error) = send(&self.socket, &packet, descriptors, SendFlags::DONTWAIT) {
             complain!("machined does not take a message: {error}");
         }
     }

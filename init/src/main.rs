@@ -30,16 +30,14 @@ mod watchdog;
 use console::complain;
 use ending::reboot_because;
 use failure::{Result, Step};
-use fingerprint::Fingerprint;
-use generation::{CGROUPS, Home};
-use reaper::Reaper;
+use generation::CGROUPS;
 use rootfs::Image;
+use rustix::mount::{MountFlags, mount};
 use std::convert::Infallible;
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
-use supervisor::{Machine, Supervisor};
-use sys_mount::{Mount, MountFlags};
+use std::time::Duration;
+use supervisor::Supervisor;
 use watchdog::Watchdog;
 
 /// How long the first generation may take to report healthy, unless `instar.boot-deadline=` says otherwise.
@@ -56,42 +54,30 @@ fn boot() -> ! {
 
 /// The boot, from top to bottom.
 fn start() -> Result<Infallible> {
-    let started = Instant::now();
     mount_special_filesystems()?;
     sys::occupy_low_descriptors();
     console::open();
 
-    let arguments = Arguments::read();
-    modules::load(Path::new("/modules"));
+    let arguments = Arguments::parse(&fs::read_to_string("/proc/cmdline").unwrap_or_default());
+    modules::load();
     let image = Image::of_initramfs()?;
-
     generation::enable_controllers(Path::new(CGROUPS));
     fs::create_dir("/new").step("make /new")?;
-    let machine = Machine {
-        started,
-        kernel_boot_id: generation::read_boot_id("boot_id")?,
-        home: Home::new()?,
-        reaper: Reaper::new()?,
-        watchdog: arguments.watchdog,
-        patience: arguments.boot_deadline,
-        // The last of it: what changes from here on is a generation's doing.
-        fresh: Fingerprint::take(),
-    };
-    Supervisor::new(machine, image).run()
+    Supervisor::new(image, arguments.boot_deadline, arguments.watchdog)?.run()
 }
 
 fn mount_special_filesystems() -> Result<()> {
     let quiet = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    let delegation = c"nsdelegate,memory_recursiveprot";
     for (kind, path, flags, data) in [
-        ("proc", "/proc", quiet, ""),
-        ("sysfs", "/sys", quiet, ""),
-        ("devtmpfs", "/dev", MountFlags::NOSUID, "mode=0755"),
-        ("cgroup2", CGROUPS, quiet, "nsdelegate,memory_recursiveprot"),
+        ("proc", "/proc", quiet, c""),
+        ("sysfs", "/sys", quiet, c""),
+        ("devtmpfs", "/dev", MountFlags::NOSUID, c"mode=0755"),
+        ("cgroup2", CGROUPS, quiet, delegation),
     ] {
         // Below /sys the kernel has made it.
         let _ = fs::create_dir(path);
-        let mount = Mount::builder().fstype(kind).flags(flags).data(data);
-        mount.mount(kind, path).step(format_args!("mount {path}"))?;
+        mount(kind, path, kind, flags, data).step(format_args!("mount {path}"))?;
     }
     Ok(())
 }
@@ -103,10 +89,6 @@ struct Arguments {
 }
 
 impl Arguments {
-    fn read() -> Self {
-        Self::parse(&fs::read_to_string("/proc/cmdline").unwrap_or_default())
-    }
-
     /// The last one of a name wins, and one that makes no sense is complained about and ignored: it must not keep a
     /// machine from booting.
     fn parse(line: &str) -> Self {

@@ -2,7 +2,7 @@
 
 use crate::console::{complain, say};
 use crate::ending::{end_kernel, reboot_because};
-use crate::failure::{Failure, Result, fail};
+use crate::failure::{Result, fail};
 use crate::fingerprint::Fingerprint;
 use crate::generation::{CGROUPS, Generation, Home, read_boot_id, remove_cgroups};
 use crate::kept::Kept;
@@ -14,6 +14,7 @@ use crate::watchdog::{self, Watchdog};
 use instar_init_protocol::{
     BootId, End, ErrorCode, Line, ParseError, Reply, Request, StartReason, Welcome,
 };
+use rustix::process::Pid;
 use rustix::system::RebootCommand;
 use std::fmt::Display;
 use std::fs;
@@ -30,8 +31,13 @@ const SETTLING: Duration = Duration::from_secs(3);
 
 /// Everything that init knows.
 pub(crate) struct Supervisor {
-    /// What the boot found.
-    machine: Machine,
+    home: Home,
+    reaper: Reaper,
+    watchdog: Watchdog,
+    /// The machine before the first generation.
+    fresh: Fingerprint,
+    /// The time to report healthy, for every start but those that `next` gives another.
+    patience: Duration,
     /// The image that runs.
     image: Image,
     /// The one to go back to, while there is one.
@@ -46,45 +52,38 @@ pub(crate) struct Supervisor {
     deadline: Option<Instant>,
 }
 
-/// What stays the same from the kernel's start to its end.
-pub(crate) struct Machine {
-    pub(crate) home: Home,
-    pub(crate) reaper: Reaper,
-    pub(crate) watchdog: Watchdog,
-    pub(crate) fresh: Fingerprint,
-    pub(crate) kernel_boot_id: BootId,
-    pub(crate) started: Instant,
-    /// The time to report healthy, for every start but those that `next` gives another.
-    pub(crate) patience: Duration,
-}
-
 impl Supervisor {
-    pub(crate) fn new(machine: Machine, image: Image) -> Self {
-        let welcome = Welcome {
-            generation: 0,
-            boot_id: machine.kernel_boot_id.clone(),
-            kernel_boot_id: machine.kernel_boot_id.clone(),
-            start: StartReason::Boot,
-            cause: None,
-            failed_version: None,
-            deadline: 0,
-            kept: Vec::new(),
-        };
-        Self {
-            machine,
+    /// To be called last in the boot: what changes from here on is a generation's doing.
+    pub(crate) fn new(image: Image, patience: Duration, watchdog: Watchdog) -> Result<Self> {
+        let kernel_boot_id = read_boot_id("boot_id")?;
+        Ok(Self {
+            home: Home::new()?,
+            reaper: Reaper::new()?,
+            watchdog,
+            fresh: Fingerprint::take(),
+            patience,
             image,
             previous: None,
             kept: Kept::default(),
             ladder: Ladder::new(),
             generation: None,
-            welcome,
+            welcome: Welcome {
+                generation: 0,
+                boot_id: kernel_boot_id.clone(),
+                kernel_boot_id,
+                start: StartReason::Boot,
+                cause: None,
+                failed_version: None,
+                deadline: 0,
+                kept: Vec::new(),
+            },
             deadline: None,
-        }
+        })
     }
 
     /// Starts the first generation and goes on for ever.
     pub(crate) fn run(mut self) -> ! {
-        self.begin(None, self.machine.patience);
+        self.replace(None, self.patience);
         loop {
             self.wait();
             self.listen();
@@ -93,7 +92,7 @@ impl Supervisor {
                 self.deadline = None;
                 self.fail(Event::Late, "machined did not report healthy in time");
             }
-            self.machine.watchdog.feed();
+            self.watchdog.feed();
         }
     }
 
@@ -104,11 +103,8 @@ impl Supervisor {
 
     fn wait(&self) {
         let timeout = self.time_left().unwrap_or(watchdog::INTERVAL);
-        let generation = self.generation.as_ref();
-        self.machine.reaper.wait(
-            generation.and_then(|generation| generation.link.descriptor()),
-            timeout.min(watchdog::INTERVAL),
-        );
+        let link = self.generation.as_ref().and_then(|it| it.link.descriptor());
+        self.reaper.wait(link, timeout.min(watchdog::INTERVAL));
     }
 
     fn listen(&mut self) {
@@ -127,9 +123,7 @@ impl Supervisor {
 
     fn reap(&mut self) {
         // machined first: the exits of others are for the machined that comes next.
-        while let Ok(Some((pid, status))) =
-            reap(self.generation.as_ref().and_then(|it| it.machined))
-        {
+        while let Ok(Some((pid, status))) = reap(self.machined()) {
             let Some(generation) = &mut self.generation else {
                 continue;
             };
@@ -141,14 +135,14 @@ impl Supervisor {
             generation.machined = None;
             // Its last words may be a request, even one that ends the generation.
             self.listen();
-            if self
-                .generation
-                .as_ref()
-                .is_some_and(|it| it.machined.is_none())
-            {
+            if self.machined().is_none() {
                 self.fail(Event::Died, format_args!("machined {}", describe(status)));
             }
         }
+    }
+
+    fn machined(&self) -> Option<Pid> {
+        self.generation.as_ref()?.machined
     }
 
     fn serve(&mut self, request: Result<Request, ParseError>, descriptors: Vec<OwnedFd>) {
@@ -192,7 +186,7 @@ impl Supervisor {
                 self.answer(to, Ok(()));
                 self.end_machine(end)
             }
-            Err(error) => Err(Failure::from(error)),
+            Err(error) => fail(error.code, error.text),
         };
         if let Err(failure) = &result {
             complain!("refused '{to}': {failure}");
@@ -221,7 +215,7 @@ impl Supervisor {
             let text = "this is the boot id of another generation";
             return fail(ErrorCode::OtherBootId, text);
         }
-        self.ladder.decide(Event::Healthy, self.now());
+        self.ladder.decide(Event::Healthy, Instant::now());
         self.deadline = None;
         self.previous = None;
         let number = self.welcome.generation;
@@ -232,7 +226,7 @@ impl Supervisor {
     /// Verifies and mounts a next image beside the running one, and asks the ladder.
     fn prepare(&mut self, image: Image) -> Result<(Image, MountedImage)> {
         let mounted = image.mount()?;
-        match self.ladder.decide(Event::NextReady, self.now()) {
+        match self.ladder.decide(Event::NextReady, Instant::now()) {
             Verdict::Swap => Ok((image, mounted)),
             _ => {
                 let text = "this generation has not reported healthy yet";
@@ -253,7 +247,7 @@ impl Supervisor {
     fn fail(&mut self, event: Event, cause: impl Display) {
         let cause = Line::lossy(&cause.to_string());
         let what = format!("generation {}: {cause}", self.welcome.generation);
-        let verdict = self.ladder.decide(event, self.now());
+        let verdict = self.ladder.decide(event, Instant::now());
         match (verdict, self.previous.take()) {
             (Verdict::Restart, previous) => {
                 complain!("{what}; starting machined again");
@@ -264,14 +258,14 @@ impl Supervisor {
             (Verdict::StartFresh, _) => {
                 complain!("{what}; starting its image again in a fresh generation");
                 self.because(StartReason::Fresh, Some(cause), None);
-                self.replace(None, self.machine.patience);
+                self.replace(None, self.patience);
             }
             (Verdict::GoBack, Some(previous)) => {
                 let failed = std::mem::replace(&mut self.image, previous);
                 let version = failed.version.unwrap_or_else(|| Line::lossy(""));
                 complain!("{what}; going back from {version} to the previous image");
                 self.because(StartReason::Rollback, Some(cause), Some(version));
-                self.replace(None, self.machine.patience);
+                self.replace(None, self.patience);
             }
             // The ladder answers a failure with nothing else; if it did, a reboot would be right.
             _ => {
@@ -286,22 +280,17 @@ impl Supervisor {
             Some(Err(failure)) => self.fail(Event::Unstartable, failure),
             _ => {
                 // A generation that is not committed gets no more time by restarts.
-                let deadline = Instant::now() + self.machine.patience;
+                let deadline = Instant::now() + self.patience;
                 self.deadline.get_or_insert(deadline);
             }
         }
     }
 
-    /// Ends the running generation and begins another one.
+    /// Ends the running generation, if one runs, and begins another one.
     fn replace(&mut self, mounted: Option<MountedImage>, deadline: Duration) {
-        match self.end_generation(mounted.as_ref()) {
-            Ok(()) => self.begin(mounted, deadline),
-            Err(failure) => self.fail(Event::Unclean, failure),
+        if let Err(failure) = self.end_generation(mounted.as_ref()) {
+            return self.fail(Event::Unclean, failure);
         }
-    }
-
-    fn begin(&mut self, mounted: Option<MountedImage>, deadline: Duration) {
-        self.welcome.generation += 1;
         self.deadline = Some(Instant::now() + deadline);
         match self.start(mounted) {
             Ok(generation) => self.generation = Some(generation),
@@ -310,10 +299,11 @@ impl Supervisor {
     }
 
     fn start(&mut self, mounted: Option<MountedImage>) -> Result<Generation> {
-        let image = mounted.map_or_else(|| self.image.mount(), Ok)?;
+        self.welcome.generation += 1;
         self.welcome.boot_id = read_boot_id("uuid")?;
+        let image = mounted.map_or_else(|| self.image.mount(), Ok)?;
         let number = self.welcome.generation;
-        Generation::start(number, &self.welcome.boot_id, &image, &self.machine.home)
+        Generation::start(number, &self.welcome.boot_id, &image, &self.home)
     }
 
     /// Ends the running generation and brings the machine back to what it was before the first. `next` is an image
@@ -322,14 +312,13 @@ impl Supervisor {
         let Some(generation) = self.generation.take() else {
             return Ok(());
         };
-        let machine = &mut self.machine;
         self.kept.end_generation();
-        generation.end(&machine.home, &machine.reaper, &mut machine.watchdog)?;
-        machine.fresh.restore_sysctls()?;
+        generation.end(&self.home, &self.reaper, &mut self.watchdog)?;
+        self.fresh.restore_sysctls()?;
         let begin = Instant::now();
         let next = next.map(|image| image.device.as_str());
         loop {
-            match machine.fresh.compare(next) {
+            match self.fresh.compare(next) {
                 Err(_) if begin.elapsed() < SETTLING => sleep(Duration::from_millis(10)),
                 result => return result,
             }
@@ -338,11 +327,8 @@ impl Supervisor {
     }
 
     fn kill_everything(&mut self) {
-        let machine = &mut self.machine;
-        let Some(generation) = self.generation.take() else {
-            return;
-        };
-        if let Err(failure) = generation.end(&machine.home, &machine.reaper, &mut machine.watchdog)
+        if let Some(generation) = self.generation.take()
+            && let Err(failure) = generation.end(&self.home, &self.reaper, &mut self.watchdog)
         {
             complain!("{failure}; going on");
         }
@@ -351,7 +337,7 @@ impl Supervisor {
     fn end_machine(&mut self, end: End) -> ! {
         self.kill_everything();
         if end == End::Halt {
-            self.machine.watchdog.stop();
+            self.watchdog.stop();
         }
         end_kernel(match end {
             End::Reboot => RebootCommand::Restart,
@@ -359,10 +345,6 @@ impl Supervisor {
             End::Halt => RebootCommand::Halt,
             End::Kexec => RebootCommand::Kexec,
         })
-    }
-
-    fn now(&self) -> Duration {
-        self.machine.started.elapsed()
     }
 }
 

@@ -4,7 +4,8 @@
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
@@ -34,25 +35,23 @@ pub(crate) fn occupy_low_descriptors() {
 }
 
 /// Starts a program with `socket` as its descriptor 3, in the cgroup of `procs`, in a session of its own.
-pub(crate) fn spawn(command: &mut Command, socket: &OwnedFd, procs: &File) -> io::Result<Child> {
+pub(crate) fn spawn(command: &mut Command, socket: &OwnedFd, procs: &OwnedFd) -> io::Result<Child> {
     let (socket, procs) = (socket.as_raw_fd(), procs.as_raw_fd());
     let prepare = move || {
-        // SAFETY: both descriptors are open in the parent for the whole of `spawn`, so they are in the child; 3 is
-        // taken by `occupy_low_descriptors`, so nothing that std needs is lost. `File`s and `OwnedFd`s made of
-        // them are forgotten below.
-        let (socket, procs, mut three) = unsafe {
+        // SAFETY: both are open in the parent for the whole of `spawn`, so they are in the child.
+        let (socket, procs) = unsafe {
             (
-                OwnedFd::from_raw_fd(socket),
-                File::from_raw_fd(procs),
-                OwnedFd::from_raw_fd(3),
+                BorrowedFd::borrow_raw(socket),
+                BorrowedFd::borrow_raw(procs),
             )
         };
-        let done = rustix::io::write(&procs, b"0")
-            .and_then(|_| rustix::process::setsid())
-            .and_then(|_| rustix::io::dup2(&socket, &mut three));
+        // SAFETY: taken by `occupy_low_descriptors`, so nothing that std needs is lost; and it is not closed here.
+        let mut three = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(3) });
+        rustix::io::write(procs, b"0")?;
+        rustix::process::setsid()?;
+        rustix::io::dup2(socket, &mut three)?;
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-        std::mem::forget((socket, procs, three));
-        done.map_err(io::Error::from)
+        Ok(())
     };
     // SAFETY: init has one thread, so its child is a full copy that may do anything; this makes four system calls.
     unsafe { command.pre_exec(prepare) }.spawn()

@@ -2,15 +2,15 @@
 //! what it decides.
 //!
 //! ```text
-//!   kernel ──► First ──healthy──► Settled ──next──► Trial ──healthy──► Settled
-//!                │                   │                │
-//!                │ fails             │ fails          │ fails
-//!                ▼                   ▼                ▼
-//!              Fresh ◄────────────────              Back ──healthy──► Settled
-//!                │  └─healthy──► Settled              │
-//!                │                                    │ fails
-//!                ▼                                    ▼
-//!              reboot                               Fresh
+//!   kernel ──► New ──healthy──► Settled ──next──► Trial ──healthy──► Settled
+//!              │ ▲                │                │
+//!              │ │                │ fails          │ fails
+//!              │ └────────────────┼────────────────┘
+//!              │ fails            ▼
+//!              └──────────────► Fresh ──healthy──► Settled
+//!                                 │ fails
+//!                                 ▼
+//!                               reboot
 //! ```
 //!
 //! - *fails*: machined died and the budget of restarts is used up, or it missed its deadline, or it gave itself up.
@@ -21,17 +21,15 @@
 //!   machined cannot be started again gets a fresh generation, everybody else reboots.
 //! - What a dead generation leaves behind is cleaned by a reboot, in every state.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What the running generation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// The first since the kernel started, not yet healthy.
-    First,
+    /// Not yet healthy: the first since the kernel started, or the previous one again, because the trial failed.
+    New,
     /// Started by `next`, not yet healthy; the previous one is held.
     Trial,
-    /// The previous one again, because the trial failed; not yet healthy.
-    Back,
     /// The same image again in a new generation, because it failed; not yet healthy.
     Fresh,
     /// Healthy, nothing else is held.
@@ -76,80 +74,60 @@ pub(crate) enum Verdict {
     Reboot,
 }
 
-/// So many times within so long.
-#[derive(Clone, Debug)]
-struct Budget<const N: usize> {
-    within: Duration,
-    spent: [Option<Duration>; N],
-}
-
-impl<const N: usize> Budget<N> {
-    const fn new(within: Duration) -> Self {
-        let spent = [None; N];
-        Self { within, spent }
-    }
-
-    /// Takes one, if one is left at this time.
-    fn take(&mut self, now: Duration) -> bool {
-        let within = self.within;
-        let free = |spent: &&mut Option<Duration>| {
-            spent.is_none_or(|then| now.saturating_sub(then) >= within)
-        };
-        let slot = self.spent.iter_mut().find(free);
-        slot.map(|slot| *slot = Some(now)).is_some()
-    }
-}
-
 /// Three quick tries: a crash that a restart cures is cured by then, and one that it does not cure is not hidden.
-const RESTARTS: Budget<3> = Budget::new(Duration::from_secs(60));
+const RESTARTS: (usize, Duration) = (3, Duration::from_secs(60));
 
 /// A machine that needs two fresh generations in ten minutes has something that only a reboot may cure.
-const FRESH_STARTS: Budget<1> = Budget::new(Duration::from_secs(600));
+const FRESH_STARTS: (usize, Duration) = (1, Duration::from_secs(600));
+
+/// Takes one of so many within so long, if one is left.
+fn take(spent: &mut Vec<Instant>, (many, long): (usize, Duration), now: Instant) -> bool {
+    spent.retain(|then| now.saturating_duration_since(*then) < long);
+    let left = spent.len() < many;
+    spent.extend(left.then_some(now));
+    left
+}
 
 /// The state machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Ladder {
     standing: Standing,
-    restarts: Budget<3>,
-    fresh_starts: Budget<1>,
+    restarts: Vec<Instant>,
+    fresh_starts: Vec<Instant>,
 }
 
 impl Ladder {
     /// The state when the kernel has started.
     pub(crate) const fn new() -> Self {
         Self {
-            standing: Standing::First,
-            restarts: RESTARTS,
-            fresh_starts: FRESH_STARTS,
+            standing: Standing::New,
+            restarts: Vec::new(),
+            fresh_starts: Vec::new(),
         }
     }
 
-    /// Decides. `now` is the time since any fixed point.
-    pub(crate) fn decide(&mut self, event: Event, now: Duration) -> Verdict {
+    /// Decides.
+    pub(crate) fn decide(&mut self, event: Event, now: Instant) -> Verdict {
         use Event::{Died, GaveUp, Healthy, Late, NextReady, Unclean, Unstartable};
-        use Standing::{Back, First, Fresh, Settled, Trial};
+        use Standing::{Fresh, New, Settled, Trial};
 
         let (next, verdict) = match (self.standing, event) {
             (_, Healthy) => (Settled, Verdict::Commit),
             (Settled, NextReady) => (Trial, Verdict::Swap),
             (other, NextReady) => (other, Verdict::Refuse),
-            (other, Died) if self.restarts.take(now) => (other, Verdict::Restart),
-            (Trial, Died | Late | GaveUp | Unstartable) => (Back, Verdict::GoBack),
-            (First | Back | Settled, Died | Late | GaveUp) | (Settled, Unstartable)
-                if self.fresh_starts.take(now) =>
+            (other, Died) if take(&mut self.restarts, RESTARTS, now) => (other, Verdict::Restart),
+            (Trial, Died | Late | GaveUp | Unstartable) => (New, Verdict::GoBack),
+            (New | Settled, Died | Late | GaveUp) | (Settled, Unstartable)
+                if take(&mut self.fresh_starts, FRESH_STARTS, now) =>
             {
                 (Fresh, Verdict::StartFresh)
             }
-            (other @ (First | Back | Fresh | Settled), Died | Late | GaveUp | Unstartable) => {
-                (other, Verdict::Reboot)
-            }
-            (other, Unclean) => (other, Verdict::Reboot),
+            (other @ (New | Fresh | Settled), Died | Late | GaveUp | Unstartable)
+            | (other, Unclean) => (other, Verdict::Reboot),
         };
-        if matches!(
-            verdict,
-            Verdict::Swap | Verdict::GoBack | Verdict::StartFresh
-        ) {
-            self.restarts = RESTARTS;
+        // A new generation has restarts of its own.
+        if self.standing != next && verdict != Verdict::Commit {
+            self.restarts.clear();
         }
         self.standing = next;
         verdict

@@ -24,20 +24,18 @@ impl Watchdog {
     /// Feeds it when it is time to, and looks for one that may have appeared.
     pub(crate) fn feed(&mut self) {
         match self {
-            Self::Off => {}
             Self::Absent => {
                 if let Ok(file) = File::options().write(true).open(DEVICE) {
                     say!("feeding {DEVICE}");
                     *self = Self::Fed(file, Instant::now());
                 }
             }
-            Self::Fed(file, last) => {
-                if last.elapsed() >= INTERVAL {
-                    // A device that takes no food resets the machine, which is what it is for.
-                    let _ = file.write_all(b"\0");
-                    *last = Instant::now();
-                }
+            Self::Fed(file, last) if last.elapsed() >= INTERVAL => {
+                // A device that takes no food resets the machine, which is what it is for.
+                let _ = file.write_all(b"\0");
+                *last = Instant::now();
             }
+            Self::Off | Self::Fed(..) => {}
         }
     }
 

@@ -3,17 +3,13 @@
 //! init answers in the order of the requests, so answers are matched first in, first out.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use instar_init_protocol::{FdName, Line, MAX_KEPT, MAX_PACKET, Reply, Request, Welcome};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+use instar_init_protocol::{
+    FdName, Line, RecvFlags, Reply, Request, SendFlags, Welcome, receive, send,
 };
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -196,7 +192,7 @@ impl InitLink {
             self.shared
                 .socket
                 .async_io(Interest::WRITABLE, |socket| {
-                    send(socket, &packet, descriptor)
+                    send(socket, &packet, descriptor.as_slice(), SendFlags::empty())
                 })
                 .await
                 .with_context(|| format!("send {} to init", request.verb()))?;
@@ -216,7 +212,10 @@ impl Shared {
 
     async fn receive_for_ever(&self) -> anyhow::Error {
         loop {
-            let received = self.socket.async_io(Interest::READABLE, receive).await;
+            let received = self.socket.async_io(Interest::READABLE, |socket| {
+                receive(socket, RecvFlags::empty())
+            });
+            let received = received.await;
             let (packet, descriptors) = match received {
                 Ok((packet, _)) if packet.is_empty() => return anyhow::anyhow!("init closed it"),
                 Ok(received) => received,
@@ -244,42 +243,4 @@ impl Shared {
             }
         });
     }
-}
-
-fn send(socket: &OwnedFd, packet: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let descriptors = descriptor.map(|descriptor| [descriptor]);
-    if let Some(descriptors) = &descriptors {
-        ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
-    }
-    sendmsg(
-        socket,
-        &[IoSlice::new(packet)],
-        &mut ancillary,
-        SendFlags::NOSIGNAL,
-    )?;
-    Ok(())
-}
-
-fn receive(socket: &OwnedFd) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
-    let mut packet = vec![0; MAX_PACKET];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_KEPT))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let received = recvmsg(
-        socket,
-        &mut [IoSliceMut::new(&mut packet)],
-        &mut ancillary,
-        RecvFlags::CMSG_CLOEXEC,
-    )?;
-    let descriptors = ancillary
-        .drain()
-        .filter_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
-            _ => None,
-        })
-        .flatten()
-        .collect();
-    packet.truncate(received.bytes);
-    Ok((packet, descriptors))
 }

@@ -2,7 +2,7 @@
 //!
 //! One packet of a SEQPACKET socket is one message: UTF-8 lines, at most [`MAX_PACKET`] bytes. The first line is
 //! `instar 1 VERB`, the others are `key value` in any order. Unknown keys are ignored; an unknown verb or another
-//! version is an error. Passing descriptors is left to the two sides.
+//! version is an error. Descriptors go with a packet by SCM_RIGHTS.
 //!
 //! Every value that a message holds fits on one line and has a bounded length, so a message that exists can always be
 //! encoded: [`Request::encode`] and [`Reply::encode`] cannot fail.
@@ -13,10 +13,13 @@
 
 mod message;
 mod packet;
+mod socket;
 mod values;
 
 pub use message::{Reply, Request, Welcome};
 pub use packet::ParseError;
+pub use rustix::net::{RecvFlags, SendFlags};
+pub use socket::{receive, send};
 pub use values::{Blake3, BootId, End, ErrorCode, FdName, InvalidValue, Line, Scope, StartReason};
 
 /// The version that this crate speaks.

@@ -1,13 +1,8 @@
 //! machined's end of the socket to init, in its simplest form: ask, and wait for the answer.
 
 use anyhow::{Context, Result, bail};
-use instar_init_protocol::{MAX_KEPT, MAX_PACKET, Reply, SOCKET_FD};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, Shutdown, recvmsg, sendmsg, shutdown,
-};
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use instar_init_protocol::{RecvFlags, Reply, SOCKET_FD, SendFlags, receive, send};
+use rustix::net::{Shutdown, shutdown};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// The socket.
@@ -21,19 +16,7 @@ impl Link {
 
     /// Sends any bytes.
     pub(crate) fn send(&self, packet: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<()> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !descriptors.is_empty() {
-            control.push(SendAncillaryMessage::ScmRights(descriptors));
-        }
-        sendmsg(
-            &self.0,
-            &[IoSlice::new(packet)],
-            &mut control,
-            SendFlags::NOSIGNAL,
-        )
-        .context("send to init")?;
-        Ok(())
+        send(&self.0, packet, descriptors, SendFlags::empty()).context("send to init")
     }
 
     /// Sends any bytes and waits for the answer.
@@ -53,27 +36,13 @@ impl Link {
 
     /// Waits for any message.
     pub(crate) fn receive(&self) -> Result<(Reply, Vec<OwnedFd>)> {
-        let mut packet = [0; MAX_PACKET];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_KEPT))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let message = recvmsg(
-            &self.0,
-            &mut [IoSliceMut::new(&mut packet)],
-            &mut control,
-            RecvFlags::CMSG_CLOEXEC,
-        )
-        .context("receive from init")?;
-        if message.bytes == 0 {
+        let (packet, descriptors) =
+            receive(&self.0, RecvFlags::empty()).context("receive from init")?;
+        if packet.is_empty() {
             bail!("init has closed the link");
         }
-        let mut descriptors = Vec::new();
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(rights) = message {
-                descriptors.extend(rights);
-            }
-        }
-        let bytes = packet.get(..message.bytes).unwrap_or_default();
-        Ok((Reply::parse(bytes).context("understand init")?, descriptors))
+        let reply = Reply::parse(&packet).context("understand init")?;
+        Ok((reply, descriptors))
     }
 }
 
