@@ -11,6 +11,7 @@ mod containers;
 mod fifty_upgrades;
 mod harness;
 mod init_failures;
+mod other_clients;
 mod peers;
 mod refused_images;
 mod rollback;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         harness::tests(),
         peers::tests(),
         boot::tests(),
+        other_clients::tests(),
         upgrade::tests(),
         rollback::tests(),
         containers::tests(),
