@@ -66,6 +66,7 @@ test: lint unit e2e ## Run everything: lints, unit tests, end-to-end tests
 
 .PHONY: e2e
 e2e: image ## Run the tests in virtual machines
+	cargo build --locked -p image -p instar-qemu -p instarctl -p instar-tests --bins
 	cargo test --locked -p instar-tests --test e2e
 
 .PHONY: bench

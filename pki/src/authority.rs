@@ -222,7 +222,10 @@ impl CertificateAuthority {
         subject: &[u8],
         validity: Validity,
     ) -> Result<IssuedCertificate, AuthorityError> {
-        let key = PrivateKey::generate()?;
+        let key = match purpose {
+            Purpose::Server(_) => PrivateKey::generate_p256()?,
+            Purpose::Client | Purpose::Authority => PrivateKey::generate()?,
+        };
         let certificate = Template {
             purpose,
             issuer: &self.subject,

@@ -58,6 +58,17 @@ impl PrivateKey {
         Self::from_der(PrivatePkcs8KeyDer::from(pkcs8).into())
     }
 
+    /// A new ECDSA key on P-256, which every TLS client takes from a server: BoringSSL's do not take Ed25519.
+    ///
+    /// # Errors
+    /// The system gives no random bytes.
+    pub fn generate_p256() -> Result<Self, KeyError> {
+        let algorithm = &ECDSA_P256_SHA256_ASN1_SIGNING;
+        let pkcs8 = EcdsaKeyPair::generate_pkcs8(algorithm, &SystemRandom::new())
+            .map_err(|_| KeyError::Random)?;
+        Self::from_der(PrivatePkcs8KeyDer::from(pkcs8.as_ref().to_vec()).into())
+    }
+
     /// The first key in PEM text, whatever its label.
     ///
     /// # Errors

@@ -7,11 +7,15 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod boot;
+mod containers;
+mod fifty_upgrades;
 mod harness;
 mod init_failures;
+mod other_clients;
 mod peers;
 mod refused_images;
 mod rollback;
+mod small_machine;
 mod upgrade;
 
 use std::process::ExitCode;
@@ -22,11 +26,16 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 fn main() -> ExitCode {
     let areas = [
+        // The longest first: the others run beside it.
+        fifty_upgrades::tests(),
         harness::tests(),
         peers::tests(),
         boot::tests(),
+        other_clients::tests(),
         upgrade::tests(),
         rollback::tests(),
+        containers::tests(),
+        small_machine::tests(),
         refused_images::tests(),
         init_failures::tests(),
     ];

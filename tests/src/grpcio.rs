@@ -53,19 +53,19 @@ impl Grpcio {
         })
     }
 
-    /// Calls Version over mTLS and returns its answer as JSON.
-    pub fn version(&self, node: &Node) -> Result<Value> {
+    /// Calls a method of MachineService over mTLS: `answer`, `answers` of a stream, or `code` and `details` of a refusal.
+    pub fn call(&self, node: &Node, method: &str, request: &Value) -> Result<Value> {
         let identity = node.identity();
         let authority = self
             .scratch
             .write("grpcio-ca.crt", identity.authority_certificate())?;
         let certificate = self.scratch.write("grpcio.crt", &identity.certificate)?;
         let key = self.scratch.write("grpcio.key", &identity.key)?;
-        let generated = self.compile_protos()?;
         let output = run(Command::new(&self.python)
-            .arg(workspace_root().join("tests/peers/version.py"))
+            .arg(workspace_root().join("tests/peers/call.py"))
             .arg(node.endpoint()?)
-            .args([authority, certificate, key, generated]))?;
+            .args([authority, certificate, key, self.compile_protos()?])
+            .args([method, &request.to_string()]))?;
         serde_json::from_str(&output).with_context(|| format!("the peer printed {output:?}"))
     }
 
@@ -73,6 +73,9 @@ impl Grpcio {
     fn compile_protos(&self) -> Result<PathBuf> {
         let protos = workspace_root().join("api/proto");
         let folder = self.scratch.join("grpcio");
+        if folder.exists() {
+            return Ok(folder);
+        }
         std::fs::create_dir_all(&folder)?;
         let mut files = Vec::new();
         collect_protos(&protos, &mut files)?;

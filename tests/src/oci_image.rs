@@ -100,6 +100,15 @@ impl OciImage {
         self
     }
 
+    /// Leaves out all layers but the first.
+    pub fn first_layer_alone(mut self) -> Self {
+        self.layers.truncate(1);
+        if let Some(ids) = self.config["rootfs"]["diff_ids"].as_array_mut() {
+            ids.truncate(1);
+        }
+        self
+    }
+
     /// Adds an archive as a compressed layer.
     pub fn gzipped(mut self, archive: &[u8]) -> Result<Self> {
         self.add_diff_id(archive);

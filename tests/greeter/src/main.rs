@@ -7,7 +7,7 @@
 //! | `/` | a greeting with the host name and the kernel's release |
 //! | `/read/PATH` | the file `/PATH` as the container sees it, 404 with the reason when it cannot |
 //! | `/list/PATH` | the names in the directory `/PATH`, one per line |
-//! | `/write/PATH` | what came of writing a line to the file `/PATH` |
+//! | `/write/PATH` | what came of writing a line to the file `/PATH`, or the text behind a `?` |
 //! | `/exit/CODE` | nothing: it ends with this code |
 //!
 //! SIGTERM ends it with 0.
@@ -88,7 +88,10 @@ fn answer(path: &str) -> (&'static str, String) {
         };
     }
     if let Some(file) = path.strip_prefix("/write") {
-        return match fs::write(file, "written by greeter\n") {
+        let (file, text) = file
+            .split_once('?')
+            .unwrap_or((file, "written by greeter\n"));
+        return match fs::write(file, text) {
             Ok(()) => ("200 OK", format!("{file}: written\n")),
             Err(error) => ("403 Forbidden", format!("{file}: {error}\n")),
         };

@@ -1,0 +1,177 @@
+//! Containers of the config: pulled, kept running, heard, and kept to themselves.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use instar_tests::{
+    GREETER, GREETER_PORT, Greeter, ImageUnderTest, Node, Outcome, Registry, Scratch, Test,
+    push_greeter, tests,
+};
+
+use crate::PATIENCE;
+
+/// A second greeter listens here; it sees nothing of the node.
+const ENCLOSED_PORT: u16 = 8081;
+const ENCLOSED: &str = "enclosed";
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![run_alone_and_again]
+}
+
+/// One boot for all: the steps don't touch each other's containers.
+async fn run_alone_and_again(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    let digest = push_greeter(&registry)?;
+    let host = registry.host_for_guest();
+    let by_digest = format!("{host}/greeter@{digest}");
+    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+        .blank_disk()?
+        .forward(GREETER_PORT)
+        .forward(ENCLOSED_PORT)
+        .configure(move |config| {
+            let more = format!("args: [\"{ENCLOSED_PORT}\"]\nnetwork: {{mode: host}}\n");
+            config
+                .install_disk("/dev/vda")
+                .registry(&host)
+                .greeter(&host)
+                .container(ENCLOSED, &by_digest, &more)
+        })
+        .boot()
+        .await?;
+    node.wait_until_ready(PATIENCE).await?;
+    let (by_tag, enclosed) = (Greeter::of(&node)?, Greeter::at(&node, ENCLOSED_PORT)?);
+    by_tag.greets().context("the greeter by tag")?;
+    node.wait_until("the greeter by digest answers", PATIENCE, async || {
+        enclosed.greets()
+    })
+    .await?;
+
+    sees_only_its_own(&node, &by_tag, &enclosed).await?;
+    is_heard(&node, &enclosed).await?;
+    starts_again_later_each_time(&node, &enclosed).await?;
+    starts_without_its_registry(&node, registry, &by_tag).await
+}
+
+/// The node's files are out of sight and out of reach, but for what the config mounts.
+async fn sees_only_its_own(node: &Node, with_var: &Greeter, enclosed: &Greeter) -> Outcome {
+    with_var.write_to_var("secret")?;
+    ensure!(node.read("/var/secret").await? == "written by greeter\n");
+    let root = enclosed.get("/list/")?;
+    let names: Vec<&str> = root.lines().collect();
+    ensure!(
+        names == ["dev", "etc", "greeter", "proc", "run", "sys"]
+            || names == ["dev", "etc", "greeter", "proc", "sys"],
+        "it sees {names:?}"
+    );
+    // What the node has there, and the container must not.
+    for out_of_sight in [
+        "/var/secret",
+        "/usr/lib/instar/image.json",
+        "/sys/firmware/qemu_fw_cfg/by_name/opt/dev.instar/config/raw",
+        "/proc/keys",
+        "/proc/1/root/usr/lib/instar/image.json",
+    ] {
+        let there = node.read(out_of_sight).await;
+        ensure!(there.is_ok(), "the node has no {out_of_sight}: {there:?}");
+        let read = enclosed.get(&format!("/read{out_of_sight}"));
+        ensure!(
+            read.as_ref().map_or(true, String::is_empty),
+            "it reads {out_of_sight}: {read:?}"
+        );
+    }
+    ensure!(enclosed.get("/list/run/machined").is_err());
+    // Its own processes alone, this one the first of them.
+    let processes = enclosed.get("/list/proc")?;
+    let numbers = processes.lines().filter(|name| name.parse::<u32>().is_ok());
+    ensure!(numbers.count() == 1, "it sees {processes}");
+
+    for out_of_reach in [
+        "/proc/sys/kernel/hostname",
+        "/proc/sysrq-trigger",
+        "/sys/kernel/mm/transparent_hugepage/enabled",
+        "/sys/fs/cgroup/cgroup.procs",
+        "/etc/resolv.conf",
+        "/dev/kmsg",
+    ] {
+        let written = enclosed.get(&format!("/write{out_of_reach}"));
+        // A name that is not there is made in the container's own memory, and the node does not see that.
+        ensure!(
+            written.is_err() || out_of_reach == "/dev/kmsg",
+            "it writes {out_of_reach}: {written:?}"
+        );
+    }
+    let hostname = node.read("/proc/sys/kernel/hostname").await?;
+    ensure!(
+        !hostname.contains("greeter"),
+        "the host's name is {hostname}"
+    );
+    ensure!(!node.vm().console().contains("written by greeter"));
+    // What it writes to its own root stays there.
+    enclosed.get("/write/own")?;
+    ensure!(enclosed.get("/read/own")? == "written by greeter\n");
+    ensure!(node.read("/own").await.is_err());
+    ensure!(with_var.get("/read/own").is_err());
+    Ok(())
+}
+
+/// Its output is in its log.
+async fn is_heard(node: &Node, enclosed: &Greeter) -> Outcome {
+    let _ = enclosed.get("/read/a-word-for-the-log");
+    node.wait_until("its words are in its log", PATIENCE, async || {
+        let log = node.log(ENCLOSED).await?;
+        ensure!(
+            log.contains("listening on port 8081") && log.contains("GET /read/a-word-for-the-log"),
+            "{log}"
+        );
+        Ok(())
+    })
+    .await
+}
+
+/// Each end makes the next start wait twice as long.
+async fn starts_again_later_each_time(node: &Node, enclosed: &Greeter) -> Outcome {
+    let mut pauses = Vec::new();
+    let first = node.service_pid(ENCLOSED).await?;
+    for code in [3, 4, 5] {
+        let asked = Instant::now();
+        enclosed.exit(code);
+        node.wait_until("it has started again", PATIENCE, async || enclosed.greets())
+            .await?;
+        pauses.push(asked.elapsed());
+    }
+    ensure!(node.service_pid(ENCLOSED).await? != first);
+    // What came off its file system in its last life is gone.
+    ensure!(enclosed.get("/read/own").is_err(), "its files outlive it");
+    let events = node.service(ENCLOSED).await?.events.unwrap_or_default();
+    let failures: Vec<String> = events
+        .events
+        .iter()
+        .filter(|event| event.state == "Failed")
+        .map(|event| event.msg.clone())
+        .collect();
+    for (failure, (code, pause)) in failures.iter().zip([(3, "0.5"), (4, "1.0"), (5, "2.0")]) {
+        ensure!(
+            failure.contains(&format!("code {code}"))
+                && failure.ends_with(&format!("next start in {pause} s")),
+            "{failures:#?}"
+        );
+    }
+    ensure!(failures.len() == 3, "{failures:#?}");
+    ensure!(
+        pauses.last() >= Some(&Duration::from_secs(2)),
+        "it said so, but started after {pauses:?}"
+    );
+    Ok(())
+}
+
+/// What a node has pulled runs whether the registry is there or not.
+async fn starts_without_its_registry(node: &Node, registry: Registry, by_tag: &Greeter) -> Outcome {
+    let before = node.service_pid(GREETER).await?;
+    drop(registry);
+    by_tag.exit(1);
+    node.wait_until("it runs from the copy on the node", PATIENCE, async || {
+        ensure!(node.service_pid(GREETER).await? != before);
+        by_tag.greets()
+    })
+    .await
+}
