@@ -18,6 +18,11 @@ MIRROR ?=
 IMAGE_OPTIONS ?=
 
 TARGET := x86_64-unknown-linux-musl
+# Programs in machines have a standard library of their own build, without the reader of debug information that prints
+# backtraces: 230 KB of each, init's limit is 512 KiB, and there is no debug information to read. Cargo calls that unstable;
+# the compiler is pinned.
+STD_FOR_GUESTS := RUSTC_BOOTSTRAP=1
+STD_OPTIONS := -Z build-std=std,panic_abort -Z build-std-features=
 VERSIONS := v0.1.0 v0.2.0
 
 .PHONY: help
@@ -32,7 +37,8 @@ deps: ## Install what is missing here: Debian packages (sudo when not root) and 
 
 .PHONY: build
 build: deps ## Compile what runs in machines, static
-	cargo build --locked --profile $(PROFILE) --target $(TARGET) -p instar-init -p machined -p installer -p greeter -p instar-machined-double
+	$(STD_FOR_GUESTS) cargo build --locked $(STD_OPTIONS) --profile $(PROFILE) --target $(TARGET) \
+	    -p instar-init -p machined -p installer -p greeter -p instar-machined-double
 
 .PHONY: image
 image: build ## Build the images of v0.1.0 and v0.2.0 in target/image

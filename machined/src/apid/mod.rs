@@ -31,6 +31,8 @@ use tokio::sync::{Semaphore, watch};
 use identity::Credentials;
 use proxy::Proxy;
 
+use crate::sys::text;
+
 /// The user and group that it runs as (`/etc/passwd` of the rootfs).
 pub const USER: u32 = 50;
 /// The directory that becomes its root: it holds machined's socket and nothing else.
@@ -38,6 +40,8 @@ pub const ROOT: &str = "/run/machined";
 /// machined's socket inside that directory.
 pub const SOCKET: &str = "machined.sock";
 
+/// By then it has served its first call, and what only its start needed is not needed again.
+const STARTED: Duration = Duration::from_secs(2);
 /// Connections at a time. More wait in the listen queue.
 const CONNECTIONS: usize = 4096;
 /// A client that has not ended its handshake by then is cut off.
@@ -66,6 +70,12 @@ async fn serve(listener: OwnedFd, identities: OwnedFd) -> anyhow::Result<()> {
         .await?
         .context("machined sent no identity")?;
     let (sender, credentials) = watch::channel(Arc::new(Credentials::new(&first)?));
+    tokio::spawn(async {
+        tokio::time::sleep(STARTED).await;
+        if let Err(error) = text::forget() {
+            eprintln!("apid: the code of its start stays in memory: {error}");
+        }
+    });
     tokio::select! {
         ended = follow_identities(stream, sender) => ended,
         never = accept(listener, credentials) => match never {},

@@ -23,12 +23,15 @@ use crate::modules::Class;
 use crate::resources::{EphemeralFact, MachineStage};
 use crate::services::{Apid, Definition, HealthCheck, Probe};
 use crate::status;
+use crate::sys::text;
 use crate::upgrade::{FailedImages, Gate, Handover};
 
 /// Where images that failed are remembered.
 const FAILED_IMAGES: &str = "/var/lib/instar/failed-images.json";
 /// The verdict is told this long before init's deadline, so that the reason is told too.
 const BEFORE_DEADLINE: Duration = Duration::from_secs(5);
+/// After the boot, when its last steps have run out.
+const SETTLED: Duration = Duration::from_secs(4);
 /// apid that takes longer than this to start is broken.
 const APID: Duration = Duration::from_secs(60);
 
@@ -102,7 +105,19 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
         Err(reason) => give_up(&machine, &reason).await,
     }
     drop(turn);
+    tokio::spawn(forget_the_boot());
     status::follow(machine).await;
+}
+
+/// Lets go of the code that only the boot needed; apid has done so by then.
+async fn forget_the_boot() {
+    tokio::time::sleep(SETTLED).await;
+    let forgotten = text::forget()
+        .and_then(|()| std::fs::File::open("/proc/self/exe"))
+        .and_then(|program| text::uncache(&program));
+    if let Err(error) = forgotten {
+        tracing::warn!("the code of the boot stays in memory: {error}");
+    }
 }
 
 /// Config, API and network: what it takes to be asked.

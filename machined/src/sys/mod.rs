@@ -5,3 +5,4 @@ pub mod container;
 pub mod inherited;
 pub mod listen;
 pub mod readiness;
+pub mod text;
