@@ -119,7 +119,7 @@ fn become_reachable(
             load_config(
                 machine.clone(),
                 handover.machine_config.clone(),
-                start.clone(),
+                *start,
             ),
         ),
         Phase::new(
