@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use instar_init_protocol::{SOCKET_FD, Welcome};
+use tokio::time::Instant;
 
 use crate::containers::ImageStore;
 use crate::disk::{Ephemeral, Places};
@@ -42,6 +43,8 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
     let socket = sys::inherited::take(SOCKET_FD).context("take the socket to init")?;
     let (init, introduction) = InitLink::connect(socket).await.context("greet init")?;
     let Introduction { welcome, mut kept } = introduction;
+    // What is left counts from now, not from when everything has been started.
+    let deadline = Instant::now() + Duration::from_secs(welcome.deadline.into());
     special_mounts::mount()?;
     raise_to_floor(CLOCK_FLOOR)?;
     show_generation(&welcome)?;
@@ -112,7 +115,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
                 cause: cause.to_string(),
                 failed_version: failed_version.to_string(),
             }),
-        deadline: Duration::from_secs(welcome.deadline.into()),
+        deadline,
         handover: left,
         listener,
     };

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use instar_tests::{
-    GREETER, GREETER_PORT, Greeter, ImageUnderTest, Node, Outcome, Registry, Scratch, Test,
-    push_greeter, tests,
+    GREETER, GREETER_PORT, Greeter, HttpsRegistry, ImageUnderTest, Node, Outcome, Registry,
+    Scratch, Test, push_greeter, tests,
 };
 
 use crate::PATIENCE;
@@ -18,16 +18,27 @@ pub(crate) fn tests() -> Vec<Test> {
     tests![run_alone_and_again]
 }
 
+/// A third comes by HTTPS, a fourth from there without its authority being known.
+const BY_HTTPS: &str = "by-https";
+const BY_HTTPS_PORT: u16 = 8082;
+const NOT_BELIEVED: &str = "not-believed";
+
 /// One boot for all: the steps don't touch each other's containers.
 async fn run_alone_and_again(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
     let digest = push_greeter(&registry)?;
     let host = registry.host_for_guest();
     let by_digest = format!("{host}/greeter@{digest}");
+    let https = HttpsRegistry::over(&registry, &scratch)?;
+    let impostor = HttpsRegistry::over(&registry, &scratch.below("impostor")?)?;
+    let https_host = https.host_for_guest();
+    let authority = https.authority_certificate();
+    let not_believed = impostor.host_for_guest();
     let node = Node::plan(&scratch, &ImageUnderTest::first()?)
         .blank_disk()?
         .forward(GREETER_PORT)
         .forward(ENCLOSED_PORT)
+        .forward(BY_HTTPS_PORT)
         .configure(move |config| {
             let more = format!("args: [\"{ENCLOSED_PORT}\"]\nnetwork: {{mode: host}}\n");
             config
@@ -35,21 +46,57 @@ async fn run_alone_and_again(scratch: Scratch) -> Outcome {
                 .registry(&host)
                 .greeter(&host)
                 .container(ENCLOSED, &by_digest, &more)
+                .registry_authority(&https_host, &authority)
+                .container(
+                    BY_HTTPS,
+                    &format!("{https_host}/greeter:v1"),
+                    &format!("args: [\"{BY_HTTPS_PORT}\"]\n"),
+                )
+                .registry_authority(&not_believed, &authority)
+                .container(NOT_BELIEVED, &format!("{not_believed}/greeter:v1"), "")
         })
         .boot()
         .await?;
-    node.wait_until_ready(PATIENCE).await?;
     let (by_tag, enclosed) = (Greeter::of(&node)?, Greeter::at(&node, ENCLOSED_PORT)?);
-    by_tag.greets().context("the greeter by tag")?;
+    node.wait_until("the greeter by tag answers", PATIENCE, async || {
+        by_tag.greets()
+    })
+    .await?;
     node.wait_until("the greeter by digest answers", PATIENCE, async || {
         enclosed.greets()
     })
     .await?;
 
+    come_by_https(&node).await?;
     sees_only_its_own(&node, &by_tag, &enclosed).await?;
     is_heard(&node, &enclosed).await?;
     starts_again_later_each_time(&node, &enclosed).await?;
     starts_without_its_registry(&node, registry, &by_tag).await
+}
+
+/// From whom the config believes, and from nobody else.
+async fn come_by_https(node: &Node) -> Outcome {
+    let by_https = Greeter::at(node, BY_HTTPS_PORT)?;
+    node.wait_until("the greeter by HTTPS answers", PATIENCE, async || {
+        by_https.greets()
+    })
+    .await?;
+    node.wait_until("the other registry is refused", PATIENCE, async || {
+        let refused = node.service(NOT_BELIEVED).await?;
+        let events = refused.events.unwrap_or_default().events;
+        ensure!(
+            events
+                .iter()
+                .any(|event| event.state == "Failed" && event.msg.contains("certificate")),
+            "{events:#?}"
+        );
+        ensure!(
+            events.iter().all(|event| event.state != "Running"),
+            "{events:#?}"
+        );
+        Ok(())
+    })
+    .await
 }
 
 /// The node's files are out of sight and out of reach, but for what the config mounts.

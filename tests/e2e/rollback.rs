@@ -68,7 +68,8 @@ async fn the_old_version_is_back_and_says_why(scratch: Scratch) -> Outcome {
                 .install_disk("/dev/vda")
                 .registry(&host)
                 .greeter(&host)
-                .gate_timeout("30s")
+                // Twice what a good version takes on a busy host: two of the bad ones wait for its end.
+                .gate_timeout("40s")
         })
         .boot()
         .await?;

@@ -72,6 +72,14 @@ async fn keeps_the_kernel_and_the_data(scratch: Scratch) -> Outcome {
         node.boot_id().await? != generation,
         "the generation's boot id is the old one"
     );
+    let told = (
+        node.read("/run/kernel-boot-id").await?,
+        node.read("/run/generation").await?,
+    );
+    ensure!(
+        told == (kernel.clone(), "2\n".to_owned()),
+        "it tells {told:?}"
+    );
     // Ready was told: it must be true.
     greeter.greets()?;
     ensure!(greeter.read_from_var("kept-over-upgrades")? == "written by greeter\n");

@@ -32,17 +32,7 @@ impl Registry {
     pub fn start(scratch: &Scratch) -> Result<Self> {
         let lease = lease_port()?;
         let storage = scratch.join("registry");
-        let config = scratch.write("registry.yml", config(&storage, lease.port()))?;
-        let log = std::fs::File::create(scratch.join("registry.log"))
-            .context("cannot make the registry's log")?;
-        let mut command = Command::new(PROGRAM);
-        command.arg("serve").arg(config);
-        command
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log);
-        let process = OwnedProcess::start(command, None)
-            .context("cannot run docker-registry: install the package docker-registry")?;
+        let process = serve(scratch, "registry", &config(&storage, lease.port()))?;
         let registry = Self {
             process,
             lease,
@@ -70,6 +60,10 @@ impl Registry {
             );
             std::thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    pub(crate) fn storage(&self) -> &Path {
+        &self.storage
     }
 
     /// `127.0.0.1:PORT`
@@ -166,8 +160,23 @@ pub fn sha256_digest(content: &[u8]) -> String {
     format!("sha256:{hex}")
 }
 
+/// Runs the program; its config and log are NAME.yml and NAME.log in the scratch directory.
+pub(crate) fn serve(scratch: &Scratch, name: &str, config: &str) -> Result<OwnedProcess> {
+    let config = scratch.write(&format!("{name}.yml"), config)?;
+    let log = std::fs::File::create(scratch.join(&format!("{name}.log")))
+        .context("cannot make the registry's log")?;
+    let mut command = Command::new(PROGRAM);
+    command.arg("serve").arg(config);
+    command
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log);
+    OwnedProcess::start(command, None)
+        .context("cannot run docker-registry: install the package docker-registry")
+}
+
 /// Paths and ports of our own making: nothing in them needs quoting beyond the quotes.
-fn config(storage: &Path, port: u16) -> String {
+pub(crate) fn config(storage: &Path, port: u16) -> String {
     format!(
         "version: 0.1\nlog:\n  level: warn\nstorage:\n  filesystem:\n    rootdirectory: \"{}\"\n  delete:\n    enabled: true\nhttp:\n  addr: 127.0.0.1:{port}\n",
         storage.display()

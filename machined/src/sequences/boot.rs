@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use instar_api::events::EventPayload;
 use instar_api::machine::ConfigLoadErrorEvent;
+use tokio::time::Instant;
 
 use super::find_config::find_config;
 use super::{Phase, Sequence, Task, emit_failure, run};
@@ -41,8 +42,8 @@ pub struct Beginning {
     pub start: StartReason,
     /// What was given up for it, on a rollback.
     pub rollback: Option<Rollback>,
-    /// Time that init leaves it to become healthy.
-    pub deadline: Duration,
+    /// When init gives it up unless it has become healthy.
+    pub deadline: Instant,
     /// What the previous generation left.
     pub handover: Option<Handover>,
     /// The API's listening socket.
@@ -133,7 +134,7 @@ fn become_reachable(
             load_config(
                 machine.clone(),
                 handover.machine_config.clone(),
-                start.clone(),
+                *start,
             ),
         ),
         Phase::new(
@@ -353,21 +354,15 @@ async fn start_services(machine: Arc<Machine>) -> anyhow::Result<()> {
 async fn wait_at_gate(
     machine: &Arc<Machine>,
     handover: &Handover,
-    deadline: Duration,
+    deadline: Instant,
 ) -> Result<(), String> {
     let gate = Gate {
         services: handover.services_up.clone(),
     };
-    let patience = deadline.saturating_sub(BEFORE_DEADLINE);
-    tokio::time::timeout(patience, gate.pass(machine))
+    let until = deadline.checked_sub(BEFORE_DEADLINE).unwrap_or(deadline);
+    tokio::time::timeout_at(until, gate.pass(machine))
         .await
-        .map_err(|_| {
-            format!(
-                "not healthy after {} s: {}",
-                patience.as_secs(),
-                gate.missing(machine).join("; ")
-            )
-        })
+        .map_err(|_| format!("not healthy in time: {}", gate.missing(machine).join("; ")))
 }
 
 async fn give_up(machine: &Machine, reason: &str) {

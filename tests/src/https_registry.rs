@@ -1,0 +1,87 @@
+//! A registry's content by HTTPS, with a certificate of an authority of its own: what is pushed to one is in both.
+
+use std::net::TcpStream;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, Result, bail};
+use instar_pki::{CertificateAuthority, SubjectName};
+use instar_qemu::{OwnedProcess, PortLease, lease_port};
+
+use crate::HOST_FOR_GUEST;
+use crate::machine_config::MachineConfig;
+use crate::registry::{Registry, config, serve};
+use crate::scratch::Scratch;
+
+const LIFETIME: Duration = Duration::from_secs(24 * 3600);
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The second server over a registry's storage.
+#[derive(Debug)]
+pub struct HttpsRegistry {
+    process: OwnedProcess,
+    lease: PortLease,
+    authority: CertificateAuthority,
+}
+
+impl HttpsRegistry {
+    /// Starts it.
+    pub fn over(registry: &Registry, scratch: &Scratch) -> Result<Self> {
+        let lease = lease_port()?;
+        let now = SystemTime::now();
+        let authority = CertificateAuthority::generate(now)?;
+        let name = SubjectName::Ip(HOST_FOR_GUEST.parse()?);
+        let issued = authority.issue_server(&[name], now, LIFETIME)?;
+        let certificate = scratch.write("https-registry.crt", issued.pem())?;
+        let key = scratch.write("https-registry.key", issued.key_pem())?;
+        let config = format!(
+            "{}  tls:\n    certificate: \"{}\"\n    key: \"{}\"\n",
+            config(registry.storage(), lease.port()),
+            certificate.display(),
+            key.display()
+        );
+        let started = Self {
+            process: serve(scratch, "https-registry", &config)?,
+            lease,
+            authority,
+        };
+        started.wait_until_it_listens()?;
+        Ok(started)
+    }
+
+    fn wait_until_it_listens(&self) -> Result<()> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match TcpStream::connect(("127.0.0.1", self.lease.port())) {
+                Ok(_) => return Ok(()),
+                Err(error) if Instant::now() >= until => {
+                    return Err(error).context("the HTTPS registry does not listen");
+                }
+                Err(_) => {}
+            }
+            if let Some(ended) = self.process.ended() {
+                bail!("docker-registry ended ({ended}): see https-registry.log");
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// How a guest names it: `10.0.2.2:PORT`.
+    pub fn host_for_guest(&self) -> String {
+        format!("{HOST_FOR_GUEST}:{}", self.lease.port())
+    }
+
+    /// Its authority's certificate, PEM.
+    pub fn authority_certificate(&self) -> String {
+        self.authority.certificate_pem()
+    }
+}
+
+impl MachineConfig {
+    /// Believes this authority, PEM, when images come from this host.
+    pub fn registry_authority(self, host: &str, certificate: &str) -> Self {
+        let indented = certificate.trim_end().replace('\n', "\n  ");
+        self.document(&format!(
+            "apiVersion: v1alpha1\nkind: RegistryTLSConfig\nname: {host}\nca: |\n  {indented}\n"
+        ))
+    }
+}
