@@ -24,6 +24,8 @@ TARGET := x86_64-unknown-linux-musl
 STD_FOR_GUESTS := RUSTC_BOOTSTRAP=1
 STD_OPTIONS := -Z build-std=std,panic_abort -Z build-std-features=
 VERSIONS := v0.1.0 v0.2.0
+# One selection of packages for all that runs here: another one would compile dependencies again.
+TOOLS := -p image -p instar-qemu -p instarctl -p instar-tests
 
 .PHONY: help
 help: ## This list
@@ -40,9 +42,12 @@ build: deps ## Compile what runs in machines, static
 	$(STD_FOR_GUESTS) cargo build --locked $(STD_OPTIONS) --profile $(PROFILE) --target $(TARGET) \
 	    -p instar-init -p machined -p installer -p greeter -p instar-machined-double
 
+.PHONY: tools
+tools: deps ## Compile what runs here: image, instarctl, instar-qemu, and the programs of make run and make bench
+	cargo build --locked $(TOOLS) --bins
+
 .PHONY: image
-image: build ## Build the images of v0.1.0 and v0.2.0 in target/image
-	cargo build --locked -p image
+image: build tools ## Build the images of v0.1.0 and v0.2.0 in target/image
 	@for version in $(VERSIONS); do \
 	    target/debug/image build --version $$version --out target/image/$$version --kernel $(KERNEL) --profile $(PROFILE) \
 	        $(if $(MIRROR),--mirror $(MIRROR)) $(IMAGE_OPTIONS); \
@@ -51,11 +56,10 @@ image: build ## Build the images of v0.1.0 and v0.2.0 in target/image
 
 .PHONY: run
 run: image ## Boot a node in QEMU, run a container on it, upgrade it without a reboot, leave it running
-	cargo build --locked -p image -p instar-qemu -p instarctl -p instar-tests --bins
 	@target/debug/run-node start
 
 .PHONY: stop
-stop: ## End what `make run` left running
+stop: ## End what make run left running
 	@[ ! -e target/debug/run-node ] || target/debug/run-node stop
 
 .PHONY: lint
@@ -65,19 +69,18 @@ lint: deps ## Check format and lints
 
 .PHONY: unit
 unit: deps ## Run the tests that need no virtual machine
-	cargo test --locked --workspace --exclude instar-tests
-
-.PHONY: test
-test: lint unit e2e ## Run everything: lints, unit tests, end-to-end tests
+	cargo test --locked --workspace
 
 .PHONY: e2e
 e2e: image ## Run the tests in virtual machines
-	cargo build --locked -p image -p instar-qemu -p instarctl -p instar-tests --bins
-	cargo test --locked -p instar-tests --test e2e
+	cargo test --locked $(TOOLS) --test e2e
+
+.PHONY: test
+test: deps ## Run everything: lints, unit tests, end-to-end tests; one summary at the end
+	@build/test-everything
 
 .PHONY: bench
 bench: image ## Measure what is promised: sizes, boot, memory, outages
-	cargo build --locked -p instar-tests --bins
 	@target/debug/bench
 
 .PHONY: clean

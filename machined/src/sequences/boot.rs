@@ -131,11 +131,7 @@ fn become_reachable(
     let phases = vec![
         Phase::of(
             "loadConfig",
-            load_config(
-                machine.clone(),
-                handover.machine_config.clone(),
-                *start,
-            ),
+            load_config(machine.clone(), handover.machine_config.clone(), *start),
         ),
         Phase::new(
             "network",
