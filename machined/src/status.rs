@@ -59,16 +59,7 @@ fn assess(machine: &Machine) -> MachineStatus {
         let status = service.status();
         // One that was stopped by the API is as it should be.
         if !status.is_up() && status.phase != Phase::Finished {
-            let last = status
-                .happenings
-                .back()
-                .map_or("", |last| last.message.as_str());
-            let reason = format!(
-                "service {}: {}: {last}",
-                service.definition().id,
-                status.phase.name()
-            );
-            unmet.push(("services".to_owned(), reason));
+            unmet.push(("services".to_owned(), service.summary()));
         }
     }
     MachineStatus {

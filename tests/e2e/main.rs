@@ -8,6 +8,7 @@
 
 mod boot;
 mod containers;
+mod disk;
 mod fifty_upgrades;
 mod harness;
 mod init_failures;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         upgrade::tests(),
         rollback::tests(),
         containers::tests(),
+        disk::tests(),
         small_machine::tests(),
         refused_images::tests(),
         init_failures::tests(),

@@ -121,9 +121,7 @@ async fn go_on(machine: Arc<Machine>, turn: Turn, checked: Checked, actor: Actor
         leave(&machine, End::Reboot).await;
     }
     // Still here: the upgrade failed before the point of no return. The running version goes on.
-    if let Err(failed) = outcome {
-        tracing::error!("{}; {} goes on", failed.chain(), machine.running.version);
-    }
+    tracing::warn!("{} goes on", machine.running.version);
     if let Err(error) = mount_again(&machine).await {
         tracing::error!("EPHEMERAL stays away: {error:#}");
     }

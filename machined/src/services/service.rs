@@ -95,6 +95,18 @@ impl Service {
         self.status.borrow().clone()
     }
 
+    /// Where it stands, in one line: its phase and what happened last.
+    pub fn summary(&self) -> String {
+        let status = self.status();
+        let last = status.happenings.back();
+        format!(
+            "service {}: {}: {}",
+            self.definition.id,
+            status.phase.name(),
+            last.map_or("", |last| last.message.as_str())
+        )
+    }
+
     /// Wants it up from now on.
     pub fn start(&self) {
         self.wanted.send_replace(Wanted::Up);

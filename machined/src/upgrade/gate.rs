@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use crate::machine::Machine;
+use crate::services::Service;
 
 /// How long a service must stay up to count: one that crashes at once has been "running" for a moment too.
 const STEADY: Duration = Duration::from_secs(3);
@@ -20,11 +21,7 @@ pub struct Gate {
 impl Gate {
     /// Waits until the gate is passed. Whoever calls it sets the deadline.
     pub async fn pass(&self, machine: &Arc<Machine>) {
-        let services = machine.services.list();
-        let required = services.into_iter().filter(|service| {
-            let definition = service.definition();
-            definition.required || self.services.contains(&definition.id)
-        });
+        let required = self.required(machine).into_iter();
         join_all(required.map(|service| async move {
             loop {
                 service.up().await;
@@ -38,25 +35,19 @@ impl Gate {
 
     /// What is not up yet, for the reason of a rollback.
     pub fn missing(&self, machine: &Machine) -> Vec<String> {
-        let services = machine.services.list();
-        let required = services.iter().filter(|service| {
+        let required = self.required(machine).into_iter();
+        required
+            .filter(|service| !service.status().is_up())
+            .map(|service| service.summary())
+            .collect()
+    }
+
+    fn required(&self, machine: &Machine) -> Vec<Service> {
+        let mut services = machine.services.list();
+        services.retain(|service| {
             let definition = service.definition();
             definition.required || self.services.contains(&definition.id)
         });
-        required
-            .filter(|service| !service.status().is_up())
-            .map(|service| {
-                let status = service.status();
-                let last = status
-                    .happenings
-                    .back()
-                    .map_or("", |last| last.message.as_str());
-                format!(
-                    "service {}: {}: {last}",
-                    service.definition().id,
-                    status.phase.name()
-                )
-            })
-            .collect()
+        services
     }
 }
