@@ -320,11 +320,14 @@ async fn start_clock(machine: Arc<Machine>) -> anyhow::Result<()> {
 /// Lets go of what only the boot read: pages of the root filesystem, directory entries. Before there are containers, whose
 /// files must not be hit.
 async fn release_memory() -> anyhow::Result<()> {
-    // proc_sys_vm(5): 3 is the page cache, dentries and inodes, of which only what is clean and not in use goes; 4 keeps the
-    // kernel from logging it.
-    let dropped =
-        tokio::task::spawn_blocking(|| std::fs::write("/proc/sys/vm/drop_caches", "7")).await?;
-    if let Err(error) = dropped {
+    // proc_sys_vm(5): 3 is the page cache, dentries and inodes, of which only what is clean and not in use goes. 4 alone
+    // drops nothing: it keeps the kernel from logging the next one, and cannot be written together with it.
+    let dropped = tokio::task::spawn_blocking(|| {
+        ["4", "3"]
+            .into_iter()
+            .try_for_each(|what| std::fs::write("/proc/sys/vm/drop_caches", what))
+    });
+    if let Err(error) = dropped.await? {
         tracing::warn!("the boot's memory stays in use: /proc/sys/vm/drop_caches: {error}");
     }
     Ok(())
