@@ -28,6 +28,8 @@ async fn is_made_then_reused_and_grown(scratch: Scratch) -> Outcome {
     let node = plan(&scratch)?.name("first").boot().await?;
     let made = node.wait_for_line("/var is the partition /dev/vda1", PATIENCE)?;
     ensure!(made.contains("new)"), "{made}");
+    // A machine that still boots refuses to be shut down.
+    node.wait_until_ready(PATIENCE).await?;
     let request = ShutdownRequest::default();
     node.machine().await?.shutdown(request).await?;
     ensure!(node.vm().wait_for_end(PATIENCE)?.is_clean());
