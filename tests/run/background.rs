@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use instar_qemu::lease_port;
-use instar_tests::{HOST_FOR_GUEST, http};
+use instar_tests::{HOST_FOR_GUEST, http, registry_config};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 const PROGRAM: &str = "docker-registry";
@@ -27,14 +27,8 @@ impl Registry {
         let port = lease_port()?.port();
         let storage = folder.join("registry");
         let config = folder.join(CONFIG);
-        fs::write(
-            &config,
-            format!(
-                "version: 0.1\nlog: {{level: warn}}\nstorage:\n  filesystem: {{rootdirectory: {}}}\nhttp:\n  addr: 127.0.0.1:{port}\n",
-                storage.display()
-            ),
-        )
-        .with_context(|| format!("cannot write {}", config.display()))?;
+        fs::write(&config, registry_config(&storage, port))
+            .with_context(|| format!("cannot write {}", config.display()))?;
         let log = File::create(folder.join("registry.log")).context("cannot make registry.log")?;
         // setsid(1) of util-linux: neither Ctrl-C nor the end of the terminal reaches it.
         let mut process = Command::new("setsid")

@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::Value;
 
 use crate::node::Node;
+use crate::run_command::run;
 use crate::scratch::Scratch;
 use crate::workspace::workspace_root;
 
@@ -104,19 +105,4 @@ fn collect_protos(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Runs a command to its end and returns what it printed; an error has what it complained.
-fn run(command: &mut Command) -> Result<String> {
-    let output = command
-        .output()
-        .with_context(|| format!("cannot run {command:?}"))?;
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    ensure!(
-        output.status.success(),
-        "{command:?} failed ({}):\n{}",
-        output.status,
-        complaint.trim()
-    );
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

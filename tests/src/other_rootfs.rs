@@ -3,12 +3,15 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use crate::image_under_test::ImageUnderTest;
+use crate::run_command::run;
 use crate::scratch::Scratch;
 use crate::workspace::guest_program;
 
+/// Where the programs are from.
+const PACKAGE: &str = "mksquashfs and unsquashfs are in the package squashfs-tools";
 /// Mount points that init and machined need in every root filesystem (docs/contracts.md).
 const MOUNT_POINTS: [&str; 7] = ["proc", "sys", "dev", "run", "tmp", "var", "etc/instar"];
 
@@ -36,7 +39,7 @@ pub fn rootfs_without_runtime(
     let tree = scratch.join(name);
     let mut unpack = Command::new("unsquashfs");
     unpack.arg("-quiet").arg("-no-progress").arg("-dest");
-    run(unpack.arg(&tree).arg(image.rootfs()))?;
+    run(unpack.arg(&tree).arg(image.rootfs())).context(PACKAGE)?;
     put_program(&tree.join("usr/bin/crun"), b"no program at all")?;
     squash(&tree)
 }
@@ -49,7 +52,7 @@ fn put_program(path: &Path, content: &[u8]) -> Result<()> {
 }
 
 /// Quickly rather than small.
-fn squash(tree: &Path) -> Result<Vec<u8>> {
+pub(crate) fn squash(tree: &Path) -> Result<Vec<u8>> {
     let file = tree.with_extension("squashfs");
     let mut pack = Command::new("mksquashfs");
     pack.arg(tree).arg(&file);
@@ -62,20 +65,7 @@ fn squash(tree: &Path) -> Result<Vec<u8>> {
             "-comp",
             "zstd",
         ])
-        .args(["-Xcompression-level", "1"]))?;
+        .args(["-Xcompression-level", "1"]))
+    .context(PACKAGE)?;
     std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))
-}
-
-fn run(command: &mut Command) -> Result<()> {
-    let output = command
-        .output()
-        .with_context(|| format!("cannot run {command:?}: install the package squashfs-tools"))?;
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    ensure!(
-        output.status.success(),
-        "{command:?} failed ({}):\n{}",
-        output.status,
-        complaint.trim()
-    );
-    Ok(())
 }

@@ -175,8 +175,10 @@ pub(crate) fn serve(scratch: &Scratch, name: &str, config: &str) -> Result<Owned
         .context("cannot run docker-registry: install the package docker-registry")
 }
 
+/// What docker-registry is told: plain HTTP on 127.0.0.1.
+///
 /// Paths and ports of our own making: nothing in them needs quoting beyond the quotes.
-pub(crate) fn config(storage: &Path, port: u16) -> String {
+pub fn config(storage: &Path, port: u16) -> String {
     format!(
         "version: 0.1\nlog:\n  level: warn\nstorage:\n  filesystem:\n    rootdirectory: \"{}\"\n  delete:\n    enabled: true\nhttp:\n  addr: 127.0.0.1:{port}\n",
         storage.display()

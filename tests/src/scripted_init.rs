@@ -3,16 +3,16 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use instar_qemu::{Vm, VmSpec};
 
 use crate::image_under_test::ImageUnderTest;
 use crate::initramfs::Initramfs;
+use crate::other_rootfs::squash;
 use crate::scratch::Scratch;
-use crate::workspace::target_directory;
+use crate::workspace::guest_program;
 
 /// For a machine that ends by itself, on a host that runs others too.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -43,7 +43,7 @@ impl DoubleRootfs {
             fs::create_dir_all(rootfs.folder.join(directory))?;
         }
         rootfs
-            .file("sbin/machined", &fs::read(double()?)?, 0o755)?
+            .file("sbin/machined", &guest_program("machined-double")?, 0o755)?
             .file("script", script.as_bytes(), 0o644)
     }
 
@@ -66,30 +66,7 @@ impl DoubleRootfs {
 
     /// The image.
     pub fn squashfs(self) -> Result<Vec<u8>> {
-        let image = self.folder.with_extension("squashfs");
-        let made = Command::new("mksquashfs")
-            .args([&self.folder, &image])
-            .args(["-noappend", "-all-root", "-comp", "zstd"])
-            .output()
-            .context("cannot run mksquashfs: install the package squashfs-tools")?;
-        ensure!(
-            made.status.success(),
-            "mksquashfs failed: {}",
-            String::from_utf8_lossy(&made.stderr)
-        );
-        fs::read(&image).with_context(|| format!("cannot read {}", image.display()))
-    }
-}
-
-/// What `make build` made, for whichever profile came last.
-fn double() -> Result<PathBuf> {
-    let target = target_directory().join("x86_64-unknown-linux-musl");
-    let built = ["release", "quick"].map(|profile| target.join(profile).join("machined-double"));
-    let when = |path: &PathBuf| fs::metadata(path).and_then(|file| file.modified()).ok();
-    let newest = built.iter().filter_map(|path| Some((when(path)?, path)));
-    match newest.max() {
-        Some((_, path)) => Ok(path.clone()),
-        None => bail!("{} is not there: run `make build`", built[0].display()),
+        squash(&self.folder)
     }
 }
 
