@@ -104,7 +104,7 @@ impl Lab {
                 "--log-facility=-",
             ])
             .arg(format!(
-                "--dhcp-range=10.77.{n}.50,10.77.{n}.60,255.255.255.0,120"
+                "--dhcp-range=10.77.{n}.50,10.77.{n}.59,255.255.255.0,120"
             ))
             .arg(format!("--dhcp-leasefile={directory}/leases"))
             .arg(format!("--pid-file={directory}/pid"))
