@@ -39,7 +39,15 @@ pub fn add_system(tree: &mut Tree, machined: &[u8]) -> Result<()> {
         tree.directory(&format!("usr/{folder}"))?;
         tree.symlink(folder, &format!("usr/{folder}"))?;
     }
-    for mount_point in ["proc", "sys", "dev", "run", "var", "etc/instar"] {
+    for mount_point in [
+        "proc",
+        "sys",
+        "dev",
+        "run",
+        "var",
+        "system/state",
+        "etc/instar",
+    ] {
         tree.directory(mount_point)?;
     }
     tree.directory_with_mode("tmp", 0o1777)?;

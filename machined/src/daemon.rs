@@ -10,7 +10,7 @@ use instar_init_protocol::{SOCKET_FD, Welcome};
 use tokio::time::Instant;
 
 use crate::containers::ImageStore;
-use crate::disk::{Ephemeral, Places};
+use crate::disk::{OwnedDisk, Places};
 use crate::init_link::{InitLink, Introduction, Scope, StartReason};
 use crate::machine::{Generation, Machine, Parts};
 use crate::network::{Leftovers, Network, NetworkWish, Options};
@@ -88,7 +88,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         images: ImageStore::new(IMAGES.into()),
         own_log,
         network,
-        ephemeral: Ephemeral::new(Places::default()),
+        disk: OwnedDisk::new(Places::default()),
         // Off until there is a config: nobody is asked for the time without being named.
         clock: TimeSync::start(
             TimeWish {

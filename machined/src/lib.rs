@@ -24,3 +24,4 @@ pub mod sys;
 pub mod time;
 pub mod trust;
 pub mod upgrade;
+mod whole_file;

@@ -13,7 +13,7 @@ use tokio::sync::{OwnedMutexGuard, watch};
 
 use crate::config::MachineConfig;
 use crate::containers::ImageStore;
-use crate::disk::Ephemeral;
+use crate::disk::OwnedDisk;
 use crate::event_log::{ActorId, EventLog};
 use crate::init_link::{BootId, InitLink};
 use crate::modules::{Drivers, ModuleError};
@@ -66,8 +66,8 @@ pub struct Machine {
     pub own_log: LogRing,
     /// The task that owns the network.
     pub network: Network,
-    /// /var.
-    pub ephemeral: Ephemeral,
+    /// STATE and /var.
+    pub disk: OwnedDisk,
     /// The task that owns the clock.
     pub clock: TimeSync,
     drivers: OnceLock<Drivers>,
@@ -101,8 +101,8 @@ pub struct Parts {
     pub own_log: LogRing,
     /// The task that owns the network.
     pub network: Network,
-    /// /var.
-    pub ephemeral: Ephemeral,
+    /// STATE and /var.
+    pub disk: OwnedDisk,
     /// The task that owns the clock.
     pub clock: TimeSync,
     /// Images that failed, as far as the previous generation knew.
@@ -134,7 +134,7 @@ impl Machine {
             images: parts.images,
             own_log: parts.own_log,
             network: parts.network,
-            ephemeral: parts.ephemeral,
+            disk: parts.disk,
             clock: parts.clock,
             drivers: OnceLock::new(),
             config: watch::channel(None).0,

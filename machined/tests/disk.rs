@@ -3,12 +3,18 @@
 
 mod namespace;
 
-use std::{fs, os::unix::fs::MetadataExt, path::Path};
+use std::{
+    fs,
+    os::unix::fs::{FileExt, MetadataExt, symlink},
+    path::Path,
+};
 
-use machined::disk::{DiskSelector, Ephemeral, EphemeralStatus, EphemeralWish, Places};
+use machined::disk::{DiskSelector, DiskWish, OwnedDisk, OwnedDiskStatus, Places, Takeover};
 use namespace::{block_on, isolated, run};
 
 const SIZE: u64 = 256 * 1024 * 1024;
+/// The number of the partition at /var; STATE comes before it.
+const EPHEMERAL: u32 = 3;
 /// Mounts stay in here: unshare makes them private.
 const NAMESPACES: &[&str] = &["--mount"];
 
@@ -16,7 +22,30 @@ const NAMESPACES: &[&str] = &["--mount"];
 struct Machine {
     device: String,
     directory: tempfile::TempDir,
-    ephemeral: Ephemeral,
+    disk: OwnedDisk,
+}
+
+/// Mounts go below this directory, and `device` is the only disk that is seen: other tests have theirs.
+fn places(directory: &Path, device: Option<&str>) -> Places {
+    let places = Places {
+        var: directory.join("var"),
+        state: directory.join("state"),
+        sysfs: directory.join("sys"),
+        ..Places::default()
+    };
+    let block = places.sysfs.join("class/block");
+    for folder in [&places.var, &places.state, &block] {
+        fs::create_dir_all(folder).unwrap();
+    }
+    let name = device.and_then(|device| device.strip_prefix("/dev/"));
+    let names = name.map(|name| ["", "p1", "p2", "p3"].map(|part| format!("{name}{part}")));
+    for name in names.into_iter().flatten() {
+        let link = block.join(&name);
+        if !link.is_symlink() {
+            symlink(Path::new("/sys/class/block").join(&name), link).unwrap();
+        }
+    }
+    places
 }
 
 impl Machine {
@@ -30,17 +59,17 @@ impl Machine {
         )
         .trim()
         .to_owned();
-        let target = directory.path().join("var");
-        fs::create_dir(&target).unwrap();
-        let ephemeral = Ephemeral::new(Places {
-            target,
-            ..Places::default()
-        });
+        let disk = OwnedDisk::new(places(directory.path(), Some(&device)));
         Self {
             device,
             directory,
-            ephemeral,
+            disk,
         }
+    }
+
+    /// The same machine, started again.
+    fn again(&self) -> OwnedDisk {
+        OwnedDisk::new(places(self.directory.path(), Some(&self.device)))
     }
 
     fn image(&self) -> std::path::PathBuf {
@@ -51,20 +80,24 @@ impl Machine {
         self.directory.path().join("var").join(path)
     }
 
-    fn wish(&self, wipe: bool) -> EphemeralWish {
-        EphemeralWish {
+    fn wish(&self, takeover: Takeover) -> DiskWish {
+        DiskWish {
             disk: Some(DiskSelector::Path(self.device.clone().into())),
-            wipe,
+            takeover,
         }
     }
 
-    fn mount(&self, wipe: bool) -> Result<EphemeralStatus, String> {
-        block_on(self.ephemeral.mount(&self.wish(wipe))).map_err(|error| error.to_string())?;
-        Ok(self.ephemeral.status().borrow().clone())
+    fn partition(&self, number: u32) -> String {
+        format!("{}p{number}", self.device)
+    }
+
+    fn mount(&self, takeover: Takeover) -> Result<OwnedDiskStatus, String> {
+        block_on(self.disk.mount(&self.wish(takeover))).map_err(|error| error.to_string())?;
+        Ok(self.disk.status().borrow().clone())
     }
 
     fn unmount(&self) -> Result<(), String> {
-        block_on(self.ephemeral.unmount()).map_err(|error| error.to_string())
+        block_on(self.disk.unmount()).map_err(|error| error.to_string())
     }
 }
 
@@ -79,11 +112,11 @@ impl Drop for Machine {
 fn a_blank_disk_is_made_and_then_reused() {
     isolated("a_blank_disk_is_made_and_then_reused", NAMESPACES, || {
         let machine = Machine::new();
-        let first = machine.mount(false).unwrap();
-        assert!(first.mounted && first.fresh, "{first:?}");
+        let first = machine.mount(Takeover::Refuse).unwrap();
+        assert!(first.var_mounted && first.fresh, "{first:?}");
         assert_eq!(
-            first.device.as_deref(),
-            Some(format!("{}p1", machine.device).as_str())
+            first.var.as_deref(),
+            Some(Path::new(&machine.partition(EPHEMERAL)))
         );
         let checked = run("sgdisk", &["--verify", &machine.device]);
         assert!(checked.contains("No problems found"), "{checked}");
@@ -93,17 +126,17 @@ fn a_blank_disk_is_made_and_then_reused() {
         );
         assert!(
             options.contains("nosuid,nodev")
-                && !options.contains("noexec")
+                && options.contains("noexec")
                 && options.contains("ext4"),
             "{options}"
         );
         fs::write(machine.var("keep"), "kept").unwrap();
 
         machine.unmount().unwrap();
-        assert!(!machine.ephemeral.status().borrow().mounted);
+        assert!(!machine.disk.status().borrow().var_mounted);
         machine.unmount().expect("twice is fine");
 
-        let second = machine.mount(true).unwrap();
+        let second = machine.mount(Takeover::Wipe).unwrap();
         assert!(
             !second.fresh,
             "ours is reused, even when the config still says wipe"
@@ -119,7 +152,7 @@ fn a_foreign_disk_is_not_touched() {
         run("mkfs.ext4", &["-q", &machine.device]);
         run("sync", &[]);
         let before = fs::read(machine.image()).unwrap();
-        let error = machine.mount(false).unwrap_err();
+        let error = machine.mount(Takeover::Refuse).unwrap_err();
         assert!(
             error.contains(&machine.device) && error.contains("ext2/3/4") && error.contains("wipe"),
             "{error}"
@@ -129,7 +162,7 @@ fn a_foreign_disk_is_not_touched() {
             before == fs::read(machine.image()).unwrap(),
             "not a byte has changed"
         );
-        let dry = block_on(machine.ephemeral.dry_run(&machine.wish(true)))
+        let dry = block_on(machine.disk.dry_run(&machine.wish(Takeover::Wipe)))
             .unwrap()
             .unwrap()
             .to_string();
@@ -139,8 +172,78 @@ fn a_foreign_disk_is_not_touched() {
             before == fs::read(machine.image()).unwrap(),
             "a dry run is dry"
         );
-        assert!(machine.mount(true).unwrap().fresh);
+        assert!(machine.mount(Takeover::Wipe).unwrap().fresh);
     });
+}
+
+#[test]
+fn state_is_found_without_a_config() {
+    isolated("state_is_found_without_a_config", NAMESPACES, || {
+        let machine = Machine::new();
+        block_on(machine.disk.find_state()).unwrap();
+        assert_eq!(machine.disk.state(), None, "a blank disk has none");
+        machine.mount(Takeover::Refuse).unwrap();
+        let state = machine.disk.state().unwrap().to_owned();
+        fs::write(state.join("config.yaml"), "kept").unwrap();
+        machine.unmount().unwrap();
+        assert_eq!(machine.disk.state(), None);
+
+        let after_reboot = machine.again();
+        block_on(after_reboot.find_state()).unwrap();
+        assert_eq!(after_reboot.state(), Some(state.as_path()));
+        assert_eq!(fs::read(state.join("config.yaml")).unwrap(), b"kept");
+        // A config that names no disk leaves it at the one that was found.
+        let nothing = DiskWish {
+            disk: None,
+            takeover: Takeover::Refuse,
+        };
+        block_on(after_reboot.mount(&nothing)).unwrap();
+        let status = after_reboot.status().borrow().clone();
+        assert_eq!(
+            status.var.as_deref(),
+            Some(Path::new(&machine.partition(EPHEMERAL)))
+        );
+        // What a machined that is started again takes over.
+        let restarted = machine.again();
+        restarted.adopt();
+        let adopted = restarted.status().borrow().clone();
+        assert_eq!((adopted.var, adopted.state), (status.var, status.state));
+        block_on(restarted.unmount()).unwrap();
+    });
+}
+
+#[test]
+fn a_disk_image_that_was_written_gets_its_other_partitions() {
+    isolated(
+        "a_disk_image_that_was_written_gets_its_other_partitions",
+        NAMESPACES,
+        || {
+            let machine = Machine::new();
+            let written = [
+                "--new=1:1M:+128M",
+                "--typecode=1:ef00",
+                "--change-name=1:EFI",
+                "--new=2:0:+24M",
+                "--typecode=2:8300",
+                "--change-name=2:STATE",
+            ];
+            run("sgdisk", &[&written[..], &[&machine.device]].concat());
+            let esp = fs::OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(machine.image())
+                .unwrap();
+            let boot_assets = [0xAB; 512];
+            esp.write_all_at(&boot_assets, 1 << 20).unwrap();
+            block_on(machine.disk.find_state()).unwrap();
+            let status = machine.mount(Takeover::Refuse).unwrap();
+            assert!(status.fresh && status.state.is_some(), "{status:?}");
+            let mut kept = [0; 512];
+            esp.read_exact_at(&mut kept, 1 << 20).unwrap();
+            assert_eq!(kept, boot_assets);
+            assert!(run("sgdisk", &["--verify", &machine.device]).contains("No problems found"));
+        },
+    );
 }
 
 #[test]
@@ -151,7 +254,7 @@ fn a_disk_in_use_is_refused() {
         let other = machine.directory.path().join("other");
         fs::create_dir(&other).unwrap();
         run("mount", &[&machine.device, other.to_str().unwrap()]);
-        let error = machine.mount(true).unwrap_err();
+        let error = machine.mount(Takeover::Wipe).unwrap_err();
         assert!(
             error.contains("cannot open") && error.contains("mounted"),
             "{error}"
@@ -164,7 +267,7 @@ fn a_disk_in_use_is_refused() {
 fn a_grown_disk_gives_its_space() {
     isolated("a_grown_disk_gives_its_space", NAMESPACES, || {
         let machine = Machine::new();
-        let small = machine.mount(false).unwrap().size;
+        let small = machine.mount(Takeover::Refuse).unwrap().size;
         fs::write(machine.var("keep"), "kept").unwrap();
         machine.unmount().unwrap();
         fs::OpenOptions::new()
@@ -174,7 +277,7 @@ fn a_grown_disk_gives_its_space() {
             .set_len(2 * SIZE)
             .unwrap();
         run("losetup", &["--set-capacity", &machine.device]);
-        let grown = machine.mount(false).unwrap();
+        let grown = machine.mount(Takeover::Refuse).unwrap();
         assert_eq!(grown.size, small + SIZE);
         assert!(!grown.fresh);
         assert_eq!(fs::read_to_string(machine.var("keep")).unwrap(), "kept");
@@ -187,7 +290,7 @@ fn a_grown_disk_gives_its_space() {
 fn a_lost_primary_table_is_repaired() {
     isolated("a_lost_primary_table_is_repaired", NAMESPACES, || {
         let machine = Machine::new();
-        machine.mount(false).unwrap();
+        machine.mount(Takeover::Refuse).unwrap();
         fs::write(machine.var("keep"), "kept").unwrap();
         machine.unmount().unwrap();
         run(
@@ -202,7 +305,7 @@ fn a_lost_primary_table_is_repaired() {
                 "status=none",
             ],
         );
-        assert!(!machine.mount(false).unwrap().fresh);
+        assert!(!machine.mount(Takeover::Refuse).unwrap().fresh);
         assert_eq!(fs::read_to_string(machine.var("keep")).unwrap(), "kept");
         assert!(run("sgdisk", &["--verify", &machine.device]).contains("No problems found"));
     });
@@ -215,20 +318,20 @@ fn a_partition_whose_mkfs_was_interrupted_gets_a_filesystem() {
         NAMESPACES,
         || {
             let machine = Machine::new();
-            machine.mount(false).unwrap();
+            machine.mount(Takeover::Refuse).unwrap();
             machine.unmount().unwrap();
             run(
                 "dd",
                 &[
                     "if=/dev/zero",
-                    &format!("of={}p1", machine.device),
+                    &format!("of={}", machine.partition(EPHEMERAL)),
                     "bs=1M",
                     "count=1",
                     "conv=fsync",
                     "status=none",
                 ],
             );
-            assert!(machine.mount(false).unwrap().fresh);
+            assert!(machine.mount(Takeover::Refuse).unwrap().fresh);
         },
     );
 }
@@ -237,15 +340,15 @@ fn a_partition_whose_mkfs_was_interrupted_gets_a_filesystem() {
 fn a_damaged_filesystem_is_repaired() {
     isolated("a_damaged_filesystem_is_repaired", NAMESPACES, || {
         let machine = Machine::new();
-        machine.mount(false).unwrap();
+        machine.mount(Takeover::Refuse).unwrap();
         fs::write(machine.var("keep"), "kept").unwrap();
         machine.unmount().unwrap();
         // A cleared root directory is more than -p dares to repair.
         run(
             "debugfs",
-            &["-w", "-R", "clri <2>", &format!("{}p1", machine.device)],
+            &["-w", "-R", "clri <2>", &machine.partition(EPHEMERAL)],
         );
-        assert!(machine.mount(false).unwrap().mounted);
+        assert!(machine.mount(Takeover::Refuse).unwrap().var_mounted);
         assert!(Path::new(&machine.var("lost+found")).exists());
     });
 }
@@ -254,7 +357,7 @@ fn a_damaged_filesystem_is_repaired() {
 fn a_busy_var_names_its_holder() {
     isolated("a_busy_var_names_its_holder", NAMESPACES, || {
         let machine = Machine::new();
-        machine.mount(false).unwrap();
+        machine.mount(Takeover::Refuse).unwrap();
         let open = fs::File::create(machine.var("open")).unwrap();
         let error = machine.unmount().unwrap_err();
         assert!(
@@ -284,21 +387,22 @@ fn a_busy_var_names_its_holder() {
 fn without_a_disk_var_is_in_memory() {
     isolated("without_a_disk_var_is_in_memory", NAMESPACES, || {
         let directory = tempfile::tempdir().unwrap();
-        let places = Places {
-            target: directory.path().to_owned(),
-            ..Places::default()
+        let disk = OwnedDisk::new(places(directory.path(), None));
+        let var = directory.path().join("var");
+        let before = fs::metadata(&var).unwrap().dev();
+        let nothing = DiskWish {
+            disk: None,
+            takeover: Takeover::Refuse,
         };
-        let ephemeral = Ephemeral::new(places);
-        let before = fs::metadata(directory.path()).unwrap().dev();
-        block_on(ephemeral.mount(&EphemeralWish::default())).unwrap();
-        assert_ne!(fs::metadata(directory.path()).unwrap().dev(), before);
-        let status = ephemeral.status().borrow().clone();
+        block_on(disk.mount(&nothing)).unwrap();
+        assert_ne!(fs::metadata(&var).unwrap().dev(), before);
+        let status = disk.status().borrow().clone();
         assert!(
-            status.mounted
-                && status.device.is_none()
+            status.var_mounted
+                && status.var.is_none()
                 && status.description.contains("lost with a reboot"),
             "{status:?}"
         );
-        block_on(ephemeral.unmount()).unwrap();
+        block_on(disk.unmount()).unwrap();
     });
 }

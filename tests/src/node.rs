@@ -286,6 +286,12 @@ impl Node {
         Ok(self.vm.wait_for_line(text, within)?.text)
     }
 
+    /// Cuts its power for good. What is left is who the test was to it.
+    pub fn end(self) -> Identity {
+        self.vm.cut_power();
+        self.identity
+    }
+
     /// Cuts its power and turns it on again, with the same disks and the same identity.
     pub async fn power_cycle(self) -> Result<Self> {
         let Self { vm, spec, identity } = self;

@@ -19,6 +19,7 @@ mod conflicts;
 mod documents;
 pub mod fetch;
 mod model;
+pub mod persisted;
 mod problem;
 mod resolve;
 mod section;

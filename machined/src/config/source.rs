@@ -3,7 +3,8 @@
 //! ```text
 //! instar.config=URL on the kernel's command line   ─► fetch
 //! QEMU's fw_cfg, opt/dev.instar/config             ─► read
-//! neither                                          ─► maintenance mode
+//! the STATE partition                              ─► read
+//! none of them                                     ─► maintenance mode
 //! ```
 //!
 //! [`plan`] says which, in order, as a value; it reads nothing. The machine's identity is filled into the URL there, so that
@@ -26,6 +27,8 @@ pub enum Source {
     Url(http::Uri),
     /// Read it from QEMU, if it has one.
     FwCfg,
+    /// Read it from the STATE partition, if there is one and it holds a config.
+    State,
 }
 
 impl fmt::Display for Source {
@@ -34,6 +37,7 @@ impl fmt::Display for Source {
             // Only host and path: a query may hold a token, and the console is not private.
             Self::Url(url) => f.write_str(&shown(url)),
             Self::FwCfg => f.write_str("QEMU fw_cfg"),
+            Self::State => f.write_str("STATE"),
         }
     }
 }
@@ -95,7 +99,8 @@ pub enum PlanError {
     },
 }
 
-/// The sources to try, in order; the first that has a config decides. Empty: maintenance mode.
+/// The sources, in order. STATE, the last one, holds what the machine booted with before: it decides when no other was
+/// named, or when that cannot be reached.
 ///
 /// `cmdline` is the kernel's command line, `identity` what is known of the machine. `fw_cfg`: whether this is QEMU with that
 /// entry (see [`FW_CFG_PATH`]).
@@ -116,6 +121,7 @@ pub fn plan(cmdline: &str, identity: &Identity, fw_cfg: bool) -> Result<Vec<Sour
     if fw_cfg {
         sources.push(Source::FwCfg);
     }
+    sources.push(Source::State);
     Ok(sources)
 }
 
@@ -316,7 +322,10 @@ mod tests {
                 Source::FwCfg
             ]
         );
-        assert_eq!(plan("quiet", &identity(), true).unwrap(), [Source::FwCfg]);
+        assert_eq!(
+            plan("quiet", &identity(), true).unwrap(),
+            [Source::FwCfg, Source::State]
+        );
         assert_eq!(plan("", &identity(), false).unwrap(), []);
         assert_eq!(
             plan(

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    layout::{ALIGNMENT, LAYOUT},
+    layout::ALIGNMENT,
     plan::{Action, DiskPlan, PlannedPartition},
     probe::block_size,
     write_table::{self, Entry},
@@ -70,11 +70,7 @@ pub fn apply(plan: &DiskPlan, sysfs: &Path) -> Result<(), ApplyError> {
         let disk = open_exclusively(path)?;
         // The table comes last: once it is there, the disk is ours and what its partitions hold is reused. So what an
         // old filesystem has left in their place must be gone before.
-        let erased = match plan.action {
-            Action::Create { .. } => erase(&disk, plan),
-            Action::Reuse { .. } => Ok(()),
-        };
-        erased
+        erase(&disk, plan)
             .and_then(|()| write_table(&disk, plan, guid))
             .map_err(|source| ApplyError::Write {
                 disk: path.to_owned(),
@@ -112,11 +108,15 @@ fn open_exclusively(path: &Path) -> Result<File, ApplyError> {
         })
 }
 
-/// Makes both ends of the disk and the beginning of each partition zero.
+/// Makes the beginning of each new partition zero, and both ends of a disk that is taken over.
 fn erase(disk: &File, plan: &DiskPlan) -> io::Result<()> {
     let zeros = vec![0; usize::try_from(ALIGNMENT.min(plan.size)).unwrap_or(0)];
-    let starts = plan.partitions().iter().map(|partition| partition.start);
-    for offset in starts.chain([plan.size - zeros.len() as u64, 0]) {
+    let ends: &[u64] = match plan.action {
+        Action::Create { .. } => &[plan.size - zeros.len() as u64, 0],
+        Action::Reuse { .. } => &[],
+    };
+    let new = plan.partitions().iter().filter(|it| it.guid.is_none());
+    for offset in new.map(|it| it.start).chain(ends.iter().copied()) {
         disk.write_all_at(&zeros, offset)?;
     }
     disk.sync_all()
@@ -125,20 +125,15 @@ fn erase(disk: &File, plan: &DiskPlan) -> io::Result<()> {
 fn write_table(disk: &File, plan: &DiskPlan, guid: uuid::Uuid) -> io::Result<()> {
     let block =
         block_size(plan.sector_size).ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))?;
-    let entry = |partition: &PlannedPartition| {
-        let spec = LAYOUT.iter().find(|spec| spec.label == partition.label)?;
-        Some(Entry {
-            number: partition.number,
-            label: partition.label.clone(),
-            kind: spec.kind.clone(),
-            guid: partition.guid.unwrap_or_else(uuid::Uuid::new_v4),
-            start: partition.start,
-            length: partition.length,
-        })
+    let entry = |partition: &PlannedPartition| Entry {
+        number: partition.number,
+        label: partition.label.as_str().to_owned(),
+        kind: partition.label.spec().kind.clone(),
+        guid: partition.guid.unwrap_or_else(uuid::Uuid::new_v4),
+        start: partition.start,
+        length: partition.length,
     };
-    let entries: Option<Vec<Entry>> = plan.partitions().iter().map(entry).collect();
-    let entries = entries
-        .ok_or_else(|| io::Error::other("the plan names a partition that is not in the layout"))?;
+    let entries: Vec<Entry> = plan.partitions().iter().map(entry).collect();
     write_table::write(disk, plan.size, block, guid, &entries)
 }
 

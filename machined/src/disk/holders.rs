@@ -5,6 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use super::mount_table::mounts;
+
 /// Something that keeps a filesystem from being unmounted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Holder {
@@ -87,43 +89,6 @@ pub(super) fn still_mounted(procfs: &Path, device: &str) -> Vec<Holder> {
     found
 }
 
-/// The device number (`8:1`) of what is mounted at `target` last; none when nothing is.
-pub(super) fn mounted_device(procfs: &Path, target: &Path) -> Option<String> {
-    let table = fs::read_to_string(procfs.join("self/mountinfo")).ok()?;
-    mounts(&table)
-        .filter(|mount| mount.at == target)
-        .last()
-        .map(|mount| mount.device)
-}
-
-struct Mount {
-    device: String,
-    at: PathBuf,
-}
-
-/// The lines of a mountinfo: `36 35 98:0 /root /mount/point options …`.
-fn mounts(table: &str) -> impl Iterator<Item = Mount> {
-    table.lines().filter_map(|line| {
-        let mut fields = line.split(' ').skip(2);
-        let device = fields.next()?.to_owned();
-        let at = fields.nth(1)?;
-        Some(Mount {
-            device,
-            at: unescape(at).into(),
-        })
-    })
-}
-
-/// The kernel writes blank, tab, newline and backslash as three octal digits.
-fn unescape(text: &str) -> String {
-    ["\\040", "\\011", "\\012", "\\134"]
-        .iter()
-        .zip([" ", "\t", "\n", "\\"])
-        .fold(text.to_owned(), |text, (code, plain)| {
-            text.replace(code, plain)
-        })
-}
-
 fn processes(procfs: &Path) -> impl Iterator<Item = (u32, PathBuf)> {
     let entries = fs::read_dir(procfs).into_iter().flatten().flatten();
     entries.filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path())))
@@ -169,6 +134,7 @@ pub(super) fn list(holders: &[Holder]) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::disk::mount_table::mounted_at;
 
     fn procfs() -> tempfile::TempDir {
         let proc = tempfile::tempdir().unwrap();
@@ -210,11 +176,9 @@ mod tests {
     #[test]
     fn other_namespaces_are_seen() {
         let proc = procfs();
-        assert_eq!(
-            mounted_device(proc.path(), Path::new("/var")).unwrap(),
-            "254:1"
-        );
-        assert_eq!(mounted_device(proc.path(), Path::new("/mnt")), None);
+        let var = mounted_at(proc.path(), Path::new("/var")).unwrap();
+        assert_eq!((&*var.device, &*var.source), ("254:1", "/dev/vda1"));
+        assert!(mounted_at(proc.path(), Path::new("/mnt")).is_none());
         let found = still_mounted(proc.path(), "254:1");
         assert_eq!(
             list(&found),

@@ -1,9 +1,26 @@
 //! The partitions that Instar makes, as data.
 
+use std::fmt;
+
 use gpt::partition_types::{self, Type};
+use serde::Serialize;
 
 /// Partitions start and end on multiples of this: whole erase blocks of every common disk.
 pub(super) const ALIGNMENT: u64 = 1024 * 1024;
+
+const MIB: u64 = 1024 * 1024;
+
+/// The name of a partition in the GPT, by which it is found again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Label {
+    /// Boot assets, FAT32: what the firmware and the boot loader read.
+    Efi,
+    /// What the machine is: its config and the record of its upgrades.
+    State,
+    /// What can be made again, at /var.
+    Ephemeral,
+}
 
 /// How large a partition becomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,29 +37,72 @@ pub enum PartitionSize {
 /// One partition of the layout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartitionSpec {
-    /// The name in the GPT, by which it is found again.
-    pub label: &'static str,
+    /// Its name.
+    pub label: Label,
     /// The type GUID in the GPT.
     pub kind: Type,
     /// Its size.
     pub size: PartitionSize,
 }
 
-/// The name of the partition at /var.
-pub const EPHEMERAL: &str = "EPHEMERAL";
-
 /// All partitions, in the order on the disk.
-pub const LAYOUT: &[PartitionSpec] = &[PartitionSpec {
-    label: EPHEMERAL,
-    kind: partition_types::LINUX_FS,
-    size: PartitionSize::Rest {
-        least: 64 * 1024 * 1024,
+pub const LAYOUT: &[PartitionSpec] = &[
+    PartitionSpec {
+        label: Label::Efi,
+        kind: partition_types::EFI,
+        // Three versions of 20 to 30 MB, and one that is being written.
+        size: PartitionSize::Bytes(128 * MIB),
     },
-}];
+    PartitionSpec {
+        label: Label::State,
+        kind: partition_types::LINUX_FS,
+        size: PartitionSize::Bytes(24 * MIB),
+    },
+    PartitionSpec {
+        label: Label::Ephemeral,
+        kind: partition_types::LINUX_FS,
+        size: PartitionSize::Rest { least: 64 * MIB },
+    },
+];
 
-/// Whether a partition with this name and type GUID is one that Instar makes.
-pub(super) fn is_ours(label: &str, kind: &uuid::Uuid) -> bool {
-    LAYOUT
-        .iter()
-        .any(|spec| spec.label == label && spec.kind.guid == *kind)
+impl Label {
+    /// As it stands in the GPT.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Efi => "EFI",
+            Self::State => "STATE",
+            Self::Ephemeral => "EPHEMERAL",
+        }
+    }
+
+    /// The partition of the layout with this name and type GUID; none for somebody else's.
+    pub(super) fn of(name: &str, kind: &uuid::Uuid) -> Option<Self> {
+        let spec = LAYOUT
+            .iter()
+            .find(|spec| spec.label.as_str() == name && spec.kind.guid == *kind)?;
+        Some(spec.label)
+    }
+
+    /// What the layout says about it.
+    pub(super) fn spec(self) -> &'static PartitionSpec {
+        &LAYOUT[self as usize]
+    }
+}
+
+impl fmt::Display for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_layout_is_in_the_order_of_the_labels() {
+        for spec in LAYOUT {
+            assert_eq!(spec.label.spec(), spec);
+        }
+    }
 }

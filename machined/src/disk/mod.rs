@@ -1,37 +1,39 @@
-//! The machine's disks: which there are, what is on them, and /var on the one that Instar owns.
+//! The machine's disks: which there are, what is on them, and STATE and EPHEMERAL on the one that Instar owns.
 //!
 //! Discovery and probing open disks for reading only. A config names at most one disk to own; what happens to it is
 //! computed as a [`DiskPlan`] (its `Display` is the dry run), and only [`apply`](apply::apply) writes, to that disk.
 //! A disk that holds something else is refused unless the config says to wipe it.
 //!
 //! ```no_run
-//! # async fn boot() -> Result<(), machined::disk::EphemeralError> {
-//! use machined::disk::{DiskSelector, Ephemeral, EphemeralWish, Places};
-//! let ephemeral = Ephemeral::new(Places::default());
-//! let wish = EphemeralWish { disk: Some(DiskSelector::Path("/dev/vda".into())), wipe: false };
-//! ephemeral.mount(&wish).await?;
+//! # async fn boot() -> Result<(), machined::disk::OwnedDiskError> {
+//! use machined::disk::{DiskSelector, DiskWish, OwnedDisk, Places, Takeover};
+//! let disk = OwnedDisk::new(Places::default());
+//! let wish = DiskWish { disk: Some(DiskSelector::Path("/dev/vda".into())), takeover: Takeover::Refuse };
+//! disk.mount(&wish).await?;
 //! # Ok(())
 //! # }
 //! ```
 
 mod apply;
 mod discover;
-mod ephemeral;
 mod holders;
 mod layout;
+mod mount_table;
+mod owned;
 mod plan;
 mod probe;
 mod selector;
 mod table;
 mod tools;
+mod volume;
 mod write_table;
 
 pub use apply::{ApplyError, apply, partition_path};
 pub use discover::{DevPath, DiscoverError, Disk, discover};
-pub use ephemeral::{Ephemeral, EphemeralError, EphemeralStatus, EphemeralWish, Places};
 pub use holders::{Holder, holders};
-pub use layout::{EPHEMERAL, LAYOUT, PartitionSize, PartitionSpec};
-pub use plan::{Action, DiskPlan, DiskWish, PlanError, PlannedPartition, plan};
+pub use layout::{LAYOUT, Label, PartitionSize, PartitionSpec};
+pub use owned::{DiskWish, OwnedDisk, OwnedDiskError, OwnedDiskStatus, Places};
+pub use plan::{Action, DiskPlan, PlanError, PlannedPartition, Takeover, plan};
 pub use probe::{Content, ProbeError, Signature, probe, probe_file, probe_partition};
 pub use selector::{DiskFields, DiskKind, DiskSelector, Expression, SelectError, SizeCondition};
 pub use table::{Partition, Table};

@@ -4,18 +4,18 @@ use std::fmt;
 
 use super::{
     discover::{DevPath, Disk, human},
-    layout::{ALIGNMENT, EPHEMERAL, PartitionSize, PartitionSpec},
+    layout::{ALIGNMENT, LAYOUT, Label, PartitionSize, PartitionSpec},
     probe::{Content, block_size},
     table::Table,
 };
 
-/// What the config wants of the disk.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DiskWish<'a> {
-    /// The partitions to have.
-    pub layout: &'a [PartitionSpec],
-    /// Take the disk over whatever is on it.
-    pub wipe: bool,
+/// What may happen to what is on a disk that is not Instar's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Takeover {
+    /// It is left alone: an error.
+    Refuse,
+    /// The disk is taken over whatever is on it.
+    Wipe,
 }
 
 /// What to do with one disk.
@@ -40,7 +40,7 @@ pub enum Action {
         guid: uuid::Uuid,
         /// All of them, as they shall be afterwards.
         partitions: Vec<PlannedPartition>,
-        /// Write the table again: a copy is broken, or the disk has grown.
+        /// Write the table again: a copy is broken, a partition is missing, or the disk has grown.
         rewrite_table: bool,
         /// The number of the last partition when it is to take new space.
         grow: Option<u32>,
@@ -60,7 +60,7 @@ pub struct PlannedPartition {
     /// Its number, from 1.
     pub number: u32,
     /// Its name.
-    pub label: String,
+    pub label: Label,
     /// Its own GUID, which stays; none for a new one.
     pub guid: Option<uuid::Uuid>,
     /// First byte.
@@ -81,6 +81,16 @@ pub enum PlanError {
         disk: DevPath,
         /// What is on it.
         content: String,
+    },
+    /// Made by another layout.
+    #[error(
+        "{disk} has Instar's partitions, but not {missing}, and no room for it in its place; set wipe in the config to make them all anew"
+    )]
+    Incomplete {
+        /// The disk.
+        disk: DevPath,
+        /// What is not there.
+        missing: Label,
     },
     /// Cannot be written.
     #[error("{0} is read-only; name another disk in the config")]
@@ -108,7 +118,7 @@ pub enum PlanError {
 }
 
 /// The plan for `disk`, on which `content` was found.
-pub fn plan(disk: &Disk, content: &Content, wish: &DiskWish<'_>) -> Result<DiskPlan, PlanError> {
+pub fn plan(disk: &Disk, content: &Content, takeover: Takeover) -> Result<DiskPlan, PlanError> {
     if block_size(disk.sector_size).is_none() {
         return Err(PlanError::SectorSize {
             disk: disk.dev_path.clone(),
@@ -118,25 +128,29 @@ pub fn plan(disk: &Disk, content: &Content, wish: &DiskWish<'_>) -> Result<DiskP
     if disk.readonly || disk.cdrom {
         return Err(PlanError::ReadOnly(disk.dev_path.clone()));
     }
-    let action = match content {
+    let create = |destroys| {
+        let partitions = lay_out(disk, LAYOUT, 1, ALIGNMENT)?;
+        Ok(Action::Create {
+            destroys,
+            partitions,
+        })
+    };
+    let action = match (content, takeover) {
         // Asked to wipe a disk that is Instar's already: it was wiped for us once. A config that keeps saying
         // "wipe" must not cost the data at every boot; that is what reset is for.
-        Content::Ours(table) => reuse(disk, table, wish),
-        Content::Blank => Action::Create {
-            destroys: None,
-            partitions: lay_out(disk, wish.layout)?,
+        (Content::Ours(table), _) => match (reuse(disk, table), takeover) {
+            (Err(PlanError::Incomplete { .. }), Takeover::Wipe) => {
+                create(Some("partitions of Instar's in another layout".to_owned()))
+            }
+            (reused, _) => reused,
         },
-        other if wish.wipe => Action::Create {
-            destroys: Some(other.to_string()),
-            partitions: lay_out(disk, wish.layout)?,
-        },
-        other => {
-            return Err(PlanError::Foreign {
-                disk: disk.dev_path.clone(),
-                content: other.to_string(),
-            });
-        }
-    };
+        (Content::Blank, _) => create(None),
+        (other, Takeover::Wipe) => create(Some(other.to_string())),
+        (other, Takeover::Refuse) => Err(PlanError::Foreign {
+            disk: disk.dev_path.clone(),
+            content: other.to_string(),
+        }),
+    }?;
     Ok(DiskPlan {
         disk: disk.dev_path.clone(),
         size: disk.size,
@@ -151,11 +165,16 @@ fn usable_end(size: u64, sector_size: u64) -> u64 {
     size.saturating_sub(table) / ALIGNMENT * ALIGNMENT
 }
 
-fn lay_out(disk: &Disk, layout: &[PartitionSpec]) -> Result<Vec<PlannedPartition>, PlanError> {
+/// Places new partitions one after the other, with numbers from `number` and bytes from `start`.
+fn lay_out(
+    disk: &Disk,
+    specs: &[PartitionSpec],
+    number: u32,
+    mut start: u64,
+) -> Result<Vec<PlannedPartition>, PlanError> {
     let end = usable_end(disk.size, disk.sector_size);
     let mut partitions = Vec::new();
-    let mut start = ALIGNMENT;
-    for (number, spec) in (1..).zip(layout) {
+    for (number, spec) in (number..).zip(specs) {
         let (least, length) = match spec.size {
             PartitionSize::Bytes(bytes) => (bytes, bytes.next_multiple_of(ALIGNMENT)),
             PartitionSize::Rest { least } => (least, end.saturating_sub(start)),
@@ -164,12 +183,12 @@ fn lay_out(disk: &Disk, layout: &[PartitionSpec]) -> Result<Vec<PlannedPartition
             return Err(PlanError::TooSmall {
                 disk: disk.dev_path.clone(),
                 size: human(disk.size),
-                needed: human(start + least + ALIGNMENT),
+                needed: human(start + remaining(specs, spec) + ALIGNMENT),
             });
         }
         partitions.push(PlannedPartition {
             number,
-            label: spec.label.to_owned(),
+            label: spec.label,
             guid: None,
             start,
             length,
@@ -179,39 +198,64 @@ fn lay_out(disk: &Disk, layout: &[PartitionSpec]) -> Result<Vec<PlannedPartition
     Ok(partitions)
 }
 
-fn reuse(disk: &Disk, found: &Table, wish: &DiskWish<'_>) -> Action {
-    let mut partitions: Vec<PlannedPartition> = found
-        .partitions
-        .iter()
-        .map(|partition| PlannedPartition {
+/// The bytes that this partition and those after it need at least.
+fn remaining(specs: &[PartitionSpec], from: &PartitionSpec) -> u64 {
+    let rest = specs.iter().skip_while(|spec| *spec != from);
+    rest.map(|spec| match spec.size {
+        PartitionSize::Bytes(bytes) => bytes,
+        PartitionSize::Rest { least } => least,
+    })
+    .sum()
+}
+
+/// Keeps what is there, adds what a disk image leaves to be made, and lets the last one grow.
+fn reuse(disk: &Disk, found: &Table) -> Result<Action, PlanError> {
+    let labelled = found.partitions.iter().filter_map(|partition| {
+        let label = Label::of(&partition.label, &partition.kind)?;
+        Some(PlannedPartition {
             number: partition.number,
-            label: partition.label.clone(),
+            label,
             guid: Some(partition.guid),
             start: partition.start,
             length: partition.length,
         })
-        .collect();
-    let takes_rest = wish
-        .layout
-        .last()
-        .filter(|spec| matches!(spec.size, PartitionSize::Rest { .. }));
-    let last = partitions
-        .iter_mut()
-        .max_by_key(|partition| partition.start);
+    });
+    let mut partitions: Vec<PlannedPartition> = labelled.collect();
+    let is_there = |label| partitions.iter().any(|there| there.label == label);
+    // New ones go behind the others, so only the end of the layout can be added.
+    let there = LAYOUT
+        .iter()
+        .take_while(|spec| is_there(spec.label))
+        .count();
+    let (before, new) = LAYOUT.split_at(there);
+    if let Some(missing) = new.first()
+        && partitions.len() > before.len()
+    {
+        return Err(PlanError::Incomplete {
+            disk: disk.dev_path.clone(),
+            missing: missing.label,
+        });
+    }
+    let end = usable_end(disk.size, disk.sector_size);
     let mut grow = None;
-    if let (Some(spec), Some(last)) = (takes_rest, last) {
-        let length = usable_end(disk.size, disk.sector_size).saturating_sub(last.start);
-        if last.label == spec.label && length > last.length {
+    if let Some(last) = partitions.iter_mut().max_by_key(|it| it.start) {
+        let length = end.saturating_sub(last.start);
+        let takes_rest = matches!(last.label.spec().size, PartitionSize::Rest { .. });
+        if takes_rest && length > last.length {
             last.length = length;
             grow = Some(last.number);
         }
     }
-    Action::Reuse {
+    let number = partitions.iter().map(|it| it.number).max().unwrap_or(0) + 1;
+    let start = partitions.iter().map(|it| it.start + it.length).max();
+    let start = start.unwrap_or(ALIGNMENT).next_multiple_of(ALIGNMENT);
+    partitions.extend(lay_out(disk, new, number, start)?);
+    Ok(Action::Reuse {
         guid: found.guid,
         partitions,
-        rewrite_table: found.needs_repair || grow.is_some(),
+        rewrite_table: found.needs_repair || grow.is_some() || !new.is_empty(),
         grow,
-    }
+    })
 }
 
 impl DiskPlan {
@@ -222,11 +266,9 @@ impl DiskPlan {
         }
     }
 
-    /// The partition that goes to /var.
-    pub fn ephemeral(&self) -> Option<&PlannedPartition> {
-        self.partitions()
-            .iter()
-            .find(|partition| partition.label == EPHEMERAL)
+    /// The partition with this name.
+    pub fn partition(&self, label: Label) -> Option<&PlannedPartition> {
+        self.partitions().iter().find(|it| it.label == label)
     }
 }
 
@@ -240,10 +282,12 @@ impl fmt::Display for DiskPlan {
                 ..
             } => {
                 write!(f, "{disk} ({size}): use what is there")?;
-                match (grow, rewrite_table) {
-                    (Some(number), _) => write!(f, ", partition {number} grows")?,
-                    (None, true) => f.write_str(", the partition table is repaired")?,
-                    (None, false) => {}
+                let adds = self.partitions().iter().any(|it| it.guid.is_none());
+                match (grow, adds, rewrite_table) {
+                    (Some(number), ..) => write!(f, ", partition {number} grows")?,
+                    (None, true, _) => f.write_str(", add what is missing")?,
+                    (None, false, true) => f.write_str(", the partition table is repaired")?,
+                    (None, false, false) => {}
                 }
             }
             Action::Create { destroys, .. } => {

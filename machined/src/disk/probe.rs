@@ -1,6 +1,7 @@
 //! What is on a disk, found out by reading only.
 
 use std::{
+    collections::BTreeSet,
     fmt,
     fs::File,
     io,
@@ -12,7 +13,7 @@ use serde::Serialize;
 
 use super::{
     discover::Disk,
-    layout,
+    layout::Label,
     table::{self, MAGIC, Partition, Table, read_at},
 };
 
@@ -101,11 +102,16 @@ pub fn probe_file(path: &Path, size: u64, sector_size: u64) -> Result<Content, P
         false => None,
     };
     if let Some(table) = table {
-        let ours = !table.partitions.is_empty()
-            && table
-                .partitions
-                .iter()
-                .all(|partition| layout::is_ours(&partition.label, &partition.kind));
+        let labels = table
+            .partitions
+            .iter()
+            .map(|partition| Label::of(&partition.label, &partition.kind));
+        let labels: Option<Vec<Label>> = labels.collect();
+        let ours = labels.is_some_and(|labels| {
+            let each_once = labels.iter().collect::<BTreeSet<_>>().len() == labels.len();
+            // Other systems have partitions with the name EFI as well.
+            each_once && labels.iter().any(|label| *label != Label::Efi)
+        });
         return Ok(if ours {
             Content::Ours(table)
         } else {
@@ -182,7 +188,7 @@ fn holds_only_our_entries(sector: &[u8]) -> bool {
         let is_ours = || {
             let kind = entry.get(..16).and_then(|kind| kind.try_into().ok());
             kind.is_some_and(|kind| {
-                layout::is_ours(&table::label(entry), &uuid::Uuid::from_bytes_le(kind))
+                Label::of(&table::label(entry), &uuid::Uuid::from_bytes_le(kind)).is_some()
             })
         };
         is_zero(entry) || is_ours()

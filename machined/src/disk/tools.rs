@@ -5,7 +5,7 @@ use std::{io, path::Path, process::Stdio};
 use tokio::process::Command;
 use tracing::{info, warn};
 
-use super::layout::EPHEMERAL;
+use super::layout::Label;
 
 /// Why one of the programs did not do its work.
 #[derive(Debug, thiserror::Error)]
@@ -35,15 +35,15 @@ pub enum ToolError {
 /// This much of what a failing program said goes into the error.
 const WORDS: usize = 1024;
 
-/// Makes the filesystem of EPHEMERAL.
+/// Makes the filesystem of a partition.
 ///
 /// Inode tables and journal are initialized later by the kernel, and nothing is discarded: both make it a matter of
 /// milliseconds on any size of disk. No blocks are reserved for root, because everything here runs as root.
-pub(super) async fn make_filesystem(device: &Path) -> Result<(), ToolError> {
+pub(super) async fn make_filesystem(device: &Path, label: Label) -> Result<(), ToolError> {
     let options = "lazy_itable_init=1,lazy_journal_init=1,nodiscard";
     let done = run(
         "mkfs.ext4",
-        &["-q", "-F", "-L", EPHEMERAL, "-m", "0", "-E", options],
+        &["-q", "-F", "-L", label.as_str(), "-m", "0", "-E", options],
         device,
     )
     .await?;

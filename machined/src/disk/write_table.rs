@@ -191,7 +191,7 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
     use super::*;
     use crate::disk::{
-        layout::{ALIGNMENT, EPHEMERAL},
+        layout::{ALIGNMENT, Label},
         probe::{Content, probe_file},
     };
 
@@ -206,7 +206,7 @@ mod tests {
     fn entries() -> Vec<Entry> {
         vec![Entry {
             number: 1,
-            label: EPHEMERAL.to_owned(),
+            label: Label::Ephemeral.as_str().to_owned(),
             kind: gpt::partition_types::LINUX_FS,
             guid: uuid::Uuid::new_v4(),
             start: ALIGNMENT,

@@ -3,12 +3,15 @@
 use anyhow::Context as _;
 
 use crate::config::{self, MachineConfig};
-use crate::disk::{DiskFields, DiskKind, DiskSelector, EphemeralWish};
+use crate::disk::{DiskFields, DiskKind, DiskSelector, DiskWish, Takeover};
 
-/// The disk that the config gives to the machine; none keeps /var in memory.
-pub fn disk(config: &MachineConfig) -> anyhow::Result<EphemeralWish> {
+/// The disk that the config gives to the machine.
+pub fn disk(config: &MachineConfig) -> anyhow::Result<DiskWish> {
     let Some(install) = &config.install else {
-        return Ok(EphemeralWish::default());
+        return Ok(DiskWish {
+            disk: None,
+            takeover: Takeover::Refuse,
+        });
     };
     let selector = match &install.selector {
         config::DiskSelector::Path(path) => DiskSelector::Path(path.as_str().into()),
@@ -18,9 +21,13 @@ pub fn disk(config: &MachineConfig) -> anyhow::Result<EphemeralWish> {
         ),
         config::DiskSelector::Fields(fields) => DiskSelector::Fields(Box::new(translate(fields)?)),
     };
-    Ok(EphemeralWish {
+    Ok(DiskWish {
         disk: Some(selector),
-        wipe: install.wipe,
+        takeover: if install.wipe {
+            Takeover::Wipe
+        } else {
+            Takeover::Refuse
+        },
     })
 }
 

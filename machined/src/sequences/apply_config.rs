@@ -46,7 +46,9 @@ pub fn apply_config(machine: &Machine, data: &[u8], dry_run: bool) -> Result<App
     if machine.config().is_some() {
         return Err(ApplyError::Configured);
     }
-    warnings.push("the config is kept over upgrades without a reboot, not over a reboot: there is no STATE partition yet".to_owned());
+    if parsed.config.install.is_none() && machine.disk.status().borrow().disk.is_none() {
+        warnings.push("the config names no disk for the machine, so it is kept over upgrades without a reboot, not over a reboot".to_owned());
+    }
     machine.set_config(Arc::new(Configured {
         text: text.to_owned(),
         config: parsed.config,

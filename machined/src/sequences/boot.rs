@@ -4,7 +4,7 @@
 //! wrong with it cannot be mended from afar.
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,8 +27,6 @@ use crate::status;
 use crate::sys::text;
 use crate::upgrade::{FailedImages, Gate, Handover};
 
-/// Where images that failed are remembered.
-const FAILED_IMAGES: &str = "/var/lib/instar/failed-images.json";
 /// The verdict is told this long before init's deadline, so that the reason is told too.
 const BEFORE_DEADLINE: Duration = Duration::from_secs(5);
 /// After the boot, when its last steps have run out.
@@ -74,6 +72,9 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
     // First in the history, so that a client that waits for the upgrade sees its failure before anything else.
     tell_rollback(&machine, &rollback, &handover);
     machine.enter(MachineStage::Booting);
+    if start == StartReason::Restart {
+        machine.disk.adopt();
+    }
 
     let mut outcome = run(
         become_reachable(&machine, &start, &handover, listener),
@@ -154,7 +155,7 @@ fn become_useful(machine: &Arc<Machine>, start: &StartReason) -> Sequence {
         Phase::new(
             "machine",
             vec![
-                Task::new("ephemeral", mount_ephemeral(machine.clone(), restarted)),
+                Task::new("disk", mount_disk(machine.clone(), restarted)),
                 Task::new("time", start_clock(machine.clone())),
             ],
         ),
@@ -279,8 +280,8 @@ async fn bring_up_network(machine: Arc<Machine>) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn mount_ephemeral(machine: Arc<Machine>, restarted: bool) -> anyhow::Result<()> {
-    // A machined that was started again finds /var where it left it.
+async fn mount_disk(machine: Arc<Machine>, restarted: bool) -> anyhow::Result<()> {
+    // A machined that was started again finds everything where it left it.
     if !restarted && let Some(configured) = machine.config() {
         let wish = intent::disk(&configured.config)?;
         // Drivers of disks take a second and two MiB, which a machine without a disk can keep.
@@ -292,22 +293,42 @@ async fn mount_ephemeral(machine: Arc<Machine>, restarted: bool) -> anyhow::Resu
                 .context("load the drivers of disks")?;
         }
         machine
-            .ephemeral
+            .disk
             .mount(&wish)
             .await
-            .context("mount EPHEMERAL")?;
+            .context("mount the machine's disk")?;
+        keep_config(&machine, configured).await?;
     }
-    let status = machine.ephemeral.status().borrow().clone();
+    let status = machine.disk.status().borrow().clone();
     machine.store.put(
         "EPHEMERAL",
         EphemeralFact {
-            device: status.device,
+            device: status.var.map(|device| device.display().to_string()),
             description: status.description,
         },
     );
-    let on_disk = FailedImages::load(Path::new(FAILED_IMAGES))?;
-    machine.failed_images().merge(on_disk);
+    match FailedImages::load(&records(&machine)) {
+        Ok(on_disk) => machine.failed_images().merge(on_disk),
+        // Not worth staying down for: what failed once fails again, and is rolled back again.
+        Err(error) => tracing::error!("the record of failed images is lost: {error:#}"),
+    }
     Ok(())
+}
+
+/// Where the machine's records are: on STATE, or with everything else in memory.
+fn records(machine: &Machine) -> PathBuf {
+    let state = machine.disk.state().unwrap_or(Path::new("/var/lib/instar"));
+    state.to_owned()
+}
+
+/// Keeps the config over a reboot, where there is a STATE partition to keep it on.
+async fn keep_config(machine: &Machine, configured: Arc<Configured>) -> anyhow::Result<()> {
+    let Some(state) = machine.disk.state().map(Path::to_owned) else {
+        return Ok(());
+    };
+    tokio::task::spawn_blocking(move || config::persisted::write(&state, &configured.text))
+        .await?
+        .context("write the machine config to STATE")
 }
 
 async fn start_clock(machine: Arc<Machine>) -> anyhow::Result<()> {
@@ -386,8 +407,8 @@ async fn commit(machine: &Arc<Machine>, start: &StartReason, handover: &Handover
         (StartReason::Boot, _) => tracing::info!("booted {}", machine.running.version),
         _ => {}
     }
-    let failed = machine.failed_images().clone();
-    let saved = tokio::task::spawn_blocking(move || failed.save(Path::new(FAILED_IMAGES))).await;
+    let (failed, records) = (machine.failed_images().clone(), records(machine));
+    let saved = tokio::task::spawn_blocking(move || failed.save(&records)).await;
     if let Err(error) = saved.map_err(anyhow::Error::from).and_then(|saved| saved) {
         tracing::warn!("the record of failed images is not kept over a reboot: {error:#}");
     }

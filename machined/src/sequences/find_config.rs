@@ -4,6 +4,7 @@ use anyhow::Context as _;
 use std::path::Path;
 
 use crate::config::fetch::{FetchPolicy, FetchStatus, fetch};
+use crate::config::persisted;
 use crate::config::source::{self, FW_CFG_PATH, Identity, Source};
 use crate::machine::Machine;
 use crate::modules::Class;
@@ -14,20 +15,57 @@ pub(super) async fn find_config(machine: &Machine) -> anyhow::Result<Option<Vec<
     let has_fw_cfg = look_for_fw_cfg(machine).await;
     let identity = identity(machine, &cmdline).await?;
     // The first source decides: it was named on purpose, and a config from elsewhere would be another machine's.
-    let Some(source) = source::plan(&cmdline, &identity, has_fw_cfg)?
+    let source = source::plan(&cmdline, &identity, has_fw_cfg)?
         .into_iter()
         .next()
-    else {
-        return Ok(None);
-    };
+        .unwrap_or(Source::State);
     tracing::info!("machine config: from {source}");
     match &source {
         Source::FwCfg => Ok(Some(source::read(Path::new(FW_CFG_PATH))?)),
-        Source::Url(url) => {
-            network_is_up(machine).await?;
-            let report = |status: FetchStatus<'_>| tracing::warn!("machine config: {status}");
-            Ok(Some(fetch(url, &FetchPolicy::default(), report).await?))
+        Source::Url(url) => fetch_or_use_the_last(machine, url).await.map(Some),
+        Source::State => read_state(machine).await,
+    }
+}
+
+/// Fetches the config. A machine that has booted before does not need the server for it.
+async fn fetch_or_use_the_last(machine: &Machine, url: &http::Uri) -> anyhow::Result<Vec<u8>> {
+    network_is_up(machine).await?;
+    let report = |status: FetchStatus<'_>| tracing::warn!("machine config: {status}");
+    let error = match fetch(url, &FetchPolicy::default(), report).await {
+        Ok(fetched) => return Ok(fetched),
+        Err(error) => anyhow::Error::from(error),
+    };
+    match read_state(machine).await {
+        Ok(Some(last)) => {
+            tracing::error!(
+                "machine config: {error:#}; the one that this machine booted with last is used"
+            );
+            Ok(last)
         }
+        Ok(None) => Err(error),
+        Err(state) => {
+            tracing::error!("machine config: none on STATE either: {state:#}");
+            Err(error)
+        }
+    }
+}
+
+/// The config on the STATE partition of the disk that carries Instar; none without disk, partition or config.
+async fn read_state(machine: &Machine) -> anyhow::Result<Option<Vec<u8>>> {
+    machine
+        .drivers()?
+        .load_for(Class::Block)
+        .await
+        .context("load the drivers of disks")?;
+    machine
+        .disk
+        .find_state()
+        .await
+        .context("look for STATE on the disks")?;
+    let path = machine.disk.state().map(persisted::path);
+    match path.filter(|path| path.exists()) {
+        Some(path) => Ok(Some(source::read(&path)?)),
+        None => Ok(None),
     }
 }
 

@@ -14,13 +14,13 @@ pub(super) fn stop_services(machine: &Arc<Machine>) -> Phase {
     })
 }
 
-/// Unmounts EPHEMERAL. What still holds it is named; it goes with the generation's mount namespace all the same.
+/// Unmounts EPHEMERAL and STATE. What still holds it is named; it goes with the generation's mount namespace all the same.
 pub(super) fn unmount(machine: &Arc<Machine>) -> Phase {
     let machine = machine.clone();
-    Phase::of("unmountEphemeral", async move {
-        if let Err(error) = machine.ephemeral.unmount().await {
+    Phase::of("unmount", async move {
+        if let Err(error) = machine.disk.unmount().await {
             tracing::warn!(
-                "/var is left to init's teardown: {:#}",
+                "the disk is left to init's teardown: {:#}",
                 anyhow::Error::from(error)
             );
             rustix::fs::sync();

@@ -135,12 +135,10 @@ async fn go_on(machine: Arc<Machine>, turn: Turn, checked: Checked, actor: Actor
 
 /// Brings /var back where the upgrade got as far as unmounting it.
 async fn mount_again(machine: &Machine) -> anyhow::Result<()> {
-    let mounted = machine.ephemeral.status().borrow().mounted;
+    let mounted = machine.disk.status().borrow().var_mounted;
     if !mounted && let Some(configured) = machine.config() {
-        machine
-            .ephemeral
-            .mount(&intent::disk(&configured.config)?)
-            .await?;
+        let wish = intent::disk(&configured.config)?;
+        machine.disk.mount(&wish).await?;
     }
     Ok(())
 }

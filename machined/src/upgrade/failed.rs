@@ -6,6 +6,10 @@ use std::path::Path;
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
+use crate::whole_file;
+
+/// The record's name.
+const FILE: &str = "failed-images.json";
 /// How many are remembered; the record must not grow for ever.
 const REMEMBERED: usize = 32;
 
@@ -40,9 +44,10 @@ impl FailedImages {
         }
     }
 
-    /// Reads the record on EPHEMERAL; an absent one is empty.
-    pub fn load(file: &Path) -> anyhow::Result<Self> {
-        match std::fs::read(file) {
+    /// Reads the record in a directory; an absent one is empty.
+    pub fn load(directory: &Path) -> anyhow::Result<Self> {
+        let file = directory.join(FILE);
+        match std::fs::read(&file) {
             Ok(json) => {
                 serde_json::from_slice(&json).with_context(|| format!("parse {}", file.display()))
             }
@@ -51,21 +56,12 @@ impl FailedImages {
         }
     }
 
-    /// Writes the record to EPHEMERAL, whole or not at all.
-    pub fn save(&self, file: &Path) -> anyhow::Result<()> {
-        let new = file.with_extension("new");
-        if let Some(directory) = file.parent() {
-            std::fs::create_dir_all(directory)
-                .with_context(|| format!("make {}", directory.display()))?;
-        }
-        let written =
-            std::fs::File::create(&new).with_context(|| format!("create {}", new.display()))?;
-        serde_json::to_writer(&written, self)
-            .with_context(|| format!("write {}", new.display()))?;
-        written
-            .sync_all()
-            .with_context(|| format!("sync {}", new.display()))?;
-        std::fs::rename(&new, file).with_context(|| format!("rename {} to its name", new.display()))
+    /// Writes the record to a directory, whole or not at all.
+    pub fn save(&self, directory: &Path) -> anyhow::Result<()> {
+        let file = directory.join(FILE);
+        let json = serde_json::to_vec(self)?;
+        whole_file::replace(&file, 0o644, &json)
+            .with_context(|| format!("write {}", file.display()))
     }
 }
 
@@ -77,14 +73,14 @@ mod tests {
     #[test]
     fn failures_are_remembered_over_a_save_and_bounded() {
         let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("instar/failed-images.json");
-        let mut failed = FailedImages::load(&file).unwrap();
+        let records = directory.path().join("instar");
+        let mut failed = FailedImages::load(&records).unwrap();
         assert_eq!(failed.reason("sha256:a"), None);
         for number in 0..REMEMBERED + 3 {
             failed.remember(format!("sha256:{number:03}"), "hangs".into());
         }
-        failed.save(&file).unwrap();
-        let loaded = FailedImages::load(&file).unwrap();
+        failed.save(&records).unwrap();
+        let loaded = FailedImages::load(&records).unwrap();
         assert_eq!(loaded, failed);
         assert_eq!(loaded.0.len(), REMEMBERED);
         assert_eq!(loaded.reason("sha256:034"), Some("hangs"));
@@ -93,8 +89,7 @@ mod tests {
     #[test]
     fn a_damaged_record_is_an_error_not_an_empty_one() {
         let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("failed.json");
-        std::fs::write(&file, "{").unwrap();
-        assert!(FailedImages::load(&file).is_err());
+        std::fs::write(directory.path().join(FILE), "{").unwrap();
+        assert!(FailedImages::load(directory.path()).is_err());
     }
 }

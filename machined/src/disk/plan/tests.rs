@@ -22,46 +22,48 @@ fn disk(mib: u64, more: &[(&str, &str)]) -> Disk {
     discover(sys.path()).unwrap().remove(0)
 }
 
+/// A disk of `EFI`, `STATE` and an `EPHEMERAL` of so many bytes.
 fn ours(length: u64) -> Content {
-    let kind = gpt::partition_types::LINUX_FS.guid;
-    let partition = Partition {
-        number: 1,
-        label: EPHEMERAL.to_owned(),
-        kind,
-        guid: uuid::Uuid::from_u128(1),
-        start: ALIGNMENT,
-        length,
-    };
+    let sizes = [128 * MIB, 24 * MIB, length];
+    let mut start = ALIGNMENT;
+    let partitions = (1..)
+        .zip(LAYOUT)
+        .zip(sizes)
+        .map(|((number, spec), length)| {
+            let partition = Partition {
+                number,
+                label: spec.label.as_str().to_owned(),
+                kind: spec.kind.guid,
+                guid: uuid::Uuid::from_u128(number.into()),
+                start,
+                length,
+            };
+            start += length;
+            partition
+        });
     Content::Ours(Table {
-        guid: uuid::Uuid::from_u128(2),
-        partitions: vec![partition],
+        guid: uuid::Uuid::from_u128(9),
+        partitions: partitions.collect(),
         needs_repair: false,
     })
 }
 
-fn wish(wipe: bool) -> DiskWish<'static> {
-    DiskWish {
-        layout: LAYOUT,
-        wipe,
-    }
-}
-
 #[test]
 fn a_blank_disk_gets_the_layout() {
-    let plan = plan(&disk(1024, &[]), &Content::Blank, &wish(false)).unwrap();
+    let plan = plan(&disk(1024, &[]), &Content::Blank, Takeover::Refuse).unwrap();
     assert_eq!(
         plan.to_string(),
-        "/dev/vda (1 GiB): write a new partition table\n  1 EPHEMERAL 1022 MiB at 1 MiB"
+        "/dev/vda (1 GiB): write a new partition table\n  1 EFI 128 MiB at 1 MiB\n  2 STATE 24 MiB at 129 MiB\n  3 EPHEMERAL 870 MiB at 153 MiB"
     );
 }
 
 #[test]
 fn ours_is_reused_even_when_the_config_says_wipe() {
-    for wipe in [false, true] {
-        let plan = plan(&disk(1024, &[]), &ours(1022 * MIB), &wish(wipe)).unwrap();
+    for takeover in [Takeover::Refuse, Takeover::Wipe] {
+        let plan = plan(&disk(1024, &[]), &ours(870 * MIB), takeover).unwrap();
         assert_eq!(
             plan.to_string(),
-            "/dev/vda (1 GiB): use what is there\n  1 EPHEMERAL 1022 MiB at 1 MiB"
+            "/dev/vda (1 GiB): use what is there\n  1 EFI 128 MiB at 1 MiB\n  2 STATE 24 MiB at 129 MiB\n  3 EPHEMERAL 870 MiB at 153 MiB"
         );
         assert!(matches!(
             plan.action,
@@ -76,26 +78,26 @@ fn ours_is_reused_even_when_the_config_says_wipe() {
 
 #[test]
 fn a_grown_disk_is_used_up() {
-    let plan = plan(&disk(2048, &[]), &ours(1022 * MIB), &wish(false)).unwrap();
+    let plan = plan(&disk(2048, &[]), &ours(870 * MIB), Takeover::Refuse).unwrap();
     assert!(matches!(
         plan.action,
         Action::Reuse {
             rewrite_table: true,
-            grow: Some(1),
+            grow: Some(3),
             ..
         }
     ));
-    assert_eq!(plan.ephemeral().unwrap().length, 2046 * MIB);
-    assert!(plan.to_string().contains("partition 1 grows"));
+    assert_eq!(plan.partition(Label::Ephemeral).unwrap().length, 1894 * MIB);
+    assert!(plan.to_string().contains("partition 3 grows"));
 }
 
 #[test]
 fn a_broken_copy_is_repaired() {
-    let Content::Ours(mut table) = ours(1022 * MIB) else {
+    let Content::Ours(mut table) = ours(870 * MIB) else {
         panic!()
     };
     table.needs_repair = true;
-    let plan = plan(&disk(1024, &[]), &Content::Ours(table), &wish(false)).unwrap();
+    let plan = plan(&disk(1024, &[]), &Content::Ours(table), Takeover::Refuse).unwrap();
     assert!(matches!(
         plan.action,
         Action::Reuse {
@@ -114,14 +116,14 @@ fn a_foreign_disk_is_refused_unless_wiping_is_asked_for() {
         Content::BrokenGpt,
         Content::Unknown,
     ] {
-        let error = plan(&disk(1024, &[]), &content, &wish(false))
+        let error = plan(&disk(1024, &[]), &content, Takeover::Refuse)
             .unwrap_err()
             .to_string();
         assert!(
             error.contains("/dev/vda") && error.contains("wipe"),
             "{error}"
         );
-        let plan = plan(&disk(1024, &[]), &content, &wish(true)).unwrap();
+        let plan = plan(&disk(1024, &[]), &content, Takeover::Wipe).unwrap();
         assert!(
             plan.to_string().contains(&format!("DESTROYING {content}")),
             "{plan}"
@@ -132,14 +134,47 @@ fn a_foreign_disk_is_refused_unless_wiping_is_asked_for() {
 #[test]
 fn unfit_disks_are_refused() {
     let refused = |disk: Disk| {
-        plan(&disk, &Content::Blank, &wish(true))
+        plan(&disk, &Content::Blank, Takeover::Wipe)
             .unwrap_err()
             .to_string()
     };
     assert!(refused(disk(1024, &[("ro", "1")])).contains("read-only"));
     assert!(refused(disk(1024, &[("queue/logical_block_size", "520")])).contains("520"));
-    for mib in [1, 2, 65] {
+    for mib in [1, 2, 217] {
         assert!(refused(disk(mib, &[])).contains("larger disk"), "{mib} MiB");
     }
-    assert!(plan(&disk(66, &[]), &Content::Blank, &wish(false)).is_ok());
+    assert!(plan(&disk(218, &[]), &Content::Blank, Takeover::Refuse).is_ok());
+}
+
+#[test]
+fn what_a_disk_image_leaves_out_is_added_behind_it() {
+    let Content::Ours(mut table) = ours(0) else {
+        panic!()
+    };
+    table.partitions.pop();
+    let found = Content::Ours(table);
+    let plan = plan(&disk(1024, &[]), &found, Takeover::Refuse).unwrap();
+    assert_eq!(
+        plan.to_string(),
+        "/dev/vda (1 GiB): use what is there, add what is missing\n  1 EFI 128 MiB at 1 MiB\n  2 STATE 24 MiB at 129 MiB\n  3 EPHEMERAL 870 MiB at 153 MiB"
+    );
+    let kept = |label| plan.partition(label).unwrap().guid.is_some();
+    assert!(kept(Label::State) && !kept(Label::Ephemeral));
+}
+
+#[test]
+fn another_layout_is_refused_unless_wiping_is_asked_for() {
+    let Content::Ours(mut table) = ours(870 * MIB) else {
+        panic!()
+    };
+    table.partitions.remove(1);
+    let found = Content::Ours(table);
+    let error = plan(&disk(1024, &[]), &found, Takeover::Refuse).unwrap_err();
+    assert!(error.to_string().contains("not STATE"), "{error}");
+    let plan = plan(&disk(1024, &[]), &found, Takeover::Wipe).unwrap();
+    assert!(
+        plan.to_string()
+            .contains("DESTROYING partitions of Instar's"),
+        "{plan}"
+    );
 }

@@ -1,0 +1,26 @@
+//! The machine config on STATE: what a machine boots with when nobody else gives it one.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::whole_file;
+
+/// It holds the authority's key.
+const MODE: u32 = 0o600;
+
+/// Where the config is, below the place that STATE is mounted at.
+pub fn path(state: &Path) -> PathBuf {
+    state.join("config.yaml")
+}
+
+/// Writes the config, whole or not at all; nothing when it is there already.
+///
+/// # Errors
+/// STATE cannot be written.
+pub fn write(state: &Path, text: &str) -> io::Result<()> {
+    let path = path(state);
+    if std::fs::read(&path).is_ok_and(|there| there == text.as_bytes()) {
+        return Ok(());
+    }
+    whole_file::replace(&path, MODE, text.as_bytes())
+}

@@ -1,0 +1,390 @@
+//! The disk that Instar owns: STATE and EPHEMERAL of it mounted, or /var in memory where there is none.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use serde::Serialize;
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use super::{
+    apply::{ApplyError, apply, partition_path},
+    discover::{DevPath, DiscoverError, Disk, discover, human},
+    layout::Label,
+    mount_table::mounted_at,
+    plan::{Action, DiskPlan, PlanError, Takeover, plan},
+    probe::{Content, ProbeError, Signature, probe},
+    selector::{DiskSelector, SelectError},
+    tools::{self, ToolError},
+    volume::{Found, Volume, mount_memory, unmount},
+};
+
+/// What the config says about the owned disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskWish {
+    /// Which one; none keeps /var in memory, unless the machine was found to have its STATE on one.
+    pub disk: Option<DiskSelector>,
+    /// What happens when something else is on it.
+    pub takeover: Takeover,
+}
+
+/// Where things are.
+#[derive(Debug, Clone)]
+pub struct Places {
+    /// Where EPHEMERAL is mounted.
+    pub var: PathBuf,
+    /// Where STATE is mounted.
+    pub state: PathBuf,
+    /// The mounted sysfs.
+    pub sysfs: PathBuf,
+    /// The mounted procfs.
+    pub procfs: PathBuf,
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Self {
+            var: "/var".into(),
+            state: "/system/state".into(),
+            sysfs: "/sys".into(),
+            procfs: "/proc".into(),
+        }
+    }
+}
+
+/// What is mounted, for the resource store.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OwnedDiskStatus {
+    /// /var is mounted.
+    pub var_mounted: bool,
+    /// The partition at /var; none when it is in memory.
+    pub var: Option<PathBuf>,
+    /// The partition of STATE, while it is mounted.
+    pub state: Option<PathBuf>,
+    /// The owned disk.
+    pub disk: Option<PathBuf>,
+    /// Bytes of EPHEMERAL, or the limit in memory.
+    pub size: u64,
+    /// The filesystem at /var was made in this boot.
+    pub fresh: bool,
+    /// One line for people.
+    pub description: String,
+}
+
+/// Why the disk is not there, or does not go away.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum OwnedDiskError {
+    #[error(transparent)]
+    Discover(#[from] DiscoverError),
+    #[error(transparent)]
+    Select(#[from] SelectError),
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    #[error(transparent)]
+    Apply(#[from] ApplyError),
+    #[error(transparent)]
+    Tool(#[from] ToolError),
+    /// Two disks could be meant, and a machine has one.
+    #[error(
+        "{} each hold a STATE partition of Instar's; take all but one out, or name the one to use in the config", list(.0)
+    )]
+    Several(Vec<DevPath>),
+    /// A partition holds something else than its filesystem.
+    #[error(
+        "the {label} partition {} holds {found} instead of ext4; wipe the disk to make it anew", device.display()
+    )]
+    Content {
+        label: Label,
+        device: PathBuf,
+        found: Signature,
+    },
+    #[error("cannot mount {what} at {target}")]
+    Mount {
+        what: String,
+        target: PathBuf,
+        source: io::Error,
+    },
+    #[error("cannot unmount {target}: {holders}; stop that first")]
+    Busy { target: PathBuf, holders: String },
+    #[error("cannot unmount {target}")]
+    Unmount { target: PathBuf, source: io::Error },
+    #[error("{target} is unmounted here, but {holders}; stop that first")]
+    StillHeld { target: PathBuf, holders: String },
+    #[error("the disk work was interrupted because machined is stopping")]
+    Interrupted,
+}
+
+impl OwnedDiskError {
+    /// Whether the kernel refused to mount because of what it found in the filesystem.
+    pub(super) fn is_damage(&self) -> bool {
+        let damage = rustix::io::Errno::UCLEAN.raw_os_error();
+        matches!(self, Self::Mount { source, .. } if source.raw_os_error() == Some(damage))
+    }
+}
+
+fn list(disks: &[DevPath]) -> String {
+    let names: Vec<String> = disks.iter().map(ToString::to_string).collect();
+    names.join(" and ")
+}
+
+/// The owned disk and its state.
+#[derive(Debug)]
+pub struct OwnedDisk {
+    places: Places,
+    status: watch::Sender<OwnedDiskStatus>,
+}
+
+impl OwnedDisk {
+    /// Nothing is mounted yet.
+    pub fn new(places: Places) -> Self {
+        Self {
+            places,
+            status: watch::Sender::new(OwnedDiskStatus::default()),
+        }
+    }
+
+    /// The state, to be watched.
+    pub fn status(&self) -> watch::Receiver<OwnedDiskStatus> {
+        self.status.subscribe()
+    }
+
+    /// Where STATE is mounted; none while it is not.
+    pub fn state(&self) -> Option<&Path> {
+        let mounted = self.status.borrow().state.is_some();
+        mounted.then_some(self.places.state.as_path())
+    }
+
+    /// Takes what an earlier machined of this generation has mounted.
+    pub fn adopt(&self) {
+        let device = |target: &Path| {
+            let mounted = mounted_at(&self.places.procfs, target)?;
+            Some((!mounted.is_in_memory()).then(|| PathBuf::from(mounted.source)))
+        };
+        let (var, state) = (device(&self.places.var), device(&self.places.state));
+        self.status.send_modify(|status| {
+            status.var_mounted = var.is_some();
+            status.description = match var.as_ref().map(Option::as_ref) {
+                None => format!("{} is not mounted", self.places.var.display()),
+                Some(None) => format!("{} is in memory", self.places.var.display()),
+                Some(Some(device)) => {
+                    format!(
+                        "{} is the partition {}",
+                        self.places.var.display(),
+                        device.display()
+                    )
+                }
+            };
+            status.var = var.flatten();
+            status.state = state.flatten();
+        });
+    }
+
+    /// Looks for the disk that carries Instar already, and mounts its STATE if it has been used. Makes no filesystem,
+    /// and opens disks that are not Instar's for reading only.
+    pub async fn find_state(&self) -> Result<(), OwnedDiskError> {
+        if self.state().is_some() {
+            return Ok(());
+        }
+        let sysfs = self.places.sysfs.clone();
+        let Some(disk) = run_blocking(move || find_owned(&sysfs)).await?? else {
+            return Ok(());
+        };
+        let disk = disk.as_path().to_owned();
+        self.status
+            .send_modify(|status| status.disk = Some(disk.clone()));
+        let wish = DiskWish {
+            disk: Some(DiskSelector::Path(disk)),
+            takeover: Takeover::Refuse,
+        };
+        let Some(plan) = self.dry_run(&wish).await? else {
+            return Ok(());
+        };
+        // Before anything of it is mounted: then the table can no longer be written.
+        self.apply(&plan).await?;
+        match self.volume(&plan, Label::State) {
+            Some(volume) if volume.has_filesystem().await? => self.mount_state(&volume).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// What [`mount`](Self::mount) would do to the owned disk; none when /var is to be in memory. Writes nothing.
+    pub async fn dry_run(&self, wish: &DiskWish) -> Result<Option<DiskPlan>, OwnedDiskError> {
+        let found = self.status.borrow().disk.clone();
+        let selector = wish.disk.clone().or(found.map(DiskSelector::Path));
+        let Some(selector) = selector else {
+            return Ok(None);
+        };
+        let (sysfs, takeover) = (self.places.sysfs.clone(), wish.takeover);
+        run_blocking(move || make_plan(&sysfs, &selector, takeover))
+            .await?
+            .map(Some)
+    }
+
+    /// Makes what is missing and mounts STATE and /var.
+    pub async fn mount(&self, wish: &DiskWish) -> Result<(), OwnedDiskError> {
+        match self.dry_run(wish).await? {
+            Some(plan) => self.mount_disk(plan).await?,
+            None => self.mount_memory().await?,
+        }
+        info!("{}", self.status.borrow().description);
+        Ok(())
+    }
+
+    async fn mount_disk(&self, plan: DiskPlan) -> Result<(), OwnedDiskError> {
+        let state = self.volume(&plan, Label::State);
+        let mounted = self.status.borrow().state.clone();
+        if mounted.is_some() && mounted != state.as_ref().map(|it| it.device.clone()) {
+            warn!(
+                "the config names {}, and not the disk that STATE was found on",
+                plan.disk
+            );
+            self.unmount_state().await?;
+        }
+        self.apply(&plan).await?;
+        if let Some(volume) = state
+            && self.state().is_none()
+        {
+            self.mount_state(&volume).await?;
+        }
+        let Some(volume) = self.volume(&plan, Label::Ephemeral) else {
+            return Ok(());
+        };
+        let found = volume.bring_up().await?;
+        let grows = matches!(plan.action, Action::Reuse { grow: Some(_), .. });
+        if grows
+            && found == Found::Filesystem
+            && let Err(error) = tools::grow_filesystem(&volume.device).await
+        {
+            // Smaller than it could be is no reason not to boot.
+            warn!(%error, "the filesystem keeps its old size");
+        }
+        let how = match found {
+            Found::Nothing => "new",
+            Found::Filesystem => "reused",
+        };
+        let size = plan.partition(Label::Ephemeral).map_or(0, |it| it.length);
+        let description = format!(
+            "{} is the partition {} ({}, {how})",
+            self.places.var.display(),
+            volume.device.display(),
+            human(size)
+        );
+        self.status.send_modify(|status| {
+            status.var_mounted = true;
+            status.var = Some(volume.device);
+            status.disk = Some(plan.disk.as_path().to_owned());
+            status.size = size;
+            status.fresh = found == Found::Nothing;
+            status.description = description;
+        });
+        Ok(())
+    }
+
+    fn volume(&self, plan: &DiskPlan, label: Label) -> Option<Volume> {
+        let target = match label {
+            Label::Efi => return None,
+            Label::State => self.places.state.clone(),
+            Label::Ephemeral => self.places.var.clone(),
+        };
+        let number = plan.partition(label)?.number;
+        Some(Volume {
+            label,
+            device: partition_path(plan, number),
+            target,
+        })
+    }
+
+    async fn apply(&self, plan: &DiskPlan) -> Result<(), OwnedDiskError> {
+        info!(%plan, "disk");
+        let (plan, sysfs) = (plan.clone(), self.places.sysfs.clone());
+        run_blocking(move || apply(&plan, &sysfs)).await??;
+        Ok(())
+    }
+
+    async fn mount_state(&self, volume: &Volume) -> Result<(), OwnedDiskError> {
+        volume.bring_up().await?;
+        let device = volume.device.clone();
+        self.status
+            .send_modify(|status| status.state = Some(device));
+        Ok(())
+    }
+
+    async fn mount_memory(&self) -> Result<(), OwnedDiskError> {
+        let information = rustix::system::sysinfo();
+        let size = information.totalram * u64::from(information.mem_unit) / 2;
+        let target = self.places.var.clone();
+        run_blocking(move || mount_memory(&target, size)).await??;
+        let description = format!(
+            "{} is in memory (at most {}) and is lost with a reboot: no disk is named in the config",
+            self.places.var.display(),
+            human(size)
+        );
+        self.status.send_modify(|status| {
+            *status = OwnedDiskStatus {
+                var_mounted: true,
+                size,
+                fresh: true,
+                description,
+                ..OwnedDiskStatus::default()
+            };
+        });
+        Ok(())
+    }
+
+    /// Unmounts /var and STATE. Their users must be gone; those that are not are named in the error.
+    pub async fn unmount(&self) -> Result<(), OwnedDiskError> {
+        let (procfs, var) = (self.places.procfs.clone(), self.places.var.clone());
+        run_blocking(move || unmount(&procfs, &var)).await??;
+        self.status.send_modify(|status| {
+            status.var_mounted = false;
+            status.description = format!("{} is not mounted", self.places.var.display());
+        });
+        self.unmount_state().await
+    }
+
+    async fn unmount_state(&self) -> Result<(), OwnedDiskError> {
+        let (procfs, state) = (self.places.procfs.clone(), self.places.state.clone());
+        run_blocking(move || unmount(&procfs, &state)).await??;
+        self.status.send_modify(|status| status.state = None);
+        Ok(())
+    }
+}
+
+pub(super) async fn run_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, OwnedDiskError> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|_| OwnedDiskError::Interrupted)
+}
+
+fn make_plan(
+    sysfs: &Path,
+    selector: &DiskSelector,
+    takeover: Takeover,
+) -> Result<DiskPlan, OwnedDiskError> {
+    let disks = discover(sysfs)?;
+    let disk = selector.select(&disks, is_owned)?;
+    let content = probe(disk)?;
+    Ok(plan(disk, &content, takeover)?)
+}
+
+fn find_owned(sysfs: &Path) -> Result<Option<DevPath>, OwnedDiskError> {
+    let disks = discover(sysfs)?.into_iter().filter(is_owned);
+    let mut owned: Vec<DevPath> = disks.map(|disk| disk.dev_path).collect();
+    match owned.len() {
+        0 | 1 => Ok(owned.pop()),
+        _ => Err(OwnedDiskError::Several(owned)),
+    }
+}
+
+/// Whether the disk carries Instar already. One that cannot be read carries nothing.
+fn is_owned(disk: &Disk) -> bool {
+    matches!(probe(disk), Ok(Content::Ours(_)))
+}

@@ -1,0 +1,141 @@
+//! A partition with an ext4 filesystem, and the place that it is mounted at.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use sys_mount::{Mount, MountFlags, UnmountFlags};
+use tracing::warn;
+
+use super::{
+    holders::{self, holders},
+    layout::Label,
+    mount_table::mounted_at,
+    owned::{OwnedDiskError, run_blocking},
+    probe::{Signature, probe_partition},
+    tools,
+};
+
+/// No programs, setuid or not, and no device nodes from the disk take effect: nothing of the system lives there, and
+/// containers see their files through an overlay mount with flags of its own.
+const FLAGS: MountFlags = MountFlags::NOSUID
+    .union(MountFlags::NODEV)
+    .union(MountFlags::NOEXEC);
+
+/// One of STATE and EPHEMERAL.
+#[derive(Debug, Clone)]
+pub(super) struct Volume {
+    pub(super) label: Label,
+    pub(super) device: PathBuf,
+    pub(super) target: PathBuf,
+}
+
+/// What was found in the partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    /// Nothing; a filesystem was made.
+    Nothing,
+    /// Its filesystem.
+    Filesystem,
+}
+
+impl Volume {
+    /// Whether the partition has its filesystem.
+    pub(super) async fn has_filesystem(&self) -> Result<bool, OwnedDiskError> {
+        let device = self.device.clone();
+        match run_blocking(move || probe_partition(&device)).await?? {
+            Some(Signature::Ext) => Ok(true),
+            // No filesystem: a new partition, or the power went before mkfs was through.
+            None => Ok(false),
+            Some(found) => Err(OwnedDiskError::Content {
+                label: self.label,
+                device: self.device.clone(),
+                found,
+            }),
+        }
+    }
+
+    /// Makes the filesystem where there is none, checks it where there is one, and mounts it.
+    pub(super) async fn bring_up(&self) -> Result<Found, OwnedDiskError> {
+        let found = if self.has_filesystem().await? {
+            tools::check_filesystem(&self.device).await?;
+            Found::Filesystem
+        } else {
+            tools::make_filesystem(&self.device, self.label).await?;
+            Found::Nothing
+        };
+        match self.mount().await {
+            // It says that it is clean, so it was not looked at, and the kernel found out.
+            Err(error) if error.is_damage() => {
+                let device = self.device.display();
+                warn!(%error, %device, "the filesystem is damaged, repairing it");
+                tools::repair_filesystem(&self.device).await?;
+                self.mount().await?;
+            }
+            done => done?,
+        }
+        Ok(found)
+    }
+
+    async fn mount(&self) -> Result<(), OwnedDiskError> {
+        let (device, target) = (self.device.clone(), self.target.clone());
+        run_blocking(move || {
+            Mount::builder()
+                .fstype("ext4")
+                .flags(FLAGS)
+                .mount(&device, &target)
+                .map(drop)
+                .map_err(|source| OwnedDiskError::Mount {
+                    what: device.display().to_string(),
+                    target,
+                    source,
+                })
+        })
+        .await?
+    }
+}
+
+/// Mounts memory of at most so many bytes.
+pub(super) fn mount_memory(target: &Path, size: u64) -> Result<(), OwnedDiskError> {
+    Mount::builder()
+        .fstype("tmpfs")
+        .flags(FLAGS)
+        .data(&format!("size={size},mode=0755"))
+        .mount("tmpfs", target)
+        .map(drop)
+        .map_err(|source| OwnedDiskError::Mount {
+            what: "a tmpfs".to_owned(),
+            target: target.to_owned(),
+            source,
+        })
+}
+
+/// Unmounts what is at `target`, if something is. Its users must be gone; those that are not are named in the error.
+pub(super) fn unmount(procfs: &Path, target: &Path) -> Result<(), OwnedDiskError> {
+    let Some(mounted) = mounted_at(procfs, target) else {
+        return Ok(());
+    };
+    sys_mount::unmount(target, UnmountFlags::empty()).map_err(|source| match source.kind() {
+        io::ErrorKind::ResourceBusy => OwnedDiskError::Busy {
+            target: target.to_owned(),
+            holders: holders::list(&holders(procfs, target)),
+        },
+        _ => OwnedDiskError::Unmount {
+            target: target.to_owned(),
+            source,
+        },
+    })?;
+    let left = if mounted.is_in_memory() {
+        Vec::new()
+    } else {
+        holders::still_mounted(procfs, &mounted.device)
+    };
+    match left.is_empty() {
+        true => Ok(()),
+        false => Err(OwnedDiskError::StillHeld {
+            target: target.to_owned(),
+            holders: holders::list(&left),
+        }),
+    }
+}
