@@ -7,7 +7,7 @@
 //! none of them                                     ─► maintenance mode
 //! ```
 //!
-//! [`plan`] says which, in order, as a value; it reads nothing. The machine's identity is filled into the URL there, so that
+//! [`choose`] says which, as a value; it reads nothing. The machine's identity is filled into the URL there, so that
 //! one URL serves a whole rack.
 
 use std::{fmt, io::Read, path::Path};
@@ -68,9 +68,9 @@ pub struct Identity {
     pub hostname: Option<String>,
 }
 
-/// Why there is no plan. Nothing was tried; the machine goes to maintenance mode.
+/// Why none can be chosen. Nothing was tried; the machine goes to maintenance mode.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PlanError {
+pub enum NoSource {
     /// The argument is no URL of http or https.
     #[error(
         "the kernel argument {argument} is no URL of http or https; write for example {argument}=http://10.0.2.2:8080/config.yaml"
@@ -99,30 +99,23 @@ pub enum PlanError {
     },
 }
 
-/// The sources, in order. STATE, the last one, holds what the machine booted with before: it decides when no other was
-/// named, or when that cannot be reached.
+/// The source that decides: the first that there is.
 ///
 /// `cmdline` is the kernel's command line, `identity` what is known of the machine. `fw_cfg`: whether this is QEMU with that
 /// entry (see [`FW_CFG_PATH`]).
 ///
 /// # Errors
 /// The kernel's command line names a URL that can't be one.
-pub fn plan(cmdline: &str, identity: &Identity, fw_cfg: bool) -> Result<Vec<Source>, PlanError> {
-    let mut sources = Vec::new();
+pub fn choose(cmdline: &str, identity: &Identity, fw_cfg: bool) -> Result<Source, NoSource> {
     for argument in ARGUMENTS {
         if let Some(value) = last_argument(cmdline, argument) {
             let url = substitute(argument, value, identity)?;
-            sources.push(Source::Url(
-                parse_url(&url).ok_or(PlanError::NotAUrl { argument })?,
-            ));
-            break;
+            return parse_url(&url)
+                .map(Source::Url)
+                .ok_or(NoSource::NotAUrl { argument });
         }
     }
-    if fw_cfg {
-        sources.push(Source::FwCfg);
-    }
-    sources.push(Source::State);
-    Ok(sources)
+    Ok(if fw_cfg { Source::FwCfg } else { Source::State })
 }
 
 /// Whether the URL on the command line asks for this variable, so that a caller knows what to wait for.
@@ -150,20 +143,20 @@ fn substitute(
     argument: &'static str,
     template: &str,
     identity: &Identity,
-) -> Result<String, PlanError> {
+) -> Result<String, NoSource> {
     let mut url = String::new();
     let mut rest = template;
     while let Some((before, after)) = rest.split_once("${") {
         let (variable, tail) = after
             .split_once('}')
-            .ok_or(PlanError::NotAUrl { argument })?;
+            .ok_or(NoSource::NotAUrl { argument })?;
         let (variable, value) = match variable {
             "uuid" => ("uuid", &identity.uuid),
             "mac" => ("mac", &identity.mac),
             "serial" => ("serial", &identity.serial),
             "hostname" => ("hostname", &identity.hostname),
             other => {
-                return Err(PlanError::UnknownVariable {
+                return Err(NoSource::UnknownVariable {
                     argument,
                     variable: other.chars().take(32).collect(),
                 });
@@ -172,7 +165,7 @@ fn substitute(
         let value = value.as_deref().filter(|value| !value.is_empty());
         url.push_str(before);
         percent_encode(
-            value.ok_or(PlanError::NoValue { argument, variable })?,
+            value.ok_or(NoSource::NoValue { argument, variable })?,
             &mut url,
         );
         rest = tail;
@@ -301,41 +294,21 @@ mod tests {
     }
 
     fn url(cmdline: &str) -> String {
-        match plan(cmdline, &identity(), false).unwrap().as_slice() {
-            [Source::Url(url)] => url.to_string(),
+        match choose(cmdline, &identity(), true).unwrap() {
+            Source::Url(url) => url.to_string(),
             other => format!("{other:?}"),
         }
     }
 
     #[test]
-    fn the_plan_is_in_order() {
-        let sources = plan(
-            "quiet instar.config=http://10.0.2.2:8080/c.yaml",
-            &identity(),
-            true,
-        )
-        .unwrap();
-        assert_eq!(
-            sources,
-            [
-                Source::Url("http://10.0.2.2:8080/c.yaml".parse().unwrap()),
-                Source::FwCfg
-            ]
-        );
-        assert_eq!(
-            plan("quiet", &identity(), true).unwrap(),
-            [Source::FwCfg, Source::State]
-        );
-        assert_eq!(plan("", &identity(), false).unwrap(), []);
-        assert_eq!(
-            plan(
-                "instar.config= -- instar.config=http://x/",
-                &identity(),
-                false
-            )
-            .unwrap(),
-            []
-        );
+    fn the_first_that_there_is_decides() {
+        let named = "quiet instar.config=http://10.0.2.2:8080/c.yaml";
+        assert_eq!(url(named), "http://10.0.2.2:8080/c.yaml");
+        let chosen = |cmdline, fw_cfg| choose(cmdline, &identity(), fw_cfg).unwrap();
+        assert_eq!(chosen("quiet", true), Source::FwCfg);
+        assert_eq!(chosen("", false), Source::State);
+        let none = "instar.config= -- instar.config=http://x/";
+        assert_eq!(chosen(none, false), Source::State);
     }
 
     #[test]
@@ -368,7 +341,7 @@ mod tests {
 
     #[test]
     fn a_url_that_cannot_be_is_said() {
-        let error = |cmdline: &str| plan(cmdline, &identity(), true).unwrap_err().to_string();
+        let error = |cmdline: &str| choose(cmdline, &identity(), true).unwrap_err().to_string();
         assert_eq!(
             error("instar.config=http://a/${hostname}"),
             "the kernel argument instar.config asks for ${hostname}, and this machine has none"

@@ -15,10 +15,7 @@ pub(super) async fn find_config(machine: &Machine) -> anyhow::Result<Option<Vec<
     let has_fw_cfg = look_for_fw_cfg(machine).await;
     let identity = identity(machine, &cmdline).await?;
     // The first source decides: it was named on purpose, and a config from elsewhere would be another machine's.
-    let source = source::plan(&cmdline, &identity, has_fw_cfg)?
-        .into_iter()
-        .next()
-        .unwrap_or(Source::State);
+    let source = source::choose(&cmdline, &identity, has_fw_cfg)?;
     tracing::info!("machine config: from {source}");
     match &source {
         Source::FwCfg => Ok(Some(source::read(Path::new(FW_CFG_PATH))?)),
