@@ -121,6 +121,8 @@ pub(crate) enum Command {
         #[command(flatten)]
         wait: Wait,
     },
+    /// Erase what the node keeps on its disk, then power it off or boot it again
+    Reset(Reset),
     /// Write a file of the node to standard output
     Read {
         /// Absolute path
@@ -240,6 +242,25 @@ pub(crate) struct ApplyConfig {
     /// Only show what would change
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// With the mode try: after which the config is taken back
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = duration)]
+    pub(crate) timeout: Duration,
+}
+
+/// Arguments of `reset`.
+#[derive(Args, Debug)]
+pub(crate) struct Reset {
+    /// Partitions to erase: EFI, STATE, EPHEMERAL [default: the whole disk, boot assets included]
+    #[arg(long, value_name = "LABEL", value_delimiter = ',')]
+    pub(crate) system_labels_to_wipe: Vec<String>,
+    /// Boot again afterwards instead of powering off
+    #[arg(long)]
+    pub(crate) reboot: bool,
+    /// Stop services in order first (they are stopped in any case)
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
+    pub(crate) graceful: bool,
+    #[command(flatten)]
+    pub(crate) wait: Wait,
 }
 
 /// When a machine config takes effect.
@@ -250,9 +271,11 @@ pub(crate) enum ApplyMode {
     Auto,
     /// Now, without a reboot
     NoReboot,
-    /// At the next boot
+    /// By a reboot now
+    Reboot,
+    /// By whichever reboot comes next
     Staged,
-    /// Now, and undone after a minute
+    /// Now, and taken back after --timeout unless it is applied again
     Try,
 }
 

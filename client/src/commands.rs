@@ -8,6 +8,7 @@ mod gen_config;
 mod logs;
 mod read;
 mod reboot;
+mod reset;
 mod service;
 mod shutdown;
 mod upgrade;
@@ -30,6 +31,7 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Reboot { mode, wait } => reboot::run(&global, mode, wait).await,
         Command::Shutdown { force, wait } => shutdown::run(&global, force, wait).await,
         Command::Read { path } => read::run(&global, &path).await,
+        Command::Reset(arguments) => reset::run(&global, &arguments).await,
         Command::ApplyConfig(arguments) => apply_config::run(&global, &arguments).await,
         Command::Completion { shell } => completion::run(shell),
     }

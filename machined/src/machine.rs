@@ -10,6 +10,7 @@ use instar_api::machine::{
     machine_status_event::{MachineStatus as WireStatus, machine_status::UnmetCondition},
 };
 use tokio::sync::{OwnedMutexGuard, watch};
+use tokio::task::AbortHandle;
 
 use crate::config::MachineConfig;
 use crate::containers::ImageStore;
@@ -72,9 +73,18 @@ pub struct Machine {
     pub clock: TimeSync,
     drivers: OnceLock<Drivers>,
     config: watch::Sender<Option<Arc<Configured>>>,
+    trial: Mutex<Option<Trial>>,
     failed: Mutex<FailedImages>,
     kept: Mutex<BTreeMap<String, OwnedFd>>,
     turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// A config that is in force for a time only.
+struct Trial {
+    /// The one to return to.
+    settled: Arc<Configured>,
+    /// The task that returns to it.
+    taking_back: AbortHandle,
 }
 
 /// Another sequence is running.
@@ -138,6 +148,7 @@ impl Machine {
             clock: parts.clock,
             drivers: OnceLock::new(),
             config: watch::channel(None).0,
+            trial: Mutex::default(),
             failed: Mutex::new(parts.failed),
             kept: Mutex::new(parts.kept),
             turn: Arc::default(),
@@ -157,6 +168,43 @@ impl Machine {
     /// Takes a config that has been checked.
     pub fn set_config(&self, configured: Arc<Configured>) {
         self.config.send_replace(Some(configured));
+    }
+
+    /// The config that outlasts a trial: the one in force, unless that is only being tried.
+    pub fn settled_config(&self) -> Option<Arc<Configured>> {
+        let trial = self.lock_trial();
+        trial
+            .as_ref()
+            .map_or_else(|| self.config(), |trial| Some(trial.settled.clone()))
+    }
+
+    /// Notes that the config in force is being tried, and what will take it back.
+    pub fn begin_trial(&self, settled: Arc<Configured>, taking_back: AbortHandle) {
+        let trial = Trial {
+            settled,
+            taking_back,
+        };
+        if let Some(before) = self.lock_trial().replace(trial) {
+            before.taking_back.abort();
+        }
+    }
+
+    /// The config in force is no longer tried: it stays.
+    pub fn end_trial(&self) {
+        if let Some(trial) = self.lock_trial().take() {
+            trial.taking_back.abort();
+        }
+    }
+
+    /// The config in force was tried for long enough; who calls this takes it back.
+    pub fn end_trial_after_time(&self) {
+        self.lock_trial().take();
+    }
+
+    fn lock_trial(&self) -> MutexGuard<'_, Option<Trial>> {
+        self.trial
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// The turn to change the machine, if nobody has it.

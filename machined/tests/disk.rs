@@ -4,12 +4,15 @@
 mod namespace;
 
 use std::{
+    collections::BTreeSet,
     fs,
     os::unix::fs::{FileExt, MetadataExt, symlink},
     path::Path,
 };
 
-use machined::disk::{DiskSelector, DiskWish, OwnedDisk, OwnedDiskStatus, Places, Takeover};
+use machined::disk::{
+    DiskSelector, DiskWish, Label, OwnedDisk, OwnedDiskStatus, Places, Takeover, Wipe,
+};
 use namespace::{block_on, isolated, run};
 
 const SIZE: u64 = 256 * 1024 * 1024;
@@ -207,7 +210,10 @@ fn state_is_found_without_a_config() {
         let restarted = machine.again();
         restarted.adopt();
         let adopted = restarted.status().borrow().clone();
-        assert_eq!((adopted.var, adopted.state), (status.var, status.state));
+        assert_eq!(
+            (adopted.var, adopted.state, adopted.disk),
+            (status.var, status.state, status.disk)
+        );
         block_on(restarted.unmount()).unwrap();
     });
 }
@@ -244,6 +250,41 @@ fn a_disk_image_that_was_written_gets_its_other_partitions() {
             assert!(run("sgdisk", &["--verify", &machine.device]).contains("No problems found"));
         },
     );
+}
+
+/// Whether these bytes are anywhere on the disk.
+fn holds(machine: &Machine, bytes: &[u8]) -> bool {
+    run("sync", &[]);
+    let image = fs::read(machine.image()).unwrap();
+    image.windows(bytes.len()).any(|window| window == bytes)
+}
+
+#[test]
+fn what_is_wiped_cannot_be_read_any_more() {
+    isolated("what_is_wiped_cannot_be_read_any_more", NAMESPACES, || {
+        let (data, secret) = (
+            b"data on EPHEMERAL 7d31".as_slice(),
+            b"secret on STATE 90c2".as_slice(),
+        );
+        let machine = Machine::new();
+        machine.mount(Takeover::Refuse).unwrap();
+        fs::write(machine.var("data"), data).unwrap();
+        fs::write(machine.disk.state().unwrap().join("secret"), secret).unwrap();
+        let only_var = Wipe::Partitions(BTreeSet::from([Label::Ephemeral]));
+        let busy = block_on(machine.disk.wipe(only_var.clone())).unwrap_err();
+        assert!(busy.to_string().contains("cannot open"), "{busy}");
+
+        machine.unmount().unwrap();
+        assert!(holds(&machine, data) && holds(&machine, secret));
+        block_on(machine.disk.wipe(only_var)).unwrap();
+        assert!(!holds(&machine, data) && holds(&machine, secret));
+        assert!(machine.mount(Takeover::Refuse).unwrap().fresh);
+        machine.unmount().unwrap();
+
+        block_on(machine.disk.wipe(Wipe::Disk)).unwrap();
+        let left = fs::read(machine.image()).unwrap();
+        assert!(left.iter().all(|byte| *byte == 0));
+    });
 }
 
 #[test]

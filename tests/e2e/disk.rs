@@ -3,7 +3,7 @@
 use anyhow::ensure;
 use instar_api::machine::ShutdownRequest;
 use instar_qemu::{DiskFormat, create_blank_disk};
-use instar_tests::{ImageUnderTest, Node, NodePlan, Outcome, Scratch, Test, tests};
+use instar_tests::{ImageUnderTest, Instarctl, Node, NodePlan, Outcome, Scratch, Test, tests};
 
 use crate::PATIENCE;
 
@@ -13,6 +13,7 @@ pub(crate) fn tests() -> Vec<Test> {
     tests![
         is_made_then_reused_and_grown,
         holds_the_config_over_a_reboot,
+        forgets_what_a_reset_wipes,
         is_not_needed_and_its_absence_is_told
     ]
 }
@@ -82,6 +83,53 @@ async fn holds_the_config_over_a_reboot(scratch: Scratch) -> Outcome {
     node.wait_until_ready(PATIENCE).await?;
     let hostname = node.read("/proc/sys/kernel/hostname").await?;
     ensure!(hostname.trim() == "first", "it is called {hostname}");
+    Ok(())
+}
+
+/// Nothing of what was wiped can be read from the disk; the machine waits for a config, as a new one does.
+async fn forgets_what_a_reset_wipes(scratch: Scratch) -> Outcome {
+    const MARK: &str = "a-name-that-is-only-in-the-config";
+    let disk = scratch.join("disk.img");
+    create_blank_disk(&disk, DiskFormat::Raw, GIB)?;
+    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+        .name("first")
+        .disk(&disk)
+        .configure(|config| {
+            config
+                .install_disk("/dev/vda")
+                .document(&format!("apiVersion: v1alpha1\nkind: UserVolumeConfig\nname: data\nvolumeType: directory\n# {MARK}\n"))
+        })
+        .boot()
+        .await?;
+    node.wait_until_ready(PATIENCE).await?;
+    let holds_the_mark = || -> anyhow::Result<bool> {
+        let bytes = std::fs::read(&disk)?;
+        Ok(bytes.windows(MARK.len()).any(|it| it == MARK.as_bytes()))
+    };
+    ensure!(holds_the_mark()?, "the config is not on the disk at all");
+
+    let client = Instarctl::of(&node, &scratch)?;
+    let said = client
+        .run(&["reset", "--system-labels-to-wipe", "BOOT"])
+        .await?;
+    ensure!(
+        said.code != Some(0) && said.complaint.contains("EFI, STATE and EPHEMERAL"),
+        "{said:?}"
+    );
+    let said = client
+        .run(&["reset", "--system-labels-to-wipe", "STATE,EPHEMERAL"])
+        .await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    ensure!(node.vm().wait_for_end(PATIENCE)?.is_clean());
+    ensure!(!holds_the_mark()?, "the config is still on the disk");
+    let identity = node.end();
+
+    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+        .name("second")
+        .disk(&disk)
+        .without_config(identity)
+        .start()?;
+    node.wait_for_line("maintenance mode", PATIENCE)?;
     Ok(())
 }
 

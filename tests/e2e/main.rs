@@ -12,6 +12,7 @@ mod disk;
 mod fifty_upgrades;
 mod harness;
 mod init_failures;
+mod machine_config;
 mod other_clients;
 mod peers;
 mod refused_images;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         rollback::tests(),
         containers::tests(),
         disk::tests(),
+        machine_config::tests(),
         small_machine::tests(),
         refused_images::tests(),
         init_failures::tests(),

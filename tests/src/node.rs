@@ -138,12 +138,17 @@ impl NodePlan {
             Config::Given(yaml) => Some(yaml),
             Config::None => None,
         };
-        let spec = match config {
-            Some(yaml) => self.spec.fw_cfg(CONFIG_ENTRY, yaml),
+        let spec = match &config {
+            Some(yaml) => self.spec.fw_cfg(CONFIG_ENTRY, yaml.clone()),
             None => self.spec,
         };
         let vm = Vm::start(&spec, &self.scratch.join(&self.name))?;
-        Ok(Node { vm, spec, identity })
+        Ok(Node {
+            vm,
+            spec,
+            config: config.unwrap_or_default(),
+            identity,
+        })
     }
 }
 
@@ -152,6 +157,7 @@ impl NodePlan {
 pub struct Node {
     vm: Vm,
     spec: VmSpec,
+    config: String,
     identity: Identity,
 }
 
@@ -178,6 +184,11 @@ impl Node {
     /// Who the test is to it.
     pub fn identity(&self) -> &Identity {
         &self.identity
+    }
+
+    /// The machine config that it was booted with; empty if none.
+    pub fn config(&self) -> &str {
+        &self.config
     }
 
     /// `127.0.0.1:PORT` of its API.
@@ -294,13 +305,19 @@ impl Node {
 
     /// Cuts its power and turns it on again, with the same disks and the same identity.
     pub async fn power_cycle(self) -> Result<Self> {
-        let Self { vm, spec, identity } = self;
+        let Self {
+            vm,
+            spec,
+            config,
+            identity,
+        } = self;
         vm.cut_power();
         let directory = vm.directory().to_owned();
         drop(vm);
         let node = Self {
             vm: Vm::start(&spec, &directory)?,
             spec,
+            config,
             identity,
         };
         node.wait_for_api(BOOT_PATIENCE).await?;

@@ -8,15 +8,13 @@ use crate::cli::{ApplyConfig, ApplyMode, Global};
 use crate::failure::Failure;
 use crate::target;
 
-/// After which a config that is only tried is undone.
-const TRY_SECONDS: i64 = 60;
-
 pub(super) async fn run(global: &Global, arguments: &ApplyConfig) -> Result<(), Failure> {
     let data = std::fs::read(&arguments.file)
         .map_err(|error| Failure::io(format!("cannot read {}", arguments.file.display()), error))?;
     let mode = match arguments.mode {
         ApplyMode::Auto => Mode::Auto,
         ApplyMode::NoReboot => Mode::NoReboot,
+        ApplyMode::Reboot => Mode::Reboot,
         ApplyMode::Staged => Mode::Staged,
         ApplyMode::Try => Mode::Try,
     };
@@ -25,10 +23,7 @@ pub(super) async fn run(global: &Global, arguments: &ApplyConfig) -> Result<(), 
             data: data.clone(),
             mode: mode.into(),
             dry_run: arguments.dry_run,
-            try_mode_timeout: Some(prost_types::Duration {
-                seconds: TRY_SECONDS,
-                nanos: 0,
-            }),
+            try_mode_timeout: arguments.timeout.try_into().ok(),
         };
         let reply = node
             .machine()

@@ -8,9 +8,9 @@ use instar_api::machine::machine_service_server::MachineService;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-use super::{caller, events, logs, memory, read, service_list};
+use super::{apply_config, caller, events, logs, memory, read, reset, service_list};
 use crate::machine::{Busy, Machine};
-use crate::sequences::{self, ApplyError};
+use crate::sequences;
 use crate::services::ControlError;
 use crate::upgrade::{UpgradeError, UpgradeRequest};
 
@@ -240,22 +240,12 @@ impl MachineService for MachineApi {
     ) -> Result<Response<wire::ApplyConfigurationResponse>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
         tracing::info!("apply-config by {}", caller::peer(&request));
-        let request = request.into_inner();
-        let applied = sequences::apply_config(&self.machine, &request.data, request.dry_run)
-            .map_err(|error| match error {
-                ApplyError::Invalid(_) | ApplyError::NotText => {
-                    Status::invalid_argument(error.to_string())
-                }
-                ApplyError::Configured => Status::failed_precondition(error.to_string()),
-            })?;
-        let message = wire::ApplyConfiguration {
-            metadata,
-            warnings: applied.warnings,
-            mode: wire::apply_configuration_request::Mode::NoReboot.into(),
-            mode_details: applied.details,
-        };
+        let applied = apply_config::apply(&self.machine, request.into_inner()).await?;
         Ok(Response::new(wire::ApplyConfigurationResponse {
-            messages: vec![message],
+            messages: vec![wire::ApplyConfiguration {
+                metadata,
+                ..applied
+            }],
         }))
     }
 
@@ -310,6 +300,21 @@ impl MachineService for MachineApi {
         };
         Ok(Response::new(wire::RebootResponse {
             messages: vec![message],
+        }))
+    }
+
+    async fn reset(
+        &self,
+        request: Request<wire::ResetRequest>,
+    ) -> Result<Response<wire::ResetResponse>, Status> {
+        let metadata = caller::reply_metadata(request.metadata());
+        tracing::warn!("reset asked for by {}", caller::peer(&request));
+        let started = reset::reset(&self.machine, request.get_ref())?;
+        Ok(Response::new(wire::ResetResponse {
+            messages: vec![wire::Reset {
+                metadata,
+                ..started
+            }],
         }))
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Each service only translates: it checks the request, calls a domain, and puts the answer into the wire's messages.
 
+mod apply_config;
 mod caller;
 mod events;
 mod kernel_log;
@@ -9,6 +10,7 @@ mod logs;
 mod machine_service;
 mod memory;
 mod read;
+mod reset;
 mod service_list;
 
 pub use kernel_log::KernelLog;

@@ -118,6 +118,18 @@ pub fn choose(cmdline: &str, identity: &Identity, fw_cfg: bool) -> Result<Source
     Ok(if fw_cfg { Source::FwCfg } else { Source::State })
 }
 
+/// What decides over the config on STATE, in words; none when that decides. Arguments as for [`choose`].
+#[must_use]
+pub fn before_state(cmdline: &str, fw_cfg: bool) -> Option<&'static str> {
+    if ARGUMENTS
+        .iter()
+        .any(|argument| last_argument(cmdline, argument).is_some())
+    {
+        return Some("the URL on the kernel's command line");
+    }
+    fw_cfg.then_some("QEMU's fw_cfg")
+}
+
 /// Whether the URL on the command line asks for this variable, so that a caller knows what to wait for.
 #[must_use]
 pub fn asks_for(cmdline: &str, variable: &str) -> bool {
@@ -309,6 +321,9 @@ mod tests {
         assert_eq!(chosen("", false), Source::State);
         let none = "instar.config= -- instar.config=http://x/";
         assert_eq!(chosen(none, false), Source::State);
+        assert_eq!(before_state(none, false), None);
+        assert_eq!(before_state(none, true), Some("QEMU's fw_cfg"));
+        assert!(before_state(named, true).is_some_and(|source| source.contains("URL")));
     }
 
     #[test]

@@ -84,8 +84,8 @@ pub fn apply(plan: &DiskPlan, sysfs: &Path) -> Result<(), ApplyError> {
 }
 
 /// The device of a partition: `/dev/vda1`, `/dev/nvme0n1p1`.
-pub fn partition_path(plan: &DiskPlan, number: u32) -> PathBuf {
-    let disk = plan.disk.to_string();
+pub fn partition_path(disk: &Path, number: u32) -> PathBuf {
+    let disk = disk.display().to_string();
     let separator = if disk.ends_with(|c: char| c.is_ascii_digit()) {
         "p"
     } else {
@@ -94,8 +94,8 @@ pub fn partition_path(plan: &DiskPlan, number: u32) -> PathBuf {
     PathBuf::from(format!("{disk}{separator}{number}"))
 }
 
-/// O_EXCL on a block device fails with EBUSY when it, or a partition of it, is mounted or otherwise claimed.
-fn open_exclusively(path: &Path) -> Result<File, ApplyError> {
+/// Opens a disk or a partition for writing. O_EXCL on a block device fails with EBUSY when it, or a partition of it, is mounted or otherwise claimed.
+pub(super) fn open_exclusively(path: &Path) -> Result<File, ApplyError> {
     let exclusive = i32::try_from(rustix::fs::OFlags::EXCL.bits()).unwrap_or(0);
     OpenOptions::new()
         .read(true)
@@ -242,7 +242,7 @@ fn wait_for_node(
     partition: &PlannedPartition,
     sysfs: &Path,
 ) -> Result<(), ApplyError> {
-    let node = partition_path(plan, partition.number);
+    let node = partition_path(plan.disk.as_path(), partition.number);
     let size = sysfs
         .join("class/block")
         .join(block_name(&node))

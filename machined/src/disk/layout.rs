@@ -1,6 +1,6 @@
 //! The partitions that Instar makes, as data.
 
-use std::fmt;
+use std::{fmt, str::FromStr};
 
 use gpt::partition_types::{self, Type};
 use serde::Serialize;
@@ -86,6 +86,18 @@ impl Label {
     /// What the layout says about it.
     pub(super) fn spec(self) -> &'static PartitionSpec {
         &LAYOUT[self as usize]
+    }
+}
+
+impl FromStr for Label {
+    type Err = ();
+
+    fn from_str(name: &str) -> Result<Self, ()> {
+        let known = LAYOUT.iter().map(|spec| spec.label);
+        known
+            .into_iter()
+            .find(|label| label.as_str() == name)
+            .ok_or(())
     }
 }
 

@@ -26,6 +26,7 @@ mod selector;
 mod table;
 mod tools;
 mod volume;
+mod wipe;
 mod write_table;
 
 pub use apply::{ApplyError, apply, partition_path};
@@ -38,3 +39,4 @@ pub use probe::{Content, ProbeError, Signature, probe, probe_file, probe_partiti
 pub use selector::{DiskFields, DiskKind, DiskSelector, Expression, SelectError, SizeCondition};
 pub use table::{Partition, Table};
 pub use tools::ToolError;
+pub use wipe::{Wipe, WipeError};

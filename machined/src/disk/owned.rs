@@ -19,6 +19,7 @@ use super::{
     selector::{DiskSelector, SelectError},
     tools::{self, ToolError},
     volume::{Found, Volume, mount_memory, unmount},
+    wipe::{Wipe, WipeError, wipe},
 };
 
 /// What the config says about the owned disk.
@@ -90,6 +91,10 @@ pub enum OwnedDiskError {
     Apply(#[from] ApplyError),
     #[error(transparent)]
     Tool(#[from] ToolError),
+    #[error(transparent)]
+    Wipe(#[from] WipeError),
+    #[error("this machine owns no disk; there is nothing on it to wipe")]
+    NoDisk,
     /// Two disks could be meant, and a machine has one.
     #[error(
         "{} each hold a STATE partition of Instar's; take all but one out, or name the one to use in the config", list(.0)
@@ -182,6 +187,8 @@ impl OwnedDisk {
             };
             status.var = var.flatten();
             status.state = state.flatten();
+            let partition = status.var.as_ref().or(status.state.as_ref());
+            status.disk = partition.and_then(|it| disk_of(&self.places.sysfs, it));
         });
     }
 
@@ -295,7 +302,7 @@ impl OwnedDisk {
         let number = plan.partition(label)?.number;
         Some(Volume {
             label,
-            device: partition_path(plan, number),
+            device: partition_path(plan.disk.as_path(), number),
             target,
         })
     }
@@ -337,6 +344,13 @@ impl OwnedDisk {
         Ok(())
     }
 
+    /// Erases what the owned disk holds; nothing of it may be mounted.
+    pub async fn wipe(&self, what: Wipe) -> Result<(), OwnedDiskError> {
+        let disk = self.status.borrow().disk.clone();
+        let disk = disk.ok_or(OwnedDiskError::NoDisk)?;
+        Ok(run_blocking(move || wipe(&disk, &what)).await??)
+    }
+
     /// Unmounts /var and STATE. Their users must be gone; those that are not are named in the error.
     pub async fn unmount(&self) -> Result<(), OwnedDiskError> {
         let (procfs, var) = (self.places.procfs.clone(), self.places.var.clone());
@@ -354,6 +368,13 @@ impl OwnedDisk {
         self.status.send_modify(|status| status.state = None);
         Ok(())
     }
+}
+
+/// The disk of a partition: its parent in sysfs.
+fn disk_of(sysfs: &Path, partition: &Path) -> Option<PathBuf> {
+    let link = sysfs.join("class/block").join(partition.file_name()?);
+    let folder = link.canonicalize().ok()?;
+    Some(Path::new("/dev").join(folder.parent()?.file_name()?))
 }
 
 pub(super) async fn run_blocking<T: Send + 'static>(

@@ -19,6 +19,8 @@ pub enum MachineStage {
     /// On the way to power off.
     #[serde(rename = "shutting down")]
     ShuttingDown = 6,
+    /// What its disk holds is being erased.
+    Resetting = 7,
     /// An upgrade has begun to disturb things.
     Upgrading = 8,
 }

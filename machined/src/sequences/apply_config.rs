@@ -1,17 +1,41 @@
 //! Taking a machine config over the API.
 //!
-//! A node in maintenance mode goes on booting with it. A node that has a config keeps it: changing one live is not
-//! served yet, and saying so is better than half a change.
+//! A node in maintenance mode goes on booting with it. A node that has a config compares the two, and takes over what it
+//! can while it runs; the rest takes a reboot, for which the config has to be kept on STATE.
 
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::config::{self, ConfigErrors};
-use crate::machine::{Configured, Machine};
+use anyhow::Context as _;
+
+use super::{ConfigChange, ending, find_config};
+use crate::config::{self, ConfigErrors, MachineConfig};
+use crate::intent;
+use crate::machine::{Busy, Configured, Machine};
+
+/// When the config is to be taken over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ApplyMode {
+    /// Now, with a reboot if it takes one.
+    Auto,
+    /// Now, or not at all.
+    NoReboot,
+    /// By a reboot now.
+    Reboot,
+    /// By whichever reboot comes next.
+    Staged,
+    /// Now, and taken back after this time unless it is applied again.
+    Try(Duration),
+}
 
 /// What was done.
+#[derive(Debug)]
 pub struct Applied {
     /// What the config asks for and won't get.
     pub warnings: Vec<String>,
+    /// How it was taken over.
+    pub mode: ApplyMode,
     /// One line for people.
     pub details: String,
 }
@@ -25,36 +49,211 @@ pub enum ApplyError {
     /// Not text.
     #[error("the machine config is not UTF-8 text")]
     NotText,
-    /// There is one already.
+    /// A time that makes no sense.
+    #[error("the time of a trial must be from 1 s to 1 h")]
+    TrialTime,
+    /// There is nothing to return to, or no boot to wait for.
     #[error(
-        "this node has a machine config; changing it in place is not served yet. Boot it with the new config, or use dry run to check it"
+        "this node has no machine config yet: apply one with the mode auto, no-reboot or reboot"
     )]
-    Configured,
+    Unconfigured,
+    /// Not without a reboot.
+    #[error("this takes a reboot: {0}; use the mode auto, reboot or staged")]
+    NeedsReboot(String),
+    /// Nowhere to keep it.
+    #[error(
+        "this takes a reboot ({0}), and the node has no STATE partition to keep the config on; boot it with the new config instead"
+    )]
+    NowhereToKeep(String),
+    /// Something else is being done.
+    #[error(transparent)]
+    Busy(#[from] Busy),
+    /// The node could not do it.
+    #[error("{0:#}")]
+    Failed(anyhow::Error),
 }
 
 /// Checks a config and, unless it is a dry run, takes it.
-pub fn apply_config(machine: &Machine, data: &[u8], dry_run: bool) -> Result<Applied, ApplyError> {
+pub async fn apply_config(
+    machine: &Arc<Machine>,
+    data: &[u8],
+    mode: ApplyMode,
+    dry_run: bool,
+) -> Result<Applied, ApplyError> {
     let text = std::str::from_utf8(data).map_err(|_| ApplyError::NotText)?;
     let parsed = config::parse(data).map_err(ApplyError::Invalid)?;
-    let mut warnings: Vec<String> = parsed.warnings.iter().map(ToString::to_string).collect();
+    if matches!(mode, ApplyMode::Try(time) if time.is_zero() || time > Duration::from_secs(3600)) {
+        return Err(ApplyError::TrialTime);
+    }
+    let warnings: Vec<String> = parsed.warnings.iter().map(ToString::to_string).collect();
+    let configured = Arc::new(Configured {
+        text: text.to_owned(),
+        config: parsed.config,
+    });
+    let mut applied = match machine.config() {
+        None => begin(machine, configured, mode, dry_run)?,
+        Some(current) => change(machine, &current, configured, mode, dry_run).await?,
+    };
+    applied.warnings.splice(0..0, warnings);
+    Ok(applied)
+}
+
+/// The first config: the node in maintenance mode goes on booting.
+fn begin(
+    machine: &Machine,
+    configured: Arc<Configured>,
+    mode: ApplyMode,
+    dry_run: bool,
+) -> Result<Applied, ApplyError> {
+    if matches!(mode, ApplyMode::Staged | ApplyMode::Try(_)) {
+        return Err(ApplyError::Unconfigured);
+    }
+    let mut warnings = Vec::new();
+    if configured.config.install.is_none() && machine.disk.status().borrow().disk.is_none() {
+        warnings.push("the config names no disk for the machine, so it is kept over upgrades without a reboot, not over a reboot".to_owned());
+    }
+    let details = if dry_run {
+        "The config is valid; nothing was changed."
+    } else {
+        machine.set_config(configured);
+        "The config was taken; the node goes on booting with it."
+    };
+    Ok(Applied {
+        warnings,
+        mode: ApplyMode::NoReboot,
+        details: details.to_owned(),
+    })
+}
+
+/// Another config for a node that has one.
+async fn change(
+    machine: &Arc<Machine>,
+    current: &Configured,
+    configured: Arc<Configured>,
+    mode: ApplyMode,
+    dry_run: bool,
+) -> Result<Applied, ApplyError> {
+    let change = ConfigChange::between(&current.config, &configured.config);
+    let at_boot = change.at_boot.join(", ");
+    let state = machine.disk.state().map(Path::to_owned);
+    let mode = match mode {
+        ApplyMode::Auto if change.at_boot.is_empty() => ApplyMode::NoReboot,
+        ApplyMode::Auto => ApplyMode::Reboot,
+        ApplyMode::NoReboot | ApplyMode::Try(_) if !change.at_boot.is_empty() => {
+            return Err(ApplyError::NeedsReboot(at_boot));
+        }
+        other => other,
+    };
+    if matches!(mode, ApplyMode::Reboot | ApplyMode::Staged) && state.is_none() {
+        return Err(ApplyError::NowhereToKeep(change.to_string()));
+    }
+    let mut warnings = Vec::new();
+    if let Some(source) = find_config::source_before_state() {
+        warnings.push(format!(
+            "at its next boot this node takes its config from {source} again, and not this one"
+        ));
+    }
     if dry_run {
         return Ok(Applied {
             warnings,
-            details: "The config is valid; nothing was changed.".to_owned(),
+            mode,
+            details: format!("Dry run, nothing was changed: {change}."),
         });
     }
-    if machine.config().is_some() {
-        return Err(ApplyError::Configured);
+    let turn = machine.take_turn()?;
+    let keep = match mode {
+        ApplyMode::Try(_) => None,
+        _ => state,
+    };
+    if let Some(state) = keep {
+        let configured = configured.clone();
+        tokio::task::spawn_blocking(move || config::persisted::write(&state, &configured.text))
+            .await
+            .context("the write was interrupted")
+            .and_then(|written| written.context("keep the machine config on STATE"))
+            .map_err(ApplyError::Failed)?;
     }
-    if parsed.config.install.is_none() && machine.disk.status().borrow().disk.is_none() {
-        warnings.push("the config names no disk for the machine, so it is kept over upgrades without a reboot, not over a reboot".to_owned());
-    }
-    machine.set_config(Arc::new(Configured {
-        text: text.to_owned(),
-        config: parsed.config,
-    }));
+    let details = match mode {
+        ApplyMode::Staged => format!("Kept for the next reboot: {change}."),
+        ApplyMode::Reboot => {
+            drop(turn);
+            ending::reboot(machine)?;
+            format!("Kept, and the node reboots to take it over: {change}.")
+        }
+        ApplyMode::Auto | ApplyMode::NoReboot => {
+            machine.end_trial();
+            take_over(machine, &change, configured)
+                .await
+                .map_err(ApplyError::Failed)?;
+            format!("Applied without a reboot: {change}.")
+        }
+        ApplyMode::Try(time) => {
+            let settled = machine.settled_config();
+            take_over(machine, &change, configured)
+                .await
+                .map_err(ApplyError::Failed)?;
+            if let Some(settled) = settled {
+                let trial = tokio::spawn(take_back(machine.clone(), settled.clone(), time));
+                machine.begin_trial(settled, trial.abort_handle());
+            }
+            format!(
+                "Applied for {} s, then taken back unless it is applied again: {change}.",
+                time.as_secs()
+            )
+        }
+    };
     Ok(Applied {
         warnings,
-        details: "The config was taken; the node goes on booting with it.".to_owned(),
+        mode,
+        details,
     })
+}
+
+/// Carries out what can be done while the machine runs.
+async fn take_over(
+    machine: &Arc<Machine>,
+    change: &ConfigChange,
+    configured: Arc<Configured>,
+) -> anyhow::Result<()> {
+    let config: &MachineConfig = &configured.config;
+    // Whatever is wrong with a container is found before anything is changed.
+    let starting = config
+        .containers
+        .iter()
+        .filter(|container| change.started.contains(&container.name.to_string()));
+    let definitions = starting
+        .map(|container| intent::service(machine, config, container))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    machine.set_config(configured.clone());
+    machine.network.set_wish(intent::network(config));
+    machine.clock.set_wish(intent::time(config));
+    for name in change.removed.iter().chain(&change.started) {
+        machine.services.remove(name).await;
+    }
+    if !definitions.is_empty() {
+        machine
+            .drivers()?
+            .load_named("overlay")
+            .await
+            .context("load the module overlay")?;
+    }
+    for definition in definitions {
+        machine.services.add(definition)?.start();
+    }
+    tracing::info!("machine config: {change}");
+    Ok(())
+}
+
+/// Waits out a trial and returns to the config before it.
+async fn take_back(machine: Arc<Machine>, settled: Arc<Configured>, time: Duration) {
+    tokio::time::sleep(time).await;
+    let Some(current) = machine.config() else {
+        return;
+    };
+    tracing::warn!("machine config: the trial is over, the config before it is taken back");
+    machine.end_trial_after_time();
+    let change = ConfigChange::between(&current.config, &settled.config);
+    if let Err(error) = take_over(&machine, &change, settled).await {
+        tracing::error!("machine config: not all of the trial was taken back: {error:#}");
+    }
 }

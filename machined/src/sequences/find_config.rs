@@ -24,6 +24,12 @@ pub(super) async fn find_config(machine: &Machine) -> anyhow::Result<Option<Vec<
     }
 }
 
+/// The source that decides over what is kept on STATE, if this machine has one.
+pub(super) fn source_before_state() -> Option<&'static str> {
+    let cmdline = std::fs::read_to_string("/proc/cmdline").ok()?;
+    source::before_state(&cmdline, Path::new(FW_CFG_PATH).exists())
+}
+
 /// Fetches the config. A machine that has booted before does not need the server for it.
 async fn fetch_or_use_the_last(machine: &Machine, url: &http::Uri) -> anyhow::Result<Vec<u8>> {
     network_is_up(machine).await?;

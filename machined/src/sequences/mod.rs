@@ -6,14 +6,19 @@
 
 mod apply_config;
 mod boot;
+mod config_change;
 mod ending;
 mod find_config;
+mod reset;
+mod resume;
 mod stop;
 mod upgrade;
 
-pub use apply_config::{ApplyError, apply_config};
+pub use apply_config::{ApplyError, ApplyMode, apply_config};
 pub use boot::{Beginning, Rollback, boot};
+pub use config_change::ConfigChange;
 pub use ending::{reboot, shutdown};
+pub use reset::{ResetError, ResetRequest, reset};
 pub use upgrade::upgrade;
 
 use std::future::Future;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use super::ending::{ANSWER_FIRST, leave};
-use super::{Phase, Sequence, run, stop};
+use super::{Phase, Sequence, resume, run, stop};
 use crate::containers::{ImageReference, Limits, PulledImage};
 use crate::event_log::ActorId;
 use crate::init_link::{End, Scope};
@@ -121,26 +121,11 @@ async fn go_on(machine: Arc<Machine>, turn: Turn, checked: Checked, actor: Actor
         leave(&machine, End::Reboot).await;
     }
     // Still here: the upgrade failed before the point of no return. The running version goes on.
-    tracing::warn!("{} goes on", machine.running.version);
-    if let Err(error) = mount_again(&machine).await {
-        tracing::error!("EPHEMERAL stays away: {error:#}");
-    }
     if let Err(error) = machine.images.remove(image.digest()).await {
         tracing::warn!("the installer's image stays: {error:#}");
     }
-    machine.services.start_workloads();
-    machine.enter(MachineStage::Running);
+    resume::go_on(&machine).await;
     drop(turn);
-}
-
-/// Brings /var back where the upgrade got as far as unmounting it.
-async fn mount_again(machine: &Machine) -> anyhow::Result<()> {
-    let mounted = machine.disk.status().borrow().var_mounted;
-    if !mounted && let Some(configured) = machine.config() {
-        let wish = intent::disk(&configured.config)?;
-        machine.disk.mount(&wish).await?;
-    }
-    Ok(())
 }
 
 fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
@@ -205,7 +190,8 @@ async fn next_generation(
     pending: PendingUpgrade,
     services_up: Vec<String>,
 ) -> anyhow::Result<()> {
-    let configured = machine.config();
+    // Not one that is only being tried.
+    let configured = machine.settled_config();
     let deadline = configured.as_ref().map_or(DEADLINE, |configured| {
         configured.config.upgrade_gate.timeout
     });

@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::event_log::EventLog;
-use crate::resources::Store;
+use crate::resources::{ServiceFact, Store};
 
 /// All services; clones share them.
 #[derive(Clone)]
@@ -76,6 +76,16 @@ impl Services {
         let service = Service::spawn(definition, self.events.clone(), self.store.clone());
         known.insert(id, service.clone());
         Ok(service)
+    }
+
+    /// Stops a service and forgets it.
+    pub async fn remove(&self, id: &str) {
+        let service = self.get(id);
+        if let Some(service) = service {
+            service.retire().await;
+            self.lock().remove(id);
+            self.store.remove::<ServiceFact>(id);
+        }
     }
 
     /// A service by name.

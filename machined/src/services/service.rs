@@ -50,6 +50,8 @@ pub struct Dependency {
 enum Wanted {
     Up,
     Down,
+    /// Down, and it will not come back.
+    Gone,
 }
 
 /// The handle of a service's actor.
@@ -119,6 +121,12 @@ impl Service {
             .await;
     }
 
+    /// Stops it and ends its actor.
+    pub async fn retire(&self) {
+        self.stop().await;
+        self.wanted.send_replace(Wanted::Gone);
+    }
+
     /// Waits until it is up.
     pub async fn up(&self) {
         self.until(ServiceStatus::is_up).await;
@@ -164,13 +172,11 @@ impl Actor {
             .adopt(self.service.log.clone())
             .await;
         loop {
-            if adopted.is_none()
-                && wanted
-                    .wait_for(|wanted| *wanted == Wanted::Up)
-                    .await
-                    .is_err()
-            {
-                return;
+            if adopted.is_none() {
+                match wanted.wait_for(|wanted| *wanted != Wanted::Down).await {
+                    Ok(wanted) if *wanted == Wanted::Up => {}
+                    _ => return,
+                }
             }
             let begun = Instant::now();
             let ended = match adopted.take() {
@@ -338,7 +344,7 @@ impl Actor {
 /// Ends when the service is wanted down; pending for ever otherwise.
 async fn told_to_stop(wanted: &mut watch::Receiver<Wanted>) {
     if wanted
-        .wait_for(|wanted| *wanted == Wanted::Down)
+        .wait_for(|wanted| *wanted != Wanted::Up)
         .await
         .is_err()
     {

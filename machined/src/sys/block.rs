@@ -1,5 +1,6 @@
-//! Telling the kernel about the partitions of a block device, one by one (`BLKPG` of linux/blkpg.h).
+//! What the kernel is asked to do with block devices.
 //!
+//! Partitions are told to it one by one (`BLKPG` of linux/blkpg.h):
 //! `BLKRRPART`, which makes the kernel read the whole table, fails while any partition is in use, and needs a kernel that
 //! knows the kind of table.
 
@@ -8,6 +9,10 @@ use std::{ffi::c_void, fs::File, io, os::fd::AsRawFd};
 use libc::{c_int, c_longlong};
 
 const BLKPG: libc::c_ulong = 0x1269;
+/// `_IO(0x12, 104)` of linux/fs.h
+const BLKSSZGET: libc::c_ulong = 0x1268;
+/// `_IO(0x12, 127)` of linux/fs.h
+const BLKZEROOUT: libc::c_ulong = 0x127f;
 
 /// What is asked of the kernel, by the numbers of linux/blkpg.h.
 #[derive(Debug, Clone, Copy)]
@@ -76,6 +81,33 @@ fn change(
     let done = unsafe { libc::ioctl(disk.as_raw_fd(), BLKPG as _, &raw mut argument) };
     if done == 0 {
         Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Makes bytes of a block device zero, by the device itself where it knows how; `start` and `length` are multiples of its
+/// logical sectors. What was there cannot be read any more.
+pub fn zero_out(device: &File, start: u64, length: u64) -> io::Result<()> {
+    let range = [start, length];
+    // SAFETY: BLKZEROOUT reads two u64, which outlive the call.
+    #[allow(unsafe_code)]
+    let done = unsafe { libc::ioctl(device.as_raw_fd(), BLKZEROOUT as _, range.as_ptr()) };
+    if done == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// The size of a block device's logical sectors, in bytes.
+pub fn logical_sector(device: &File) -> io::Result<u64> {
+    let mut bytes: c_int = 0;
+    // SAFETY: BLKSSZGET writes one int, which outlives the call.
+    #[allow(unsafe_code)]
+    let done = unsafe { libc::ioctl(device.as_raw_fd(), BLKSSZGET as _, &raw mut bytes) };
+    if done == 0 {
+        u64::try_from(bytes).map_err(io::Error::other)
     } else {
         Err(io::Error::last_os_error())
     }

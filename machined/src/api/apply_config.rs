@@ -1,0 +1,73 @@
+//! ApplyConfiguration: modes and errors between the wire and the sequence.
+
+use std::sync::Arc;
+
+use instar_api::machine as wire;
+use tonic::Status;
+
+use crate::machine::Machine;
+use crate::sequences::{ApplyError, ApplyMode, apply_config};
+
+/// How long a config is tried when the request does not say.
+const TRIAL: prost_types::Duration = prost_types::Duration {
+    seconds: 60,
+    nanos: 0,
+};
+
+/// Takes the config of a request; the reply lacks its metadata.
+pub(super) async fn apply(
+    machine: &Arc<Machine>,
+    request: wire::ApplyConfigurationRequest,
+) -> Result<wire::ApplyConfiguration, Status> {
+    let mode = mode(&request)?;
+    let applied = apply_config(machine, &request.data, mode, request.dry_run)
+        .await
+        .map_err(status)?;
+    Ok(wire::ApplyConfiguration {
+        metadata: None,
+        warnings: applied.warnings,
+        mode: chosen(applied.mode).into(),
+        mode_details: applied.details,
+    })
+}
+
+fn mode(request: &wire::ApplyConfigurationRequest) -> Result<ApplyMode, Status> {
+    use wire::apply_configuration_request::Mode;
+    let mode = Mode::try_from(request.mode)
+        .map_err(|_| Status::invalid_argument(format!("there is no mode {}", request.mode)))?;
+    Ok(match mode {
+        Mode::Reboot => ApplyMode::Reboot,
+        Mode::Auto => ApplyMode::Auto,
+        Mode::NoReboot => ApplyMode::NoReboot,
+        Mode::Staged => ApplyMode::Staged,
+        Mode::Try => {
+            let time = request.try_mode_timeout.unwrap_or(TRIAL);
+            ApplyMode::Try(time.try_into().unwrap_or_default())
+        }
+    })
+}
+
+fn chosen(mode: ApplyMode) -> wire::apply_configuration_request::Mode {
+    use wire::apply_configuration_request::Mode;
+    match mode {
+        ApplyMode::Auto => Mode::Auto,
+        ApplyMode::NoReboot => Mode::NoReboot,
+        ApplyMode::Reboot => Mode::Reboot,
+        ApplyMode::Staged => Mode::Staged,
+        ApplyMode::Try(_) => Mode::Try,
+    }
+}
+
+fn status(error: ApplyError) -> Status {
+    let text = error.to_string();
+    match error {
+        ApplyError::Invalid(_) | ApplyError::NotText | ApplyError::TrialTime => {
+            Status::invalid_argument(text)
+        }
+        ApplyError::Unconfigured
+        | ApplyError::NeedsReboot(_)
+        | ApplyError::NowhereToKeep(_)
+        | ApplyError::Busy(_) => Status::failed_precondition(text),
+        ApplyError::Failed(_) => Status::internal(text),
+    }
+}

@@ -1,0 +1,76 @@
+//! The reset: services stop, what was asked for is erased, and the machine reboots or powers off.
+
+use std::sync::Arc;
+
+use super::ending::{ANSWER_FIRST, leave};
+use super::{Phase, Sequence, resume, run, stop};
+use crate::disk::Wipe;
+use crate::event_log::ActorId;
+use crate::init_link::End;
+use crate::machine::{Busy, Machine};
+use crate::resources::MachineStage;
+
+/// A reset that is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResetRequest {
+    /// What to erase.
+    pub wipe: Wipe,
+    /// Boot again afterwards, instead of powering off.
+    pub reboot: bool,
+}
+
+/// Why nothing was reset.
+#[derive(Debug, thiserror::Error)]
+pub enum ResetError {
+    /// Something else is being done.
+    #[error(transparent)]
+    Busy(#[from] Busy),
+    /// There is nothing to erase.
+    #[error("this machine owns no disk, so nothing of it outlasts a reboot; use reboot instead")]
+    NoDisk,
+}
+
+/// Starts a reset.
+pub fn reset(machine: &Arc<Machine>, request: ResetRequest) -> Result<ActorId, ResetError> {
+    if machine.disk.status().borrow().disk.is_none() {
+        return Err(ResetError::NoDisk);
+    }
+    let turn = machine.take_turn()?;
+    let actor = ActorId::new();
+    let (machine, as_actor) = (machine.clone(), actor.clone());
+    tokio::spawn(async move {
+        tokio::time::sleep(ANSWER_FIRST).await;
+        machine.enter(MachineStage::Resetting);
+        let end = if request.reboot {
+            End::Reboot
+        } else {
+            End::PowerOff
+        };
+        let sequence = Sequence {
+            name: "reset",
+            phases: phases(&machine, request.wipe),
+        };
+        match run(sequence, &as_actor, &machine.events).await {
+            Ok(()) => leave(&machine, end).await,
+            Err(_) => resume::go_on(&machine).await,
+        }
+        drop(turn);
+    });
+    Ok(actor)
+}
+
+fn phases(machine: &Arc<Machine>, wipe: Wipe) -> Vec<Phase> {
+    let unmounted = machine.clone();
+    let unmount = Phase::of("unmount", async move {
+        // Unlike before a reboot: what is erased may not be in use.
+        Ok(unmounted.disk.unmount().await?)
+    });
+    let erased = machine.clone();
+    let erase = Phase::of("reset", async move { Ok(erased.disk.wipe(wipe).await?) });
+    vec![
+        stop::stop_services(machine),
+        unmount,
+        erase,
+        stop::stop_everything(),
+    ]
+}

@@ -1,0 +1,26 @@
+//! Back to work after a sequence that failed before its point of no return.
+
+use std::sync::Arc;
+
+use crate::intent;
+use crate::machine::Machine;
+use crate::resources::MachineStage;
+
+/// Mounts the disk again where the sequence got as far as unmounting it, and starts what it stopped.
+pub(super) async fn go_on(machine: &Arc<Machine>) {
+    tracing::warn!("{} goes on", machine.running.version);
+    if let Err(error) = mount_again(machine).await {
+        tracing::error!("the disk stays away: {error:#}");
+    }
+    machine.services.start_workloads();
+    machine.enter(MachineStage::Running);
+}
+
+async fn mount_again(machine: &Machine) -> anyhow::Result<()> {
+    let mounted = machine.disk.status().borrow().var_mounted;
+    if !mounted && let Some(configured) = machine.config() {
+        let wish = intent::disk(&configured.config)?;
+        machine.disk.mount(&wish).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,145 @@
+//! Another machine config for a machine that runs: what is taken over live, what waits, what is taken back.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use instar_tests::{
+    Greeter, ImageUnderTest, Instarctl, Node, Outcome, Registry, Scratch, Test, push_greeter, tests,
+};
+
+use crate::PATIENCE;
+
+const FIRST_PORT: u16 = 8080;
+const SECOND_PORT: u16 = 8081;
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![is_changed_while_the_machine_runs]
+}
+
+/// One boot for all: each step begins where the one before ended.
+async fn is_changed_while_the_machine_runs(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    push_greeter(&registry)?;
+    let host = registry.host_for_guest();
+    let image = format!("{host}/greeter:v1");
+    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+        .blank_disk()?
+        .forward(FIRST_PORT)
+        .forward(SECOND_PORT)
+        .configure({
+            let image = image.clone();
+            move |config| {
+                config.install_disk("/dev/vda").registry(&host).container(
+                    "first",
+                    &image,
+                    &format!("args: [\"{FIRST_PORT}\"]\n"),
+                )
+            }
+        })
+        .boot()
+        .await?;
+    node.wait_until_ready(PATIENCE).await?;
+    let config = node.config().to_owned();
+    let client = Instarctl::of(&node, &scratch)?;
+    let apply = async |yaml: &str, more: &[&str]| {
+        let file = scratch.write("next.yaml", yaml)?;
+        let file = file.display().to_string();
+        client
+            .run(&[&["apply-config", "--file", &file], more].concat())
+            .await
+    };
+    let hostname = async || -> anyhow::Result<String> {
+        Ok(node
+            .read("/proc/sys/kernel/hostname")
+            .await?
+            .trim()
+            .to_owned())
+    };
+
+    // Bad input changes nothing.
+    let said = apply(&config.replace("hostname:", "hostnam:"), &[]).await?;
+    ensure!(
+        said.code != Some(0) && said.complaint.contains("hostnam"),
+        "{said:?}"
+    );
+    let renamed = config.replace("hostname: node", "hostname: renamed");
+    let said = apply(&renamed, &["--dry-run"]).await?;
+    ensure!(
+        said.output.contains("nothing was changed") && said.output.contains("the host name"),
+        "{said:?}"
+    );
+    ensure!(hostname().await? == "node");
+    let said = apply(
+        &config.replace("/dev/vda", "/dev/vdb"),
+        &["--mode", "no-reboot"],
+    )
+    .await?;
+    ensure!(
+        said.code != Some(0) && said.complaint.contains("this takes a reboot: the disk"),
+        "{said:?}"
+    );
+
+    // Tried, and taken back by itself.
+    let said = apply(&renamed, &["--mode", "try", "--timeout", "3s"]).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    node.wait_until("it has its new name", PATIENCE, async || {
+        ensure!(hostname().await? == "renamed");
+        Ok(())
+    })
+    .await?;
+    node.wait_until("it has its old name again", PATIENCE, async || {
+        ensure!(hostname().await? == "node");
+        Ok(())
+    })
+    .await?;
+
+    // Tried, and confirmed.
+    apply(&renamed, &["--mode", "try", "--timeout", "3s"]).await?;
+    let said = apply(&renamed, &[]).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    ensure!(
+        hostname().await? == "renamed",
+        "a confirmed trial was taken back"
+    );
+
+    // A container more; the other one is not touched. Then the first one goes.
+    let (first, second) = (
+        Greeter::at(&node, FIRST_PORT)?,
+        Greeter::at(&node, SECOND_PORT)?,
+    );
+    first.greets()?;
+    let pid = node.service_pid("first").await?;
+    let more = format!(
+        "{renamed}---\napiVersion: v1alpha1\nkind: ContainerConfig\nname: second\nimage: {image}\nargs: [\"{SECOND_PORT}\"]\nnetwork: {{mode: host}}\n"
+    );
+    let said = apply(&more, &[]).await?;
+    ensure!(
+        said.output.contains("containers started: second"),
+        "{said:?}"
+    );
+    node.wait_until("the second container answers", PATIENCE, async || {
+        second.greets()
+    })
+    .await?;
+    first.greets()?;
+    ensure!(
+        node.service_pid("first").await? == pid,
+        "the first container was started again"
+    );
+    let said = apply(&more.replace("name: first", "name: third"), &[]).await?;
+    ensure!(
+        said.output.contains("containers removed: first"),
+        "{said:?}"
+    );
+
+    // Kept for the next boot.
+    let staged = more.replace("hostname: renamed", "hostname: staged");
+    let said = apply(&staged, &["--mode", "staged"]).await?;
+    ensure!(
+        said.output.contains("Kept for the next reboot") && said.output.contains("fw_cfg"),
+        "{said:?}"
+    );
+    ensure!(hostname().await? == "renamed");
+    Ok(())
+}
