@@ -21,4 +21,4 @@ pub mod rootfs;
 pub mod sbom;
 pub mod squashfs;
 pub mod tree;
-pub mod version;
+pub use instar_esp::version;
