@@ -4,6 +4,7 @@
 //! The same inputs (binaries, resolved packages, version) give the same bytes.
 
 pub mod archive;
+pub mod boot;
 pub mod build;
 pub mod certificates;
 pub mod container;

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, fs, path::PathBuf};
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use image::{
+    boot::{keys, signer::Signer},
     build::{self, Flavour, Options, Report},
     container,
     debian::Mirror,
@@ -24,6 +25,8 @@ struct Cli {
 enum Command {
     /// Build kernel, initramfs, root filesystem, installer image and SBOM of one version.
     Build(Build),
+    /// Make keys for Secure Boot: PK, KEK and db, each with a certificate and as a signed variable.
+    Keys(Keys),
     /// Build an OCI image layout around one static program.
     Container(Container),
     /// Push an OCI image layout to a registry.
@@ -71,6 +74,22 @@ struct Build {
     /// zstd's level for the root filesystem.
     #[arg(long, default_value_t = 19, value_parser = clap::value_parser!(u8).range(1..=22))]
     compression: u8,
+    /// A kernel argument after the usual ones, such as instar.config=URL; may be repeated.
+    #[arg(long, allow_hyphen_values = true)]
+    append: Vec<String>,
+    /// Sign UKI and boot loader for Secure Boot with this RSA key, in PEM.
+    #[arg(long, requires = "sign_certificate")]
+    sign_key: Option<PathBuf>,
+    /// The certificate of that key, in PEM.
+    #[arg(long, requires = "sign_key")]
+    sign_certificate: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct Keys {
+    /// The folder to write.
+    #[arg(long)]
+    out: PathBuf,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -117,6 +136,7 @@ fn main() -> Result<()> {
             let report = build::build(&options(arguments)?)?;
             print(&report);
         }
+        Command::Keys(arguments) => keys::make(&arguments.out)?,
         Command::Container(arguments) => {
             let program = fs::read(&arguments.binary)
                 .with_context(|| format!("cannot read {}", arguments.binary.display()))?;
@@ -148,6 +168,10 @@ fn main() -> Result<()> {
 fn options(arguments: Build) -> Result<Options> {
     let programs = PathBuf::from("target/x86_64-unknown-linux-musl").join(&arguments.profile);
     let program = |given: Option<PathBuf>, name: &str| given.unwrap_or_else(|| programs.join(name));
+    let signer = match (&arguments.sign_key, &arguments.sign_certificate) {
+        (Some(key), Some(certificate)) => Some(Signer::read(key, certificate)?),
+        _ => None,
+    };
     Ok(Options {
         version: arguments.version,
         out: arguments.out,
@@ -166,6 +190,8 @@ fn options(arguments: Build) -> Result<Options> {
         }),
         refresh: arguments.refresh,
         compression: arguments.compression,
+        append: arguments.append,
+        signer,
     })
 }
 
