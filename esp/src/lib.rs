@@ -38,3 +38,9 @@ pub use slot::{DEFAULT_SLOTS, Slot, Slots};
 pub use state::{Found, State};
 pub use version::{NotAVersion, Version};
 pub use volume::{Volume, paths};
+
+/// The partition's name in the GPT.
+pub const LABEL: &str = "EFI";
+
+/// The size of the partition unless told otherwise: three UKIs of the 40 MiB that a kernel and its initramfs may have.
+pub const DEFAULT_BYTES: u64 = 128 << 20;

@@ -16,6 +16,7 @@ pub mod elf;
 pub mod initramfs;
 pub mod installer_image;
 pub mod kernel;
+pub mod media;
 pub mod oci;
 pub mod programs;
 pub mod rootfs;

@@ -9,6 +9,7 @@ use image::{
     build::{self, Flavour, Options, Report},
     container,
     debian::Mirror,
+    media,
     oci::{self, push::Transport},
     version::Version,
 };
@@ -25,6 +26,8 @@ struct Cli {
 enum Command {
     /// Build kernel, initramfs, root filesystem, installer image and SBOM of one version.
     Build(Build),
+    /// Make disk image, ISO and network boot folder of a build.
+    Media(Media),
     /// Make keys for Secure Boot: PK, KEK and db, each with a certificate and as a signed variable.
     Keys(Keys),
     /// Build an OCI image layout around one static program.
@@ -59,18 +62,8 @@ struct Build {
     /// The workspace that the programs were built from; its crates are listed in the SBOM.
     #[arg(long, default_value = ".")]
     workspace: PathBuf,
-    /// Where packages are kept between builds.
-    #[arg(long, default_value = ".cache")]
-    cache: PathBuf,
-    /// The Debian archive, else the one that this machine's apt uses.
-    #[arg(long)]
-    mirror: Option<String>,
-    /// The archive of Debian's security updates that goes with --mirror.
-    #[arg(long, requires = "mirror")]
-    security_mirror: Option<String>,
-    /// Take the newest versions of packages instead of those of the last build.
-    #[arg(long)]
-    refresh: bool,
+    #[command(flatten)]
+    source: Source,
     /// zstd's level for the root filesystem.
     #[arg(long, default_value_t = 19, value_parser = clap::value_parser!(u8).range(1..=22))]
     compression: u8,
@@ -83,6 +76,49 @@ struct Build {
     /// The certificate of that key, in PEM.
     #[arg(long, requires = "sign_key")]
     sign_certificate: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct Media {
+    /// The folder of a build; the media are put there too.
+    folder: PathBuf,
+    /// Have the boot loader enrol the keys of this folder (PK.auth, KEK.auth, db.auth) on a virtual machine in setup mode.
+    #[arg(long)]
+    enrol: Option<PathBuf>,
+    /// Have them enrolled on real machines too. Some cannot start their own devices without the keys of their maker.
+    #[arg(long, requires = "enrol")]
+    enrol_everywhere: bool,
+    /// Size of the EFI system partition of the disk image, MiB. It holds three versions by default.
+    #[arg(long, default_value_t = instar_esp::DEFAULT_BYTES >> 20, value_parser = clap::value_parser!(u64).range(70..=4096))]
+    esp_size: u64,
+    #[command(flatten)]
+    source: Source,
+}
+
+/// Where packages come from.
+#[derive(Args)]
+struct Source {
+    /// Where packages are kept between builds.
+    #[arg(long, default_value = ".cache")]
+    cache: PathBuf,
+    /// The Debian archive, else the one that this machine's apt uses.
+    #[arg(long)]
+    mirror: Option<String>,
+    /// The archive of Debian's security updates that goes with --mirror.
+    #[arg(long, requires = "mirror")]
+    security_mirror: Option<String>,
+    /// Take the newest versions of packages instead of those of the last build.
+    #[arg(long)]
+    refresh: bool,
+}
+
+impl Source {
+    fn mirror(&self) -> Option<Mirror> {
+        self.mirror.clone().map(|archive| Mirror {
+            archive,
+            security: self.security_mirror.clone(),
+        })
+    }
 }
 
 #[derive(Args)]
@@ -136,6 +172,20 @@ fn main() -> Result<()> {
             let report = build::build(&options(arguments)?)?;
             print(&report);
         }
+        Command::Media(arguments) => {
+            let files = media::build(&media::Options {
+                folder: arguments.folder,
+                enrol: arguments.enrol,
+                enrol_everywhere: arguments.enrol_everywhere,
+                esp_bytes: arguments.esp_size << 20,
+                mirror: arguments.source.mirror(),
+                refresh: arguments.source.refresh,
+                cache: arguments.source.cache,
+            })?;
+            for (file, bytes) in files {
+                println!("{bytes:>12}  {}", file.display());
+            }
+        }
         Command::Keys(arguments) => keys::make(&arguments.out)?,
         Command::Container(arguments) => {
             let program = fs::read(&arguments.binary)
@@ -183,12 +233,9 @@ fn options(arguments: Build) -> Result<Options> {
         machined: program(arguments.machined, "machined"),
         installer: program(arguments.installer, "installer"),
         workspace: arguments.workspace,
-        cache: arguments.cache,
-        mirror: arguments.mirror.map(|archive| Mirror {
-            archive,
-            security: arguments.security_mirror,
-        }),
-        refresh: arguments.refresh,
+        mirror: arguments.source.mirror(),
+        refresh: arguments.source.refresh,
+        cache: arguments.source.cache,
         compression: arguments.compression,
         append: arguments.append,
         signer,
