@@ -13,6 +13,7 @@ pub mod crates;
 pub mod debian;
 pub mod digest;
 pub mod elf;
+pub mod firmware;
 pub mod initramfs;
 pub mod installer_image;
 pub mod kernel;

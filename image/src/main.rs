@@ -9,7 +9,7 @@ use image::{
     build::{self, Flavour, Options, Report},
     container,
     debian::Mirror,
-    media,
+    firmware, media,
     oci::{self, push::Transport},
     version::Version,
 };
@@ -28,6 +28,8 @@ enum Command {
     Build(Build),
     /// Make disk image, ISO and network boot folder of a build.
     Media(Media),
+    /// Fetch UEFI firmware for virtual machines.
+    Firmware(Firmware),
     /// Make keys for Secure Boot: PK, KEK and db, each with a certificate and as a signed variable.
     Keys(Keys),
     /// Build an OCI image layout around one static program.
@@ -122,6 +124,15 @@ impl Source {
 }
 
 #[derive(Args)]
+struct Firmware {
+    /// The folder to write.
+    #[arg(long)]
+    out: PathBuf,
+    #[command(flatten)]
+    source: Source,
+}
+
+#[derive(Args)]
 struct Keys {
     /// The folder to write.
     #[arg(long)]
@@ -186,6 +197,12 @@ fn main() -> Result<()> {
                 println!("{bytes:>12}  {}", file.display());
             }
         }
+        Command::Firmware(arguments) => firmware::fetch(&firmware::Options {
+            out: arguments.out,
+            mirror: arguments.source.mirror(),
+            refresh: arguments.source.refresh,
+            cache: arguments.source.cache,
+        })?,
         Command::Keys(arguments) => keys::make(&arguments.out)?,
         Command::Container(arguments) => {
             let program = fs::read(&arguments.binary)

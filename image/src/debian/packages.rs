@@ -145,7 +145,10 @@ fn resolve_and_download(
     eprintln!("resolving packages of Debian {} through apt", request.suite);
     let apt = Apt::new(&cache.join("apt"), mirror, request.suite)?;
     apt.update()?;
-    let mut names = apt.closure(request.with_dependencies)?;
+    let mut names = match request.with_dependencies {
+        [] => Vec::new(),
+        some => apt.closure(some)?,
+    };
     names.extend(request.alone.iter().map(|name| (*name).to_owned()));
     if let Some(through) = request.through {
         names.push(first_dependency(&apt, through)?);
