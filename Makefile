@@ -16,6 +16,8 @@ KERNEL ?= cloud
 MIRROR ?=
 # More options for `image build`, such as --refresh.
 IMAGE_OPTIONS ?=
+# Keys for Secure Boot (PK, KEK, db): made when there are none. These are for trying things out on this machine.
+KEYS ?= target/keys
 
 TARGET := x86_64-unknown-linux-musl
 # Programs in machines have a standard library of their own build, without the reader of debug information that prints
@@ -47,11 +49,14 @@ tools: deps ## Compile what runs here: image, instarctl, instar-qemu, and the pr
 	cargo build --locked $(TOOLS) --bins
 
 .PHONY: image
-image: build tools ## Build the images of v0.1.0 and v0.2.0 in target/image
+image: build tools ## Build the images of v0.1.0 and v0.2.0 in target/image: kernel, UKI, disk, ISO, network boot, installer
+	@[ -e $(KEYS)/db.auth ] || target/debug/image keys --out $(KEYS)
 	@for version in $(VERSIONS); do \
 	    target/debug/image build --version $$version --out target/image/$$version --kernel $(KERNEL) --profile $(PROFILE) \
-	        $(if $(MIRROR),--mirror $(MIRROR)) $(IMAGE_OPTIONS); \
+	        --sign-key $(KEYS)/db.key --sign-certificate $(KEYS)/db.crt $(if $(MIRROR),--mirror $(MIRROR)) $(IMAGE_OPTIONS); \
+	    target/debug/image media target/image/$$version --enrol $(KEYS) $(if $(MIRROR),--mirror $(MIRROR)); \
 	done
+	@target/debug/image firmware --out target/firmware $(if $(MIRROR),--mirror $(MIRROR))
 	@target/debug/image container --binary target/$(TARGET)/$(PROFILE)/greeter --entrypoint /greeter --out target/image/greeter
 
 .PHONY: run

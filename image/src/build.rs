@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
 use crate::{
+    boot::{authenticode, signer::Signer, uki},
     certificates, crates,
     debian::{self, Fetched, Mirror, Request},
     digest::{Blake3, Sha256},
@@ -25,8 +26,13 @@ use crate::{
     version::Version,
 };
 
+/// The UKI among the files of an image.
+pub const UKI_FILE: &str = "instar.efi";
+/// systemd-boot among the files of an image.
+pub const LOADER_FILE: &str = "systemd-bootx64.efi";
+
 /// The suite that kernel, container runtime and disk programs come from.
-const SUITE: &str = "trixie";
+pub(crate) const SUITE: &str = "trixie";
 /// Programs of Debian in the root filesystem: package and path.
 const DEBIAN_PROGRAMS: [(&str, &str); 4] = [
     ("crun", "usr/bin/crun"),
@@ -34,6 +40,14 @@ const DEBIAN_PROGRAMS: [(&str, &str); 4] = [
     ("e2fsprogs", "usr/sbin/e2fsck"),
     ("e2fsprogs", "usr/sbin/resize2fs"),
 ];
+
+/// The package of systemd's programs for UEFI, and where it has them.
+const BOOT_PACKAGE: &str = "systemd-boot-efi";
+const STUB: &str = "usr/lib/systemd/boot/efi/linuxx64.efi.stub";
+const LOADER: &str = "usr/lib/systemd/boot/efi/systemd-bootx64.efi";
+/// The kernel's arguments in the UKI (docs/contracts.md). The last console is `/dev/console`; a machine without a serial port
+/// has the screen.
+const COMMAND_LINE: &str = "console=tty0 console=ttyS0 panic=10 printk.devkmsg=on cryptomgr.notests transparent_hugepage=never";
 
 /// Which of Debian's kernels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -63,7 +77,7 @@ impl Flavour {
 }
 
 /// What to build and from what.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Options {
     /// The version that the image carries.
     pub version: Version,
@@ -87,6 +101,10 @@ pub struct Options {
     pub refresh: bool,
     /// zstd's level for the root filesystem, 1 to 22.
     pub compression: u8,
+    /// Kernel arguments after the usual ones. They are part of the UKI and cannot be changed where Secure Boot is on.
+    pub append: Vec<String>,
+    /// Signs UKI and loader for Secure Boot.
+    pub signer: Option<Signer>,
 }
 
 /// What was built: also written as `manifest.json`.
@@ -157,6 +175,8 @@ pub fn build(options: &Options) -> Result<Report> {
     let base = initramfs::base(&init, &kernel.modules, &modules::wanted("init")?)?;
     let initramfs = [base.as_slice(), &initramfs::first_generation(&rootfs)?].concat();
 
+    let boot = BootPrograms::make(options, &mut programs, &kernel, &initramfs)?;
+
     let used: Vec<&Fetched> = packages
         .iter()
         .filter(|fetched| {
@@ -178,7 +198,8 @@ pub fn build(options: &Options) -> Result<Report> {
         rootfs: &rootfs,
         kernel: &kernel.image,
         init: &init,
-        base: &base,
+        uki: &boot.uki,
+        loader: &boot.loader,
     };
     let installer_manifest =
         oci::layout::write(&installer_image::compose(&parts)?, &part.join("installer"))?.digest;
@@ -190,6 +211,8 @@ pub fn build(options: &Options) -> Result<Report> {
         ("vmlinuz", &kernel.image),
         ("sbom.spdx.json", &contents),
         ("rootfs.squashfs", &rootfs),
+        (UKI_FILE, &boot.uki),
+        (LOADER_FILE, &boot.loader),
     ] {
         if name != "rootfs.squashfs" {
             fs::write(part.join(name), bytes).with_context(|| format!("cannot write {name}"))?;
@@ -238,8 +261,9 @@ fn packages(options: &Options) -> Result<Vec<Fetched>> {
     let request = Request {
         suite: SUITE,
         with_dependencies: &["crun", "e2fsprogs"],
-        alone: &["ca-certificates"],
-        through: options.flavour.meta_package(),
+        alone: &["ca-certificates", BOOT_PACKAGE],
+        through: Some(options.flavour.meta_package()),
+        name: options.flavour.meta_package(),
     };
     let cache = options.cache.join("debian");
     debian::fetch(&cache, &request, options.refresh, || {
@@ -277,6 +301,46 @@ fn add_debian(tree: &mut Tree, programs: &mut Programs<'_>, packages: &[Fetched]
         0o644,
         certificates::bundle(&authorities.root)?.into_bytes(),
     )
+}
+
+/// What firmware starts, signed where there is a key.
+struct BootPrograms {
+    uki: Vec<u8>,
+    loader: Vec<u8>,
+}
+
+impl BootPrograms {
+    fn make(
+        options: &Options,
+        programs: &mut Programs<'_>,
+        kernel: &Kernel,
+        initramfs: &[u8],
+    ) -> Result<Self> {
+        let stub = programs.read(BOOT_PACKAGE, STUB)?;
+        let loader = programs.read(BOOT_PACKAGE, LOADER)?;
+        let command_line = std::iter::once(COMMAND_LINE)
+            .chain(options.append.iter().map(String::as_str))
+            .collect::<Vec<_>>()
+            .join(" ");
+        let uki = uki::build(&uki::Parts {
+            stub: &stub,
+            kernel: &kernel.image,
+            kernel_release: &kernel.banner.release,
+            initramfs,
+            command_line: &command_line,
+            os_release: &rootfs::os_release(&options.version),
+        })
+        .with_context(|| format!("cannot make the UKI from the stub of {BOOT_PACKAGE}"))?;
+        let sign = |what: &str, program: Vec<u8>| match &options.signer {
+            Some(signer) => authenticode::sign(&program, signer)
+                .with_context(|| format!("cannot sign the {what}")),
+            None => Ok(program),
+        };
+        Ok(Self {
+            uki: sign("UKI", uki)?,
+            loader: sign("boot loader", loader)?,
+        })
+    }
 }
 
 struct Kernel {

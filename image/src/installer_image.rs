@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde::Serialize;
 
 use crate::{
@@ -26,16 +26,20 @@ pub struct Parts<'a> {
     pub rootfs: &'a [u8],
     /// The kernel.
     pub kernel: &'a [u8],
-    /// The program `init`, which is in `base`.
+    /// The program `init`.
     pub init: &'a [u8],
-    /// The archive with init.
-    pub base: &'a [u8],
+    /// The UKI, which holds kernel, init and root filesystem.
+    pub uki: &'a [u8],
+    /// systemd-boot.
+    pub loader: &'a [u8],
 }
 
 #[derive(Serialize)]
 struct Release<'a> {
     version: &'a Version,
     rootfs: File,
+    uki: File,
+    loader: File,
 }
 
 #[derive(Serialize)]
@@ -44,15 +48,21 @@ struct File {
     bytes: usize,
 }
 
+impl File {
+    fn of(bytes: &[u8]) -> Self {
+        Self {
+            blake3: Blake3::of(bytes),
+            bytes: bytes.len(),
+        }
+    }
+}
+
 /// The image, not yet written: a test can still change it.
 ///
 /// # Errors
-/// None that depend on the parts.
+/// The UKI does not hold the root filesystem.
 pub fn compose(parts: &Parts<'_>) -> Result<Image> {
-    let rootfs = File {
-        blake3: Blake3::of(parts.rootfs),
-        bytes: parts.rootfs.len(),
-    };
+    let rootfs = File::of(parts.rootfs);
     let labels = BTreeMap::from([
         ("dev.instar.version", parts.version.to_string()),
         ("dev.instar.architecture", "amd64".to_owned()),
@@ -72,11 +82,17 @@ pub fn compose(parts: &Parts<'_>) -> Result<Image> {
     let release = serde_json::to_vec(&Release {
         version: parts.version,
         rootfs,
+        uki: File::of(parts.uki),
+        loader: File::of(parts.loader),
     })?;
     soft.file("usr/install/amd64/release.json", 0o644, release)?;
+    // The root filesystem is the larger half of the UKI, and is in the image already.
+    let (head, tail) = around(parts.uki, parts.rootfs)
+        .context("the UKI does not hold the root filesystem: it is of another build")?;
     let mut boot = Tree::new();
-    boot.file("usr/install/amd64/vmlinuz", 0o644, parts.kernel)?;
-    boot.file("usr/install/amd64/base.cpio", 0o644, parts.base)?;
+    boot.file("usr/install/amd64/uki.head", 0o644, head)?;
+    boot.file("usr/install/amd64/uki.tail", 0o644, tail)?;
+    boot.file("usr/install/amd64/systemd-bootx64.efi", 0o644, parts.loader)?;
 
     Ok(Image {
         // Everything large is compressed inside; uncompressed layers are unpacked fastest.
@@ -96,10 +112,25 @@ pub fn compose(parts: &Parts<'_>) -> Result<Image> {
     })
 }
 
+/// What comes before `part` in `whole`, and what comes after it.
+fn around<'a>(whole: &'a [u8], part: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
+    // A full comparison only where the first bytes agree: a squashfs begins with its magic and its figures.
+    let first = part
+        .get(..part.len().min(64))
+        .filter(|first| !first.is_empty())?;
+    let at = whole
+        .windows(first.len())
+        .enumerate()
+        .find(|(at, window)| *window == first && whole[*at..].starts_with(part))?
+        .0;
+    Some((&whole[..at], &whole[at + part.len()..]))
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::tree::Content;
 
     #[test]
     fn labels_say_what_is_inside() {
@@ -110,7 +141,8 @@ mod tests {
             rootfs: b"root",
             kernel: b"k",
             init: b"init",
-            base: b"b",
+            uki: b"kernel, init, root, signature",
+            loader: b"l",
         };
         let image = compose(&parts).unwrap();
         assert_eq!(image.labels["dev.instar.version"], "v0.2.0");
@@ -130,11 +162,32 @@ mod tests {
                 .get("usr/install/amd64/rootfs.squashfs")
                 .is_some()
         );
-        assert!(
-            image.layers[1]
-                .tree
-                .get("usr/install/amd64/vmlinuz")
-                .is_some()
-        );
+        let piece = |layer: usize, name: &str| {
+            let path = format!("usr/install/amd64/{name}");
+            match &image.layers[layer].tree.get(&path).unwrap().content {
+                Content::File(bytes) => bytes.to_vec(),
+                _ => unreachable!(),
+            }
+        };
+        let whole = [
+            piece(1, "uki.head"),
+            piece(0, "rootfs.squashfs"),
+            piece(1, "uki.tail"),
+        ];
+        assert_eq!(whole.concat(), parts.uki);
+        let other = Parts {
+            uki: b"of another build",
+            ..parts
+        };
+        compose(&other).unwrap_err();
+    }
+
+    #[test]
+    fn a_part_is_found_where_it_is_whole() {
+        let (part, lookalike) = ([[1; 64], [2; 64]].concat(), [[1; 64], [3; 64]].concat());
+        let whole = [&lookalike[..], &part, b"after"].concat();
+        assert_eq!(around(&whole, &part), Some((&lookalike[..], &b"after"[..])));
+        assert_eq!(around(&lookalike, &part), None);
+        assert_eq!(around(&part, b""), None);
     }
 }

@@ -4,6 +4,7 @@
 //! The same inputs (binaries, resolved packages, version) give the same bytes.
 
 pub mod archive;
+pub mod boot;
 pub mod build;
 pub mod certificates;
 pub mod container;
@@ -12,13 +13,15 @@ pub mod crates;
 pub mod debian;
 pub mod digest;
 pub mod elf;
+pub mod firmware;
 pub mod initramfs;
 pub mod installer_image;
 pub mod kernel;
+pub mod media;
 pub mod oci;
 pub mod programs;
 pub mod rootfs;
 pub mod sbom;
 pub mod squashfs;
 pub mod tree;
-pub mod version;
+pub use instar_esp::version;

@@ -5,9 +5,11 @@ use std::{collections::BTreeMap, fs, path::PathBuf};
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use image::{
+    boot::{keys, signer::Signer},
     build::{self, Flavour, Options, Report},
     container,
     debian::Mirror,
+    firmware, media,
     oci::{self, push::Transport},
     version::Version,
 };
@@ -24,6 +26,12 @@ struct Cli {
 enum Command {
     /// Build kernel, initramfs, root filesystem, installer image and SBOM of one version.
     Build(Build),
+    /// Make disk image, ISO and network boot folder of a build.
+    Media(Media),
+    /// Fetch UEFI firmware for virtual machines.
+    Firmware(Firmware),
+    /// Make keys for Secure Boot: PK, KEK and db, each with a certificate and as a signed variable.
+    Keys(Keys),
     /// Build an OCI image layout around one static program.
     Container(Container),
     /// Push an OCI image layout to a registry.
@@ -56,6 +64,42 @@ struct Build {
     /// The workspace that the programs were built from; its crates are listed in the SBOM.
     #[arg(long, default_value = ".")]
     workspace: PathBuf,
+    #[command(flatten)]
+    source: Source,
+    /// zstd's level for the root filesystem.
+    #[arg(long, default_value_t = 19, value_parser = clap::value_parser!(u8).range(1..=22))]
+    compression: u8,
+    /// A kernel argument after the usual ones, such as instar.config=URL; may be repeated.
+    #[arg(long, allow_hyphen_values = true)]
+    append: Vec<String>,
+    /// Sign UKI and boot loader for Secure Boot with this RSA key, in PEM.
+    #[arg(long, requires = "sign_certificate")]
+    sign_key: Option<PathBuf>,
+    /// The certificate of that key, in PEM.
+    #[arg(long, requires = "sign_key")]
+    sign_certificate: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct Media {
+    /// The folder of a build; the media are put there too.
+    folder: PathBuf,
+    /// Have the boot loader enrol the keys of this folder (PK.auth, KEK.auth, db.auth) on a virtual machine in setup mode.
+    #[arg(long)]
+    enrol: Option<PathBuf>,
+    /// Have them enrolled on real machines too. Some cannot start their own devices without the keys of their maker.
+    #[arg(long, requires = "enrol")]
+    enrol_everywhere: bool,
+    /// Size of the EFI system partition of the disk image, MiB. It holds three versions by default.
+    #[arg(long, default_value_t = instar_esp::DEFAULT_BYTES >> 20, value_parser = clap::value_parser!(u64).range(70..=4096))]
+    esp_size: u64,
+    #[command(flatten)]
+    source: Source,
+}
+
+/// Where packages come from.
+#[derive(Args)]
+struct Source {
     /// Where packages are kept between builds.
     #[arg(long, default_value = ".cache")]
     cache: PathBuf,
@@ -68,9 +112,31 @@ struct Build {
     /// Take the newest versions of packages instead of those of the last build.
     #[arg(long)]
     refresh: bool,
-    /// zstd's level for the root filesystem.
-    #[arg(long, default_value_t = 19, value_parser = clap::value_parser!(u8).range(1..=22))]
-    compression: u8,
+}
+
+impl Source {
+    fn mirror(&self) -> Option<Mirror> {
+        self.mirror.clone().map(|archive| Mirror {
+            archive,
+            security: self.security_mirror.clone(),
+        })
+    }
+}
+
+#[derive(Args)]
+struct Firmware {
+    /// The folder to write.
+    #[arg(long)]
+    out: PathBuf,
+    #[command(flatten)]
+    source: Source,
+}
+
+#[derive(Args)]
+struct Keys {
+    /// The folder to write.
+    #[arg(long)]
+    out: PathBuf,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -117,6 +183,27 @@ fn main() -> Result<()> {
             let report = build::build(&options(arguments)?)?;
             print(&report);
         }
+        Command::Media(arguments) => {
+            let files = media::build(&media::Options {
+                folder: arguments.folder,
+                enrol: arguments.enrol,
+                enrol_everywhere: arguments.enrol_everywhere,
+                esp_bytes: arguments.esp_size << 20,
+                mirror: arguments.source.mirror(),
+                refresh: arguments.source.refresh,
+                cache: arguments.source.cache,
+            })?;
+            for (file, bytes) in files {
+                println!("{bytes:>12}  {}", file.display());
+            }
+        }
+        Command::Firmware(arguments) => firmware::fetch(&firmware::Options {
+            out: arguments.out,
+            mirror: arguments.source.mirror(),
+            refresh: arguments.source.refresh,
+            cache: arguments.source.cache,
+        })?,
+        Command::Keys(arguments) => keys::make(&arguments.out)?,
         Command::Container(arguments) => {
             let program = fs::read(&arguments.binary)
                 .with_context(|| format!("cannot read {}", arguments.binary.display()))?;
@@ -148,6 +235,10 @@ fn main() -> Result<()> {
 fn options(arguments: Build) -> Result<Options> {
     let programs = PathBuf::from("target/x86_64-unknown-linux-musl").join(&arguments.profile);
     let program = |given: Option<PathBuf>, name: &str| given.unwrap_or_else(|| programs.join(name));
+    let signer = match (&arguments.sign_key, &arguments.sign_certificate) {
+        (Some(key), Some(certificate)) => Some(Signer::read(key, certificate)?),
+        _ => None,
+    };
     Ok(Options {
         version: arguments.version,
         out: arguments.out,
@@ -159,13 +250,12 @@ fn options(arguments: Build) -> Result<Options> {
         machined: program(arguments.machined, "machined"),
         installer: program(arguments.installer, "installer"),
         workspace: arguments.workspace,
-        cache: arguments.cache,
-        mirror: arguments.mirror.map(|archive| Mirror {
-            archive,
-            security: arguments.security_mirror,
-        }),
-        refresh: arguments.refresh,
+        mirror: arguments.source.mirror(),
+        refresh: arguments.source.refresh,
+        cache: arguments.source.cache,
         compression: arguments.compression,
+        append: arguments.append,
+        signer,
     })
 }
 

@@ -117,8 +117,16 @@ pub fn add_identity(
     let mut text = serde_json::to_vec(&identity)?;
     text.push(b'\n');
     tree.file("usr/lib/instar/image.json", 0o644, text)?;
-    let release =
-        format!("NAME=Instar\nID=instar\nVERSION_ID={version}\nPRETTY_NAME=\"Instar {version}\"\n");
-    tree.file("usr/lib/os-release", 0o644, release.into_bytes())?;
+    tree.file(
+        "usr/lib/os-release",
+        0o644,
+        os_release(version).into_bytes(),
+    )?;
     tree.symlink("etc/os-release", "../usr/lib/os-release")
+}
+
+/// What the system calls itself (os-release(5)).
+#[must_use]
+pub fn os_release(version: &Version) -> String {
+    format!("NAME=Instar\nID=instar\nVERSION_ID={version}\nPRETTY_NAME=\"Instar {version}\"\n")
 }

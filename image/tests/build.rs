@@ -8,7 +8,10 @@ use std::{
     process::{Command, Output},
 };
 
-use image::digest::{Blake3, Sha256};
+use image::{
+    boot::pe::Layout,
+    digest::{Blake3, Sha256},
+};
 use serde_json::{Value, json};
 
 const RELEASE: &str = "6.12.1-cloud-amd64";
@@ -27,6 +30,28 @@ fn kernel() -> Vec<u8> {
     file[0x202..0x206].copy_from_slice(b"HdrS");
     file[0x20E..0x210].copy_from_slice(&0x100_u16.to_le_bytes());
     file[0x300..0x300 + BANNER.len()].copy_from_slice(BANNER.as_bytes());
+    file
+}
+
+/// A UEFI program without code: headers, and one section after them.
+fn uefi_program() -> Vec<u8> {
+    let mut file = vec![0; 0x600];
+    let mut put = |at: usize, bytes: &[u8]| file[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0, b"MZ");
+    put(0x3C, &0x40_u32.to_le_bytes());
+    put(0x40, b"PE\0\0");
+    // One section, an optional header of 240 bytes, PE32+, sections at multiples of 4096 and 512, 16 directories.
+    put(0x46, &1_u16.to_le_bytes());
+    put(0x54, &240_u16.to_le_bytes());
+    put(0x58, &0x20B_u16.to_le_bytes());
+    put(0x58 + 32, &0x1000_u32.to_le_bytes());
+    put(0x58 + 36, &0x200_u32.to_le_bytes());
+    put(0x58 + 108, &16_u32.to_le_bytes());
+    let section = 0x58 + 240;
+    put(section, b".text");
+    for (offset, value) in [(8, 0x10_u32), (12, 0x1000), (16, 0x200), (20, 0x400)] {
+        put(section + offset, &value.to_le_bytes());
+    }
     file
 }
 
@@ -79,6 +104,19 @@ impl Site {
                     ("etc/mke2fs.conf", b"[defaults]\n"),
                 ],
             ),
+            site.package(
+                "systemd-boot-efi",
+                &[
+                    (
+                        "usr/lib/systemd/boot/efi/linuxx64.efi.stub",
+                        &uefi_program(),
+                    ),
+                    (
+                        "usr/lib/systemd/boot/efi/systemd-bootx64.efi",
+                        &uefi_program(),
+                    ),
+                ],
+            ),
             site.package("unused", &[]),
             site.package(
                 &format!("linux-image-{RELEASE}"),
@@ -92,6 +130,7 @@ impl Site {
             "crun",
             "e2fsprogs",
             "ca-certificates",
+            "systemd-boot-efi",
             "linux-image-cloud-amd64",
         ];
         let lock = json!({ "requested": requested, "packages": packages });
@@ -264,6 +303,25 @@ fn the_parts_are_what_the_contracts_say() {
     let initramfs = fs::read(out.join("initramfs")).unwrap();
     assert!(initramfs.starts_with(&fs::read(out.join("base.cpio")).unwrap()));
 
+    let uki = fs::read(out.join("instar.efi")).unwrap();
+    let layout = Layout::read(&uki).unwrap();
+    let section = |name: &str| {
+        let section = layout.section(name).unwrap();
+        &uki[section.file.start..][..section.bytes]
+    };
+    assert_eq!(section(".linux"), kernel());
+    assert_eq!(section(".initrd"), initramfs);
+    assert_eq!(section(".uname"), RELEASE.as_bytes());
+    assert_eq!(
+        String::from_utf8_lossy(section(".osrel")),
+        "NAME=Instar\nID=instar\nVERSION_ID=v0.1.0\nPRETTY_NAME=\"Instar v0.1.0\"\n"
+    );
+    let arguments = String::from_utf8_lossy(section(".cmdline")).into_owned();
+    assert!(
+        arguments.starts_with("console=tty0 console=ttyS0 panic=10 "),
+        "{arguments}"
+    );
+
     let contents: Value =
         serde_json::from_slice(&fs::read(out.join("sbom.spdx.json")).unwrap()).unwrap();
     let names: Vec<_> = contents["packages"]
@@ -278,6 +336,7 @@ fn the_parts_are_what_the_contracts_say() {
         "ca-certificates",
         "machined",
         "blake3",
+        "systemd-boot-efi",
         &format!("linux-image-{RELEASE}"),
     ] {
         assert!(names.contains(&name), "{name} is not in the SBOM");

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use instar_qemu::{Bus, DiskFormat, Drive, Timing, VmSpec, WatchdogAction};
+use instar_qemu::{Bus, DiskFormat, Drive, NetworkBoot, Timing, Uefi, VmSpec, WatchdogAction};
 
 /// Runs virtual machines: boot this, with these disks, ports and files; watch it; end it.
 #[derive(Debug, Parser)]
@@ -75,7 +75,7 @@ pub(crate) struct Machine {
     /// A directory of its own: console, command line, control sockets
     #[arg(long)]
     pub(crate) dir: PathBuf,
-    /// Kernel; without it the machine boots from its disks
+    /// Kernel; without it the machine starts what its firmware finds
     #[arg(long, requires = "initrd")]
     kernel: Option<PathBuf>,
     /// Initramfs
@@ -84,13 +84,28 @@ pub(crate) struct Machine {
     /// Kernel command line
     #[arg(long, default_value = "console=ttyS0 panic=10")]
     append: String,
+    /// UEFI instead of BIOS: the folder with OVMF_CODE_4M.fd and OVMF_VARS_4M.fd, as in the package ovmf
+    #[arg(long, conflicts_with = "kernel", num_args = 0..=1, default_missing_value = "/usr/share/OVMF")]
+    uefi: Option<PathBuf>,
+    /// UEFI with Secure Boot, by OVMF_CODE_4M.secboot.fd of that folder
+    #[arg(long, requires = "uefi")]
+    secure_boot: bool,
+    /// UEFI variables to begin with instead of the folder's
+    #[arg(long, requires = "uefi")]
+    uefi_variables: Option<PathBuf>,
+    /// Boot from the network: a file of --tftp, or a URL for iPXE
+    #[arg(long, conflicts_with = "kernel")]
+    network_boot: Option<String>,
+    /// The folder that QEMU's TFTP server offers
+    #[arg(long, requires = "network_boot")]
+    tftp: Option<PathBuf>,
     /// Memory in MiB
     #[arg(long, default_value_t = 512)]
     memory: u32,
     /// Processors
     #[arg(long, default_value_t = 1)]
     processors: u32,
-    /// Disk: FILE[,raw|qcow2][,virtio|nvme]; may be repeated
+    /// Disk: FILE[,raw|qcow2][,virtio|nvme|usb|cd][,snapshot]; may be repeated
     #[arg(long = "drive", value_parser = drive)]
     drives: Vec<Drive>,
     /// Make a port of the machine reachable on 127.0.0.1: GUEST[:HOST]; may be repeated
@@ -117,14 +132,32 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
+    fn firmware(&self) -> VmSpec {
+        let Some(folder) = &self.uefi else {
+            return VmSpec::bios();
+        };
+        let mut uefi = match self.secure_boot {
+            true => Uefi::secure_in_folder(folder),
+            false => Uefi::in_folder(folder),
+        };
+        if let Some(variables) = &self.uefi_variables {
+            uefi = uefi.variables(variables);
+        }
+        VmSpec::uefi(uefi)
+    }
+
     /// The plan.
     pub(crate) fn spec(&self) -> VmSpec {
         let mut spec = match (&self.kernel, &self.initrd) {
             (Some(kernel), Some(initrd)) => {
                 VmSpec::kernel(kernel, initrd).command_line(&self.append)
             }
-            _ => VmSpec::disk(),
+            _ => self.firmware(),
         };
+        spec.network_boot = self.network_boot.clone().map(|file| NetworkBoot {
+            folder: self.tftp.clone(),
+            file,
+        });
         spec = spec
             .network()
             .memory_mib(self.memory)
@@ -202,7 +235,14 @@ fn drive(text: &str) -> Result<Drive, String> {
             "qcow2" => drive.format = DiskFormat::Qcow2,
             "virtio" => drive.bus = Bus::Virtio,
             "nvme" => drive.bus = Bus::Nvme,
-            other => return Err(format!("{other:?} is neither raw, qcow2, virtio nor nvme")),
+            "usb" => drive.bus = Bus::Usb,
+            "cd" => drive.bus = Bus::Cd,
+            "snapshot" => drive.snapshot = true,
+            other => {
+                return Err(format!(
+                    "{other:?} is none of raw, qcow2, virtio, nvme, usb, cd, snapshot"
+                ));
+            }
         }
     }
     Ok(drive)
@@ -249,6 +289,32 @@ mod tests {
             .allow_panic()
             .deadline(Duration::from_secs(9));
         assert_eq!(machine.spec(), expected);
+    }
+
+    #[test]
+    fn firmware_finds_what_to_start() {
+        let spec = |words: &str| {
+            let Command::Run(machine) = Arguments::try_parse_from(words.split_whitespace())
+                .unwrap()
+                .command
+            else {
+                unreachable!()
+            };
+            machine.spec()
+        };
+        let expected = VmSpec::bios()
+            .network()
+            .allow_panic()
+            .drive(Drive::raw("i.iso").on(Bus::Cd))
+            .without_deadline();
+        assert_eq!(spec("x run --dir d --drive i.iso,cd"), expected);
+        let uefi = Uefi::secure_in_folder("/usr/share/OVMF").variables("v");
+        let expected = VmSpec::uefi(uefi)
+            .network_boot("p", "instar.efi")
+            .allow_panic()
+            .without_deadline();
+        let words = "x run --dir d --secure-boot --uefi-variables v --network-boot instar.efi --tftp p --uefi";
+        assert_eq!(spec(words), expected);
     }
 
     #[test]

@@ -58,11 +58,14 @@ fn check(spec: &VmSpec) -> Result<()> {
     if spec.timing != Timing::Host && spec.processors > 1 {
         return impossible("counting instructions works with one processor only");
     }
+    if spec.network_boot.is_some() && matches!(spec.boot, Boot::Kernel { .. }) {
+        return impossible("it starts a kernel from the host or from the network, not both");
+    }
     Ok(())
 }
 
 fn machine(line: &mut Line, spec: &VmSpec, host: Host) {
-    line.add(["-machine", "q35"]);
+    line.add(["-machine", machine_type(&spec.boot)]);
     match host.accel {
         Accel::Kvm if spec.timing == Timing::Host => line.add(["-accel", "kvm", "-cpu", "host"]),
         Accel::Kvm | Accel::Tcg => {
@@ -73,6 +76,16 @@ fn machine(line: &mut Line, spec: &VmSpec, host: Host) {
             };
             line.add(["-accel", "tcg", "-cpu", cpu]);
         }
+    }
+}
+
+fn machine_type(boot: &Boot) -> &'static str {
+    match boot {
+        Boot::Kernel { .. } => "q35",
+        // SeaBIOS and what it starts then talk to the serial port.
+        Boot::Firmware { uefi: None } => "q35,graphics=off",
+        Boot::Firmware { uefi: Some(uefi) } if uefi.secure_boot => "q35,smm=on",
+        Boot::Firmware { uefi: Some(_) } => "q35,smm=off",
     }
 }
 
@@ -101,8 +114,11 @@ fn boot(line: &mut Line, boot: &Boot) {
             }
             line.add(["-append", command_line]);
         }
-        Boot::Disk { uefi: None } => {}
-        Boot::Disk { uefi: Some(uefi) } => {
+        Boot::Firmware { uefi: None } => {}
+        Boot::Firmware { uefi: Some(uefi) } => {
+            if uefi.secure_boot {
+                line.add(["-global", "driver=cfi.pflash01,property=secure,value=on"]);
+            }
             line.property(
                 "-drive",
                 "if=pflash,format=raw,unit=0,readonly=on,file=",
@@ -115,19 +131,30 @@ fn boot(line: &mut Line, boot: &Boot) {
                 &uefi.variables,
                 "",
             );
+            // OVMF has no network without a source of randomness.
+            line.add(["-device", "virtio-rng-pci"]);
         }
     }
 }
 
 fn drives(line: &mut Line, spec: &VmSpec) {
+    if spec.drives.iter().any(|drive| drive.bus == Bus::Usb) {
+        line.add(["-device", "qemu-xhci"]);
+    }
     for (number, drive) in spec.drives.iter().enumerate() {
         let format = drive.format.name();
         let snapshot = if drive.snapshot { ",snapshot=on" } else { "" };
-        let rest = format!(",format={format},if=none,id=drive{number},discard=unmap{snapshot}");
+        let medium = match drive.bus {
+            Bus::Cd => ",media=cdrom,readonly=on",
+            Bus::Virtio | Bus::Nvme | Bus::Usb => ",discard=unmap",
+        };
+        let rest = format!(",format={format},if=none,id=drive{number}{medium}{snapshot}");
         line.property("-drive", "file=", &drive.file, &rest);
         let device = match drive.bus {
             Bus::Virtio => "virtio-blk-pci",
             Bus::Nvme => "nvme",
+            Bus::Usb => "usb-storage,removable=on",
+            Bus::Cd => "ide-cd",
         };
         line.add([
             "-device",
@@ -150,13 +177,25 @@ fn network(line: &mut Line, spec: &VmSpec) -> Result<()> {
         })?;
         netdev.push_str(&format!(",hostfwd=tcp:127.0.0.1:{host}-:{}", forward.guest));
     }
-    // Without its ROM the firmware does not try to boot from the card.
-    line.add([
-        "-netdev",
-        &netdev,
-        "-device",
-        "virtio-net-pci,netdev=net0,romfile=",
-    ]);
+    let mut card = "virtio-net-pci,netdev=net0".to_owned();
+    if spec.network_boot.is_none() || spec.boot != (Boot::Firmware { uefi: None }) {
+        // Without its ROM the firmware does not try to boot from the card. UEFI has a driver of its own.
+        card.push_str(",romfile=");
+    }
+    match &spec.network_boot {
+        None => line.add(["-netdev", &netdev]),
+        Some(boot) => {
+            let bootfile = format!(",bootfile={}", boot.file.replace(',', ",,"));
+            match &boot.folder {
+                Some(folder) => {
+                    line.property("-netdev", &format!("{netdev},tftp="), folder, &bootfile);
+                }
+                None => line.add(["-netdev", &(netdev + &bootfile)]),
+            }
+            card.push_str(",bootindex=1");
+        }
+    }
+    line.add(["-device", &card]);
     Ok(())
 }
 
@@ -231,7 +270,7 @@ impl Line {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::spec::Drive;
+    use crate::spec::{Drive, Uefi};
 
     const OLD_TCG: Host = Host {
         version: QemuVersion { major: 7, minor: 2 },
@@ -314,14 +353,67 @@ mod tests {
 
     #[test]
     fn uefi_has_code_and_variables() {
-        let text = line(
-            &VmSpec::uefi("/code.fd", "/vars.fd").drive(Drive::raw("/d.img")),
-            OLD_TCG,
+        let plain = Uefi::in_folder("/f").variables("/vars.fd");
+        let text = line(&VmSpec::uefi(plain).drive(Drive::raw("/d.img")), OLD_TCG);
+        assert!(
+            text.contains("-machine q35,smm=off ")
+                && text.contains(
+                    "unit=0,readonly=on,file=/f/OVMF_CODE_4M.fd -drive if=pflash,format=raw,unit=1,file=/vars.fd \
+                     -device virtio-rng-pci"
+                ),
+            "{text}"
         );
-        assert!(text.contains(
-            "unit=0,readonly=on,file=/code.fd -drive if=pflash,format=raw,unit=1,file=/vars.fd"
-        ));
-        assert!(!text.contains("-kernel"), "{text}");
+        assert!(
+            !text.contains("-kernel") && !text.contains("secure"),
+            "{text}"
+        );
+
+        let text = line(&VmSpec::uefi(Uefi::secure_in_folder("/f")), OLD_TCG);
+        assert!(
+            text.contains("-machine q35,smm=on ")
+                && text.contains(
+                    "-global driver=cfi.pflash01,property=secure,value=on \
+                     -drive if=pflash,format=raw,unit=0,readonly=on,file=/f/OVMF_CODE_4M.secboot.fd"
+                ),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn discs_and_sticks() {
+        let spec = VmSpec::bios()
+            .drive(Drive::raw("/i.iso").on(Bus::Cd))
+            .drive(Drive::raw("/i.iso").on(Bus::Usb));
+        let text = line(&spec, OLD_TCG);
+        assert!(
+            text.contains(
+                "-device qemu-xhci \
+                 -drive file=/i.iso,format=raw,if=none,id=drive0,media=cdrom,readonly=on -device ide-cd,drive=drive0,serial=disk0 \
+                 -drive file=/i.iso,format=raw,if=none,id=drive1,discard=unmap \
+                 -device usb-storage,removable=on,drive=drive1,serial=disk1"
+            ),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn only_bios_boots_from_the_network_by_the_cards_rom() {
+        let text = line(&VmSpec::bios().network_boot("/p", "boot.ipxe"), OLD_TCG);
+        assert!(
+            text.contains(
+                "-netdev user,id=net0,tftp=/p,bootfile=boot.ipxe -device virtio-net-pci,netdev=net0,bootindex=1 "
+            ),
+            "{text}"
+        );
+        let uefi = VmSpec::uefi(Uefi::in_folder("/f")).network_boot_url("http://10.0.2.2/a,b");
+        let text = line(&uefi, OLD_TCG);
+        assert!(
+            text.contains(
+                "-netdev user,id=net0,bootfile=http://10.0.2.2/a,,b -device virtio-net-pci,netdev=net0,romfile=,bootindex=1 "
+            ),
+            "{text}"
+        );
+        assert!(command_line(&small().network_boot("/p", "x"), OLD_TCG).is_err());
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! | `pid` | QEMU's process number |
 //! | `forwards` | a line per forward: the guest's port, the host's port |
 //! | `owner.sock`, `control.sock` | QMP, for the owner and for anybody else |
+//! | `uefi-variables.fd` | the firmware's memory, kept over starts |
 //! | `lock` | locked while a machine runs here |
 
 use std::fs::{self, File, TryLockError};
@@ -24,6 +25,7 @@ pub const KEEP_VARIABLE: &str = "INSTAR_KEEP";
 pub(crate) const CONSOLE: &str = "console.log";
 pub(crate) const QEMU_LOG: &str = "qemu.log";
 pub(crate) const FORWARDS: &str = "forwards";
+const UEFI_VARIABLES: &str = "uefi-variables.fd";
 pub(crate) const OWNER_SOCKET: &str = "owner.sock";
 pub(crate) const CONTROL_SOCKET: &str = "control.sock";
 
@@ -96,6 +98,17 @@ impl Directory {
         Ok(path)
     }
 
+    /// The machine's own UEFI variables: those of its last start, or a copy of these.
+    pub(crate) fn own_variables(&self, new: &Path) -> Result<PathBuf> {
+        let own = self.path.join(UEFI_VARIABLES);
+        if !own.exists() {
+            // The original may be read only, which is copied too.
+            let content = fs::read(new).map_err(Error::directory("read", new))?;
+            fs::write(&own, content).map_err(Error::directory("write", &own))?;
+        }
+        Ok(own)
+    }
+
     /// The file that gets QEMU's own output.
     pub(crate) fn qemu_log(&self) -> Result<File> {
         let path = self.path.join(QEMU_LOG);
@@ -163,6 +176,19 @@ mod tests {
         drop(first);
         assert!(!Directory::is_in_use(&path));
         Directory::claim(&path).unwrap();
+    }
+
+    #[test]
+    fn uefi_variables_are_kept() {
+        let parent = tempfile::tempdir().unwrap();
+        let new = parent.path().join("vars.fd");
+        fs::write(&new, "new").unwrap();
+        let directory = Directory::claim(&parent.path().join("vm")).unwrap();
+        let own = directory.own_variables(&new).unwrap();
+        assert_eq!(fs::read_to_string(&own).unwrap(), "new");
+        fs::write(&own, "changed").unwrap();
+        assert_eq!(directory.own_variables(&new).unwrap(), own);
+        assert_eq!(fs::read_to_string(&own).unwrap(), "changed");
     }
 
     #[test]

@@ -87,11 +87,19 @@ fn settle_files(spec: &VmSpec, directory: &Directory) -> Result<VmSpec> {
                 settle("initramfs", initrd)?;
             }
         }
-        Boot::Disk { uefi: None } => {}
-        Boot::Disk { uefi: Some(uefi) } => {
+        Boot::Firmware { uefi: None } => {}
+        Boot::Firmware { uefi: Some(uefi) } => {
             settle("UEFI firmware", &mut uefi.code)?;
             settle("UEFI variables", &mut uefi.variables)?;
+            uefi.variables = directory.own_variables(&uefi.variables)?;
         }
+    }
+    if let Some(folder) = settled
+        .network_boot
+        .as_mut()
+        .and_then(|boot| boot.folder.as_mut())
+    {
+        settle("folder for network boot", folder)?;
     }
     for drive in &mut settled.drives {
         settle("disk", &mut drive.file)?;

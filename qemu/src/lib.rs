@@ -40,7 +40,7 @@ pub use ports::{PortLease, lease_port};
 pub use process::OwnedProcess;
 pub use qmp::{Event, Qmp, QmpError};
 pub use spec::{
-    Boot, Bus, Content, DiskFormat, Drive, Forward, FwCfg, OnPanic, Timing, Uefi, VmSpec,
-    WatchdogAction,
+    Boot, Bus, Content, DiskFormat, Drive, Forward, FwCfg, NetworkBoot, OnPanic, Timing, Uefi,
+    VmSpec, WatchdogAction,
 };
 pub use vm::Vm;

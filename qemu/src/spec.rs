@@ -18,6 +18,8 @@ pub struct VmSpec {
     pub forwards: Vec<Forward>,
     /// Whether there is a network card; the host's 127.0.0.1 is 10.0.2.2 for the guest.
     pub network: bool,
+    /// What the firmware starts from the network, before it looks at the drives.
+    pub network_boot: Option<NetworkBoot>,
     /// Files that the guest reads from QEMU's firmware configuration device.
     pub fw_cfg: Vec<FwCfg>,
     /// How time passes in the guest.
@@ -46,8 +48,8 @@ pub enum Boot {
         /// The kernel's command line.
         command_line: String,
     },
-    /// The disks, by the firmware: SeaBIOS when there is no UEFI.
-    Disk {
+    /// What the firmware finds on drives and the network: SeaBIOS when there is no UEFI.
+    Firmware {
         /// UEFI firmware.
         uefi: Option<Uefi>,
     },
@@ -58,8 +60,51 @@ pub enum Boot {
 pub struct Uefi {
     /// The code, read only.
     pub code: PathBuf,
-    /// The variables; the machine writes to this file, so give each its own copy.
+    /// The variables of a new machine. Each machine works on a copy in its directory, with which it goes on when it is
+    /// started there again.
     pub variables: PathBuf,
+    /// Whether the code has Secure Boot, whose variables only System Management Mode may write. Without keys in them it lets
+    /// everything pass and waits for some: that is its setup mode.
+    pub secure_boot: bool,
+}
+
+impl Uefi {
+    /// The firmware in a folder with the names of the package `ovmf`, such as `/usr/share/OVMF`.
+    pub fn in_folder(folder: impl AsRef<Path>) -> Self {
+        let folder = folder.as_ref();
+        Self {
+            code: folder.join("OVMF_CODE_4M.fd"),
+            variables: folder.join("OVMF_VARS_4M.fd"),
+            secure_boot: false,
+        }
+    }
+
+    /// The same with Secure Boot.
+    pub fn secure_in_folder(folder: impl AsRef<Path>) -> Self {
+        let folder = folder.as_ref();
+        Self {
+            code: folder.join("OVMF_CODE_4M.secboot.fd"),
+            secure_boot: true,
+            ..Self::in_folder(folder)
+        }
+    }
+
+    /// With these variables to begin with.
+    pub fn variables(self, variables: impl Into<PathBuf>) -> Self {
+        Self {
+            variables: variables.into(),
+            ..self
+        }
+    }
+}
+
+/// What the firmware gets from the network: with BIOS by the card's ROM, which is iPXE, with UEFI by the firmware itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NetworkBoot {
+    /// What QEMU's TFTP server offers; nothing needs to be there when the file is a URL.
+    pub folder: Option<PathBuf>,
+    /// What DHCP names: a file of the folder, or a URL, which iPXE understands.
+    pub file: String,
 }
 
 /// A disk of the machine.
@@ -126,6 +171,10 @@ pub enum Bus {
     Virtio,
     /// `/dev/nvmeXn1`
     Nvme,
+    /// A stick in a USB port.
+    Usb,
+    /// A disc in a CD-ROM drive, read only.
+    Cd,
 }
 
 /// A TCP port of the guest on the host's 127.0.0.1.
@@ -199,6 +248,7 @@ impl VmSpec {
             drives: Vec::new(),
             forwards: Vec::new(),
             network: false,
+            network_boot: None,
             fw_cfg: Vec::new(),
             timing: Timing::Host,
             watchdog: None,
@@ -218,22 +268,17 @@ impl VmSpec {
         })
     }
 
-    /// A machine that starts from its first disk by BIOS.
-    pub fn disk() -> Self {
-        Self::new(Boot::Disk { uefi: None })
+    /// A machine that starts what BIOS finds.
+    pub fn bios() -> Self {
+        Self::new(Boot::Firmware { uefi: None })
     }
 
-    /// A machine that starts from its disks by UEFI.
-    pub fn uefi(code: impl Into<PathBuf>, variables: impl Into<PathBuf>) -> Self {
-        Self::new(Boot::Disk {
-            uefi: Some(Uefi {
-                code: code.into(),
-                variables: variables.into(),
-            }),
-        })
+    /// A machine that starts what UEFI finds.
+    pub fn uefi(uefi: Uefi) -> Self {
+        Self::new(Boot::Firmware { uefi: Some(uefi) })
     }
 
-    /// Replaces the kernel's command line; without effect on a machine that starts from its disks.
+    /// Replaces the kernel's command line; without effect where firmware finds what to start.
     pub fn command_line(mut self, text: impl Into<String>) -> Self {
         if let Boot::Kernel { command_line, .. } = &mut self.boot {
             *command_line = text.into();
@@ -241,7 +286,7 @@ impl VmSpec {
         self
     }
 
-    /// Adds arguments to the kernel's command line; without effect on a machine that starts from its disks.
+    /// Adds arguments to the kernel's command line; without effect where firmware finds what to start.
     pub fn append(mut self, arguments: &str) -> Self {
         if let Boot::Kernel { command_line, .. } = &mut self.boot {
             if !command_line.is_empty() {
@@ -274,6 +319,24 @@ impl VmSpec {
     pub fn network(mut self) -> Self {
         self.network = true;
         self
+    }
+
+    /// Starts a file of this folder from the network, by TFTP; adds the network card.
+    pub fn network_boot(mut self, folder: impl Into<PathBuf>, file: impl Into<String>) -> Self {
+        self.network_boot = Some(NetworkBoot {
+            folder: Some(folder.into()),
+            file: file.into(),
+        });
+        self.network()
+    }
+
+    /// Starts a URL from the network, where the firmware can; adds the network card.
+    pub fn network_boot_url(mut self, url: impl Into<String>) -> Self {
+        self.network_boot = Some(NetworkBoot {
+            folder: None,
+            file: url.into(),
+        });
+        self.network()
     }
 
     /// Makes a TCP port of the guest reachable on a free port of the host's 127.0.0.1; adds the network card.

@@ -17,8 +17,10 @@ mod other_clients;
 mod peers;
 mod refused_images;
 mod rollback;
+mod secure_boot;
 mod small_machine;
 mod upgrade;
+mod ways_in;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -42,6 +44,8 @@ fn main() -> ExitCode {
         small_machine::tests(),
         refused_images::tests(),
         init_failures::tests(),
+        ways_in::tests(),
+        secure_boot::tests(),
     ];
     instar_tests::run(areas.into_iter().flatten().collect())
 }

@@ -2,21 +2,18 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
 use crate::node::Node;
+use crate::python::python_with;
 use crate::run_command::run;
 use crate::scratch::Scratch;
 use crate::workspace::workspace_root;
 
 /// What pip installs, pinned: a peer that changes by itself is no measure.
 const PACKAGES: [&str; 2] = ["grpcio==1.85.1", "grpcio-tools==1.85.1"];
-
-/// Tests run at once, and one of them makes the environment.
-static MAKING: Mutex<()> = Mutex::new(());
 
 /// An environment with the client in it.
 #[derive(Debug)]
@@ -28,26 +25,7 @@ pub struct Grpcio {
 impl Grpcio {
     /// Takes the one in `.cache/grpcio`, or makes it: that takes the network and a minute, once.
     pub fn ready(scratch: &Scratch) -> Result<Self> {
-        let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
-        let environment = workspace_root().join(".cache/grpcio");
-        let python = environment.join("bin/python");
-        let marker = environment.join("instar-packages");
-        let wanted = PACKAGES.join("\n");
-        if std::fs::read_to_string(&marker).is_ok_and(|installed| installed == wanted) {
-            return Ok(Self {
-                python,
-                scratch: scratch.clone(),
-            });
-        }
-        run(Command::new("python3")
-            .args(["-m", "venv", "--clear"])
-            .arg(&environment))
-        .context("cannot make a Python environment: install the package python3-venv")?;
-        run(Command::new(&python)
-            .args(["-m", "pip", "install", "--quiet"])
-            .args(PACKAGES))?;
-        std::fs::write(&marker, wanted)
-            .with_context(|| format!("cannot write {}", marker.display()))?;
+        let python = python_with("grpcio", &PACKAGES)?;
         Ok(Self {
             python,
             scratch: scratch.clone(),

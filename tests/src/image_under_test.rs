@@ -29,7 +29,12 @@ impl ImageUnderTest {
             version,
             folder: target.join("image").join(version),
         };
-        for file in [image.kernel(), image.initramfs(), image.installer()] {
+        for file in [
+            image.kernel(),
+            image.initramfs(),
+            image.installer(),
+            image.iso(),
+        ] {
             if !file.exists() {
                 bail!("{} is not there: run `make image`", file.display());
             }
@@ -60,6 +65,41 @@ impl ImageUnderTest {
     /// The root filesystem alone.
     pub fn rootfs(&self) -> PathBuf {
         self.folder.join("rootfs.squashfs")
+    }
+
+    /// Kernel and initramfs as one program for UEFI, signed with the test's keys.
+    pub fn uki(&self) -> PathBuf {
+        self.folder.join("instar.efi")
+    }
+
+    /// systemd-boot, signed as well.
+    pub fn loader(&self) -> PathBuf {
+        self.folder.join("systemd-bootx64.efi")
+    }
+
+    /// The disk image, byte by byte.
+    pub fn disk(&self) -> PathBuf {
+        self.folder.join("disk.raw")
+    }
+
+    /// The disk image as qcow2.
+    pub fn disk_qcow2(&self) -> PathBuf {
+        self.folder.join("disk.qcow2")
+    }
+
+    /// The ISO.
+    pub fn iso(&self) -> PathBuf {
+        self.folder.join("instar.iso")
+    }
+
+    /// What a server for network boot offers.
+    pub fn network_folder(&self) -> PathBuf {
+        self.folder.join("pxe")
+    }
+
+    /// The folder with all of these.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// The installer image: an OCI layout.

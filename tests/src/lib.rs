@@ -16,6 +16,8 @@
 //! which is 10.0.2.2 for a guest, and ends with the test.
 
 mod bare_boot;
+mod esp_image;
+mod firmware;
 mod follower;
 mod greeter;
 mod grpcio;
@@ -32,6 +34,7 @@ mod node_facts;
 mod oci_image;
 mod other_rootfs;
 mod outage;
+mod python;
 mod registry;
 mod run_command;
 mod runner;
@@ -40,6 +43,8 @@ mod scripted_init;
 mod workspace;
 
 pub use bare_boot::{BareBoot, BareMemory, trivial_boot};
+pub use esp_image::EspImage;
+pub use firmware::{UefiVariables, secure_uefi, test_keys, uefi};
 pub use follower::{Ending, Followed, upgrade_and_follow};
 pub use greeter::{GREETER, GREETER_PORT, Greeter, push_greeter};
 pub use grpcio::Grpcio;
@@ -59,7 +64,7 @@ pub use registry::{Registry, config as registry_config, sha256_digest};
 pub use runner::{Outcome, Test, run};
 pub use scratch::Scratch;
 pub use scripted_init::{DoubleRootfs, ScriptedInit};
-pub use workspace::{guest_program, target_directory, workspace_root};
+pub use workspace::{guest_program, image_program, target_directory, workspace_root};
 
 /// How a guest reaches the host's 127.0.0.1 through QEMU's user network.
 pub const HOST_FOR_GUEST: &str = "10.0.2.2";

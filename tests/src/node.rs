@@ -164,13 +164,16 @@ pub struct Node {
 impl Node {
     /// A node from kernel and initramfs, with 512 MiB, its config in the firmware configuration and no disk.
     pub fn plan(scratch: &Scratch, image: &ImageUnderTest) -> NodePlan {
-        let spec = VmSpec::kernel(image.kernel(), image.initramfs())
-            .command_line(COMMAND_LINE)
-            .forward(API_PORT);
+        let spec = VmSpec::kernel(image.kernel(), image.initramfs()).command_line(COMMAND_LINE);
+        Self::plan_from(scratch, spec)
+    }
+
+    /// A node from whatever this machine starts, with its config in the firmware configuration.
+    pub fn plan_from(scratch: &Scratch, spec: VmSpec) -> NodePlan {
         NodePlan {
             name: "node".to_owned(),
             scratch: scratch.clone(),
-            spec,
+            spec: spec.forward(API_PORT),
             config: Config::Default,
             identity: None,
         }

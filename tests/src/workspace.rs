@@ -31,6 +31,17 @@ pub fn guest_program(name: &str) -> Result<Vec<u8>> {
     std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
+/// Runs the image builder.
+pub fn image_program(words: &[&str], paths: &[&Path]) -> Result<()> {
+    let mut command = std::process::Command::new(host_program("image")?);
+    // It finds packages in the repository's cache.
+    command
+        .args(words)
+        .args(paths)
+        .current_dir(workspace_root());
+    crate::run_command::run(&mut command).map(drop)
+}
+
 /// A program for this machine that `cargo build` or `cargo test` compiled.
 pub(crate) fn host_program(name: &str) -> Result<PathBuf> {
     let path = target_directory().join("debug").join(name);

@@ -25,7 +25,9 @@ pub struct Request<'a> {
     /// Packages to take alone.
     pub alone: &'a [&'a str],
     /// An empty package whose first dependency is the one that is meant, taken alone (`linux-image-amd64`).
-    pub through: &'a str,
+    pub through: Option<&'a str>,
+    /// Names the list of what was resolved.
+    pub name: &'a str,
 }
 
 /// One resolved package.
@@ -48,7 +50,7 @@ impl Request<'_> {
         self.with_dependencies
             .iter()
             .chain(self.alone)
-            .chain([&self.through])
+            .chain(&self.through)
             .map(|name| (*name).to_owned())
             .collect()
     }
@@ -96,7 +98,7 @@ pub fn fetch(
         fs::create_dir_all(folder)
             .with_context(|| format!("cannot create {}", folder.display()))?;
     }
-    let lock = cache.join(format!("{}-{}.json", request.suite, request.through));
+    let lock = cache.join(format!("{}-{}.json", request.suite, request.name));
     let known = if refresh {
         None
     } else {
@@ -143,20 +145,14 @@ fn resolve_and_download(
     eprintln!("resolving packages of Debian {} through apt", request.suite);
     let apt = Apt::new(&cache.join("apt"), mirror, request.suite)?;
     apt.update()?;
-    let meta = apt.records(&[request.through])?;
-    let depends = meta
-        .first()
-        .map(|record| record.depends.as_str())
-        .unwrap_or_default();
-    let meant = depends
-        .split([' ', ','])
-        .next()
-        .filter(|name| !name.is_empty());
-    let meant =
-        meant.with_context(|| format!("the package {} depends on nothing", request.through))?;
-    let mut names = apt.closure(request.with_dependencies)?;
+    let mut names = match request.with_dependencies {
+        [] => Vec::new(),
+        some => apt.closure(some)?,
+    };
     names.extend(request.alone.iter().map(|name| (*name).to_owned()));
-    names.push(meant.to_owned());
+    if let Some(through) = request.through {
+        names.push(first_dependency(&apt, through)?);
+    }
     names.sort();
     names.dedup();
     let records = apt.records(&names.iter().map(String::as_str).collect::<Vec<_>>())?;
@@ -198,6 +194,20 @@ fn resolve_and_download(
         .with_context(|| format!("cannot write {}", part.display()))?;
     fs::rename(&part, lock).with_context(|| format!("cannot write {}", lock.display()))?;
     Ok(known.packages)
+}
+
+fn first_dependency(apt: &Apt, package: &str) -> Result<String> {
+    let meta = apt.records(&[package])?;
+    let depends = meta
+        .first()
+        .map(|record| record.depends.as_str())
+        .unwrap_or_default();
+    let first = depends
+        .split([' ', ','])
+        .next()
+        .filter(|name| !name.is_empty());
+    let first = first.with_context(|| format!("the package {package} depends on nothing"))?;
+    Ok(first.to_owned())
 }
 
 /// Files that apt has downloaded are named by apt; here they are told by their digest.
@@ -293,7 +303,8 @@ mod tests {
         suite: "trixie",
         with_dependencies: &["crun"],
         alone: &[],
-        through: "linux-image",
+        through: Some("linux-image"),
+        name: "linux-image",
     };
 
     fn some_package(content: &[u8]) -> Package {

@@ -1,0 +1,362 @@
+//! The changes that there are: each computed from what is on the partition.
+
+use std::collections::BTreeSet;
+
+use thiserror::Error;
+
+use crate::{
+    entry::{Entry, FileDigest},
+    name::{EntryName, Tries},
+    plan::{Asset, Content, Plan},
+    slot::{Slot, Slots},
+    state::State,
+    version::Version,
+    volume::paths,
+};
+
+/// What the loader is told. Nothing may choose an entry but their order: with `default` it takes exhausted ones too.
+const LOADER_CONFIG: &str = "timeout 0\neditor no\nauto-entries no\nauto-firmware no\n";
+
+/// A version that comes onto the partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewVersion {
+    /// Which.
+    pub version: Version,
+    /// Its UKI.
+    pub uki: FileDigest,
+}
+
+/// What an empty partition gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewSystem {
+    /// The first version.
+    pub version: NewVersion,
+    /// systemd-boot.
+    pub loader: FileDigest,
+    /// Signed variables (`PK.auth` and so on) that the loader enrols where the machine is in setup mode: file name and content.
+    pub keys: Vec<(String, Vec<u8>)>,
+    /// Whether the loader enrols them on real machines as well, without being asked. On some, firmware that no longer trusts
+    /// its maker's keys does not start its own devices.
+    pub enrol_everywhere: bool,
+}
+
+/// Why there is no plan.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum Refused {
+    /// The partition is not empty.
+    #[error("the EFI system partition is in use by {0}: upgrade it, or make it anew")]
+    InUse(String),
+    /// Every slot holds a version that is needed.
+    #[error(
+        "no slot is free: all {0} hold the version that runs or the last known good one; wait until the running one is healthy"
+    )]
+    NoSlot(u8),
+    /// The partition is too small for it.
+    #[error(
+        "the EFI system partition has room for {has} bytes, {needs} are needed: install with a larger one, or with fewer versions"
+    )]
+    NoRoom {
+        /// What the UKI and its entry need, bytes.
+        needs: u64,
+        /// What there would be once the slot is empty, bytes.
+        has: u64,
+    },
+    /// No entry has this order.
+    #[error("there is no boot entry of order {0}")]
+    NoEntry(u32),
+    /// Without it there would be nothing to fall back to.
+    #[error("{0} is the last known good version")]
+    LastKnownGood(EntryName),
+    /// There is no loader to replace.
+    #[error("the EFI system partition has no {}", paths::LOADER)]
+    NoLoader,
+    /// No name can come after it.
+    #[error("boot entries are numbered up to their limit: install anew")]
+    OrdersUsedUp,
+}
+
+/// Fills an empty partition. The version is blessed: there is nothing else to fall back to. The loader comes last: one that
+/// finds no entry would keep the firmware from the installation medium.
+///
+/// # Errors
+/// There are entries or UKIs, or a loader.
+pub fn install(state: &State, system: &NewSystem) -> Result<Plan, Refused> {
+    if let Some(found) = state.entries.first() {
+        return Err(Refused::InUse(found.name.to_string()));
+    }
+    if let Some(slot) = state.ukis.keys().next() {
+        return Err(Refused::InUse(slot.uki_path()));
+    }
+    if state.has_loader {
+        return Err(Refused::InUse(paths::LOADER.to_owned()));
+    }
+    let mut plan = Plan::default();
+    for folder in ["EFI", paths::BOOT, paths::UKIS, "loader", paths::ENTRIES] {
+        plan.make_folder(folder);
+    }
+    let mut config = LOADER_CONFIG.to_owned();
+    if !system.keys.is_empty() {
+        plan.make_folder("loader/keys");
+        plan.make_folder(paths::KEYS);
+        for (name, content) in &system.keys {
+            plan.create(
+                &format!("{}/{name}", paths::KEYS),
+                Content::Bytes(content.clone()),
+            );
+        }
+        config += match system.enrol_everywhere {
+            true => "secure-boot-enroll force\n",
+            false => "secure-boot-enroll if-safe\n",
+        };
+    }
+    plan.create(paths::LOADER_CONFIG, Content::Bytes(config.into_bytes()));
+    let new = &system.version;
+    write_uki(&mut plan, Slot::FIRST, new.uki);
+    let entry = Entry {
+        name: EntryName {
+            order: 1,
+            version: new.version.clone(),
+            tries: None,
+        },
+        slot: Slot::FIRST,
+        uki: new.uki,
+    };
+    write_entry(&mut plan, &entry);
+    plan.create(paths::LOADER, Content::Asset(Asset::Loader, system.loader));
+    Ok(plan)
+}
+
+/// Puts a new version into a slot that is neither that of the last known good version nor of the one that runs, and has it
+/// tried at the next boots. `running` is the order of the entry that was booted, where it is known.
+///
+/// # Errors
+/// No slot, or no room in it.
+pub fn add(
+    state: &State,
+    new: &NewVersion,
+    running: Option<u32>,
+    slots: Slots,
+) -> Result<Plan, Refused> {
+    let needed = needed(state, running);
+    let slot = slots
+        .iter()
+        .filter(|slot| !needed.contains(slot))
+        .min_by_key(|slot| worth(state, *slot))
+        .ok_or(Refused::NoSlot(slots.count()))?;
+
+    // Room for the entry, and what files take beyond their size.
+    const MARGIN: u64 = 128 << 10;
+    let needs = new.uki.bytes + MARGIN;
+    let freed: u64 = orphans(state)
+        .into_iter()
+        .chain([slot])
+        .filter_map(|slot| state.ukis.get(&slot))
+        .sum();
+    let has = state.free_bytes + freed;
+    if needs > has {
+        return Err(Refused::NoRoom { needs, has });
+    }
+
+    let mut plan = tidy(state);
+    let entries = state.whole_entries().filter(|entry| entry.slot == slot);
+    let in_the_way: Vec<_> = entries.filter(|entry| !is_doubled(state, entry)).collect();
+    for entry in &in_the_way {
+        plan.remove(&entry.name.path());
+    }
+    if !in_the_way.is_empty() && state.ukis.contains_key(&slot) {
+        plan.remove(&slot.uki_path());
+    }
+    write_uki(&mut plan, slot, new.uki);
+    write_entry(
+        &mut plan,
+        &Entry {
+            name: EntryName {
+                order: next_order(state)?,
+                version: new.version.clone(),
+                tries: Some(Tries::NEW),
+            },
+            slot,
+            uki: new.uki,
+        },
+    );
+    Ok(plan)
+}
+
+/// Takes the counter off the entry of this order: it was healthy. An empty plan when there is none.
+///
+/// # Errors
+/// There is no such entry.
+pub fn bless(state: &State, order: u32) -> Result<Plan, Refused> {
+    let entry = state.of_order(order).ok_or(Refused::NoEntry(order))?;
+    let mut plan = tidy(state);
+    if !entry.name.is_blessed() {
+        let blessed = Entry {
+            name: entry.name.blessed(),
+            ..entry.clone()
+        };
+        write_entry(&mut plan, &blessed);
+        // More than one where the power went while the loader counted.
+        for counted in state
+            .whole_entries()
+            .filter(|other| other.name.blessed() == blessed.name)
+        {
+            plan.remove(&counted.name.path());
+        }
+    }
+    Ok(plan)
+}
+
+/// Has the version of this order booted next, by an entry that comes before all others. It is tried like a new version,
+/// unless it is the last known good one anyway.
+///
+/// # Errors
+/// There is no such entry.
+pub fn prefer(state: &State, order: u32) -> Result<Plan, Refused> {
+    let entry = state.of_order(order).ok_or(Refused::NoEntry(order))?;
+    let is_good = state.last_known_good() == Some(entry);
+    let mut plan = tidy(state);
+    let preferred = Entry {
+        name: EntryName {
+            order: next_order(state)?,
+            version: entry.name.version.clone(),
+            tries: (!is_good).then_some(Tries::NEW),
+        },
+        ..entry.clone()
+    };
+    write_entry(&mut plan, &preferred);
+    for old in state.whole_entries().filter(|old| old.slot == entry.slot) {
+        if !is_doubled(state, old) {
+            plan.remove(&old.name.path());
+        }
+    }
+    Ok(plan)
+}
+
+/// Removes the version of this order: its entry, then its UKI.
+///
+/// # Errors
+/// There is no such entry, or it is the last known good one.
+pub fn forget(state: &State, order: u32) -> Result<Plan, Refused> {
+    let entry = state.of_order(order).ok_or(Refused::NoEntry(order))?;
+    if state.last_known_good().map(|good| good.slot) == Some(entry.slot) {
+        return Err(Refused::LastKnownGood(entry.name.clone()));
+    }
+    let mut plan = tidy(state);
+    for old in state.whole_entries().filter(|old| old.slot == entry.slot) {
+        if !is_doubled(state, old) {
+            plan.remove(&old.name.path());
+        }
+    }
+    if state.ukis.contains_key(&entry.slot) {
+        plan.remove(&entry.slot.uki_path());
+    }
+    Ok(plan)
+}
+
+/// Lets another systemd-boot take the place of the one that is there.
+///
+/// # Errors
+/// None is there: see [`install`].
+pub fn replace_loader(state: &State, loader: FileDigest) -> Result<Plan, Refused> {
+    if !state.has_loader {
+        return Err(Refused::NoLoader);
+    }
+    let mut plan = tidy(state);
+    plan.create(paths::NEW_LOADER, Content::Asset(Asset::Loader, loader));
+    plan.replace(paths::NEW_LOADER, paths::LOADER);
+    Ok(plan)
+}
+
+/// Removes what interrupted plans left: parts of entries, counted entries that were blessed, UKIs and a loader that nothing
+/// leads to. Every other plan begins with it.
+#[must_use]
+pub fn tidy(state: &State) -> Plan {
+    let mut plan = Plan::default();
+    for found in &state.entries {
+        let left_over = match &found.entry {
+            Err(_) => true,
+            Ok(entry) => is_doubled(state, entry),
+        };
+        if left_over {
+            plan.remove(&found.name.path());
+        }
+    }
+    for slot in orphans(state) {
+        plan.remove(&slot.uki_path());
+    }
+    if state.has_new_loader {
+        plan.remove(paths::NEW_LOADER);
+    }
+    plan
+}
+
+/// Whether this is the counted one of two files of one entry.
+fn is_doubled(state: &State, entry: &Entry) -> bool {
+    !entry.name.is_blessed()
+        && state
+            .whole_entries()
+            .any(|other| other.name == entry.name.blessed())
+}
+
+/// UKIs without an entry.
+fn orphans(state: &State) -> Vec<Slot> {
+    let named: BTreeSet<Slot> = state.whole_entries().map(|entry| entry.slot).collect();
+    state
+        .ukis
+        .keys()
+        .filter(|slot| !named.contains(slot))
+        .copied()
+        .collect()
+}
+
+/// The slots that must stay as they are: the last known good version's and the running one's; where neither is known, that of
+/// the version that would be booted.
+fn needed(state: &State, running: Option<u32>) -> BTreeSet<Slot> {
+    let running = running.and_then(|order| state.of_order(order));
+    let known: BTreeSet<Slot> = state
+        .last_known_good()
+        .into_iter()
+        .chain(running)
+        .map(|entry| entry.slot)
+        .collect();
+    if known.is_empty() {
+        return state
+            .next_boot()
+            .map(|entry| entry.slot)
+            .into_iter()
+            .collect();
+    }
+    known
+}
+
+/// What would be lost with a slot: nothing, a version that failed all its tries, or one of this order.
+fn worth(state: &State, slot: Slot) -> (bool, u32) {
+    let entries = state.whole_entries().filter(|entry| entry.slot == slot);
+    entries
+        .map(|entry| {
+            let failed = entry.name.tries.is_some_and(|tries| tries.exhausted());
+            (!failed, entry.name.order)
+        })
+        .max()
+        .unwrap_or((false, 0))
+}
+
+fn next_order(state: &State) -> Result<u32, Refused> {
+    // Names hold no more: see `EntryName`.
+    state
+        .highest_order()
+        .checked_add(1)
+        .filter(|order| i32::try_from(*order).is_ok())
+        .ok_or(Refused::OrdersUsedUp)
+}
+
+fn write_uki(plan: &mut Plan, slot: Slot, uki: FileDigest) {
+    plan.create(&slot.uki_path(), Content::Asset(Asset::Uki, uki));
+}
+
+fn write_entry(plan: &mut Plan, entry: &Entry) {
+    plan.create(
+        &entry.name.path(),
+        Content::Bytes(entry.text().into_bytes()),
+    );
+}

@@ -1,0 +1,142 @@
+//! What is on the partition, seen as systemd-boot sees it.
+
+use std::{cmp::Reverse, collections::BTreeMap, io};
+
+use crate::{
+    entry::{Entry, NotAnEntry},
+    name::EntryName,
+    slot::Slot,
+    volume::{Volume, paths},
+};
+
+/// An entry's file is one sector; a larger one is not of our making.
+const LARGEST_ENTRY: u64 = 4096;
+
+/// A file in `loader/entries` with a name of ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its name.
+    pub name: EntryName,
+    /// Its content; an error for what a power cut left of one.
+    pub entry: Result<Entry, NotAnEntry>,
+}
+
+/// What is on the partition.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// All files with names of entries, the highest order first.
+    pub entries: Vec<Found>,
+    /// The UKIs and their sizes in bytes.
+    pub ukis: BTreeMap<Slot, u64>,
+    /// Other entries, which the loader takes into account as well.
+    pub strangers: Vec<String>,
+    /// Whether systemd-boot is where the firmware looks for it.
+    pub has_loader: bool,
+    /// Whether a new systemd-boot is there that did not take its place.
+    pub has_new_loader: bool,
+    /// How many bytes can still be written.
+    pub free_bytes: u64,
+}
+
+impl State {
+    /// Reads it. A partition without any of our files is a state as well.
+    ///
+    /// # Errors
+    /// The partition cannot be read.
+    pub fn read(volume: &impl Volume) -> io::Result<Self> {
+        let mut state = Self {
+            free_bytes: volume.free_bytes()?,
+            ..Self::default()
+        };
+        for (name, bytes) in volume.list(paths::ENTRIES)? {
+            match name.parse::<EntryName>() {
+                Ok(parsed) => {
+                    let text = match bytes {
+                        0..=LARGEST_ENTRY => volume.read(&parsed.path())?,
+                        _ => Vec::new(),
+                    };
+                    let entry = Entry::read(parsed.clone(), &String::from_utf8_lossy(&text));
+                    state.entries.push(Found {
+                        name: parsed,
+                        entry,
+                    });
+                }
+                Err(_) if name.to_ascii_lowercase().ends_with(".conf") => {
+                    state.strangers.push(name);
+                }
+                Err(_) => {}
+            }
+        }
+        // Of two files of one entry, an interrupted blessing, the blessed one comes first.
+        state
+            .entries
+            .sort_by_key(|found| (Reverse(found.name.order), found.name.tries.is_some()));
+        state.strangers.sort();
+        for (name, bytes) in volume.list(paths::UKIS)? {
+            if let Some(slot) = Slot::from_uki_path(&format!("{}/{name}", paths::UKIS)) {
+                state.ukis.insert(slot, bytes);
+            }
+        }
+        let boot = volume.list(paths::BOOT)?;
+        let has = |path: &str| {
+            boot.iter()
+                .any(|(name, _)| path.ends_with(&format!("/{name}")))
+        };
+        state.has_loader = has(paths::LOADER);
+        state.has_new_loader = has(paths::NEW_LOADER);
+        Ok(state)
+    }
+
+    /// The entries in the order in which systemd-boot (257) takes them: those without tries left at the end, then by order.
+    /// It takes only what names a file that is there, and looks no closer.
+    #[must_use]
+    pub fn boot_order(&self) -> Vec<&Entry> {
+        let mut entries: Vec<&Entry> = self
+            .whole_entries()
+            .filter(|entry| self.ukis.contains_key(&entry.slot))
+            .collect();
+        entries.sort_by_key(|entry| entry.name.tries.is_some_and(|tries| tries.exhausted()));
+        entries
+    }
+
+    /// The entry that would be started now.
+    #[must_use]
+    pub fn next_boot(&self) -> Option<&Entry> {
+        self.boot_order().first().copied()
+    }
+
+    /// The version to fall back to: of those that were healthy once, the one that comes first.
+    #[must_use]
+    pub fn last_known_good(&self) -> Option<&Entry> {
+        self.whole_entries()
+            .find(|entry| entry.name.is_blessed() && self.has_whole_size(entry))
+    }
+
+    /// The entry of this order, blessed or not: its name changes with every start.
+    #[must_use]
+    pub fn of_order(&self, order: u32) -> Option<&Entry> {
+        self.whole_entries().find(|entry| entry.name.order == order)
+    }
+
+    /// Entries whose content is whole, the highest order first.
+    pub fn whole_entries(&self) -> impl Iterator<Item = &Entry> {
+        self.entries
+            .iter()
+            .filter_map(|found| found.entry.as_ref().ok())
+    }
+
+    /// The highest order in use, by whole entries and others; 0 when there are none.
+    #[must_use]
+    pub fn highest_order(&self) -> u32 {
+        self.entries
+            .iter()
+            .map(|found| found.name.order)
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// Whether the UKI is there with all of its bytes. Whether they are the right ones takes reading them.
+    pub(crate) fn has_whole_size(&self, entry: &Entry) -> bool {
+        self.ukis.get(&entry.slot) == Some(&entry.uki.bytes)
+    }
+}

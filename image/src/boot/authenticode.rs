@@ -1,0 +1,109 @@
+//! Signatures of UEFI programs, as Secure Boot checks them (Microsoft's "Windows Authenticode Portable Executable Signature
+//! Format"; UEFI specification 2.10, 32.2).
+//!
+//! Without a time of signing: the same program and key give the same bytes.
+
+use anyhow::{Context, Result, ensure};
+use ring::digest;
+use yasna::{DERWriter, Tag, models::ObjectIdentifier};
+
+use super::{
+    pe::{Layout, put_u32, u32_at},
+    signed_data::{self, Signed},
+    signer::Signer,
+};
+
+/// What is signed: a digest of a program.
+const INDIRECT_DATA: [u64; 10] = [1, 3, 6, 1, 4, 1, 311, 2, 1, 4];
+/// The program is a PE image.
+const PE_IMAGE_DATA: [u64; 10] = [1, 3, 6, 1, 4, 1, 311, 2, 1, 15];
+/// Signatures begin and end at multiples of this.
+const ALIGNMENT: usize = 8;
+/// The certificate table's entry: revision 2.0, PKCS#7.
+const REVISION_AND_KIND: [u8; 4] = [0x00, 0x02, 0x02, 0x00];
+
+/// The program with a signature.
+///
+/// # Errors
+/// It is no program, or is signed already.
+pub fn sign(program: &[u8], signer: &Signer) -> Result<Vec<u8>> {
+    let layout = Layout::read(program)?;
+    let place = layout.certificates();
+    ensure!(
+        u32_at(program, place) == Some(0),
+        "the program is signed already"
+    );
+    let mut file = program.to_vec();
+    file.resize(file.len().next_multiple_of(ALIGNMENT), 0);
+    put_u32(&mut file, layout.checksum(), 0);
+
+    let content =
+        yasna::construct_der(|writer| indirect_data(writer, &image_digest(&file, &layout)));
+    let signature = signed_data::sign(
+        &Signed::Inside {
+            kind: &INDIRECT_DATA,
+            content: &content,
+        },
+        signer,
+    )?;
+
+    let start = file.len();
+    let length = 8 + signature.len();
+    file.extend(
+        u32::try_from(length)
+            .context("the signature is too large")?
+            .to_le_bytes(),
+    );
+    file.extend(REVISION_AND_KIND);
+    file.extend(signature);
+    file.resize(file.len().next_multiple_of(ALIGNMENT), 0);
+    let size = file.len() - start;
+    put_u32(
+        &mut file,
+        place,
+        u32::try_from(start).context("the program is too large")?,
+    );
+    put_u32(
+        &mut file,
+        place + 4,
+        u32::try_from(size).context("the signature is too large")?,
+    );
+    Ok(file)
+}
+
+/// SHA-256 of all but the checksum, the place of the signatures and the signatures. Sections follow each other in the file
+/// without gaps, so that this is what the firmware computes section by section.
+fn image_digest(file: &[u8], layout: &Layout) -> Vec<u8> {
+    let mut context = digest::Context::new(&digest::SHA256);
+    let (checksum, certificates) = (layout.checksum(), layout.certificates());
+    context.update(&file[..checksum]);
+    context.update(&file[checksum + 4..certificates]);
+    context.update(&file[certificates + 8..]);
+    context.finish().as_ref().to_vec()
+}
+
+/// `SpcIndirectDataContent`: this is a PE image, of a file without a name, with this digest.
+fn indirect_data(writer: DERWriter<'_>, digest: &[u8]) {
+    writer.write_sequence(|writer| {
+        writer.next().write_sequence(|writer| {
+            writer
+                .next()
+                .write_oid(&ObjectIdentifier::from_slice(&PE_IMAGE_DATA));
+            writer.next().write_sequence(|writer| {
+                writer.next().write_bitvec_bytes(&[], 0);
+                // SpcLink, choice `file`, an SpcString, choice `unicode`, empty.
+                writer.next().write_tagged(Tag::context(0), |writer| {
+                    writer.write_tagged(Tag::context(2), |writer| {
+                        writer.write_tagged_implicit(Tag::context(0), |writer| {
+                            writer.write_bytes(&[])
+                        });
+                    });
+                });
+            });
+        });
+        writer.next().write_sequence(|writer| {
+            signed_data::sha256(writer.next());
+            writer.next().write_bytes(digest);
+        });
+    });
+}

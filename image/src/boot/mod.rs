@@ -1,0 +1,8 @@
+//! What firmware starts: the unified kernel image (UKI), signatures for Secure Boot, and the keys for them.
+
+pub mod authenticode;
+pub mod keys;
+pub mod pe;
+pub mod signed_data;
+pub mod signer;
+pub mod uki;

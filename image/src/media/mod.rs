@@ -1,0 +1,154 @@
+//! What people put into drives and onto servers: disk image, ISO, and a folder for network boot, all around one UKI.
+//!
+//! Needs no root: partitions are made with mtools, tables here, the ISO by xorriso. The same inputs give the same bytes.
+
+mod command;
+mod disk;
+mod fat;
+mod grub;
+mod iso;
+mod network;
+mod new_esp;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result};
+use instar_esp::{FileDigest, NewSystem, NewVersion};
+use serde::Deserialize;
+
+use crate::{
+    boot::keys,
+    build::{LOADER_FILE, SUITE, UKI_FILE},
+    debian::{self, Fetched, Mirror, Request},
+    version::Version,
+};
+
+/// The disk image, byte by byte.
+pub const DISK_FILE: &str = "disk.raw";
+/// The same for QEMU, without its empty parts.
+pub const DISK_QCOW2_FILE: &str = "disk.qcow2";
+/// The ISO.
+pub const ISO_FILE: &str = "instar.iso";
+/// The folder for network boot.
+pub const NETWORK_FOLDER: &str = "pxe";
+
+/// What to make and from what.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The folder of a build; the media are put there too.
+    pub folder: PathBuf,
+    /// A folder with `PK.auth`, `KEK.auth` and `db.auth` that the loader enrols on a machine in setup mode.
+    pub enrol: Option<PathBuf>,
+    /// Enrol them on real machines as well, not only on virtual ones.
+    pub enrol_everywhere: bool,
+    /// Size of the disk image's EFI system partition, bytes.
+    pub esp_bytes: u64,
+    /// Where packages are kept between builds.
+    pub cache: PathBuf,
+    /// The archive to take packages from, else the one that this machine's apt uses.
+    pub mirror: Option<Mirror>,
+    /// Take the newest versions of packages instead of those of the last build.
+    pub refresh: bool,
+}
+
+/// What all media are made of.
+struct Parts {
+    system: NewSystem,
+    uki: Vec<u8>,
+    loader: Vec<u8>,
+}
+
+/// Makes them. Returns the files and their sizes in bytes.
+///
+/// # Errors
+/// A file of the build, a package or a tool is missing, or the folder cannot be written.
+pub fn build(options: &Options) -> Result<Vec<(PathBuf, u64)>> {
+    let folder = &options.folder;
+    let parts = Parts::read(options)?;
+    let packages = packages(options)?;
+    let scratch = tempfile::tempdir_in(folder)
+        .with_context(|| format!("cannot write to {}", folder.display()))?;
+
+    let esp = new_esp::files(&parts.system, &parts.uki, &parts.loader)?;
+    disk::write(&esp, options.esp_bytes, scratch.path(), folder)?;
+    iso::write(&esp, &parts.uki, &packages, scratch.path(), folder)?;
+    network::write(&parts.uki, &packages, folder)?;
+
+    let pxe = folder.join(NETWORK_FOLDER);
+    let mut files: Vec<PathBuf> = [DISK_FILE, DISK_QCOW2_FILE, ISO_FILE]
+        .map(|name| folder.join(name))
+        .into();
+    for entry in fs::read_dir(&pxe).with_context(|| format!("cannot list {}", pxe.display()))? {
+        files.push(entry?.path());
+    }
+    files.sort();
+    files
+        .into_iter()
+        .map(|file| {
+            let bytes = fs::metadata(&file)
+                .with_context(|| format!("cannot find {}", file.display()))?
+                .len();
+            Ok((file, bytes))
+        })
+        .collect()
+}
+
+impl Parts {
+    fn read(options: &Options) -> Result<Self> {
+        #[derive(Deserialize)]
+        struct Manifest {
+            version: String,
+        }
+        let manifest = read(&options.folder, "manifest.json")?;
+        let manifest: Manifest = serde_json::from_slice(&manifest)
+            .with_context(|| format!("cannot read the manifest in {}", options.folder.display()))?;
+        let version: Version = manifest.version.parse()?;
+        let (uki, loader) = (
+            read(&options.folder, UKI_FILE)?,
+            read(&options.folder, LOADER_FILE)?,
+        );
+        let keys = match &options.enrol {
+            Some(folder) => keys::signed_variables(folder)?,
+            None => Vec::new(),
+        };
+        Ok(Self {
+            system: NewSystem {
+                version: NewVersion {
+                    version,
+                    uki: FileDigest::of(&uki),
+                },
+                loader: FileDigest::of(&loader),
+                keys,
+                enrol_everywhere: options.enrol_everywhere,
+            },
+            uki,
+            loader,
+        })
+    }
+}
+
+fn read(folder: &Path, name: &str) -> Result<Vec<u8>> {
+    let path = folder.join(name);
+    fs::read(&path).with_context(|| format!("cannot read {}: image build makes it", path.display()))
+}
+
+/// GRUB starts the ISO where there is no UEFI, iPXE is for the network.
+fn packages(options: &Options) -> Result<Vec<Fetched>> {
+    let request = Request {
+        suite: SUITE,
+        with_dependencies: &["grub-common"],
+        alone: &["grub-pc-bin", "ipxe"],
+        through: None,
+        name: "media",
+    };
+    let cache = options.cache.join("debian");
+    debian::fetch(&cache, &request, options.refresh, || {
+        options
+            .mirror
+            .clone()
+            .map_or_else(Mirror::of_this_machine, Ok)
+    })
+}

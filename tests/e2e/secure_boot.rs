@@ -1,0 +1,167 @@
+//! Secure Boot with keys of one's own: what is signed starts, what is not or was changed does not, and a machine whose new
+//! version is refused starts the one before it.
+
+use std::fs;
+use std::io::{Cursor, Read};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use instar_esp::{
+    Asset, DEFAULT_SLOTS, FileDigest, NewVersion, Slot, State, Volume, add, paths, perform,
+};
+use instar_qemu::{Drive, Vm, VmSpec};
+use instar_tests::{
+    EspImage, ImageUnderTest, Node, Outcome, Scratch, Test, UefiVariables, secure_uefi, test_keys,
+    tests,
+};
+
+use crate::PATIENCE;
+
+/// What the kernel says when its firmware checks signatures.
+const SECURE: &str = "Kernel is locked down from EFI Secure Boot";
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        a_machine_in_setup_mode_takes_the_keys_and_starts,
+        a_uki_without_signature_is_refused,
+        a_changed_uki_is_refused,
+        a_loader_without_signature_is_refused,
+        a_version_that_is_refused_gives_way_to_the_one_before_it,
+    ]
+}
+
+/// A disk image that the test can change.
+fn own_disk(scratch: &Scratch) -> Result<PathBuf> {
+    let disk = scratch.join("disk.img");
+    fs::copy(ImageUnderTest::first()?.disk(), &disk).context("cannot copy the disk image")?;
+    Ok(disk)
+}
+
+/// A machine that knows the image's keys and starts the loader so many times.
+fn enrolled(scratch: &Scratch, disk: PathBuf, loader_entries: u32) -> Result<VmSpec> {
+    let uefi = secure_uefi()?;
+    let variables = UefiVariables::of(&uefi, scratch)?
+        .enrol(&test_keys()?)
+        .loader_entries(loader_entries)
+        .write()?;
+    Ok(VmSpec::uefi(uefi.variables(variables)).drive(Drive::raw(disk)))
+}
+
+async fn a_machine_in_setup_mode_takes_the_keys_and_starts(scratch: Scratch) -> Outcome {
+    let spec = VmSpec::uefi(secure_uefi()?).drive(Drive::qcow2(own_qcow2(&scratch)?));
+    let node = Node::plan_from(&scratch, spec).boot().await?;
+    let console = node.vm().console();
+    ensure!(
+        console.contains("Custom Secure Boot keys successfully enrolled")
+            && console.contains(SECURE),
+        "{console}"
+    );
+    Ok(())
+}
+
+fn own_qcow2(scratch: &Scratch) -> Result<PathBuf> {
+    let disk = scratch.join("disk.qcow2");
+    fs::copy(ImageUnderTest::first()?.disk_qcow2(), &disk).context("cannot copy the disk image")?;
+    Ok(disk)
+}
+
+/// The firmware's word for a program that no key of db has signed.
+const REFUSED: &str = "Access denied";
+
+/// The loader says that its UKI was refused, and no kernel starts.
+fn is_refused(scratch: &Scratch, spec: &VmSpec, words: &str) -> Outcome {
+    let vm = Vm::start(spec, &scratch.join("vm"))?;
+    let refused = vm.wait_for_line(words, PATIENCE)?;
+    // A kernel would be there within a second.
+    let started = vm.wait_for_line_after(refused.end, "Linux version", Duration::from_secs(5));
+    ensure!(started.is_err(), "a kernel starts: {}", vm.evidence());
+    Ok(())
+}
+
+async fn a_uki_without_signature_is_refused(scratch: Scratch) -> Outcome {
+    let disk = own_disk(&scratch)?;
+    let mut uki = fs::read(ImageUnderTest::first()?.uki())?;
+    remove_signature(&mut uki)?;
+    EspImage::of_disk(&disk).overwrite(&Slot::FIRST.uki_path(), &uki)?;
+    is_refused(&scratch, &enrolled(&scratch, disk, 1)?, REFUSED)
+}
+
+/// One bit in the root filesystem.
+async fn a_changed_uki_is_refused(scratch: Scratch) -> Outcome {
+    let disk = own_disk(&scratch)?;
+    let mut uki = fs::read(ImageUnderTest::first()?.uki())?;
+    let at = uki.len() - (1 << 20);
+    uki[at] ^= 1;
+    EspImage::of_disk(&disk).overwrite(&Slot::FIRST.uki_path(), &uki)?;
+    is_refused(&scratch, &enrolled(&scratch, disk, 1)?, REFUSED)
+}
+
+async fn a_loader_without_signature_is_refused(scratch: Scratch) -> Outcome {
+    let disk = own_disk(&scratch)?;
+    let mut loader = fs::read(ImageUnderTest::first()?.loader())?;
+    remove_signature(&mut loader)?;
+    EspImage::of_disk(&disk).overwrite(paths::LOADER, &loader)?;
+    is_refused(&scratch, &enrolled(&scratch, disk, 1)?, "Access Denied")
+}
+
+/// Three tries, each of which ends with the firmware's refusal and leads to the next of its entries; the fourth start of the
+/// loader takes the version before.
+async fn a_version_that_is_refused_gives_way_to_the_one_before_it(scratch: Scratch) -> Outcome {
+    let disk = own_disk(&scratch)?;
+    let mut esp = EspImage::of_disk(&disk);
+    let mut uki = fs::read(ImageUnderTest::second()?.uki())?;
+    remove_signature(&mut uki)?;
+    let new = NewVersion {
+        version: "v0.2.0".parse()?,
+        uki: FileDigest::of(&uki),
+    };
+    let plan = add(&State::read(&esp)?, &new, None, DEFAULT_SLOTS)?;
+    perform(&plan, &mut esp, |asset| {
+        ensure_uki(asset)?;
+        Ok(Box::new(Cursor::new(uki.clone())) as Box<dyn Read>)
+    })?;
+    let order = |esp: &EspImage| -> Result<Vec<String>> {
+        let state = State::read(esp)?;
+        let names = state
+            .boot_order()
+            .into_iter()
+            .map(|entry| entry.name.to_string());
+        Ok(names.collect())
+    };
+    ensure!(order(&esp)? == ["instar-2-v0.2.0+3.conf", "instar-1-v0.1.0.conf"]);
+
+    let node = Node::plan_from(&scratch, enrolled(&scratch, disk.clone(), 4)?)
+        .boot()
+        .await?;
+    ensure!(node.version().await?.tag == "v0.1.0");
+    let console = node.vm().console();
+    ensure!(console.matches(REFUSED).count() == 3, "{console}");
+    node.vm().quit()?;
+    ensure!(order(&esp)? == ["instar-1-v0.1.0.conf", "instar-2-v0.2.0+0-3.conf"]);
+    ensure!(esp.list(paths::ENTRIES)?.len() == 2);
+    Ok(())
+}
+
+fn ensure_uki(asset: Asset) -> std::io::Result<()> {
+    match asset {
+        Asset::Uki => Ok(()),
+        Asset::Loader => Err(std::io::Error::other(
+            "an upgrade does not write the loader",
+        )),
+    }
+}
+
+/// Cuts the certificate table off (UEFI specification 2.10, 32.2): a program as it was before it was signed.
+fn remove_signature(program: &mut Vec<u8>) -> Result<()> {
+    let number = |at: usize| -> Result<usize> {
+        let bytes = program.get(at..at + 4).context("no program")?;
+        Ok(u32::from_le_bytes(bytes.try_into()?) as usize)
+    };
+    let entry = number(0x3C)? + 24 + 112 + 4 * 8;
+    let table = number(entry)?;
+    ensure!(table > 0, "it is not signed");
+    program.truncate(table);
+    program[entry..entry + 8].fill(0);
+    Ok(())
+}

@@ -1,0 +1,186 @@
+//! Every way to start an image, with the real firmware: from power-on to an API that answers.
+
+use anyhow::{Result, ensure};
+use instar_qemu::{Bus, Drive, Uefi, VmSpec};
+use instar_tests::{
+    HttpServer, ImageUnderTest, Node, Outcome, Scratch, Test, UefiVariables, image_program, tests,
+    uefi,
+};
+
+use crate::PATIENCE;
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        a_disk_image_by_uefi,
+        an_iso_as_cd_by_uefi,
+        an_iso_as_cd_by_bios,
+        an_iso_on_a_stick_by_uefi,
+        an_iso_on_a_stick_by_bios,
+        ipxe_by_bios,
+        ipxe_by_uefi,
+        pxe_by_uefi,
+        http_by_uefi,
+        media_are_the_same_bytes_each_time,
+    ]
+}
+
+/// What the machine shall have been started by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Firmware {
+    Bios,
+    Uefi,
+}
+
+/// Starts a machine that has nothing else to start, and asks it how it came up.
+async fn comes_up(scratch: &Scratch, spec: VmSpec, by: Firmware) -> Result<Node> {
+    let node = Node::plan_from(scratch, spec).start()?;
+    let version = node.wait_for_api(PATIENCE).await?;
+    ensure!(version.tag == "v0.1.0", "it says {version:?}");
+    // The kernel shows it only where firmware is UEFI.
+    let efi = node.read("/sys/firmware/efi/fw_platform_size").await;
+    match by {
+        Firmware::Uefi => ensure!(efi?.trim() == "64"),
+        Firmware::Bios => ensure!(efi.is_err(), "the firmware is UEFI: {efi:?}"),
+    }
+    let arguments = node.read("/proc/cmdline").await?;
+    ensure!(
+        arguments.contains("console=ttyS0") && arguments.contains("transparent_hugepage=never"),
+        "{arguments}"
+    );
+    Ok(node)
+}
+
+fn with_uefi() -> Result<VmSpec> {
+    Ok(VmSpec::uefi(uefi()?))
+}
+
+async fn a_disk_image_by_uefi(scratch: Scratch) -> Outcome {
+    let mut disk = Drive::raw(ImageUnderTest::first()?.disk());
+    disk.snapshot = true;
+    let size = std::fs::metadata(&disk.file)?.len();
+    ensure!(size <= 160 << 20, "{size} bytes");
+    comes_up(&scratch, with_uefi()?.drive(disk), Firmware::Uefi).await?;
+    Ok(())
+}
+
+fn iso(bus: Bus) -> Result<Drive> {
+    let mut iso = Drive::raw(ImageUnderTest::first()?.iso()).on(bus);
+    iso.snapshot = bus == Bus::Usb;
+    Ok(iso)
+}
+
+async fn an_iso_as_cd_by_uefi(scratch: Scratch) -> Outcome {
+    let spec = with_uefi()?.drive(iso(Bus::Cd)?);
+    comes_up(&scratch, spec, Firmware::Uefi).await?;
+    Ok(())
+}
+
+async fn an_iso_as_cd_by_bios(scratch: Scratch) -> Outcome {
+    let spec = VmSpec::bios().drive(iso(Bus::Cd)?);
+    comes_up(&scratch, spec, Firmware::Bios).await?;
+    Ok(())
+}
+
+async fn an_iso_on_a_stick_by_uefi(scratch: Scratch) -> Outcome {
+    let spec = with_uefi()?.drive(iso(Bus::Usb)?);
+    comes_up(&scratch, spec, Firmware::Uefi).await?;
+    Ok(())
+}
+
+async fn an_iso_on_a_stick_by_bios(scratch: Scratch) -> Outcome {
+    let spec = VmSpec::bios().drive(iso(Bus::Usb)?);
+    comes_up(&scratch, spec, Firmware::Bios).await?;
+    Ok(())
+}
+
+/// The card's ROM gets the script by HTTP, and by it the rest. Arguments of one's own come with a script before it.
+async fn ipxe_by_bios(scratch: Scratch) -> Outcome {
+    let server = HttpServer::start()?;
+    let folder = ImageUnderTest::first()?.network_folder();
+    for name in ["boot.ipxe", "vmlinuz", "initramfs"] {
+        server.serve(
+            &format!("/instar/{name}"),
+            std::fs::read(folder.join(name))?,
+        );
+    }
+    server.serve(
+        "/mine.ipxe",
+        "#!ipxe\nset instar-arguments instar.watchdog=off\nchain instar/boot.ipxe\n",
+    );
+    let spec = VmSpec::bios().network_boot_url(server.url_for_guest("/mine.ipxe"));
+    let node = comes_up(&scratch, spec, Firmware::Bios).await?;
+    let arguments = node.read("/proc/cmdline").await?;
+    ensure!(arguments.contains("instar.watchdog=off"), "{arguments}");
+    let asked = server.requests();
+    ensure!(asked.contains(&"/instar/initramfs".to_owned()), "{asked:?}");
+    Ok(())
+}
+
+/// The firmware gets iPXE by TFTP, iPXE its script and the rest.
+async fn ipxe_by_uefi(scratch: Scratch) -> Outcome {
+    let folder = ImageUnderTest::first()?.network_folder();
+    let spec = with_uefi()?.network_boot(folder, "snponly.efi");
+    comes_up(&scratch, spec, Firmware::Uefi).await?;
+    Ok(())
+}
+
+/// The firmware gets the UKI by TFTP.
+async fn pxe_by_uefi(scratch: Scratch) -> Outcome {
+    let folder = ImageUnderTest::first()?.network_folder();
+    let spec = with_uefi()?.network_boot(folder, "instar.efi");
+    comes_up(&scratch, spec, Firmware::Uefi).await?;
+    Ok(())
+}
+
+/// The firmware gets the UKI by HTTP.
+async fn http_by_uefi(scratch: Scratch) -> Outcome {
+    let server = HttpServer::start()?;
+    server.serve(
+        "/instar.efi",
+        std::fs::read(ImageUnderTest::first()?.uki())?,
+    );
+    let plain: Uefi = uefi()?;
+    let variables = UefiVariables::of(&plain, &scratch)?
+        .boot_from_url(&server.url_for_guest("/instar.efi"))
+        .write()?;
+    let spec = VmSpec::uefi(plain.variables(variables));
+    comes_up(&scratch, spec, Firmware::Uefi).await?;
+    let asked = server.requests();
+    ensure!(asked.contains(&"/instar.efi".to_owned()), "{asked:?}");
+    Ok(())
+}
+
+async fn media_are_the_same_bytes_each_time(scratch: Scratch) -> Outcome {
+    let image = ImageUnderTest::first()?;
+    for name in [
+        "manifest.json",
+        "instar.efi",
+        "systemd-bootx64.efi",
+        "vmlinuz",
+        "initramfs",
+    ] {
+        std::fs::copy(image.folder().join(name), scratch.join(name))?;
+    }
+    image_program(
+        &["media", "--enrol"],
+        &[&instar_tests::test_keys()?, scratch.path()],
+    )?;
+    for name in [
+        "disk.raw",
+        "disk.qcow2",
+        "instar.iso",
+        "pxe/boot.ipxe",
+        "pxe/autoexec.ipxe",
+        "pxe/snponly.efi",
+        "pxe/undionly.kpxe",
+    ] {
+        let (first, second) = (image.folder().join(name), scratch.join(name));
+        ensure!(
+            std::fs::read(&first)? == std::fs::read(&second)?,
+            "{} and {} differ",
+            first.display(),
+            second.display()
+        );
+    }
+    Ok(())
+}

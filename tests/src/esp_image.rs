@@ -1,0 +1,121 @@
+//! The EFI system partition of a disk image, read and changed by mtools: no root, no mount.
+
+use std::io::{self, Cursor, Read, Write};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use instar_esp::Volume;
+
+/// Where disk images have the partition.
+const OFFSET: &str = "@@1M";
+
+/// A partition inside a file.
+#[derive(Debug)]
+pub struct EspImage {
+    /// As mtools name it.
+    name: String,
+}
+
+impl EspImage {
+    /// That of a raw disk image.
+    pub fn of_disk(image: &Path) -> Self {
+        Self {
+            name: format!("{}{OFFSET}", image.display()),
+        }
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.args(["-i", &self.name]).env("LC_ALL", "C.UTF-8");
+        command
+    }
+
+    /// Changes a file in place, as no plan does: as a failing disk or an attacker would.
+    pub fn overwrite(&mut self, path: &str, content: &[u8]) -> io::Result<()> {
+        self.remove(path)?;
+        self.create(path, &mut Cursor::new(content))
+    }
+}
+
+fn ended(output: Output) -> io::Result<Vec<u8>> {
+    if output.status.success() {
+        return Ok(output.stdout);
+    }
+    let complaint = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(io::Error::other(complaint))
+}
+
+fn inside(path: &str) -> String {
+    format!("::/{path}")
+}
+
+impl Volume for EspImage {
+    fn list(&self, folder: &str) -> io::Result<Vec<(String, u64)>> {
+        let output = self
+            .command("mdir")
+            .args(["-b", &inside(folder)])
+            .output()?;
+        let listing = String::from_utf8_lossy(&ended(output)?).into_owned();
+        let mut files = Vec::new();
+        // Folders end in a slash.
+        for path in listing.lines().filter(|line| !line.ends_with('/')) {
+            let Some(path) = path.strip_prefix("::/") else {
+                continue;
+            };
+            let name = path.rsplit('/').next().unwrap_or(path);
+            files.push((name.to_owned(), self.read(path)?.len() as u64));
+        }
+        Ok(files)
+    }
+
+    fn read(&self, path: &str) -> io::Result<Vec<u8>> {
+        ended(self.command("mcopy").args([&inside(path), "-"]).output()?)
+    }
+
+    fn read_back(&self, path: &str) -> io::Result<Box<dyn Read + '_>> {
+        Ok(Box::new(Cursor::new(self.read(path)?)))
+    }
+
+    /// Full is what mtools say when they write.
+    fn free_bytes(&self) -> io::Result<u64> {
+        Ok(u64::from(u32::MAX))
+    }
+
+    fn make_folder(&mut self, path: &str) -> io::Result<()> {
+        ended(self.command("mmd").arg(inside(path)).output()?).map(drop)
+    }
+
+    fn create(&mut self, path: &str, content: &mut dyn Read) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        content.read_to_end(&mut bytes)?;
+        let mut copy = self
+            .command("mcopy")
+            // One that is there is an error, not a question.
+            .args(["-D", "s", "-", &inside(path)])
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        if let Some(mut pipe) = copy.stdin.take() {
+            pipe.write_all(&bytes)?;
+        }
+        ended(copy.wait_with_output()?).map(drop)
+    }
+
+    fn sync_file(&mut self, _path: &str) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn sync_folder(&mut self, _path: &str) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn remove(&mut self, path: &str) -> io::Result<()> {
+        ended(self.command("mdel").arg(inside(path)).output()?).map(drop)
+    }
+
+    fn replace(&mut self, from: &str, to: &str) -> io::Result<()> {
+        let content = self.read(from)?;
+        self.overwrite(to, &content)?;
+        self.remove(from)
+    }
+}

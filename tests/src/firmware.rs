@@ -1,0 +1,97 @@
+//! UEFI firmware and its memory: what a new machine has, and what tests write into it beforehand.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+use instar_qemu::Uefi;
+
+use crate::python::python_with;
+use crate::run_command::run;
+use crate::scratch::Scratch;
+use crate::workspace::target_directory;
+
+/// Edits variables offline, pinned.
+const PACKAGES: [&str; 1] = ["virt-firmware==26.10"];
+/// Whose keys: any GUID will do.
+const OWNER: &str = "3a7b2c51-0f6e-4d0b-9a53-8f1d6b6f21c4";
+/// Where firmware looks for a boot loader, in its own words.
+const LOADER: &str = r"\EFI\BOOT\BOOTX64.EFI";
+
+/// The firmware that `make image` fetched, without Secure Boot.
+pub fn uefi() -> Result<Uefi> {
+    Ok(Uefi::in_folder(made("firmware")?))
+}
+
+/// The same with Secure Boot, in setup mode: without keys.
+pub fn secure_uefi() -> Result<Uefi> {
+    Ok(Uefi::secure_in_folder(made("firmware")?))
+}
+
+/// The keys for Secure Boot that the image is signed with.
+pub fn test_keys() -> Result<PathBuf> {
+    made("keys")
+}
+
+fn made(name: &str) -> Result<PathBuf> {
+    let folder = target_directory().join(name);
+    ensure!(
+        folder.is_dir(),
+        "{} is not there: run `make image`",
+        folder.display()
+    );
+    Ok(folder)
+}
+
+/// The variables of a new machine with changes.
+#[derive(Debug)]
+pub struct UefiVariables {
+    changes: Command,
+    file: PathBuf,
+}
+
+impl UefiVariables {
+    /// Those of this firmware, to be changed into a file in the scratch directory.
+    pub fn of(uefi: &Uefi, scratch: &Scratch) -> Result<Self> {
+        let python = python_with("virt-firmware", &PACKAGES)?;
+        let file = scratch.join("variables.fd");
+        let mut changes = Command::new(python.with_file_name("virt-fw-vars"));
+        changes
+            .args(["--loglevel", "ERROR", "--input"])
+            .arg(&uefi.variables)
+            .arg("--output")
+            .arg(&file);
+        Ok(Self { changes, file })
+    }
+
+    /// The next boot, and only that, is from this URL.
+    pub fn boot_from_url(mut self, url: &str) -> Self {
+        self.changes.args(["--set-boot-uri", url]);
+        self
+    }
+
+    /// The boot loader is tried so many times before anything else.
+    pub fn loader_entries(mut self, count: u32) -> Self {
+        for _ in 0..count {
+            self.changes.args(["--append-boot-filepath", LOADER]);
+        }
+        self
+    }
+
+    /// Secure Boot is on, with the keys of a folder.
+    pub fn enrol(mut self, keys: &Path) -> Self {
+        for (option, name) in [("--set-pk", "PK"), ("--add-kek", "KEK"), ("--add-db", "db")] {
+            self.changes
+                .args([option, OWNER])
+                .arg(keys.join(format!("{name}.crt")));
+        }
+        self.changes.arg("--sb");
+        self
+    }
+
+    /// The file.
+    pub fn write(mut self) -> Result<PathBuf> {
+        run(&mut self.changes)?;
+        Ok(self.file)
+    }
+}

@@ -1,0 +1,36 @@
+//! Python programs of others, each in an environment of its own below `.cache`.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, Result};
+
+use crate::run_command::run;
+use crate::workspace::workspace_root;
+
+/// Tests run at once, and one of them makes the environment.
+static MAKING: Mutex<()> = Mutex::new(());
+
+/// The interpreter of the environment with these packages. Makes it when it is not there or has others: that takes the network
+/// and up to a minute, once.
+pub(crate) fn python_with(environment: &str, packages: &[&str]) -> Result<PathBuf> {
+    let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+    let environment = workspace_root().join(".cache").join(environment);
+    let python = environment.join("bin/python");
+    let marker = environment.join("instar-packages");
+    let wanted = packages.join("\n");
+    if std::fs::read_to_string(&marker).is_ok_and(|installed| installed == wanted) {
+        return Ok(python);
+    }
+    run(Command::new("python3")
+        .args(["-m", "venv", "--clear"])
+        .arg(&environment))
+    .context("cannot make a Python environment: install the package python3-venv")?;
+    run(Command::new(&python)
+        .args(["-m", "pip", "install", "--quiet"])
+        .args(packages))?;
+    std::fs::write(&marker, wanted)
+        .with_context(|| format!("cannot write {}", marker.display()))?;
+    Ok(python)
+}
