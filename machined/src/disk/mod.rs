@@ -24,6 +24,7 @@ mod probe;
 mod selector;
 mod table;
 mod tools;
+mod user_volume;
 mod write_table;
 
 pub use apply::{ApplyError, apply, partition_path};
@@ -36,3 +37,4 @@ pub use probe::{Content, ProbeError, Signature, probe, probe_file, probe_partiti
 pub use selector::{DiskFields, DiskKind, DiskSelector, Expression, SelectError, SizeCondition};
 pub use table::{Partition, Table};
 pub use tools::ToolError;
+pub use user_volume::{UserVolumeError, make_user_volume, user_volume};

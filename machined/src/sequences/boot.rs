@@ -13,6 +13,7 @@ use instar_api::events::EventPayload;
 use instar_api::machine::ConfigLoadErrorEvent;
 use tokio::time::Instant;
 
+use super::ephemeral;
 use super::find_config::find_config;
 use super::{Phase, Sequence, Task, emit_failure, run};
 use crate::config;
@@ -281,22 +282,10 @@ async fn bring_up_network(machine: Arc<Machine>) -> anyhow::Result<()> {
 
 async fn mount_ephemeral(machine: Arc<Machine>, restarted: bool) -> anyhow::Result<()> {
     // A machined that was started again finds /var where it left it.
-    if !restarted && let Some(configured) = machine.config() {
-        let wish = intent::disk(&configured.config)?;
-        // Drivers of disks take a second and two MiB, which a machine without a disk can keep.
-        if wish.disk.is_some() {
-            machine
-                .drivers()?
-                .load_for(Class::Block)
-                .await
-                .context("load the drivers of disks")?;
-        }
-        machine
-            .ephemeral
-            .mount(&wish)
-            .await
-            .context("mount EPHEMERAL")?;
+    if !restarted {
+        ephemeral::mount(&machine).await?;
     }
+    ephemeral::furnish(&machine);
     let status = machine.ephemeral.status().borrow().clone();
     machine.store.put(
         "EPHEMERAL",

@@ -7,6 +7,7 @@
 mod apply_config;
 mod boot;
 mod ending;
+mod ephemeral;
 mod find_config;
 mod stop;
 mod upgrade;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use super::ending::{ANSWER_FIRST, leave};
+use super::ephemeral;
 use super::{Phase, Sequence, run, stop};
 use crate::containers::{ImageReference, Limits, PulledImage};
 use crate::event_log::ActorId;
@@ -136,11 +137,9 @@ async fn go_on(machine: Arc<Machine>, turn: Turn, checked: Checked, actor: Actor
 /// Brings /var back where the upgrade got as far as unmounting it.
 async fn mount_again(machine: &Machine) -> anyhow::Result<()> {
     let mounted = machine.ephemeral.status().borrow().mounted;
-    if !mounted && let Some(configured) = machine.config() {
-        machine
-            .ephemeral
-            .mount(&intent::disk(&configured.config)?)
-            .await?;
+    if !mounted {
+        ephemeral::mount(machine).await?;
+        ephemeral::furnish(machine);
     }
     Ok(())
 }
