@@ -18,6 +18,7 @@ mod refused_images;
 mod rollback;
 mod small_machine;
 mod upgrade;
+mod volumes;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         rollback::tests(),
         containers::tests(),
         disk::tests(),
+        volumes::tests(),
         small_machine::tests(),
         refused_images::tests(),
         init_failures::tests(),
