@@ -22,6 +22,8 @@ pub(crate) fn tests() -> Vec<Test> {
 const BY_HTTPS: &str = "by-https";
 const BY_HTTPS_PORT: u16 = 8082;
 const NOT_BELIEVED: &str = "not-believed";
+/// A fifth has no network.
+const ALONE: &str = "alone";
 
 /// One boot for all: the steps don't touch each other's containers.
 async fn run_alone_and_again(scratch: Scratch) -> Outcome {
@@ -50,10 +52,18 @@ async fn run_alone_and_again(scratch: Scratch) -> Outcome {
                 .container(
                     BY_HTTPS,
                     &format!("{https_host}/greeter:v1"),
-                    &format!("args: [\"{BY_HTTPS_PORT}\"]\n"),
+                    &format!("args: [\"{BY_HTTPS_PORT}\"]\nnetwork: {{mode: host}}\n"),
                 )
                 .registry_authority(&not_believed, &authority)
                 .container(NOT_BELIEVED, &format!("{not_believed}/greeter:v1"), "")
+                .container(
+                    ALONE,
+                    &by_digest,
+                    &format!("args: [look, \"127.0.0.1:{GREETER_PORT}\", \"{host}\"]\n"),
+                )
+                .document(&format!(
+                    "apiVersion: instar.dev/v1alpha1\nkind: ContainerHealthConfig\nname: {ALONE}\nexec: {{command: [/greeter, has, /sys/class/net/lo]}}\n"
+                ))
         })
         .boot()
         .await?;
@@ -68,10 +78,36 @@ async fn run_alone_and_again(scratch: Scratch) -> Outcome {
     .await?;
 
     come_by_https(&node).await?;
+    reaches_nobody(&node).await?;
     sees_only_its_own(&node, &by_tag, &enclosed).await?;
     is_heard(&node, &enclosed).await?;
     starts_again_later_each_time(&node, &enclosed).await?;
     starts_without_its_registry(&node, registry, &by_tag).await
+}
+
+/// Without a network there is itself, and nobody else: neither the node's own services nor anybody beyond.
+async fn reaches_nobody(node: &Node) -> Outcome {
+    let seen = node
+        .wait_until("it has looked around", PATIENCE, async || {
+            let log = node.log(ALONE).await?;
+            ensure!(log.contains("greeter: looked"), "{log}");
+            Ok(log)
+        })
+        .await?;
+    println!("{seen}");
+    ensure!(seen.contains("links: lo\n"), "{seen}");
+    ensure!(seen.contains("greeter: reaches itself\n"), "{seen}");
+    ensure!(
+        seen.matches("greeter: does not reach ").count() == 2,
+        "{seen}"
+    );
+    // The greeter of the node's network answers there, as this one would find out if it were in it.
+    node.wait_until("its check by a command passes", PATIENCE, async || {
+        let health = node.service(ALONE).await?.health.unwrap_or_default();
+        ensure!(health.healthy, "{health:?}");
+        Ok(())
+    })
+    .await
 }
 
 /// From whom the config believes, and from nobody else.

@@ -20,6 +20,7 @@ mod rollback;
 mod secure_boot;
 mod small_machine;
 mod upgrade;
+mod volumes;
 mod ways_in;
 
 use std::process::ExitCode;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         containers::tests(),
         disk::tests(),
         machine_config::tests(),
+        volumes::tests(),
         small_machine::tests(),
         refused_images::tests(),
         init_failures::tests(),

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::{
-    model::{ContainerName, MachineConfig},
+    model::{ContainerName, ContainerNetwork, HealthCheck, MachineConfig},
     resolve::Origins,
 };
 
@@ -45,6 +45,19 @@ pub(super) fn references(config: &MachineConfig, origins: &Origins<'_>) {
     for (name, document) in &origins.health {
         if !container_exists(name.as_str()) {
             document.wrong_field("name", format_args!("there is no ContainerConfig `{name}`"));
+        }
+        if config.containers.iter().any(|container| {
+            container.name == *name
+                && container.network == ContainerNetwork::None
+                && container
+                    .health
+                    .as_ref()
+                    .is_some_and(|health| !matches!(health.check, HealthCheck::Exec(_)))
+        }) {
+            document.wrong(format_args!(
+                "`{name}` cannot be reached from outside: its `network.mode` is `none`, as it is when nothing is said; \
+                 give it `host`, or check it with `exec`"
+            ));
         }
     }
     if let Some(circle) = circle(config)

@@ -51,6 +51,8 @@ const SERVED: &[&str] = &[
     "ResolverConfig.searchDomains.domains",
     "StaticHostConfig",
     "TrustedRootsConfig",
+    "UserVolumeConfig.name",
+    "UserVolumeConfig.volumeType",
     // Our own.
     "ContainerHealthConfig",
     "UpgradeGateConfig",
@@ -64,7 +66,6 @@ const NOT_SERVED: &[&str] = &[
     "UnattendedInstallConfig.reboot",
     "ContainerConfig.security.profile",
     "ContainerConfig.security.machinedAccess",
-    "ContainerConfig.network.mode",
     "LinkConfig.addresses.routePriority",
     "LinkConfig.routes.mtu",
     "LinkConfig.routes.table",
@@ -84,7 +85,6 @@ const SERVED_VALUES: &[(&str, &str)] = &[
     ("machine.network.interfaces.dhcpOptions.ipv6", "false"),
     ("TimeSyncConfig.ntp.useNTS", "false"),
     ("ResolverConfig.nameservers.protocol", "Do53"),
-    ("ContainerConfig.network.mode", "host"),
     ("ContainerConfig.security.machinedAccess", "false"),
 ];
 
@@ -132,12 +132,38 @@ pub(super) fn collect(documents: &[Identified<'_>]) -> Vec<Warning> {
             });
             continue;
         }
+        if let Some(warning) = volume_of_another_type(document) {
+            warnings.push(warning);
+            continue;
+        }
         let mut walk = Walk {
             warnings: &mut warnings,
         };
         walk.fields(document.root, document.kind.fields, root, root);
     }
     warnings
+}
+
+/// A user volume that is not made, whatever else its document says.
+fn volume_of_another_type(document: &Identified<'_>) -> Option<Warning> {
+    if document.kind.name != "UserVolumeConfig" {
+        return None;
+    }
+    let given = document.root.get("volumeType");
+    // What Talos takes when nothing is said.
+    let kind = given
+        .and_then(Node::text)
+        .filter(|kind| !kind.is_empty())
+        .unwrap_or("partition");
+    (kind != "directory").then(|| Warning {
+        path: "UserVolumeConfig.volumeType".to_owned(),
+        at: given.unwrap_or(document.root).at,
+        message: format!(
+            "volumes of the type `{kind}` are known, but not made by this version, only those of the type `directory`; \
+             containers that mount `{}` wait",
+            super::shape::shorten(document.name.unwrap_or_default())
+        ),
+    })
 }
 
 struct Walk<'a> {

@@ -17,6 +17,7 @@ pub mod runtime;
 pub mod spec;
 pub mod store;
 pub mod unpack;
+mod volume;
 
 pub use digest::Digest;
 pub use manifest::{ImageConfig, Layer};
@@ -29,8 +30,8 @@ pub use registries::{
 pub use registry::{RegistryError, ResolvedImage, Retries};
 pub use runtime::{RunningContainer, Runtime, RuntimeError, Streams};
 pub use spec::{
-    Capabilities, ContainerName, ContainerSpec, HostView, Mount, MountSource, ResourceLimits,
-    RunAs, SpecError,
+    Capabilities, ContainerName, ContainerSpec, HostView, Mount, MountSource, NetworkMode,
+    ResourceLimits, RunAs, SpecError,
 };
 pub use store::{ImageStore, PulledImage, StoreError};
 pub use unpack::{Limits, Ownership, UnpackError};

@@ -29,6 +29,7 @@ use super::disposition::is_deaf_to;
 use super::rootfs::{self, RootfsError};
 use super::spec::{ContainerName, ContainerSpec, HostView, SpecError, runtime_config};
 use super::store::{ImageStore, PulledImage};
+use super::volume;
 use crate::sys::container::pass_descriptors;
 use crate::sys::readiness;
 
@@ -331,6 +332,15 @@ impl Runtime {
             name: name.clone(),
             source,
         })?;
+        for path in spec.writable_volumes() {
+            let user = spec
+                .user(image.config(), &image.rootfs())
+                .map_err(|unknown| RuntimeError::Spec {
+                    name: name.clone(),
+                    source: unknown.into(),
+                })?;
+            volume::hand_over(path, &user).map_err(failed("handing over", path))?;
+        }
         let layer = store.container_directory(name.as_str());
         rootfs::mount(&image.rootfs(), &layer, &bundle.join("rootfs")).map_err(|source| {
             RuntimeError::Rootfs {

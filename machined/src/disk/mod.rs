@@ -25,6 +25,7 @@ mod probe;
 mod selector;
 mod table;
 mod tools;
+mod user_volume;
 mod volume;
 mod wipe;
 mod write_table;
@@ -39,4 +40,5 @@ pub use probe::{Content, ProbeError, Signature, probe, probe_file, probe_partiti
 pub use selector::{DiskFields, DiskKind, DiskSelector, Expression, SelectError, SizeCondition};
 pub use table::{Partition, Table};
 pub use tools::ToolError;
+pub use user_volume::{UserVolumeError, make_user_volume, user_volume};
 pub use wipe::{Wipe, WipeError};

@@ -1,6 +1,6 @@
 //! A container of the config as a service.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,8 +8,9 @@ use anyhow::Context as _;
 
 use crate::config::{self, MachineConfig, NetworkCondition};
 use crate::containers::{
-    Capabilities, ContainerSpec, Mount, MountSource, ResourceLimits, RunAs, Runtime,
+    Capabilities, ContainerSpec, Mount, MountSource, NetworkMode, ResourceLimits, RunAs, Runtime,
 };
+use crate::disk::user_volume;
 use crate::machine::Machine;
 use crate::resources::{ClockFact, NetworkFact};
 use crate::services::{ContainerWorkload, Definition, Dependency, HealthCheck, Probe, output_name};
@@ -42,7 +43,7 @@ pub fn service(
     Ok(Definition {
         id,
         workload: Arc::new(workload),
-        depends_on: dependencies(machine, container),
+        depends_on: dependencies(machine, config, container),
         health: container.health.as_ref().map(health_check).transpose()?,
         controllable: true,
         required: container
@@ -69,6 +70,10 @@ fn spec(container: &config::Container, cgroup: String) -> anyhow::Result<Contain
             .map(|var| format!("{}={}", var.name, var.value))
             .collect(),
         mounts: container.mounts.iter().map(mount).collect(),
+        network: match container.network {
+            config::ContainerNetwork::None => NetworkMode::None,
+            config::ContainerNetwork::Host => NetworkMode::Host,
+        },
         capabilities: Capabilities {
             add: container.security.add.clone(),
             drop: container.security.drop.clone(),
@@ -83,7 +88,9 @@ fn spec(container: &config::Container, cgroup: String) -> anyhow::Result<Contain
 
 fn mount(mount: &config::Mount) -> Mount {
     let source = match &mount.source {
-        config::MountSource::UserVolume(name) => MountSource::HostPath(user_volume(name)),
+        config::MountSource::UserVolume(name) => {
+            MountSource::UserVolume(user_volume(name.as_str()))
+        }
         config::MountSource::Tmpfs { size } => MountSource::Tmpfs {
             size: size.map(|size| size.0),
         },
@@ -98,10 +105,6 @@ fn mount(mount: &config::Mount) -> Mount {
             .map(|option| option.word().to_owned())
             .collect(),
     }
-}
-
-fn user_volume(name: &config::VolumeName) -> std::path::PathBuf {
-    Path::new("/var/mnt").join(name.as_str())
 }
 
 fn health_check(health: &config::ContainerHealth) -> anyhow::Result<HealthCheck> {
@@ -132,23 +135,26 @@ fn health_check(health: &config::ContainerHealth) -> anyhow::Result<HealthCheck>
     })
 }
 
-fn dependencies(machine: &Arc<Machine>, container: &config::Container) -> Vec<Dependency> {
+fn dependencies(
+    machine: &Arc<Machine>,
+    config: &MachineConfig,
+    container: &config::Container,
+) -> Vec<Dependency> {
     let mut dependencies = Vec::new();
     let wanted = &container.depends_on;
     let volumes = container
         .mounts
         .iter()
         .filter_map(|mount| match &mount.source {
-            config::MountSource::UserVolume(name) => Some(user_volume(name)),
+            config::MountSource::UserVolume(name) => Some(volume_exists(config, name)),
             _ => None,
         });
-    let paths = wanted
-        .paths
-        .iter()
-        .map(|path| path.as_str().into())
-        .chain(volumes);
-    for path in paths {
-        dependencies.push(path_exists(path));
+    dependencies.extend(volumes);
+    for path in &wanted.paths {
+        dependencies.push(path_exists(
+            format!("the path {path}"),
+            path.as_str().into(),
+        ));
     }
     for condition in &wanted.networks {
         dependencies.push(network(machine, *condition));
@@ -186,9 +192,26 @@ fn dependencies(machine: &Arc<Machine>, container: &config::Container) -> Vec<De
     dependencies
 }
 
-fn path_exists(path: std::path::PathBuf) -> Dependency {
+/// Volumes that this version makes are there before containers start, unless something was in the way.
+fn volume_exists(config: &MachineConfig, name: &config::VolumeName) -> Dependency {
+    let kind = config
+        .user_volumes
+        .iter()
+        .find(|volume| volume.name == *name)
+        .map(|volume| volume.kind);
+    let what = match kind {
+        Some(config::UserVolumeKind::Directory) | None => format!("the user volume {name}"),
+        Some(other) => format!(
+            "the user volume {name}, which is to be a {}: this version makes only volumes of the type directory",
+            other.word()
+        ),
+    };
+    path_exists(what, user_volume(name.as_str()))
+}
+
+fn path_exists(what: String, path: PathBuf) -> Dependency {
     Dependency {
-        what: format!("the path {}", path.display()),
+        what,
         wait: Box::new(move || {
             let path = path.clone();
             Box::pin(async move {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::{ConfigChange, ending, find_config};
+use super::{ConfigChange, disk, ending, find_config};
 use crate::config::{self, ConfigErrors, MachineConfig};
 use crate::intent;
 use crate::machine::{Busy, Configured, Machine};
@@ -227,6 +227,7 @@ async fn take_over(
     machine.set_config(configured.clone());
     machine.network.set_wish(intent::network(config));
     machine.clock.set_wish(intent::time(config));
+    disk::furnish(machine);
     for name in change.removed.iter().chain(&change.started) {
         machine.services.remove(name).await;
     }

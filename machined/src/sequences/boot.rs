@@ -13,6 +13,7 @@ use instar_api::events::EventPayload;
 use instar_api::machine::ConfigLoadErrorEvent;
 use tokio::time::Instant;
 
+use super::disk;
 use super::find_config::find_config;
 use super::{Phase, Sequence, Task, emit_failure, run};
 use crate::config;
@@ -282,23 +283,10 @@ async fn bring_up_network(machine: Arc<Machine>) -> anyhow::Result<()> {
 
 async fn mount_disk(machine: Arc<Machine>, restarted: bool) -> anyhow::Result<()> {
     // A machined that was started again finds everything where it left it.
-    if !restarted && let Some(configured) = machine.config() {
-        let wish = intent::disk(&configured.config)?;
-        // Drivers of disks take a second and two MiB, which a machine without a disk can keep.
-        if wish.disk.is_some() {
-            machine
-                .drivers()?
-                .load_for(Class::Block)
-                .await
-                .context("load the drivers of disks")?;
-        }
-        machine
-            .disk
-            .mount(&wish)
-            .await
-            .context("mount the machine's disk")?;
-        keep_config(&machine, configured).await?;
+    if !restarted {
+        disk::mount(&machine).await?;
     }
+    disk::furnish(&machine);
     let status = machine.disk.status().borrow().clone();
     machine.store.put(
         "EPHEMERAL",
@@ -319,16 +307,6 @@ async fn mount_disk(machine: Arc<Machine>, restarted: bool) -> anyhow::Result<()
 fn records(machine: &Machine) -> PathBuf {
     let state = machine.disk.state().unwrap_or(Path::new("/var/lib/instar"));
     state.to_owned()
-}
-
-/// Keeps the config over a reboot, where there is a STATE partition to keep it on.
-async fn keep_config(machine: &Machine, configured: Arc<Configured>) -> anyhow::Result<()> {
-    let Some(state) = machine.disk.state().map(Path::to_owned) else {
-        return Ok(());
-    };
-    tokio::task::spawn_blocking(move || config::persisted::write(&state, &configured.text))
-        .await?
-        .context("write the machine config to STATE")
 }
 
 async fn start_clock(machine: Arc<Machine>) -> anyhow::Result<()> {

@@ -46,12 +46,12 @@ impl ConfigChange {
             ("the upgrade gate", *upgrade_gate != new.upgrade_gate),
             ("time", *time != new.time),
             ("the network", *network != new.network),
+            ("user volumes", *user_volumes != new.user_volumes),
         ];
         let at_boot = [
             ("the machine's type", *machine_type != new.machine_type),
             ("the token", *token != new.token),
             ("the disk", *install != new.install),
-            ("user volumes", *user_volumes != new.user_volumes),
             ("registries", *registries != new.registries),
             ("sysctls", *sysctls != new.sysctls),
             ("sysfs", *sysfs != new.sysfs),

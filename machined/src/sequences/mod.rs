@@ -7,6 +7,7 @@
 mod apply_config;
 mod boot;
 mod config_change;
+mod disk;
 mod ending;
 mod find_config;
 mod reset;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::intent;
+use super::disk;
 use crate::machine::Machine;
 use crate::resources::MachineStage;
 
@@ -18,9 +18,9 @@ pub(super) async fn go_on(machine: &Arc<Machine>) {
 
 async fn mount_again(machine: &Machine) -> anyhow::Result<()> {
     let mounted = machine.disk.status().borrow().var_mounted;
-    if !mounted && let Some(configured) = machine.config() {
-        let wish = intent::disk(&configured.config)?;
-        machine.disk.mount(&wish).await?;
+    if !mounted {
+        disk::mount(machine).await?;
+        disk::furnish(machine);
     }
     Ok(())
 }

@@ -1,12 +1,15 @@
 //! A service for containers in tests and in `make run`: greets over HTTP, and says what it sees of the machine.
 //!
-//! `greeter [PORT]`, 8080 by default. Its answers to a GET:
+//! `greeter look ADDRESS…` says which links it sees, whether it reaches itself and whom of the others, then waits to be
+//! ended. `greeter has PATH` succeeds if there is such a file. `greeter [PORT]` listens, on 8080 by default. Its answers to a
+//! GET:
 //!
 //! | path | answer |
 //! | --- | --- |
 //! | `/` | a greeting with the host name and the kernel's release |
 //! | `/read/PATH` | the file `/PATH` as the container sees it, 404 with the reason when it cannot |
 //! | `/list/PATH` | the names in the directory `/PATH`, one per line |
+//! | `/owner/PATH` | whose `/PATH` is, as `UID:GID` |
 //! | `/write/PATH` | what came of writing a line to the file `/PATH`, or the text behind a `?` |
 //! | `/exit/CODE` | nothing: it ends with this code |
 //!
@@ -15,13 +18,27 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Result, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt as _;
 use std::process::ExitCode;
 
 use nix::sys::signal::{SigSet, Signal};
 
 fn main() -> ExitCode {
     end_when_asked();
-    let port = std::env::args().nth(1).unwrap_or("8080".to_owned());
+    let mut arguments = std::env::args().skip(1);
+    let port = match arguments.next() {
+        Some(word) if word == "look" => return look(arguments),
+        Some(word) if word == "has" => {
+            let there = arguments.all(|path| fs::exists(path).unwrap_or(false));
+            return if there {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            };
+        }
+        Some(port) => port,
+        None => "8080".to_owned(),
+    };
     let listener = match TcpListener::bind(format!("0.0.0.0:{port}")) {
         Ok(listener) => listener,
         Err(error) => {
@@ -49,6 +66,26 @@ fn end_when_asked() {
                 std::process::exit(0);
             }
         });
+    }
+}
+
+/// Tells what the network looks like from here.
+fn look(others: impl Iterator<Item = String>) -> ExitCode {
+    let links = names("/sys/class/net").unwrap_or_else(|error| format!("{error}"));
+    println!("greeter: links: {}", links.trim_end().replace('\n', " "));
+    let itself = TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| TcpStream::connect(listener.local_addr()?));
+    for (name, reached) in std::iter::once(("itself".to_owned(), itself))
+        .chain(others.map(|address| (address.clone(), TcpStream::connect(address))))
+    {
+        match reached {
+            Ok(_) => println!("greeter: reaches {name}"),
+            Err(error) => println!("greeter: does not reach {name}: {error}"),
+        }
+    }
+    println!("greeter: looked");
+    loop {
+        std::thread::park();
     }
 }
 
@@ -85,6 +122,12 @@ fn answer(path: &str) -> (&'static str, String) {
         return match names(directory) {
             Ok(text) => ("200 OK", text),
             Err(error) => ("404 Not Found", format!("{directory}: {error}\n")),
+        };
+    }
+    if let Some(file) = path.strip_prefix("/owner") {
+        return match fs::metadata(file) {
+            Ok(facts) => ("200 OK", format!("{}:{}", facts.uid(), facts.gid())),
+            Err(error) => ("404 Not Found", format!("{file}: {error}\n")),
         };
     }
     if let Some(file) = path.strip_prefix("/write") {

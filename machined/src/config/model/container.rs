@@ -77,7 +77,8 @@ pub struct Mount {
     pub source: MountSource,
     /// Where, inside.
     pub destination: AbsolutePath,
-    /// How; in the order given, without repetition. Writable unless [`MountOption::ReadOnly`] is here.
+    /// How; in the order given, without repetition. Memory is writable unless [`MountOption::ReadOnly`] is here, all else
+    /// only if [`MountOption::ReadWrite`] is.
     pub options: Vec<MountOption>,
 }
 

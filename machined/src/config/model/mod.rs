@@ -213,6 +213,18 @@ pub enum UserVolumeKind {
     Disk,
 }
 
+impl UserVolumeKind {
+    /// The word of the config.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Directory => "directory",
+            Self::Partition => "partition",
+            Self::Disk => "disk",
+        }
+    }
+}
+
 /// Where the time comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TimeSync {

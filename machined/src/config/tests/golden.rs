@@ -93,7 +93,6 @@ fn the_documented_example_loads() {
         .map(|warning| warning.path.as_str())
         .collect();
     let not_served_yet = [
-        "UserVolumeConfig",
         "UpgradeGateConfig.probes[0].name",
         "UpgradeGateConfig.probes[0].tcp.address",
         "UpgradeGateConfig.probes[0].timeout",

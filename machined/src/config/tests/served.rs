@@ -194,7 +194,19 @@ fn warnings_name_what_is_not_served() {
     );
     assert_eq!(
         warned("apiVersion: v1alpha1\nkind: UserVolumeConfig\nname: data\nvolumeType: partition"),
-        ["UserVolumeConfig"]
+        ["UserVolumeConfig.volumeType"]
+    );
+    assert_eq!(
+        warned(
+            "apiVersion: v1alpha1\nkind: UserVolumeConfig\nname: data\nprovisioning: {minSize: 1GiB}"
+        ),
+        ["UserVolumeConfig.volumeType"]
+    );
+    assert_eq!(
+        warned(
+            "apiVersion: v1alpha1\nkind: UserVolumeConfig\nname: data\nvolumeType: directory\nencryption: {provider: luks2}"
+        ),
+        ["UserVolumeConfig.encryption.provider"]
     );
     // Nothing is asked for.
     assert_eq!(

@@ -1,7 +1,7 @@
 //! What a container is to be, and the OCI runtime configuration that says so to crun.
 //!
 //! A container gets little: no privileges to gain, few capabilities, a list of system calls it may not use, a fresh
-//! /dev and /proc with the dangerous parts covered. The network is the machine's.
+//! /dev and /proc with the dangerous parts covered, and of networks what it asks for.
 
 mod capabilities;
 mod seccomp;
@@ -86,6 +86,8 @@ pub struct ContainerSpec {
     pub environment: Vec<String>,
     /// Beside the ones that every container has.
     pub mounts: Vec<Mount>,
+    /// Which network it sees.
+    pub network: NetworkMode,
     /// Changes to the default set.
     pub capabilities: Capabilities,
     /// CPU and memory.
@@ -109,6 +111,7 @@ impl ContainerSpec {
             run_as: None,
             environment: Vec::new(),
             mounts: Vec::new(),
+            network: NetworkMode::default(),
             capabilities: Capabilities::default(),
             limits: ResourceLimits::default(),
             cgroup,
@@ -116,6 +119,16 @@ impl ContainerSpec {
             preserved_fds: 0,
         }
     }
+}
+
+/// Which network a container sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NetworkMode {
+    /// A namespace of its own with a loopback link that is up, and nothing else.
+    #[default]
+    None,
+    /// The machine's.
+    Host,
 }
 
 /// What a container may use at most.
@@ -148,6 +161,8 @@ pub enum MountSource {
     },
     /// A file or directory of the machine; it must exist.
     HostPath(PathBuf),
+    /// The directory of a user volume; it must exist. An unused one is given to the container's user.
+    UserVolume(PathBuf),
 }
 
 /// What of the machine shows in every container.
@@ -203,6 +218,27 @@ pub enum SpecError {
     ZeroByte(&'static str),
 }
 
+impl ContainerSpec {
+    /// Who the container runs as; `image_files` is read for its user database.
+    pub(super) fn user(
+        &self,
+        image: &ImageConfig,
+        image_files: &Path,
+    ) -> Result<User, UnknownUser> {
+        Database::read(image_files).resolve(&image.user, self.run_as)
+    }
+
+    /// The directories of user volumes that the container may write to.
+    pub(super) fn writable_volumes(&self) -> impl Iterator<Item = &Path> {
+        self.mounts.iter().filter_map(|mount| match &mount.source {
+            MountSource::UserVolume(path) if mount.options.iter().any(|option| option == "rw") => {
+                Some(path.as_path())
+            }
+            _ => None,
+        })
+    }
+}
+
 /// The runtime configuration of a container: `config.json` of its bundle. `image_files` is read for its user database;
 /// `root` is what the container will see.
 pub fn runtime_config(
@@ -212,7 +248,7 @@ pub fn runtime_config(
     root: &Path,
     host: &HostView,
 ) -> Result<Value, SpecError> {
-    let user = Database::read(image_files).resolve(&image.user, spec.run_as)?;
+    let user = spec.user(image, image_files)?;
     let granted = spec.capabilities.resolve()?;
     // Whoever is not root has no capabilities but those that were asked for by name.
     let none = Vec::new();
@@ -245,10 +281,7 @@ pub fn runtime_config(
         "process": process,
         "mounts": mounts(spec, host)?,
         "linux": {
-            // The network is the machine's; user ids are, too.
-            "namespaces": [
-                {"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"}, {"type": "cgroup"}
-            ],
+            "namespaces": namespaces(spec.network),
             "cgroupsPath": spec.cgroup,
             "resources": resources(&spec.limits),
             "seccomp": seccomp::profile(&granted.all),
@@ -261,6 +294,17 @@ pub fn runtime_config(
         config["hostname"] = json!(hostname);
     }
     Ok(config)
+}
+
+/// What a container has for itself. User ids are the machine's.
+fn namespaces(network: NetworkMode) -> Vec<Value> {
+    let always = ["pid", "mount", "ipc", "uts", "cgroup"];
+    let network = match network {
+        NetworkMode::None => Some("network"),
+        NetworkMode::Host => None,
+    };
+    let own = always.into_iter().chain(network);
+    own.map(|kind| json!({"type": kind})).collect()
 }
 
 /// Parts of /proc and /sys that tell about, or reach, more than the container. The list of the other runtimes.
@@ -408,7 +452,7 @@ fn mounts(spec: &ContainerSpec, host: &HostView) -> Result<Vec<Value>, SpecError
                 options.extend(size.as_deref());
                 mounts.push(json!({"destination": destination, "type": "tmpfs", "source": "tmpfs", "options": options}));
             }
-            MountSource::HostPath(path) => {
+            MountSource::HostPath(path) | MountSource::UserVolume(path) => {
                 checked_path(path)?;
                 if !options
                     .iter()

@@ -77,7 +77,10 @@ fn a_container_is_confined_by_default() {
         .iter()
         .map(|n| n["type"].as_str().unwrap())
         .collect();
-    assert_eq!(namespaces, ["pid", "mount", "ipc", "uts", "cgroup"]);
+    assert_eq!(
+        namespaces,
+        ["pid", "mount", "ipc", "uts", "cgroup", "network"]
+    );
     assert!(!strings(&config["process"]["capabilities"]["bounding"]).contains(&"CAP_SYS_ADMIN"));
     assert_eq!(config["linux"]["cgroupsPath"], "/generation.1/web");
     assert_eq!(config["linux"]["resources"]["devices"][0]["allow"], false);
@@ -90,6 +93,16 @@ fn a_container_is_confined_by_default() {
     assert!(strings(&sys["options"]).contains(&"ro"));
     assert!(strings(&config["linux"]["maskedPaths"]).contains(&"/proc/kcore"));
     assert!(config.get("hooks").is_none());
+}
+
+#[test]
+fn the_machines_network_is_asked_for() {
+    let spec = ContainerSpec {
+        network: NetworkMode::Host,
+        ..spec()
+    };
+    let namespaces = config(&spec, &image())["linux"]["namespaces"].to_string();
+    assert!(!namespaces.contains("network"), "{namespaces}");
 }
 
 #[test]
@@ -167,6 +180,8 @@ fn mounts_are_read_only_unless_said_otherwise() {
             "/data",
             &["rw", "bind"],
         ),
+        mount(MountSource::UserVolume("/var/mnt/a".into()), "/a", &[]),
+        mount(MountSource::UserVolume("/var/mnt/b".into()), "/b", &["rw"]),
         mount(
             MountSource::Tmpfs {
                 size: Some(1 << 20),
@@ -199,6 +214,12 @@ fn mounts_are_read_only_unless_said_otherwise() {
     };
     assert_eq!(options("/log"), "rbind,ro");
     assert_eq!(options("/data"), "rw,bind");
+    assert_eq!(
+        (options("/a"), options("/b")),
+        ("rbind,ro".into(), "rw,rbind".into())
+    );
+    let writable: Vec<_> = spec.writable_volumes().collect();
+    assert_eq!(writable, [Path::new("/var/mnt/b")]);
     assert_eq!(options("/tmp"), "noexec,nosuid,nodev,size=1048576");
     assert!(options("/etc/hosts").contains("ro"));
     assert_eq!(config["hostname"], "node-1");

@@ -1,0 +1,61 @@
+//! The machine's disk, and what the config wants on it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+
+use crate::config::{self, UserVolumeKind};
+use crate::disk::{make_user_volume, user_volume};
+use crate::intent;
+use crate::machine::{Configured, Machine};
+use crate::modules::Class;
+use crate::status;
+
+/// Mounts STATE and /var as the config says, and keeps the config there; without a config they stay away.
+pub(super) async fn mount(machine: &Machine) -> anyhow::Result<()> {
+    let Some(configured) = machine.config() else {
+        return Ok(());
+    };
+    let wish = intent::disk(&configured.config)?;
+    // Drivers of disks take a second and two MiB, which a machine without a disk can keep.
+    if wish.disk.is_some() {
+        machine
+            .drivers()?
+            .load_for(Class::Block)
+            .await
+            .context("load the drivers of disks")?;
+    }
+    machine
+        .disk
+        .mount(&wish)
+        .await
+        .context("mount the machine's disk")?;
+    keep_config(machine, configured).await
+}
+
+/// Keeps the config over a reboot, where there is a STATE partition to keep it on.
+async fn keep_config(machine: &Machine, configured: Arc<Configured>) -> anyhow::Result<()> {
+    let Some(state) = machine.disk.state().map(Path::to_owned) else {
+        return Ok(());
+    };
+    tokio::task::spawn_blocking(move || config::persisted::write(&state, &configured.text))
+        .await?
+        .context("write the machine config to STATE")
+}
+
+/// Makes what containers expect on /var. What cannot be made is a problem of its own, for the containers that wait for it
+/// and not for the machine.
+pub(super) fn furnish(machine: &Machine) {
+    let Some(configured) = machine.config() else {
+        return;
+    };
+    let volumes = configured.config.user_volumes.iter();
+    for volume in volumes.filter(|volume| volume.kind == UserVolumeKind::Directory) {
+        if let Err(error) = make_user_volume(&user_volume(volume.name.as_str())) {
+            let reason = format!("{:#}", anyhow::Error::from(error));
+            tracing::warn!("user volume {}: {reason}", volume.name);
+            status::note_problem(machine, &format!("user volume {}", volume.name), &reason);
+        }
+    }
+}

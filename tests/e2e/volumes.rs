@@ -1,0 +1,124 @@
+//! User volumes: made, given to whom they are for, and there again after every kind of start.
+
+use anyhow::ensure;
+use instar_tests::{
+    Ending, Greeter, ImageUnderTest, Instarctl, Node, OciImage, Outcome, Registry, Scratch, Test,
+    push_greeter, tests, upgrade_and_follow,
+};
+
+use crate::PATIENCE;
+
+/// Runs as somebody, and writes.
+const WRITER: &str = "writer";
+const WRITER_PORT: u16 = 8083;
+/// The same volume, without leave to write.
+const READER: &str = "reader";
+const READER_PORT: u16 = 8084;
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        outlive_upgrades_and_reboots,
+        of_other_types_are_waited_for_and_said_so,
+    ]
+}
+
+fn directory(name: &str) -> String {
+    format!("apiVersion: v1alpha1\nkind: UserVolumeConfig\nname: {name}\nvolumeType: directory\n")
+}
+
+fn mounting(port: u16, volume: &str, options: &str, more: &str) -> String {
+    format!(
+        "args: [\"{port}\"]\nnetwork: {{mode: host}}\nmounts:\n  - userVolume: {{name: {volume}, destination: /data, options: [{options}]}}\n{more}"
+    )
+}
+
+async fn outlive_upgrades_and_reboots(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    push_greeter(&registry)?;
+    let host = registry.host_for_guest();
+    let second = OciImage::read(&ImageUnderTest::second()?.installer())?;
+    second.push(&registry, "instar/installer", "v0.2.0")?;
+    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+        .blank_disk()?
+        .forward(WRITER_PORT)
+        .forward(READER_PORT)
+        .configure(move |config| {
+            let image = format!("{host}/greeter:v1");
+            config
+                .install_disk("/dev/vda")
+                .registry(&host)
+                .document(&directory("data"))
+                .container(
+                    WRITER,
+                    &image,
+                    &mounting(WRITER_PORT, "data", "rw", "runAs: {uid: 1234, gid: 1234}\n"),
+                )
+                .container(READER, &image, &mounting(READER_PORT, "data", "", ""))
+        })
+        .boot()
+        .await?;
+    node.wait_until_ready(PATIENCE).await?;
+    let writer = Greeter::at(&node, WRITER_PORT)?;
+    let reader = Greeter::at(&node, READER_PORT)?;
+
+    writer.greets()?;
+    writer.get("/write/data/kept")?;
+    ensure!(node.read("/var/mnt/data/kept").await? == "written by greeter\n");
+    ensure!(
+        reader.get("/write/data/kept").is_err(),
+        "a mount that nobody asked to write to can be written to"
+    );
+    let kept = async || {
+        let owners = (writer.get("/owner/data")?, writer.get("/owner/data/kept")?);
+        ensure!(
+            owners == ("1234:1234".to_owned(), "1234:1234".to_owned()),
+            "it belongs to {owners:?}"
+        );
+        ensure!(reader.get("/read/data/kept")? == "written by greeter\n");
+        writer.get("/write/data/again")
+    };
+    kept().await?;
+
+    let image = registry.image_for_guest("instar/installer:v0.2.0");
+    let followed = upgrade_and_follow(&node, &image, PATIENCE).await?;
+    ensure!(followed.ending == Ending::Done, "{followed:#?}");
+    kept().await?;
+
+    let kernel = node.kernel_boot_id().await?;
+    let said = Instarctl::of(&node, &scratch)?
+        .run(&["reboot", "--wait"])
+        .await?;
+    ensure!(said.code == Some(0), "{said:#?}");
+    ensure!(node.kernel_boot_id().await? != kernel);
+    node.wait_until("it is there after the reboot", PATIENCE, kept)
+        .await?;
+    Ok(())
+}
+
+/// No disk, no registry: it does not come that far.
+async fn of_other_types_are_waited_for_and_said_so(scratch: Scratch) -> Outcome {
+    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+        .configure(|config| {
+            config
+                .document("apiVersion: v1alpha1\nkind: UserVolumeConfig\nname: large\n")
+                .container(
+                    WRITER,
+                    "nowhere.example/greeter:v1",
+                    &mounting(WRITER_PORT, "large", "rw", ""),
+                )
+        })
+        .boot()
+        .await?;
+    node.wait_for_line("UserVolumeConfig.volumeType: volumes of the type", PATIENCE)?;
+    node.wait_until("it says what it waits for", PATIENCE, async || {
+        let events = node.service(WRITER).await?.events.unwrap_or_default();
+        ensure!(
+            events.events.iter().any(|event| event.state == "Waiting"
+                && event.msg.contains("user volume large")
+                && event.msg.contains("partition")),
+            "{events:#?}"
+        );
+        Ok(())
+    })
+    .await
+}
