@@ -121,6 +121,11 @@ pub(crate) enum Command {
         #[command(flatten)]
         wait: Wait,
     },
+    /// Reboot the node into the other version on its disk
+    Rollback {
+        #[command(flatten)]
+        wait: Wait,
+    },
     /// Erase what the node keeps on its disk, then power it off or boot it again
     Reset(Reset),
     /// Write a file of the node to standard output

@@ -9,6 +9,7 @@ mod logs;
 mod read;
 mod reboot;
 mod reset;
+mod rollback;
 mod service;
 mod shutdown;
 mod upgrade;
@@ -31,6 +32,7 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Reboot { mode, wait } => reboot::run(&global, mode, wait).await,
         Command::Shutdown { force, wait } => shutdown::run(&global, force, wait).await,
         Command::Read { path } => read::run(&global, &path).await,
+        Command::Rollback { wait } => rollback::run(&global, wait).await,
         Command::Reset(arguments) => reset::run(&global, &arguments).await,
         Command::ApplyConfig(arguments) => apply_config::run(&global, &arguments).await,
         Command::Completion { shell } => completion::run(shell),

@@ -34,8 +34,9 @@ pub const LOADER_FILE: &str = "systemd-bootx64.efi";
 /// The suite that kernel, container runtime and disk programs come from.
 pub(crate) const SUITE: &str = "trixie";
 /// Programs of Debian in the root filesystem: package and path.
-const DEBIAN_PROGRAMS: [(&str, &str); 4] = [
+const DEBIAN_PROGRAMS: [(&str, &str); 5] = [
     ("crun", "usr/bin/crun"),
+    ("dosfstools", "usr/sbin/mkfs.fat"),
     ("e2fsprogs", "usr/sbin/mke2fs"),
     ("e2fsprogs", "usr/sbin/e2fsck"),
     ("e2fsprogs", "usr/sbin/resize2fs"),
@@ -260,7 +261,7 @@ fn program(path: &Path) -> Result<Vec<u8>> {
 fn packages(options: &Options) -> Result<Vec<Fetched>> {
     let request = Request {
         suite: SUITE,
-        with_dependencies: &["crun", "e2fsprogs"],
+        with_dependencies: &["crun", "dosfstools", "e2fsprogs"],
         alone: &["ca-certificates", BOOT_PACKAGE],
         through: Some(options.flavour.meta_package()),
         name: options.flavour.meta_package(),

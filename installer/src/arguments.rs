@@ -4,7 +4,7 @@ use std::{ffi::OsString, path::PathBuf};
 
 use lexopt::{
     Arg::{Long, Value},
-    Parser,
+    Parser, ValueExt,
 };
 
 use crate::error::Error;
@@ -12,31 +12,52 @@ use crate::error::Error;
 /// Where the image has what it installs.
 const ASSETS: &str = "/usr/install/amd64";
 
-/// `install --upgrade`, the one thing that the installer can do.
+/// `install`, the one thing that the installer can do.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Arguments {
     /// The folder with the files of the image.
     pub(crate) assets: PathBuf,
+    /// The EFI system partition, and what the machine was started from; none where boot assets are not on its disk.
+    pub(crate) esp: Option<Esp>,
+}
+
+/// Where boot assets go.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Esp {
+    /// Where the partition is mounted.
+    pub(crate) folder: PathBuf,
+    /// The order of the boot entry that runs; its slot is not written. None when it is not known.
+    pub(crate) running: Option<u32>,
 }
 
 pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Arguments, Error> {
     let mut parser = Parser::from_args(arguments);
     let mut install = false;
-    let mut upgrade = false;
     let mut assets = PathBuf::from(ASSETS);
+    let mut folder = None;
+    let mut running = None;
     while let Some(argument) = parser.next().map_err(usage)? {
         match argument {
             Value(command) if command == "install" && !install => install = true,
-            Long("upgrade") => upgrade = true,
+            // What is to be done shows from what is on the partition; the flag is for those who read the command line.
+            Long("upgrade") => {}
+            Long("esp") => folder = Some(PathBuf::from(parser.value().map_err(usage)?)),
+            Long("running") => {
+                running = Some(parser.value().and_then(|it| it.parse()).map_err(usage)?)
+            }
             Long("assets") => assets = parser.value().map_err(usage)?.into(),
             other => return Err(usage(other.unexpected())),
         }
     }
-    if install && upgrade {
-        Ok(Arguments { assets })
-    } else {
-        Err(Error::Usage("nothing else is known".into()))
+    if !install {
+        return Err(Error::Usage("nothing else is known".into()));
     }
+    let esp = match (folder, running) {
+        (Some(folder), running) => Some(Esp { folder, running }),
+        (None, None) => None,
+        (None, Some(_)) => return Err(Error::Usage("--running goes with --esp".into())),
+    };
+    Ok(Arguments { assets, esp })
 }
 
 fn usage(error: lexopt::Error) -> Error {
@@ -53,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_upgrade_is_known() {
+    fn only_an_installation_is_known() {
         assert_eq!(
             parse_text("install --upgrade").unwrap().assets,
             PathBuf::from(ASSETS)
@@ -62,9 +83,17 @@ mod tests {
             parse_text("install --upgrade --assets /a").unwrap().assets,
             PathBuf::from("/a")
         );
+        assert_eq!(
+            parse_text("install --esp /esp --running 7").unwrap().esp,
+            Some(Esp {
+                folder: "/esp".into(),
+                running: Some(7)
+            })
+        );
         for bad in [
             "",
-            "install",
+            "install --running 7",
+            "install --esp /esp --running seven",
             "--upgrade",
             "install install --upgrade",
             "install --upgrade --disk /dev/vda",

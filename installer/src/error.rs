@@ -8,7 +8,9 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub(crate) enum Error {
     /// Unusable command line.
-    #[error("usage: installer install --upgrade [--assets FOLDER]: {0}")]
+    #[error(
+        "usage: installer install [--upgrade] [--esp FOLDER [--running ORDER]] [--assets FOLDER]: {0}"
+    )]
     Usage(String),
     /// The image holds something else than it should.
     #[error("the installer image is damaged: {0}")]
@@ -44,18 +46,33 @@ pub(crate) enum Error {
         /// What was written.
         expected: String,
     },
+    /// The EFI system partition cannot be read.
+    #[error("cannot read the EFI system partition at {}", path.display())]
+    ReadEsp {
+        /// Where it is.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The version cannot go onto the EFI system partition.
+    #[error(transparent)]
+    Refused(#[from] instar_esp::Refused),
+    /// The EFI system partition was not written, or not all of it.
+    #[error(transparent)]
+    WriteEsp(#[from] instar_esp::Failed),
     /// machined did not take the root filesystem.
     #[error("cannot hand the root filesystem to machined")]
     Send(#[source] io::Error),
 }
 
 impl Error {
-    /// 2 bad input, 4 environment, 6 input and output, 7 the installation failed (docs/contracts.md).
+    /// 2 bad input, 3 unsupported, 4 environment, 6 input and output, 7 the installation failed (docs/contracts.md).
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) | Self::BadImage(_) => 2,
             Self::NoSocket(_) | Self::Memory { .. } => 4,
-            Self::Read { .. } => 6,
+            Self::Refused(_) => 3,
+            Self::Read { .. } | Self::ReadEsp { .. } | Self::WriteEsp(_) => 6,
             Self::Changed { .. } | Self::Send(_) => 7,
         }
     }

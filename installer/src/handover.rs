@@ -12,11 +12,14 @@ use rustix::net::{
 };
 use serde::Serialize;
 
-use crate::{error::Error, rootfs::Release, sys};
+use crate::{error::Error, release::Release, sys};
 
 #[derive(Serialize)]
 struct Packet<'a> {
     rootfs: Rootfs<'a>,
+    /// The order of the new boot entry, where one was written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    boot_entry: Option<u32>,
 }
 
 #[derive(Serialize)]
@@ -37,7 +40,12 @@ pub(crate) fn socket() -> Result<OwnedFd, Error> {
 }
 
 /// Sends the packet. When this returns, machined's end of the socket holds it.
-pub(crate) fn send(socket: &OwnedFd, release: &Release, sealed: &File) -> Result<(), Error> {
+pub(crate) fn send(
+    socket: &OwnedFd,
+    release: &Release,
+    boot_entry: Option<u32>,
+    sealed: &File,
+) -> Result<(), Error> {
     let expected = &release.rootfs;
     let packet = Packet {
         rootfs: Rootfs {
@@ -45,6 +53,7 @@ pub(crate) fn send(socket: &OwnedFd, release: &Release, sealed: &File) -> Result
             bytes: expected.bytes,
             version: &release.version,
         },
+        boot_entry,
     };
     let text = serde_json::to_vec(&packet).map_err(|error| Error::Send(error.into()))?;
 

@@ -1,15 +1,19 @@
 //! The program in the installer image. machined runs it in a container, with a socket as descriptor 3 (docs/contracts.md):
-//! it puts the new root filesystem into sealed memory, checks it, and passes it on. It touches nothing else.
+//! it puts the new root filesystem into sealed memory, checks it, and passes it on. On an installed machine it also writes
+//! the boot assets to the EFI system partition, which is at the folder that machined names. It touches nothing else.
 
 mod arguments;
+mod boot_assets;
 mod error;
 mod handover;
+mod release;
 mod rootfs;
 mod sys;
 
 use std::process::ExitCode;
 
 use error::Error;
+use release::Release;
 
 fn main() -> ExitCode {
     match run() {
@@ -24,7 +28,11 @@ fn main() -> ExitCode {
 fn run() -> Result<(), Error> {
     let arguments = arguments::parse(std::env::args_os().skip(1))?;
     let socket = handover::socket()?;
-    let release = rootfs::Release::read(&arguments.assets)?;
+    let release = Release::read(&arguments.assets)?;
     let sealed = rootfs::seal(&arguments.assets, &release)?;
-    handover::send(&socket, &release, &sealed)
+    let order = match &arguments.esp {
+        Some(esp) => Some(boot_assets::write(&arguments.assets, &release, esp)?),
+        None => None,
+    };
+    handover::send(&socket, &release, order, &sealed)
 }

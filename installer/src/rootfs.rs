@@ -7,42 +7,11 @@ use std::{
 };
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
-use serde::Deserialize;
 
-use crate::error::Error;
+use crate::{error::Error, release::Release};
 
 /// The first bytes of a squashfs.
 const SQUASHFS_MAGIC: &[u8; 4] = b"hsqs";
-
-/// What the image says of itself (`release.json`).
-#[derive(Debug, Deserialize)]
-pub(crate) struct Release {
-    /// The version that it installs.
-    pub(crate) version: String,
-    /// Its root filesystem.
-    pub(crate) rootfs: Expected,
-}
-
-/// What a file must be.
-#[derive(Debug, Deserialize)]
-pub(crate) struct Expected {
-    /// 64 lower-case hex digits.
-    pub(crate) blake3: String,
-    /// Its size.
-    pub(crate) bytes: u64,
-}
-
-impl Release {
-    pub(crate) fn read(assets: &Path) -> Result<Self, Error> {
-        let path = assets.join("release.json");
-        let text = std::fs::read(&path).map_err(|source| Error::Read {
-            path: path.clone(),
-            source,
-        })?;
-        serde_json::from_slice(&text)
-            .map_err(|error| Error::BadImage(format!("{}: {error}", path.display())))
-    }
-}
 
 /// Copies `rootfs.squashfs` into memory, checks that it is what the release says, seals the memory, and reads it back.
 pub(crate) fn seal(assets: &Path, release: &Release) -> Result<File, Error> {

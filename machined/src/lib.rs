@@ -4,6 +4,7 @@
 
 pub mod api;
 pub mod apid;
+pub mod boot_loader;
 pub mod config;
 pub mod containers;
 pub mod daemon;

@@ -318,6 +318,20 @@ impl MachineService for MachineApi {
         }))
     }
 
+    async fn rollback(
+        &self,
+        request: Request<wire::RollbackRequest>,
+    ) -> Result<Response<wire::RollbackResponse>, Status> {
+        let metadata = caller::reply_metadata(request.metadata());
+        tracing::warn!("rollback asked for by {}", caller::peer(&request));
+        sequences::rollback(&self.machine)
+            .await
+            .map_err(|error| Status::failed_precondition(error.to_string()))?;
+        Ok(Response::new(wire::RollbackResponse {
+            messages: vec![wire::Rollback { metadata }],
+        }))
+    }
+
     async fn shutdown(
         &self,
         request: Request<wire::ShutdownRequest>,

@@ -15,8 +15,9 @@ use super::{
     layout::Label,
     mount_table::mounted_at,
     plan::{Action, DiskPlan, PlanError, Takeover, plan},
-    probe::{Content, ProbeError, Signature, probe},
+    probe::{Content, ProbeError, Signature, probe, probe_device},
     selector::{DiskSelector, SelectError},
+    table::Partition,
     tools::{self, ToolError},
     volume::{Found, Volume, mount_memory, unmount},
     wipe::{Wipe, WipeError, wipe},
@@ -67,6 +68,8 @@ pub struct OwnedDiskStatus {
     pub state: Option<PathBuf>,
     /// The owned disk.
     pub disk: Option<PathBuf>,
+    /// Its EFI system partition; that alone does not mean that the machine boots from it.
+    pub efi: Option<PathBuf>,
     /// Bytes of EPHEMERAL, or the limit in memory.
     pub size: u64,
     /// The filesystem at /var was made in this boot.
@@ -138,6 +141,15 @@ fn list(disks: &[DevPath]) -> String {
     names.join(" and ")
 }
 
+/// The EFI system partition, as a device path of the firmware names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EfiPartition {
+    /// Its entry in the table.
+    pub partition: Partition,
+    /// Bytes of a logical sector of the disk.
+    pub sector: u64,
+}
+
 /// The owned disk and its state.
 #[derive(Debug)]
 pub struct OwnedDisk {
@@ -189,6 +201,8 @@ impl OwnedDisk {
             status.state = state.flatten();
             let partition = status.var.as_ref().or(status.state.as_ref());
             status.disk = partition.and_then(|it| disk_of(&self.places.sysfs, it));
+            // The first one of the layout.
+            status.efi = status.disk.as_ref().map(|disk| partition_path(disk, 1));
         });
     }
 
@@ -285,7 +299,6 @@ impl OwnedDisk {
         self.status.send_modify(|status| {
             status.var_mounted = true;
             status.var = Some(volume.device);
-            status.disk = Some(plan.disk.as_path().to_owned());
             status.size = size;
             status.fresh = found == Found::Nothing;
             status.description = description;
@@ -310,7 +323,13 @@ impl OwnedDisk {
     async fn apply(&self, plan: &DiskPlan) -> Result<(), OwnedDiskError> {
         info!(%plan, "disk");
         let (plan, sysfs) = (plan.clone(), self.places.sysfs.clone());
+        let disk = plan.disk.as_path().to_owned();
+        let efi = plan.partition(Label::Efi).map(|it| it.number);
         run_blocking(move || apply(&plan, &sysfs)).await??;
+        self.status.send_modify(|status| {
+            status.efi = efi.map(|number| partition_path(&disk, number));
+            status.disk = Some(disk);
+        });
         Ok(())
     }
 
@@ -342,6 +361,29 @@ impl OwnedDisk {
             };
         });
         Ok(())
+    }
+
+    /// What the partition table says of the EFI system partition.
+    pub async fn efi_partition(&self) -> Result<EfiPartition, OwnedDiskError> {
+        let disk = self.status.borrow().disk.clone();
+        let disk = disk.ok_or(OwnedDiskError::NoDisk)?;
+        let (content, sector) = run_blocking(move || probe_device(&disk)).await??;
+        let Content::Ours(table) = content else {
+            return Err(OwnedDiskError::NoDisk);
+        };
+        let mut partitions = table.partitions.into_iter();
+        let partition = partitions
+            .find(|it| Label::of(&it.label, &it.kind) == Some(Label::Efi))
+            .ok_or(OwnedDiskError::NoDisk)?;
+        Ok(EfiPartition { partition, sector })
+    }
+
+    /// Makes an empty filesystem on the EFI system partition: only while nothing boots from it.
+    pub async fn format_efi(&self) -> Result<PathBuf, OwnedDiskError> {
+        let efi = self.status.borrow().efi.clone();
+        let efi = efi.ok_or(OwnedDiskError::NoDisk)?;
+        tools::make_fat_filesystem(&efi, Label::Efi).await?;
+        Ok(efi)
     }
 
     /// Erases what the owned disk holds; nothing of it may be mounted.

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeSet,
     fmt,
     fs::File,
-    io,
+    io::{self, Seek, SeekFrom},
     path::{Path, PathBuf},
 };
 
@@ -16,6 +16,7 @@ use super::{
     layout::Label,
     table::{self, MAGIC, Partition, Table, read_at},
 };
+use crate::sys;
 
 /// Both ends of a disk that are looked at; every signature below lies in them, and so do both GPTs.
 const END: u64 = 1024 * 1024;
@@ -75,6 +76,18 @@ impl Content {
 /// Reads both ends of a disk and says what is on it. Opens it for reading only.
 pub fn probe(disk: &Disk) -> Result<Content, ProbeError> {
     probe_file(disk.dev_path.as_path(), disk.size, disk.sector_size)
+}
+
+/// The same for a disk by its path; with the size of its logical sectors.
+pub(super) fn probe_device(path: &Path) -> Result<(Content, u64), ProbeError> {
+    let failed = |source| ProbeError {
+        path: path.to_owned(),
+        source,
+    };
+    let mut disk = File::open(path).map_err(failed)?;
+    let size = disk.seek(SeekFrom::End(0)).map_err(failed)?;
+    let sector = sys::block::logical_sector(&disk).map_err(failed)?;
+    Ok((probe_file(path, size, sector)?, sector))
 }
 
 /// The same for a file or device of `size` bytes.

@@ -1,4 +1,4 @@
-//! The programs of the root filesystem that know ext4: mkfs.ext4, e2fsck, resize2fs.
+//! The programs of the root filesystem that know ext4 and FAT: mkfs.ext4, e2fsck, resize2fs, mkfs.fat.
 
 use std::{io, path::Path, process::Stdio};
 
@@ -48,6 +48,13 @@ pub(super) async fn make_filesystem(device: &Path, label: Label) -> Result<(), T
     )
     .await?;
     done.expect(&[0])
+}
+
+/// Makes the filesystem of the EFI system partition, whatever was there.
+pub(super) async fn make_fat_filesystem(device: &Path, label: Label) -> Result<(), ToolError> {
+    run("mkfs.fat", &["-F", "32", "-n", label.as_str()], device)
+        .await?
+        .expect(&[0])
 }
 
 /// Checks a filesystem before it is mounted: replays and repairs what is safe, and then all else.

@@ -13,7 +13,7 @@ use tracing::info;
 use super::{
     apply::{ApplyError, open_exclusively, partition_path},
     layout::{ALIGNMENT, Label},
-    probe::{Content, ProbeError, probe_file},
+    probe::{Content, ProbeError, probe_device},
 };
 use crate::sys;
 
@@ -82,14 +82,7 @@ pub(super) fn wipe(disk: &Path, what: &Wipe) -> Result<(), WipeError> {
 }
 
 fn partitions(disk: &Path, labels: &BTreeSet<Label>) -> Result<Vec<PathBuf>, WipeError> {
-    let failed = |source| WipeError::Erase {
-        device: disk.to_owned(),
-        source,
-    };
-    let mut file = File::open(disk).map_err(failed)?;
-    let size = file.seek(SeekFrom::End(0)).map_err(failed)?;
-    let sector = sys::block::logical_sector(&file).map_err(failed)?;
-    let Content::Ours(table) = probe_file(disk, size, sector)? else {
+    let (Content::Ours(table), _) = probe_device(disk)? else {
         return Err(WipeError::NotOurs(disk.to_owned()));
     };
     let named = table.partitions.iter().filter(|partition| {

@@ -10,6 +10,8 @@ use super::Resource;
 pub enum MachineStage {
     /// From the start of machined to the end of the boot sequence.
     Booting = 1,
+    /// A version is being put on the machine's disk.
+    Installing = 2,
     /// No machine config: waiting for one.
     Maintenance = 3,
     /// Booted.

@@ -5,7 +5,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -14,11 +14,13 @@ use instar_api::machine::ConfigLoadErrorEvent;
 use tokio::time::Instant;
 
 use super::disk;
+use super::ending::leave;
 use super::find_config::find_config;
-use super::{Phase, Sequence, Task, emit_failure, run};
+use super::install::install_if_missing;
+use super::{Phase, Sequence, Task, emit_failure, run, settle_upgrade};
 use crate::config;
 use crate::event_log::ActorId;
-use crate::init_link::StartReason;
+use crate::init_link::{End, StartReason};
 use crate::intent;
 use crate::machine::{Configured, Machine};
 use crate::modules::Class;
@@ -26,7 +28,7 @@ use crate::resources::{EphemeralFact, MachineStage};
 use crate::services::{Apid, Definition, HealthCheck, Probe};
 use crate::status;
 use crate::sys::text;
-use crate::upgrade::{FailedImages, Gate, Handover};
+use crate::upgrade::{FailedImages, Gate, Handover, UpgradeRecord};
 
 /// The verdict is told this long before init's deadline, so that the reason is told too.
 const BEFORE_DEADLINE: Duration = Duration::from_secs(5);
@@ -90,22 +92,31 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
         status::maintenance(&machine).await;
         turn = machine.take_turn();
     }
+    let tried = Arc::new(OnceLock::new());
     if outcome.is_ok() {
-        outcome = run(become_useful(&machine, &start), &nobody, &machine.events).await;
+        let sequence = become_useful(&machine, &start, &tried);
+        outcome = run(sequence, &nobody, &machine.events).await;
     }
-    let verdict = match (&start, outcome) {
-        (StartReason::Next, Err(failed)) => Err(failed.chain()),
-        (StartReason::Next, Ok(())) => wait_at_gate(&machine, &handover, deadline).await,
+    let tried = tried.get().cloned();
+    let services_up = match &tried {
+        Some(record) => record.services_up.clone(),
+        None => handover.services_up.clone(),
+    };
+    let on_trial = start == StartReason::Next || tried.is_some();
+    let verdict = match outcome {
+        Err(failed) if on_trial => Err(failed.chain()),
+        Ok(()) if on_trial => wait_at_gate(&machine, services_up, deadline).await,
         // There is nothing to go back to: the API tells what is wrong.
-        (_, Err(failed)) => {
+        Err(failed) => {
             status::note_problem(&machine, "boot", &failed.chain());
             Ok(())
         }
-        (_, Ok(())) => Ok(()),
+        Ok(()) => Ok(()),
     };
-    match verdict {
-        Ok(()) => commit(&machine, &start, &handover).await,
-        Err(reason) => give_up(&machine, &reason).await,
+    match (verdict, tried) {
+        (Ok(()), _) => commit(&machine, &start, &handover).await,
+        (Err(reason), Some(record)) => try_again(&machine, record, &reason).await,
+        (Err(reason), None) => give_up(&machine, &reason).await,
     }
     drop(turn);
     tokio::spawn(forget_the_boot());
@@ -150,7 +161,11 @@ fn become_reachable(
 }
 
 /// Everything that the config asks for.
-fn become_useful(machine: &Arc<Machine>, start: &StartReason) -> Sequence {
+fn become_useful(
+    machine: &Arc<Machine>,
+    start: &StartReason,
+    tried: &Arc<OnceLock<UpgradeRecord>>,
+) -> Sequence {
     let restarted = matches!(start, StartReason::Restart);
     let phases = vec![
         Phase::new(
@@ -160,6 +175,11 @@ fn become_useful(machine: &Arc<Machine>, start: &StartReason) -> Sequence {
                 Task::new("time", start_clock(machine.clone())),
             ],
         ),
+        Phase::of(
+            "settleUpgrade",
+            settle_upgrade(machine.clone(), *start, tried.clone()),
+        ),
+        Phase::of("install", install_if_missing(machine.clone())),
         Phase::of("releaseMemory", release_memory()),
         Phase::of("startServices", start_services(machine.clone())),
     ];
@@ -309,6 +329,30 @@ fn records(machine: &Machine) -> PathBuf {
     state.to_owned()
 }
 
+/// An upgrade that a reboot was to finish: has it failed, or is this the version that is tried?
+async fn settle_upgrade(
+    machine: Arc<Machine>,
+    start: StartReason,
+    tried: Arc<OnceLock<UpgradeRecord>>,
+) -> anyhow::Result<()> {
+    let settled = match start {
+        StartReason::Boot => settle_upgrade::look_back(&machine).await,
+        // Why has been told already.
+        StartReason::Rollback => settle_upgrade::give_up_last(&machine).await.map(|()| None),
+        _ => return Ok(()),
+    };
+    match settled {
+        Ok(Some(record)) => drop(tried.set(record)),
+        Ok(None) => {}
+        // The machine is more than its upgrades.
+        Err(error) => {
+            tracing::error!("the last upgrade cannot be settled: {error:#}");
+            status::note_problem(&machine, "upgrade", &format!("{error:#}"));
+        }
+    }
+    Ok(())
+}
+
 async fn start_clock(machine: Arc<Machine>) -> anyhow::Result<()> {
     if let Some(configured) = machine.config() {
         machine.clock.set_wish(intent::time(&configured.config));
@@ -352,12 +396,10 @@ async fn start_services(machine: Arc<Machine>) -> anyhow::Result<()> {
 
 async fn wait_at_gate(
     machine: &Arc<Machine>,
-    handover: &Handover,
+    services: Vec<String>,
     deadline: Instant,
 ) -> Result<(), String> {
-    let gate = Gate {
-        services: handover.services_up.clone(),
-    };
+    let gate = Gate { services };
     let until = deadline.checked_sub(BEFORE_DEADLINE).unwrap_or(deadline);
     tokio::time::timeout_at(until, gate.pass(machine))
         .await
@@ -372,6 +414,22 @@ async fn give_up(machine: &Machine, reason: &str) {
     std::future::pending().await
 }
 
+/// The version that was booted for the first time is not healthy: the loader has counted this try, and takes the version
+/// before when it has none left.
+async fn try_again(machine: &Arc<Machine>, record: UpgradeRecord, reason: &str) {
+    let version = record.upgrade.to.clone();
+    tracing::error!("{version} is not healthy, the machine reboots: {reason}");
+    if let Err(error) = settle_upgrade::note_failure(machine, record, reason) {
+        tracing::error!("the reason is lost: {error:#}");
+    }
+    machine.enter(MachineStage::Rebooting);
+    machine.services.stop_workloads().await;
+    if let Err(error) = machine.disk.unmount().await {
+        tracing::warn!("the disk is left to init's teardown: {error:#}");
+    }
+    leave(machine, End::Reboot).await;
+}
+
 async fn commit(machine: &Arc<Machine>, start: &StartReason, handover: &Handover) {
     if let Err(error) = machine.init.healthy(&machine.generation.boot_id).await {
         tracing::error!("init did not take the report of health: {error:#}");
@@ -384,6 +442,14 @@ async fn commit(machine: &Arc<Machine>, start: &StartReason, handover: &Handover
         }
         (StartReason::Boot, _) => tracing::info!("booted {}", machine.running.version),
         _ => {}
+    }
+    let soft = match start {
+        StartReason::Next => handover.upgrade.as_ref(),
+        _ => None,
+    };
+    if let Err(error) = settle_upgrade::keep(machine, soft).await {
+        tracing::error!("the boot entry of this version is not blessed: {error:#}");
+        status::note_problem(machine, "boot entry", &format!("{error:#}"));
     }
     let (failed, records) = (machine.failed_images().clone(), records(machine));
     let saved = tokio::task::spawn_blocking(move || failed.save(&records)).await;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 
+use super::boot_assets;
 use crate::config::{self, UserVolumeKind};
 use crate::disk::{make_user_volume, user_volume};
 use crate::intent;
@@ -19,12 +20,21 @@ pub(super) async fn mount(machine: &Machine) -> anyhow::Result<()> {
     };
     let wish = intent::disk(&configured.config)?;
     // Drivers of disks take a second and two MiB, which a machine without a disk can keep.
-    if wish.disk.is_some() {
+    let came_from_a_disk = boot_assets::came_from_a_disk(machine).await?;
+    if wish.disk.is_some() || came_from_a_disk {
         machine
             .drivers()?
             .load_for(Class::Block)
             .await
             .context("load the drivers of disks")?;
+    }
+    // The config need not name a disk that the machine was started from.
+    if wish.disk.is_none() && came_from_a_disk {
+        machine
+            .disk
+            .find_state()
+            .await
+            .context("look for Instar's partitions on the disks")?;
     }
     machine
         .disk

@@ -6,12 +6,16 @@
 
 mod apply_config;
 mod boot;
+mod boot_assets;
 mod config_change;
 mod disk;
 mod ending;
 mod find_config;
+mod install;
 mod reset;
 mod resume;
+mod rollback;
+mod settle_upgrade;
 mod stop;
 mod upgrade;
 
@@ -20,6 +24,7 @@ pub use boot::{Beginning, Rollback, boot};
 pub use config_change::ConfigChange;
 pub use ending::{reboot, shutdown};
 pub use reset::{ResetError, ResetRequest, reset};
+pub use rollback::{RollbackError, rollback};
 pub use upgrade::upgrade;
 
 use std::future::Future;

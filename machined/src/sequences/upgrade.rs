@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use super::ending::{ANSWER_FIRST, leave};
-use super::{Phase, Sequence, resume, run, stop};
+use super::{Phase, Sequence, boot_assets, resume, run, settle_upgrade, stop};
 use crate::containers::{ImageReference, Limits, PulledImage};
 use crate::event_log::ActorId;
 use crate::init_link::{End, Scope};
@@ -15,8 +15,8 @@ use crate::intent;
 use crate::machine::{Machine, Turn};
 use crate::resources::MachineStage;
 use crate::upgrade::{
-    Candidate, Delivery, Handover, Path, PendingUpgrade, Refusal, Resources, UpgradeError,
-    UpgradeRequest, check, handover, installer,
+    Candidate, Delivery, EspForInstaller, Handover, Path, PendingUpgrade, Refusal, Resources,
+    UpgradeError, UpgradeRecord, UpgradeRequest, check, handover, installer,
 };
 
 /// How long a new generation has to become healthy when the machine config does not say.
@@ -64,21 +64,17 @@ async fn check_first(
         }
         .into());
     }
-    // The installer unpacks to little more than the files that its labels account for.
-    let unpacked = candidate
-        .rootfs_bytes
-        .saturating_mul(2)
-        .saturating_add(32 << 20);
+    let limits = installer_limits(&candidate);
     let resources = Resources::now().map_err(UpgradeError::Machine)?;
-    let mut path = check(&candidate, &machine.running, resources, unpacked)?;
+    let mut path = check(
+        &candidate,
+        &machine.running,
+        resources,
+        limits.unpacked_bytes,
+    )?;
     if request.reboot {
         path = Path::Reboot("a reboot was asked for");
     }
-    // What there is room for by the check above, and no more.
-    let limits = Limits {
-        unpacked_bytes: unpacked,
-        ..Limits::default()
-    };
     let image = puller.pull(&resolved, &machine.images, &limits).await?;
     // The installer runs in a container, perhaps the first of this machine.
     prepare_for_containers(machine)
@@ -90,6 +86,7 @@ async fn check_first(
         digest,
         from: machine.running.version.clone(),
         to: candidate.version.clone(),
+        boot_entry: None,
     };
     Ok(Checked {
         image,
@@ -97,6 +94,19 @@ async fn check_first(
         path,
         pending,
     })
+}
+
+/// What an installer may take: it unpacks to little more than the files that its labels account for, and the check of the
+/// candidate sees that there is room for that.
+pub(super) fn installer_limits(candidate: &Candidate) -> Limits {
+    let unpacked_bytes = candidate
+        .rootfs_bytes
+        .saturating_mul(2)
+        .saturating_add(32 << 20);
+    Limits {
+        unpacked_bytes,
+        ..Limits::default()
+    }
 }
 
 async fn prepare_for_containers(machine: &Machine) -> anyhow::Result<()> {
@@ -116,11 +126,15 @@ async fn go_on(machine: Arc<Machine>, turn: Turn, checked: Checked, actor: Actor
     machine.enter(MachineStage::Upgrading);
     let image = checked.image.clone();
     let path = checked.path;
+    let pending = checked.pending.clone();
     let outcome = run(phases(&machine, checked), &actor, &machine.events).await;
     if outcome.is_ok() && path != Path::Soft {
         leave(&machine, End::Reboot).await;
     }
     // Still here: the upgrade failed before the point of no return. The running version goes on.
+    if let Err(error) = settle_upgrade::withdraw(&machine, &pending).await {
+        tracing::error!("the next boot may try {}: {error:#}", pending.to);
+    }
     if let Err(error) = machine.images.remove(image.digest()).await {
         tracing::warn!("the installer's image stays: {error:#}");
     }
@@ -140,8 +154,18 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
     let install = {
         let machine = machine.clone();
         let (image, candidate) = (image.clone(), candidate.clone());
+        let mut record = UpgradeRecord {
+            upgrade: pending.clone(),
+            services_up: services_up.clone(),
+            failures: Vec::new(),
+        };
         async move {
-            let delivery = installer::run(&machine, &image, &candidate).await?;
+            let delivery = run_installer(&machine, &image, &candidate).await?;
+            record.upgrade.boot_entry = delivery.boot_entry;
+            // Written for every upgrade: the power may go before a soft one is committed, too.
+            if let (Some(state), Some(_)) = (machine.disk.state(), delivery.boot_entry) {
+                record.save(state)?;
+            }
             // The memfd is all that is needed from here on; the image may lie in memory as well.
             machine
                 .images
@@ -162,6 +186,10 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
             let machine = machine.clone();
             phases.push(Phase::of("nextGeneration", async move {
                 let delivery = delivery.await.context("the installer's delivery is lost")?;
+                let pending = PendingUpgrade {
+                    boot_entry: delivery.boot_entry,
+                    ..pending
+                };
                 next_generation(&machine, delivery, candidate, pending, services_up).await
             }));
         }
@@ -171,6 +199,23 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
         name: "upgrade",
         phases,
     }
+}
+
+/// Runs the installer, with the EFI system partition where the machine boots from its disk.
+async fn run_installer(
+    machine: &Machine,
+    image: &PulledImage,
+    candidate: &Candidate,
+) -> anyhow::Result<Delivery> {
+    let Some(installed) = boot_assets::installed(machine).await? else {
+        return installer::run(machine, image, candidate, None).await;
+    };
+    let mounted = boot_assets::mount(&installed).await?;
+    let esp = EspForInstaller {
+        folder: mounted.path().to_owned(),
+        running: installed.booted,
+    };
+    installer::run(machine, image, candidate, Some(&esp)).await
 }
 
 /// The services that run and are healthy now; the new version is good when they are so again.

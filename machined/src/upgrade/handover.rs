@@ -21,7 +21,7 @@ pub const NAME: &str = "handover";
 const LARGEST: u64 = 4 << 20;
 
 /// An upgrade whose outcome is not known yet.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PendingUpgrade {
     /// The call that asked for it.
     pub actor: ActorId,
@@ -33,6 +33,9 @@ pub struct PendingUpgrade {
     pub from: String,
     /// The version that is to run.
     pub to: String,
+    /// The order of its boot entry, on a machine that boots from its disk.
+    #[serde(default)]
+    pub boot_entry: Option<u32>,
 }
 
 /// Everything that is left to the next generation. Unknown fields of a newer version are ignored, missing ones of an

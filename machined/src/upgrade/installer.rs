@@ -3,6 +3,7 @@
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
@@ -15,17 +16,30 @@ use serde::Deserialize;
 use tokio::io::{AsyncReadExt as _, Interest};
 
 use super::check::Candidate;
-use crate::containers::{ContainerSpec, HostView, PulledImage, Runtime, Streams};
+use crate::containers::{
+    ContainerSpec, HostView, Mount, MountSource, PulledImage, Runtime, Streams,
+};
 use crate::machine::Machine;
 use crate::services::Exit;
 use crate::sys::readiness;
 
 /// The installer's container and cgroup.
 const CONTAINER: &str = "installer";
+/// Where it sees the EFI system partition.
+const ESP: &str = "/esp";
 /// An installer that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// The installer's message is one small JSON object.
 const LARGEST_MESSAGE: usize = 4096;
+
+/// Where the installer writes boot assets, on a machine that boots from its disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EspForInstaller {
+    /// Where the EFI system partition is mounted.
+    pub folder: PathBuf,
+    /// The order of the boot entry that runs, which is not to be overwritten.
+    pub running: Option<u32>,
+}
 
 /// The next root filesystem.
 #[derive(Debug)]
@@ -34,11 +48,15 @@ pub struct Delivery {
     pub memfd: OwnedFd,
     /// What the installer says it is.
     pub blake3: blake3::Hash,
+    /// The order of the boot entry that the installer wrote.
+    pub boot_entry: Option<u32>,
 }
 
 #[derive(Deserialize)]
 struct Message {
     rootfs: RootfsMessage,
+    #[serde(default)]
+    boot_entry: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -53,12 +71,27 @@ pub async fn run(
     machine: &Machine,
     image: &PulledImage,
     candidate: &Candidate,
+    esp: Option<&EspForInstaller>,
 ) -> anyhow::Result<Delivery> {
     let (ours, theirs) = line()?;
     let name = CONTAINER.parse()?;
     let mut spec = ContainerSpec::new(name, machine.cgroup(CONTAINER)?.path().to_owned());
     spec.args = vec!["install".to_owned(), "--upgrade".to_owned()];
     spec.read_only = true;
+    if let Some(esp) = esp {
+        spec.args.extend(["--esp".to_owned(), ESP.to_owned()]);
+        if let Some(running) = esp.running {
+            spec.args
+                .extend(["--running".to_owned(), running.to_string()]);
+        }
+        spec.mounts.push(Mount {
+            source: MountSource::HostPath(esp.folder.clone()),
+            destination: ESP.into(),
+            options: ["rw", "nosuid", "nodev", "noexec"]
+                .map(str::to_owned)
+                .into(),
+        });
+    }
     let (output, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
         .context("make the output's pipe")?;
     let said = tokio::spawn(collect(output));
@@ -135,7 +168,11 @@ pub async fn receive(ours: OwnedFd, candidate: &Candidate) -> anyhow::Result<Del
     check(&message.rootfs, candidate)?;
     let blake3 =
         blake3::Hash::from_hex(&message.rootfs.blake3).context("parse the delivered digest")?;
-    Ok(Delivery { memfd, blake3 })
+    Ok(Delivery {
+        memfd,
+        blake3,
+        boot_entry: message.boot_entry,
+    })
 }
 
 fn receive_packet(socket: &OwnedFd) -> std::io::Result<(Vec<u8>, Option<OwnedFd>)> {

@@ -7,6 +7,7 @@ mod failed;
 mod gate;
 pub mod handover;
 pub mod installer;
+mod record;
 mod running;
 
 pub use check::{Candidate, Path, Refusal, Resources, check};
@@ -14,5 +15,6 @@ pub use error::{UpgradeError, UpgradeRequest};
 pub use failed::FailedImages;
 pub use gate::Gate;
 pub use handover::{Handover, PendingUpgrade};
-pub use installer::Delivery;
+pub use installer::{Delivery, EspForInstaller};
+pub use record::UpgradeRecord;
 pub use running::RunningSystem;

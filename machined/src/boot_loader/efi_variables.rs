@@ -1,0 +1,125 @@
+//! EFI variables: a file each in efivarfs, four bytes of attributes and then the content.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use instar_esp::EntryName;
+use sys_mount::{Mount, MountFlags};
+use uuid::Uuid;
+
+/// Where the kernel shows them, once efivarfs is mounted there.
+const FOLDER: &str = "/sys/firmware/efi/efivars";
+/// The firmware's own (UEFI specification 2.10, section 3.3).
+pub(super) const GLOBAL: &str = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
+/// The boot loader's (systemd's Boot Loader Interface).
+const LOADER: &str = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f";
+/// Kept over a power cut, and there at boot and at run time.
+const ATTRIBUTES: [u8; 4] = [7, 0, 0, 0];
+
+/// Why EFI variables could not be read or written.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum EfiError {
+    #[error("cannot mount efivarfs at {FOLDER}")]
+    Mount(#[source] io::Error),
+    #[error("cannot list the EFI variables in {FOLDER}")]
+    List(#[source] io::Error),
+    #[error("cannot write the EFI variable {name}")]
+    Write { name: String, source: io::Error },
+}
+
+/// Whether the firmware is a UEFI.
+pub fn is_uefi() -> bool {
+    Path::new("/sys/firmware/efi").exists()
+}
+
+/// Makes the variables readable. The module efivarfs must be loaded.
+pub(super) fn mount() -> Result<(), EfiError> {
+    let mounts = fs::read_to_string("/proc/self/mounts").map_err(EfiError::Mount)?;
+    if mounts
+        .lines()
+        .any(|line| line.split(' ').nth(1) == Some(FOLDER))
+    {
+        return Ok(());
+    }
+    Mount::builder()
+        .fstype("efivarfs")
+        .flags(MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC)
+        .mount("efivarfs", FOLDER)
+        .map(drop)
+        .map_err(EfiError::Mount)
+}
+
+/// The partition that the loader was started from; none where another loader was, or none.
+pub fn loader_partition() -> Result<Option<Uuid>, EfiError> {
+    mount()?;
+    let content = read("LoaderDevicePartUUID", LOADER);
+    Ok(content.and_then(|content| utf16(&content)?.parse().ok()))
+}
+
+/// The boot entry that the loader started, by its name without a counter; none where it was none of ours.
+pub fn selected_entry() -> Result<Option<EntryName>, EfiError> {
+    mount()?;
+    let content = read("LoaderEntrySelected", LOADER);
+    Ok(content.and_then(|content| utf16(&content)?.parse().ok()))
+}
+
+/// A variable's content; none when there is no such variable.
+pub(super) fn read(name: &str, vendor: &str) -> Option<Vec<u8>> {
+    let bytes = fs::read(path(name, vendor)).ok()?;
+    bytes.get(4..).map(<[u8]>::to_vec)
+}
+
+/// The names of the firmware's variables that begin like this.
+pub(super) fn names(prefix: &str) -> Result<Vec<String>, EfiError> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(FOLDER).map_err(EfiError::List)? {
+        let entry = entry.map_err(EfiError::List)?;
+        let file = entry.file_name().to_string_lossy().into_owned();
+        if let Some(name) = file.strip_suffix(&format!("-{GLOBAL}"))
+            && name.starts_with(prefix)
+        {
+            names.push(name.to_owned());
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Writes one of the firmware's variables, in one write as efivarfs wants it.
+pub(super) fn write(name: &str, content: &[u8]) -> Result<(), EfiError> {
+    fs::write(path(name, GLOBAL), [&ATTRIBUTES, content].concat()).map_err(|source| {
+        EfiError::Write {
+            name: name.to_owned(),
+            source,
+        }
+    })
+}
+
+fn path(name: &str, vendor: &str) -> PathBuf {
+    Path::new(FOLDER).join(format!("{name}-{vendor}"))
+}
+
+/// UTF-16, little endian, up to its NUL.
+fn utf16(bytes: &[u8]) -> Option<String> {
+    let units = bytes
+        .chunks_exact(2)
+        .map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
+    let units: Vec<u16> = units.take_while(|unit| *unit != 0).collect();
+    String::from_utf16(&units).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_ends_at_its_nul() {
+        let bytes: Vec<u8> = "instar-1-v0.1.0.conf\0rest"
+            .encode_utf16()
+            .flat_map(u16::to_le_bytes)
+            .collect();
+        assert_eq!(utf16(&bytes).as_deref(), Some("instar-1-v0.1.0.conf"));
+    }
+}

@@ -1,0 +1,12 @@
+//! What an installed machine boots: the versions on the EFI system partition, and the firmware's entries for the loader.
+//!
+//! The partition is mounted for the time of a change only. Every change is a plan of the crate `esp`, which survives a power
+//! cut at any of its writes.
+
+mod boot_order;
+mod efi_variables;
+mod partition;
+
+pub use boot_order::keep_boot_entries;
+pub use efi_variables::{EfiError, is_uefi, loader_partition, selected_entry};
+pub use partition::{EspError, MountedEsp, bless, forget, is_installed, prefer_other, state};

@@ -1,0 +1,40 @@
+//! The rollback: a reboot into the other version that was healthy once.
+
+use std::sync::Arc;
+
+use super::{boot_assets, ending, settle_upgrade};
+use crate::event_log::ActorId;
+use crate::machine::{Busy, Machine};
+
+/// Why nothing was rolled back.
+#[derive(Debug, thiserror::Error)]
+pub enum RollbackError {
+    /// Something else is being done.
+    #[error(transparent)]
+    Busy(#[from] Busy),
+    /// There is nothing to go back to.
+    #[error(
+        "this machine does not boot from its disk, so there is no other version to go back to; upgrade to it instead"
+    )]
+    NotInstalled,
+    /// Nothing that would be booted.
+    #[error("{0:#}")]
+    Failed(anyhow::Error),
+}
+
+/// Has the other version booted next, and reboots.
+pub async fn rollback(machine: &Arc<Machine>) -> Result<ActorId, RollbackError> {
+    let turn = machine.take_turn()?;
+    let installed = boot_assets::installed(machine)
+        .await
+        .map_err(RollbackError::Failed)?
+        .ok_or(RollbackError::NotInstalled)?;
+    let version = boot_assets::prefer_other(&installed)
+        .await
+        .map_err(RollbackError::Failed)?;
+    // What was under way is over: the next boot is what was asked for, and no failure.
+    settle_upgrade::remove_record(machine).map_err(RollbackError::Failed)?;
+    tracing::warn!("rollback: {version} is booted next");
+    drop(turn);
+    Ok(ending::reboot(machine)?)
+}

@@ -1,0 +1,89 @@
+//! What an upgrade with a reboot leaves on STATE for whichever version boots next.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
+
+use super::handover::PendingUpgrade;
+use crate::whole_file;
+
+/// The record's name.
+const FILE: &str = "upgrade.json";
+
+/// An upgrade that a boot is to finish.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[derive(Default)]
+pub struct UpgradeRecord {
+    /// What was asked for.
+    pub upgrade: PendingUpgrade,
+    /// Services that were up; the upgrade is good when they are up again.
+    pub services_up: Vec<String>,
+    /// Why the tries so far have failed, as far as they could tell.
+    pub failures: Vec<String>,
+}
+
+impl UpgradeRecord {
+    /// Reads the record; none when no upgrade is under way.
+    pub fn load(state: &Path) -> anyhow::Result<Option<Self>> {
+        let file = state.join(FILE);
+        match std::fs::read(&file) {
+            Ok(json) => serde_json::from_slice(&json)
+                .map(Some)
+                .with_context(|| format!("parse {}", file.display())),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).with_context(|| format!("read {}", file.display())),
+        }
+    }
+
+    /// Writes the record, whole or not at all.
+    pub fn save(&self, state: &Path) -> anyhow::Result<()> {
+        let file = state.join(FILE);
+        let json = serde_json::to_vec(self)?;
+        whole_file::replace(&file, 0o600, &json)
+            .with_context(|| format!("write {}", file.display()))
+    }
+
+    /// Removes the record: the upgrade is over.
+    pub fn remove(state: &Path) -> anyhow::Result<()> {
+        let file = state.join(FILE);
+        match std::fs::remove_file(&file) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("remove {}", file.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Why the upgrade is given up, in one line.
+    pub fn reason(&self) -> String {
+        match self.failures.last() {
+            Some(last) => format!("tried {} times; the last time: {last}", self.failures.len()),
+            None => "it was started and did not become healthy, and could not tell why".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_record_lasts_until_it_is_removed() {
+        let state = tempfile::tempdir().unwrap();
+        assert_eq!(UpgradeRecord::load(state.path()).unwrap(), None);
+        let mut record = UpgradeRecord::default();
+        record.upgrade.to = "v0.2.0".to_owned();
+        assert!(record.reason().contains("could not tell why"));
+        record.failures.push("service web: failed".to_owned());
+        record.save(state.path()).unwrap();
+        let loaded = UpgradeRecord::load(state.path()).unwrap().unwrap();
+        assert_eq!(loaded, record);
+        assert!(loaded.reason().ends_with("service web: failed"));
+        UpgradeRecord::remove(state.path()).unwrap();
+        UpgradeRecord::remove(state.path()).unwrap();
+        assert_eq!(UpgradeRecord::load(state.path()).unwrap(), None);
+    }
+}
