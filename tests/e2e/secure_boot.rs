@@ -33,10 +33,15 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// A disk image that the test can change.
+/// A disk with the image on it, which the test can change.
 fn own_disk(scratch: &Scratch) -> Result<PathBuf> {
     let disk = scratch.join("disk.img");
     fs::copy(ImageUnderTest::first()?.disk(), &disk).context("cannot copy the disk image")?;
+    // Room for what the node makes at its first boot.
+    fs::File::options()
+        .write(true)
+        .open(&disk)?
+        .set_len(1 << 30)?;
     Ok(disk)
 }
 
@@ -50,7 +55,7 @@ fn enrolled(scratch: &Scratch, disk: PathBuf) -> Result<VmSpec> {
 }
 
 async fn a_machine_in_setup_mode_takes_the_keys_and_starts(scratch: Scratch) -> Outcome {
-    let spec = VmSpec::uefi(secure_uefi()?).drive(Drive::qcow2(own_qcow2(&scratch)?));
+    let spec = VmSpec::uefi(secure_uefi()?).drive(Drive::raw(own_disk(&scratch)?));
     let node = Node::plan_from(&scratch, spec).boot().await?;
     let console = node.vm().console();
     ensure!(
@@ -59,12 +64,6 @@ async fn a_machine_in_setup_mode_takes_the_keys_and_starts(scratch: Scratch) -> 
         "{console}"
     );
     Ok(())
-}
-
-fn own_qcow2(scratch: &Scratch) -> Result<PathBuf> {
-    let disk = scratch.join("disk.qcow2");
-    fs::copy(ImageUnderTest::first()?.disk_qcow2(), &disk).context("cannot copy the disk image")?;
-    Ok(disk)
 }
 
 /// The firmware's word for a program that no key of db has signed.
