@@ -17,6 +17,7 @@
 //! flush lost: the entry that the loader takes has a whole UKI. Linux's vfat loses files in a rename to a new name, so no plan
 //! renames to one.
 
+pub mod boot_order;
 mod entry;
 mod mounted;
 mod name;

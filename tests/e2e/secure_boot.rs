@@ -3,10 +3,12 @@
 
 use std::fs;
 use std::io::{Cursor, Read};
-use std::path::PathBuf;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use instar_esp::boot_order::Partition;
 use instar_esp::{
     Asset, DEFAULT_SLOTS, FileDigest, NewVersion, Slot, State, Volume, add, paths, perform,
 };
@@ -31,25 +33,29 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// A disk image that the test can change.
+/// A disk with the image on it, which the test can change.
 fn own_disk(scratch: &Scratch) -> Result<PathBuf> {
     let disk = scratch.join("disk.img");
     fs::copy(ImageUnderTest::first()?.disk(), &disk).context("cannot copy the disk image")?;
+    // Room for what the node makes at its first boot.
+    fs::File::options()
+        .write(true)
+        .open(&disk)?
+        .set_len(1 << 30)?;
     Ok(disk)
 }
 
-/// A machine that knows the image's keys and starts the loader so many times.
-fn enrolled(scratch: &Scratch, disk: PathBuf, loader_entries: u32) -> Result<VmSpec> {
+/// A machine that knows the image's keys.
+fn enrolled(scratch: &Scratch, disk: PathBuf) -> Result<VmSpec> {
     let uefi = secure_uefi()?;
     let variables = UefiVariables::of(&uefi, scratch)?
         .enrol(&test_keys()?)
-        .loader_entries(loader_entries)
         .write()?;
     Ok(VmSpec::uefi(uefi.variables(variables)).drive(Drive::raw(disk)))
 }
 
 async fn a_machine_in_setup_mode_takes_the_keys_and_starts(scratch: Scratch) -> Outcome {
-    let spec = VmSpec::uefi(secure_uefi()?).drive(Drive::qcow2(own_qcow2(&scratch)?));
+    let spec = VmSpec::uefi(secure_uefi()?).drive(Drive::raw(own_disk(&scratch)?));
     let node = Node::plan_from(&scratch, spec).boot().await?;
     let console = node.vm().console();
     ensure!(
@@ -58,12 +64,6 @@ async fn a_machine_in_setup_mode_takes_the_keys_and_starts(scratch: Scratch) -> 
         "{console}"
     );
     Ok(())
-}
-
-fn own_qcow2(scratch: &Scratch) -> Result<PathBuf> {
-    let disk = scratch.join("disk.qcow2");
-    fs::copy(ImageUnderTest::first()?.disk_qcow2(), &disk).context("cannot copy the disk image")?;
-    Ok(disk)
 }
 
 /// The firmware's word for a program that no key of db has signed.
@@ -84,7 +84,7 @@ async fn a_uki_without_signature_is_refused(scratch: Scratch) -> Outcome {
     let mut uki = fs::read(ImageUnderTest::first()?.uki())?;
     remove_signature(&mut uki)?;
     EspImage::of_disk(&disk).overwrite(&Slot::FIRST.uki_path(), &uki)?;
-    is_refused(&scratch, &enrolled(&scratch, disk, 1)?, REFUSED)
+    is_refused(&scratch, &enrolled(&scratch, disk)?, REFUSED)
 }
 
 /// One bit in the root filesystem.
@@ -94,7 +94,7 @@ async fn a_changed_uki_is_refused(scratch: Scratch) -> Outcome {
     let at = uki.len() - (1 << 20);
     uki[at] ^= 1;
     EspImage::of_disk(&disk).overwrite(&Slot::FIRST.uki_path(), &uki)?;
-    is_refused(&scratch, &enrolled(&scratch, disk, 1)?, REFUSED)
+    is_refused(&scratch, &enrolled(&scratch, disk)?, REFUSED)
 }
 
 async fn a_loader_without_signature_is_refused(scratch: Scratch) -> Outcome {
@@ -102,7 +102,7 @@ async fn a_loader_without_signature_is_refused(scratch: Scratch) -> Outcome {
     let mut loader = fs::read(ImageUnderTest::first()?.loader())?;
     remove_signature(&mut loader)?;
     EspImage::of_disk(&disk).overwrite(paths::LOADER, &loader)?;
-    is_refused(&scratch, &enrolled(&scratch, disk, 1)?, "Access Denied")
+    is_refused(&scratch, &enrolled(&scratch, disk)?, "Access Denied")
 }
 
 /// Three tries, each of which ends with the firmware's refusal and leads to the next of its entries; the fourth start of the
@@ -131,9 +131,13 @@ async fn a_version_that_is_refused_gives_way_to_the_one_before_it(scratch: Scrat
     };
     ensure!(order(&esp)? == ["instar-2-v0.2.0+3.conf", "instar-1-v0.1.0.conf"]);
 
-    let node = Node::plan_from(&scratch, enrolled(&scratch, disk.clone(), 4)?)
-        .boot()
-        .await?;
+    let uefi = secure_uefi()?;
+    let variables = UefiVariables::of(&uefi, &scratch)?
+        .enrol(&test_keys()?)
+        .boot_order(&esp_of(&disk)?, &scratch)?
+        .write()?;
+    let spec = VmSpec::uefi(uefi.variables(variables)).drive(Drive::raw(disk));
+    let node = Node::plan_from(&scratch, spec).boot().await?;
     ensure!(node.version().await?.tag == "v0.1.0");
     let console = node.vm().console();
     ensure!(console.matches(REFUSED).count() == 3, "{console}");
@@ -141,6 +145,21 @@ async fn a_version_that_is_refused_gives_way_to_the_one_before_it(scratch: Scrat
     ensure!(order(&esp)? == ["instar-1-v0.1.0.conf", "instar-2-v0.2.0+0-3.conf"]);
     ensure!(esp.list(paths::ENTRIES)?.len() == 2);
     Ok(())
+}
+
+/// The first partition of a disk, from its GPT (UEFI specification 2.10, 5.3): the entries begin at the third sector.
+fn esp_of(disk: &Path) -> Result<Partition> {
+    let mut entry = [0; 128];
+    fs::File::open(disk)?.read_exact_at(&mut entry, 2 * 512)?;
+    let number =
+        |at: usize| -> Result<u64> { Ok(u64::from_le_bytes(entry[at..at + 8].try_into()?)) };
+    let (first, last) = (number(32)?, number(40)?);
+    Ok(Partition {
+        number: 1,
+        first_block: first,
+        blocks: last - first + 1,
+        guid: entry[16..32].try_into()?,
+    })
 }
 
 fn ensure_uki(asset: Asset) -> std::io::Result<()> {

@@ -1,5 +1,8 @@
 //! Every way to start an image, with the real firmware: from power-on to an API that answers.
 
+use std::path::Path;
+use std::process::Command;
+
 use anyhow::{Result, ensure};
 use instar_qemu::{Bus, Drive, Uefi, VmSpec};
 use instar_tests::{
@@ -33,7 +36,10 @@ enum Firmware {
 
 /// Starts a machine that has nothing else to start, and asks it how it came up.
 async fn comes_up(scratch: &Scratch, spec: VmSpec, by: Firmware) -> Result<Node> {
-    let node = Node::plan_from(scratch, spec).start()?;
+    came_up(Node::plan_from(scratch, spec).start()?, by).await
+}
+
+async fn came_up(node: Node, by: Firmware) -> Result<Node> {
     let version = node.wait_for_api(PATIENCE).await?;
     ensure!(version.tag == "v0.1.0", "it says {version:?}");
     // The kernel shows it only where firmware is UEFI.
@@ -54,12 +60,44 @@ fn with_uefi() -> Result<VmSpec> {
     Ok(VmSpec::uefi(uefi()?))
 }
 
+/// On a disk that is larger than the image: the node makes its partitions in the rest, and knows its config without being told again.
 async fn a_disk_image_by_uefi(scratch: Scratch) -> Outcome {
-    let mut disk = Drive::raw(ImageUnderTest::first()?.disk());
-    disk.snapshot = true;
-    let size = std::fs::metadata(&disk.file)?.len();
+    let image = ImageUnderTest::first()?;
+    let size = std::fs::metadata(image.disk())?.len();
     ensure!(size <= 160 << 20, "{size} bytes");
-    comes_up(&scratch, with_uefi()?.drive(disk), Firmware::Uefi).await?;
+    let disk = scratch.join("disk.qcow2");
+    std::fs::copy(image.disk_qcow2(), &disk)?;
+    grow_qcow2(&disk, "2G")?;
+    let spec = with_uefi()?.drive(Drive::qcow2(&disk));
+    let node = Node::plan_from(&scratch, spec.clone())
+        .configure(|config| config.install_disk("/dev/vda"))
+        .start()?;
+    let node = came_up(node, Firmware::Uefi).await?;
+    node.wait_for_line("/var is the partition /dev/vda3 (1.8 GiB, new)", PATIENCE)?;
+    node.wait_until_ready(PATIENCE).await?;
+
+    let identity = node.end();
+    let node = Node::plan_from(&scratch, spec)
+        .name("again")
+        .without_config(identity)
+        .boot()
+        .await?;
+    node.wait_for_line("machine config: from STATE", PATIENCE)?;
+    node.wait_for_line(
+        "/var is the partition /dev/vda3 (1.8 GiB, reused)",
+        PATIENCE,
+    )?;
+    Ok(())
+}
+
+fn grow_qcow2(disk: &Path, size: &str) -> Result<()> {
+    let output = Command::new("qemu-img")
+        .arg("resize")
+        .arg(disk)
+        .arg(size)
+        .output()?;
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "qemu-img resize: {complaint}");
     Ok(())
 }
 

@@ -1,10 +1,13 @@
 //! UEFI firmware and its memory: what a new machine has, and what tests write into it beforehand.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Result, ensure};
+use instar_esp::boot_order::{self, Partition};
 use instar_qemu::Uefi;
+use serde_json::{Value, json};
 
 use crate::python::python_with;
 use crate::run_command::run;
@@ -15,8 +18,6 @@ use crate::workspace::target_directory;
 const PACKAGES: [&str; 1] = ["virt-firmware==26.10"];
 /// Whose keys: any GUID will do.
 const OWNER: &str = "3a7b2c51-0f6e-4d0b-9a53-8f1d6b6f21c4";
-/// Where firmware looks for a boot loader, in its own words.
-const LOADER: &str = r"\EFI\BOOT\BOOTX64.EFI";
 
 /// The firmware that `make image` fetched, without Secure Boot.
 pub fn uefi() -> Result<Uefi> {
@@ -70,12 +71,25 @@ impl UefiVariables {
         self
     }
 
-    /// The boot loader is tried so many times before anything else.
-    pub fn loader_entries(mut self, count: u32) -> Self {
-        for _ in 0..count {
-            self.changes.args(["--append-boot-filepath", LOADER]);
-        }
-        self
+    /// What an installation writes: the loader of this partition comes first, once per try and once more.
+    pub fn boot_order(mut self, partition: &Partition, scratch: &Scratch) -> Result<Self> {
+        let variables: Vec<Value> = boot_order::plan(&BTreeMap::new(), partition)
+            .into_iter()
+            .map(|change| {
+                let value = change.value.unwrap_or_default();
+                let hex: String = value.iter().map(|byte| format!("{byte:02x}")).collect();
+                json!({
+                    "name": change.name,
+                    "guid": boot_order::VENDOR,
+                    "attr": boot_order::ATTRIBUTES,
+                    "data": hex,
+                })
+            })
+            .collect();
+        let document = json!({ "version": 2, "variables": variables });
+        let file = scratch.write("variables.json", document.to_string())?;
+        self.changes.arg("--set-json").arg(file);
+        Ok(self)
     }
 
     /// Secure Boot is on, with the keys of a folder.

@@ -1,5 +1,5 @@
-//! The disk image: a GPT with the EFI system partition. The node adds its own partitions at its first boot, on a disk of any
-//! size that the image was copied to.
+//! The disk image: a GPT with the EFI system partition and an empty STATE, by which the node knows the disk for its own. At its first
+//! boot it makes the rest, on a disk of any size that the image was copied to.
 
 use std::{
     collections::BTreeMap,
@@ -26,9 +26,13 @@ const ALIGNMENT: u64 = 1 << 20;
 const SECTOR: u64 = 512;
 /// Empty parts of this size are not written: the file has holes there.
 const CHUNK: usize = 64 << 10;
-/// Names the disk and the partition, the same in every image: like all copies of one.
+/// The partition that keeps the config, as machined lays it out (docs/contracts.md).
+const STATE_BYTES: u64 = 24 << 20;
+const STATE_LABEL: &str = "STATE";
+/// Names of the disk and its partitions, the same in every image: like all copies of one.
 const DISK: Uuid = Uuid::from_u128(0x5a1f_6f3e_3b0c_4f6b_9c57_2d7b_11ce_0a01);
-const PARTITION: Uuid = Uuid::from_u128(0x5a1f_6f3e_3b0c_4f6b_9c57_2d7b_11ce_0a02);
+const ESP: Uuid = Uuid::from_u128(0x5a1f_6f3e_3b0c_4f6b_9c57_2d7b_11ce_0a02);
+const STATE: Uuid = Uuid::from_u128(0x5a1f_6f3e_3b0c_4f6b_9c57_2d7b_11ce_0a03);
 
 /// Writes the image in both formats.
 pub(super) fn write(esp: &Files, esp_bytes: u64, scratch: &Path, folder: &Path) -> Result<()> {
@@ -53,22 +57,44 @@ fn write_raw(partition: &Path, esp_bytes: u64, out: &Path) -> Result<()> {
         .create(true)
         .truncate(true)
         .open(out)?;
-    let bytes = ALIGNMENT + esp_bytes + ALIGNMENT;
+    let state = ALIGNMENT + esp_bytes;
+    let bytes = state + STATE_BYTES + ALIGNMENT;
     disk.set_len(bytes)?;
     ProtectiveMBR::with_lb_size(u32::try_from(bytes / SECTOR - 1)?).overwrite_lba0(&mut disk)?;
     let mut table = GptConfig::new()
         .writable(true)
         .logical_block_size(LogicalBlockSize::Lb512)
         .create_from_device(disk, Some(DISK))?;
-    let entry = Partition {
-        part_type_guid: partition_types::EFI,
-        part_guid: PARTITION,
-        first_lba: ALIGNMENT / SECTOR,
-        last_lba: (ALIGNMENT + esp_bytes) / SECTOR - 1,
+    let entry = |kind, guid, start: u64, length: u64, label: &str| Partition {
+        part_type_guid: kind,
+        part_guid: guid,
+        first_lba: start / SECTOR,
+        last_lba: (start + length) / SECTOR - 1,
         flags: 0,
-        name: instar_esp::LABEL.to_owned(),
+        name: label.to_owned(),
     };
-    table.update_partitions(BTreeMap::from([(1, entry)]))?;
+    table.update_partitions(BTreeMap::from([
+        (
+            1,
+            entry(
+                partition_types::EFI,
+                ESP,
+                ALIGNMENT,
+                esp_bytes,
+                instar_esp::LABEL,
+            ),
+        ),
+        (
+            2,
+            entry(
+                partition_types::LINUX_FS,
+                STATE,
+                state,
+                STATE_BYTES,
+                STATE_LABEL,
+            ),
+        ),
+    ]))?;
     let mut disk = table.write()?;
     disk.seek(SeekFrom::Start(ALIGNMENT))?;
     copy_with_holes(&mut File::open(partition)?, &mut disk)
