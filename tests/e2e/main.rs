@@ -12,6 +12,7 @@ mod disk;
 mod fifty_upgrades;
 mod harness;
 mod init_failures;
+mod logs;
 mod other_clients;
 mod peers;
 mod refused_images;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         containers::tests(),
         disk::tests(),
         volumes::tests(),
+        logs::tests(),
         small_machine::tests(),
         refused_images::tests(),
         init_failures::tests(),

@@ -157,6 +157,30 @@ impl Ephemeral {
         Ok(())
     }
 
+    /// Finds /var as an earlier machined of this generation left it.
+    pub fn adopt(&self) {
+        let Some(mount) = holders::mounted(&self.places.procfs, &self.places.target) else {
+            return;
+        };
+        let target = self.places.target.display();
+        // Anonymous devices (tmpfs) have major number 0.
+        let device = (!mount.device.starts_with("0:")).then(|| mount.source.display().to_string());
+        let description = match &device {
+            Some(device) => format!("{target} is the partition {device} (adopted)"),
+            None => format!("{target} is in memory and is lost with a reboot (adopted)"),
+        };
+        let size = rustix::fs::statvfs(&self.places.target)
+            .map_or(0, |facts| facts.f_blocks.saturating_mul(facts.f_frsize));
+        self.status.send_replace(EphemeralStatus {
+            mounted: true,
+            device,
+            disk: None,
+            size,
+            fresh: false,
+            description,
+        });
+    }
+
     async fn mount_disk(&self, plan: DiskPlan) -> Result<EphemeralStatus, EphemeralError> {
         info!(%plan, "disk");
         let (disk, size) = (
@@ -320,7 +344,7 @@ fn mount_tmpfs(target: &Path, size: u64) -> Result<(), EphemeralError> {
 
 fn unmount(places: &Places) -> Result<(), EphemeralError> {
     let target = &places.target;
-    let Some(device) = holders::mounted_device(&places.procfs, target) else {
+    let Some(device) = holders::mounted(&places.procfs, target).map(|mount| mount.device) else {
         return Ok(());
     };
     sys_mount::unmount(target, UnmountFlags::empty()).map_err(|source| match source.kind() {

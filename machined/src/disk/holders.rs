@@ -87,29 +87,32 @@ pub(super) fn still_mounted(procfs: &Path, device: &str) -> Vec<Holder> {
     found
 }
 
-/// The device number (`8:1`) of what is mounted at `target` last; none when nothing is.
-pub(super) fn mounted_device(procfs: &Path, target: &Path) -> Option<String> {
+/// What is mounted at `target` last; none when nothing is.
+pub(super) fn mounted(procfs: &Path, target: &Path) -> Option<Mount> {
     let table = fs::read_to_string(procfs.join("self/mountinfo")).ok()?;
-    mounts(&table)
-        .filter(|mount| mount.at == target)
-        .last()
-        .map(|mount| mount.device)
+    mounts(&table).filter(|mount| mount.at == target).last()
 }
 
-struct Mount {
-    device: String,
+/// A line of a mountinfo.
+pub(super) struct Mount {
+    /// Its device's number, as in `8:1`.
+    pub(super) device: String,
     at: PathBuf,
+    /// The device node, for a filesystem on a disk.
+    pub(super) source: PathBuf,
 }
 
-/// The lines of a mountinfo: `36 35 98:0 /root /mount/point options …`.
+/// The lines of a mountinfo: `36 35 98:0 /root /mount/point options fields… - type source options`.
 fn mounts(table: &str) -> impl Iterator<Item = Mount> {
     table.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(2);
         let device = fields.next()?.to_owned();
         let at = fields.nth(1)?;
+        let mut after = fields.skip_while(|field| *field != "-").skip(1);
         Some(Mount {
             device,
             at: unescape(at).into(),
+            source: unescape(after.nth(1)?).into(),
         })
     })
 }
@@ -211,10 +214,10 @@ mod tests {
     fn other_namespaces_are_seen() {
         let proc = procfs();
         assert_eq!(
-            mounted_device(proc.path(), Path::new("/var")).unwrap(),
-            "254:1"
+            mounted(proc.path(), Path::new("/var")).map(|mount| (mount.device, mount.source)),
+            Some(("254:1".to_owned(), "/dev/vda1".into()))
         );
-        assert_eq!(mounted_device(proc.path(), Path::new("/mnt")), None);
+        assert!(mounted(proc.path(), Path::new("/mnt")).is_none());
         let found = still_mounted(proc.path(), "254:1");
         assert_eq!(
             list(&found),

@@ -281,11 +281,11 @@ async fn bring_up_network(machine: Arc<Machine>) -> anyhow::Result<()> {
 }
 
 async fn mount_ephemeral(machine: Arc<Machine>, restarted: bool) -> anyhow::Result<()> {
-    // A machined that was started again finds /var where it left it.
-    if !restarted {
-        ephemeral::mount(&machine).await?;
+    match restarted {
+        true => machine.ephemeral.adopt(),
+        false => ephemeral::mount(&machine).await?,
     }
-    ephemeral::furnish(&machine);
+    ephemeral::furnish(&machine).await;
     let status = machine.ephemeral.status().borrow().clone();
     machine.store.put(
         "EPHEMERAL",

@@ -1,5 +1,7 @@
 //! /var, and what the config wants on it.
 
+use std::path::Path;
+
 use anyhow::Context as _;
 
 use crate::config::UserVolumeKind;
@@ -8,6 +10,9 @@ use crate::intent;
 use crate::machine::Machine;
 use crate::modules::Class;
 use crate::status;
+
+/// Where logs are kept.
+const LOGS: &str = "/var/log";
 
 /// Mounts /var as the config says; without a config it stays away.
 pub(super) async fn mount(machine: &Machine) -> anyhow::Result<()> {
@@ -30,9 +35,30 @@ pub(super) async fn mount(machine: &Machine) -> anyhow::Result<()> {
         .context("mount EPHEMERAL")
 }
 
-/// Makes what containers expect on /var. What cannot be made is a problem of its own, for the containers that wait for it
-/// and not for the machine.
-pub(super) fn furnish(machine: &Machine) {
+/// Makes what belongs on /var: the logs and the user volumes.
+pub(super) async fn furnish(machine: &Machine) {
+    keep_logs(machine).await;
+    make_user_volumes(machine);
+}
+
+/// Logs go to the disk, if there is one: in memory they are already.
+async fn keep_logs(machine: &Machine) {
+    let (mounted, on_disk) = {
+        let status = machine.ephemeral.status();
+        let status = status.borrow();
+        (status.mounted, status.device.is_some())
+    };
+    if on_disk {
+        if let Err(error) = machine.log_disk.open(Path::new(LOGS)).await {
+            tracing::warn!("logs are kept in memory alone: cannot make {LOGS}: {error}");
+        }
+    } else if mounted {
+        tracing::info!("logs are kept in memory alone, as /var is: they end with this generation");
+    }
+}
+
+/// What cannot be made is a problem of its own, for the containers that wait for it and not for the machine.
+fn make_user_volumes(machine: &Machine) {
     let Some(configured) = machine.config() else {
         return;
     };

@@ -18,6 +18,7 @@ pub(super) fn stop_services(machine: &Arc<Machine>) -> Phase {
 pub(super) fn unmount(machine: &Arc<Machine>) -> Phase {
     let machine = machine.clone();
     Phase::of("unmountEphemeral", async move {
+        machine.log_disk.close().await;
         if let Err(error) = machine.ephemeral.unmount().await {
             tracing::warn!(
                 "/var is left to init's teardown: {:#}",

@@ -139,7 +139,7 @@ async fn mount_again(machine: &Machine) -> anyhow::Result<()> {
     let mounted = machine.ephemeral.status().borrow().mounted;
     if !mounted {
         ephemeral::mount(machine).await?;
-        ephemeral::furnish(machine);
+        ephemeral::furnish(machine).await;
     }
     Ok(())
 }
