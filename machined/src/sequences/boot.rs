@@ -345,8 +345,15 @@ async fn wait_at_gate(
     handover: &Handover,
     deadline: Instant,
 ) -> Result<(), String> {
+    let probes = match machine.config() {
+        Some(configured) => {
+            intent::gate_probes(&configured.config).map_err(|error| format!("{error:#}"))?
+        }
+        None => Vec::new(),
+    };
     let gate = Gate {
         services: handover.services_up.clone(),
+        probes,
     };
     let until = deadline.checked_sub(BEFORE_DEADLINE).unwrap_or(deadline);
     tokio::time::timeout_at(until, gate.pass(machine))

@@ -12,7 +12,7 @@ mod running;
 pub use check::{Candidate, Path, Refusal, Resources, check};
 pub use error::{UpgradeError, UpgradeRequest};
 pub use failed::FailedImages;
-pub use gate::Gate;
+pub use gate::{Gate, GateProbe};
 pub use handover::{Handover, PendingUpgrade};
 pub use installer::Delivery;
 pub use running::RunningSystem;
