@@ -20,12 +20,15 @@ use crate::init_link::{BootId, InitLink};
 use crate::modules::{Drivers, ModuleError};
 use crate::network::Network;
 use crate::resources::{MachineStage, MachineStatus, Store};
-use crate::services::{Cgroup, LogRing, Services};
+use crate::services::{Cgroup, LogDisk, LogRing, Services};
 use crate::time::TimeSync;
 use crate::upgrade::{FailedImages, RunningSystem};
 
 /// The id of the only machine status.
 const MACHINE: &str = "machine";
+
+/// The name of machined's own log.
+const OWN_LOG: &str = "machined";
 
 /// A machine config and the text that it was read from.
 #[derive(Debug)]
@@ -65,6 +68,8 @@ pub struct Machine {
     pub images: ImageStore,
     /// machined's own output.
     pub own_log: LogRing,
+    /// Where all logs are kept over restarts.
+    pub log_disk: LogDisk,
     /// The task that owns the network.
     pub network: Network,
     /// STATE and /var.
@@ -134,15 +139,18 @@ impl Machine {
     /// A machine that has not booted yet.
     pub fn new(parts: Parts) -> Self {
         let (events, store) = (EventLog::default(), Store::default());
+        let log_disk = LogDisk::default();
+        log_disk.follow(OWN_LOG, &parts.own_log);
         Machine {
             running: parts.running,
             generation: parts.generation,
-            services: Services::new(events.clone(), store.clone()),
+            services: Services::new(events.clone(), store.clone(), log_disk.clone()),
             events,
             store,
             init: parts.init,
             images: parts.images,
             own_log: parts.own_log,
+            log_disk,
             network: parts.network,
             disk: parts.disk,
             clock: parts.clock,
@@ -250,7 +258,7 @@ impl Machine {
     /// The log of a service, or machined's own.
     pub fn log_of(&self, name: &str) -> Option<LogRing> {
         match name {
-            "machined" => Some(self.own_log.clone()),
+            OWN_LOG => Some(self.own_log.clone()),
             _ => Some(self.services.get(name)?.log().clone()),
         }
     }
@@ -261,7 +269,7 @@ impl Machine {
         let ids = services
             .iter()
             .map(|service| service.definition().id.clone());
-        std::iter::once("machined".to_owned()).chain(ids).collect()
+        std::iter::once(OWN_LOG.to_owned()).chain(ids).collect()
     }
 
     /// What the machine does as a whole.

@@ -138,5 +138,6 @@ async fn is_not_needed_and_its_absence_is_told(scratch: Scratch) -> Outcome {
         .boot()
         .await?;
     node.wait_for_line("/var is in memory", PATIENCE)?;
+    node.wait_for_line("logs are kept in memory alone", PATIENCE)?;
     Ok(())
 }

@@ -12,6 +12,7 @@ mod disk;
 mod fifty_upgrades;
 mod harness;
 mod init_failures;
+mod logs;
 mod machine_config;
 mod other_clients;
 mod peers;
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         disk::tests(),
         machine_config::tests(),
         volumes::tests(),
+        logs::tests(),
         small_machine::tests(),
         refused_images::tests(),
         init_failures::tests(),

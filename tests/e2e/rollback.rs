@@ -1,10 +1,11 @@
 //! Versions that fail: the old one is back by itself, and whoever asked is told why.
 
 use anyhow::{Context, ensure};
+use instar_qemu::lease_port;
 use instar_tests::{
-    Ending, GREETER_PORT, Greeter, ImageUnderTest, Instarctl, Node, OciImage, Outcome, Registry,
-    Scratch, Test, push_greeter, rootfs_with_script, rootfs_without_runtime, tests,
-    upgrade_and_follow,
+    Ending, GREETER_PORT, Greeter, HOST_FOR_GUEST, HttpServer, ImageUnderTest, Instarctl, Node,
+    OciImage, Outcome, Registry, Scratch, Test, push_greeter, rootfs_with_script,
+    rootfs_without_runtime, tests, upgrade_and_follow,
 };
 
 use crate::PATIENCE;
@@ -14,7 +15,10 @@ const REFUSED: i32 = 5;
 const ROLLED_BACK: i32 = 6;
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![the_old_version_is_back_and_says_why]
+    tests![
+        the_old_version_is_back_and_says_why,
+        a_version_must_be_answered_by_those_it_is_to_ask,
+    ]
 }
 
 /// A version that fails, and what must be said of it.
@@ -137,4 +141,62 @@ async fn the_old_version_is_back_and_says_why(scratch: Scratch) -> Outcome {
     ensure!(followed.ending == Ending::Done, "{followed:#?}");
     ensure!(node.version().await?.tag == "v0.2.0");
     greeter.greets().context("ready, but not greeting")
+}
+
+/// The gate's probes: one that nobody answers sends the new version back, with its words.
+async fn a_version_must_be_answered_by_those_it_is_to_ask(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    let good = OciImage::read(&ImageUnderTest::second()?.installer())?;
+    // The same version in other words: what failed once is refused from then on.
+    for tag in ["first", "second", "third"] {
+        let image = good.clone().label("dev.instar.test", tag);
+        image.push(&registry, "instar/installer", tag)?;
+    }
+    let web = HttpServer::start()?;
+    let url = web.url_for_guest("/healthz");
+    let port = lease_port()?;
+    let gate = format!(
+        "apiVersion: instar.dev/v1alpha1\nkind: UpgradeGateConfig\ntimeout: 30s\nprobes:\n  - name: the web\n    http: {{url: \"{url}\"}}\n  - name: a port\n    tcp: {{address: \"{HOST_FOR_GUEST}:{}\"}}\n    timeout: 2s\n",
+        port.port()
+    );
+    let host = registry.host_for_guest();
+    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+        .configure(move |config| config.registry(&host).document(&gate))
+        .boot()
+        .await?;
+    node.wait_until_ready(PATIENCE).await?;
+
+    let upgrade = async |tag: &str| {
+        let image = registry.image_for_guest(&format!("instar/installer:{tag}"));
+        let followed = upgrade_and_follow(&node, &image, PATIENCE).await?;
+        node.wait_until_ready(PATIENCE).await?;
+        anyhow::Ok((followed.ending, node.version().await?.tag))
+    };
+    let (ending, version) = upgrade("first").await?;
+    let Ending::Failed(why) = ending else {
+        anyhow::bail!("nobody answers, and the new version stays: {version}");
+    };
+    println!("{why}");
+    ensure!(version == "v0.1.0");
+    ensure!(
+        why.contains("probe \"the web\": GET http://") && why.contains("answered 404"),
+        "{why}"
+    );
+    ensure!(why.contains("probe \"a port\": "), "{why}");
+
+    web.serve("/healthz", "well");
+    let (ending, version) = upgrade("second").await?;
+    let Ending::Failed(why) = ending else {
+        anyhow::bail!("half of the probes pass, and the new version stays: {version}");
+    };
+    println!("{why}");
+    ensure!(version == "v0.1.0" && !why.contains("the web"), "{why}");
+
+    let _listener = std::net::TcpListener::bind(("127.0.0.1", port.port()))?;
+    let (ending, version) = upgrade("third").await?;
+    ensure!(
+        ending == Ending::Done && version == "v0.2.0",
+        "{ending:?} {version}"
+    );
+    Ok(())
 }

@@ -7,7 +7,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
 use super::kernel_log::KernelLog;
-use crate::services::{LogRing, Tail};
+use crate::services::{LogDisk, LogRing, OldLines, Tail};
 
 /// Chunks on their way to one reader. A slow reader makes only its own task wait.
 const AHEAD: usize = 16;
@@ -21,13 +21,31 @@ fn chunk(metadata: &Option<Metadata>, bytes: Vec<u8>) -> Data {
     }
 }
 
-/// A service's output.
-pub(super) fn service(log: &LogRing, request: &LogsRequest, metadata: Option<Metadata>) -> Chunks {
+/// A service's output: what is on disk of it, then what is in memory, then what comes.
+pub(super) fn service(
+    log: &LogRing,
+    disk: LogDisk,
+    request: &LogsRequest,
+    metadata: Option<Metadata>,
+) -> Chunks {
     let tail = usize::try_from(request.tail_lines).map_or(Tail::All, Tail::Lines);
     let mut reader = log.read(tail);
-    let follow = request.follow;
+    let (follow, name) = (request.follow, request.id.clone());
     let (sender, receiver) = mpsc::channel(AHEAD);
     tokio::spawn(async move {
+        if let Some(older) = reader.older() {
+            let sent = match disk.older(&name, older).await {
+                Ok(Some(lines)) => send_old(lines, &sender, &metadata).await,
+                Ok(None) => Ok(()),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = sent {
+                let note = format!("[older lines cannot be read: {error}]\n");
+                let note = chunk(&metadata, note.into_bytes());
+                // A reader that has gone is noticed below.
+                let _ = sender.send(Ok(note)).await;
+            }
+        }
         loop {
             let line = match reader.next_kept() {
                 Some(line) => line,
@@ -47,6 +65,26 @@ pub(super) fn service(log: &LogRing, request: &LogsRequest, metadata: Option<Met
         }
     });
     ReceiverStream::new(receiver)
+}
+
+/// Sends lines from the disk, which may take its time.
+async fn send_old(
+    mut lines: OldLines,
+    sender: &mpsc::Sender<Result<Data, Status>>,
+    metadata: &Option<Metadata>,
+) -> std::io::Result<()> {
+    let (sender, metadata) = (sender.clone(), metadata.clone());
+    let send = move || {
+        while let Some(bytes) = lines.next_chunk()? {
+            if sender.blocking_send(Ok(chunk(&metadata, bytes))).is_err() {
+                break;
+            }
+        }
+        Ok(())
+    };
+    tokio::task::spawn_blocking(send)
+        .await
+        .map_err(std::io::Error::other)?
 }
 
 /// The kernel's log.

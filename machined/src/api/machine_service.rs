@@ -165,7 +165,8 @@ impl MachineService for MachineApi {
                 request.id
             ))
         })?;
-        Ok(streamed(logs::service(&log, request, metadata)))
+        let disk = self.machine.log_disk.clone();
+        Ok(streamed(logs::service(&log, disk, request, metadata)))
     }
 
     async fn logs_containers(

@@ -5,17 +5,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use instar_esp::EntryName;
+use instar_esp::boot_order::{ATTRIBUTES, VENDOR};
 use sys_mount::{Mount, MountFlags};
 use uuid::Uuid;
 
+use super::boot_order::BootVariables;
+
 /// Where the kernel shows them, once efivarfs is mounted there.
 const FOLDER: &str = "/sys/firmware/efi/efivars";
-/// The firmware's own (UEFI specification 2.10, section 3.3).
-pub(super) const GLOBAL: &str = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
 /// The boot loader's (systemd's Boot Loader Interface).
 const LOADER: &str = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f";
-/// Kept over a power cut, and there at boot and at run time.
-const ATTRIBUTES: [u8; 4] = [7, 0, 0, 0];
 
 /// Why EFI variables could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -66,34 +65,45 @@ pub fn selected_entry() -> Result<Option<EntryName>, EfiError> {
 }
 
 /// A variable's content; none when there is no such variable.
-pub(super) fn read(name: &str, vendor: &str) -> Option<Vec<u8>> {
+fn read(name: &str, vendor: &str) -> Option<Vec<u8>> {
     let bytes = fs::read(path(name, vendor)).ok()?;
     bytes.get(4..).map(<[u8]>::to_vec)
 }
 
-/// The names of the firmware's variables that begin like this.
-pub(super) fn names(prefix: &str) -> Result<Vec<String>, EfiError> {
-    let mut names = Vec::new();
+/// The firmware's variables that say what it boots.
+pub(super) fn all_boot() -> Result<BootVariables, EfiError> {
+    mount()?;
+    let mut found = BootVariables::new();
     for entry in fs::read_dir(FOLDER).map_err(EfiError::List)? {
         let entry = entry.map_err(EfiError::List)?;
         let file = entry.file_name().to_string_lossy().into_owned();
-        if let Some(name) = file.strip_suffix(&format!("-{GLOBAL}"))
-            && name.starts_with(prefix)
+        if let Some(name) = file.strip_suffix(&format!("-{VENDOR}"))
+            && name.starts_with("Boot")
+            && let Some(content) = read(name, VENDOR)
         {
-            names.push(name.to_owned());
+            found.insert(name.to_owned(), content);
         }
     }
-    names.sort();
-    Ok(names)
+    Ok(found)
 }
 
 /// Writes one of the firmware's variables, in one write as efivarfs wants it.
 pub(super) fn write(name: &str, content: &[u8]) -> Result<(), EfiError> {
-    fs::write(path(name, GLOBAL), [&ATTRIBUTES, content].concat()).map_err(|source| {
-        EfiError::Write {
-            name: name.to_owned(),
-            source,
-        }
+    fs::write(
+        path(name, VENDOR),
+        [&ATTRIBUTES.to_le_bytes(), content].concat(),
+    )
+    .map_err(|source| EfiError::Write {
+        name: name.to_owned(),
+        source,
+    })
+}
+
+/// Removes one of the firmware's variables.
+pub(super) fn remove(name: &str) -> Result<(), EfiError> {
+    fs::remove_file(path(name, VENDOR)).map_err(|source| EfiError::Write {
+        name: name.to_owned(),
+        source,
     })
 }
 

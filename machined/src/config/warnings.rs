@@ -70,7 +70,6 @@ const NOT_SERVED: &[&str] = &[
     "LinkConfig.routes.mtu",
     "LinkConfig.routes.table",
     "LinkConfig.multicast",
-    "UpgradeGateConfig.probes",
 ];
 
 /// Values that ask for nothing but what happens anyway, at paths that are not served otherwise.

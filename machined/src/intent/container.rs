@@ -13,7 +13,9 @@ use crate::containers::{
 use crate::disk::user_volume;
 use crate::machine::Machine;
 use crate::resources::{ClockFact, NetworkFact};
-use crate::services::{ContainerWorkload, Definition, Dependency, HealthCheck, Probe, output_name};
+use crate::services::{
+    ContainerWorkload, Definition, Dependency, HealthCheck, Probe, Question, output_name,
+};
 
 /// How often a path is looked for that a container waits for.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
@@ -109,6 +111,20 @@ fn mount(mount: &config::Mount) -> Mount {
 
 fn health_check(health: &config::ContainerHealth) -> anyhow::Result<HealthCheck> {
     let probe = match &health.check {
+        config::HealthCheck::Exec(command) => Probe::Exec(command.clone()),
+        other => Probe::Ask(question(other)?.context("the health check asks nothing")?),
+    };
+    Ok(HealthCheck {
+        probe,
+        interval: health.interval,
+        timeout: health.timeout,
+        failures: health.failure_threshold,
+    })
+}
+
+/// What a check asks from outside; none for one that runs inside.
+pub(super) fn question(check: &config::HealthCheck) -> anyhow::Result<Option<Question>> {
+    Ok(match check {
         config::HealthCheck::Http(url) => {
             let uri: http::Uri = url
                 .to_string()
@@ -119,19 +135,13 @@ fn health_check(health: &config::ContainerHealth) -> anyhow::Result<HealthCheck>
                 .context("the URL of the health check has no host")?;
             let port = authority.port_u16().unwrap_or(80);
             let path = uri.path_and_query().map_or("/", |path| path.as_str());
-            Probe::Http {
+            Some(Question::Http {
                 authority: format!("{}:{port}", authority.host()),
                 path: path.to_owned(),
-            }
+            })
         }
-        config::HealthCheck::Tcp(address) => Probe::Tcp(address.to_string()),
-        config::HealthCheck::Exec(command) => Probe::Exec(command.clone()),
-    };
-    Ok(HealthCheck {
-        probe,
-        interval: health.interval,
-        timeout: health.timeout,
-        failures: health.failure_threshold,
+        config::HealthCheck::Tcp(address) => Some(Question::Tcp(address.to_string())),
+        config::HealthCheck::Exec(_) => None,
     })
 }
 

@@ -4,6 +4,7 @@
 
 mod container;
 mod disk;
+mod gate;
 mod network;
 mod registries;
 mod time;
@@ -11,6 +12,7 @@ mod trust;
 
 pub use container::service;
 pub use disk::disk;
+pub use gate::gate_probes;
 pub use network::network;
 pub use registries::puller;
 pub use time::time;

@@ -227,7 +227,7 @@ async fn take_over(
     machine.set_config(configured.clone());
     machine.network.set_wish(intent::network(config));
     machine.clock.set_wish(intent::time(config));
-    disk::furnish(machine);
+    disk::furnish(machine).await;
     for name in change.removed.iter().chain(&change.started) {
         machine.services.remove(name).await;
     }

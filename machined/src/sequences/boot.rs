@@ -306,7 +306,7 @@ async fn mount_disk(machine: Arc<Machine>, restarted: bool) -> anyhow::Result<()
     if !restarted {
         disk::mount(&machine).await?;
     }
-    disk::furnish(&machine);
+    disk::furnish(&machine).await;
     let status = machine.disk.status().borrow().clone();
     machine.store.put(
         "EPHEMERAL",
@@ -399,7 +399,13 @@ async fn wait_at_gate(
     services: Vec<String>,
     deadline: Instant,
 ) -> Result<(), String> {
-    let gate = Gate { services };
+    let probes = match machine.config() {
+        Some(configured) => {
+            intent::gate_probes(&configured.config).map_err(|error| format!("{error:#}"))?
+        }
+        None => Vec::new(),
+    };
+    let gate = Gate { services, probes };
     let until = deadline.checked_sub(BEFORE_DEADLINE).unwrap_or(deadline);
     tokio::time::timeout_at(until, gate.pass(machine))
         .await
@@ -424,7 +430,7 @@ async fn try_again(machine: &Arc<Machine>, record: UpgradeRecord, reason: &str) 
     }
     machine.enter(MachineStage::Rebooting);
     machine.services.stop_workloads().await;
-    if let Err(error) = machine.disk.unmount().await {
+    if let Err(error) = disk::unmount(machine).await {
         tracing::warn!("the disk is left to init's teardown: {error:#}");
     }
     leave(machine, End::Reboot).await;

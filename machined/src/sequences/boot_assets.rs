@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 
-use crate::boot_loader::{self, MountedEsp};
+use crate::boot_loader::{self, MountedEsp, When};
 use crate::machine::Machine;
 
 /// Whether the machine boots from its disk, and from which entry it did.
@@ -57,7 +57,7 @@ pub(super) async fn bless(
 ) -> anyhow::Result<()> {
     let efi = installed.efi.clone();
     blocking(move || Ok(boot_loader::bless(&efi, order)?)).await?;
-    keep_boot_entries(machine).await
+    keep_boot_entries(machine, When::Missing).await
 }
 
 /// Removes the version of this order.
@@ -74,12 +74,12 @@ pub(super) async fn prefer_other(installed: &Installed) -> anyhow::Result<String
 }
 
 /// Writes the firmware's entries for the loader where they are missing.
-pub(super) async fn keep_boot_entries(machine: &Machine) -> anyhow::Result<()> {
+pub(super) async fn keep_boot_entries(machine: &Machine, when: When) -> anyhow::Result<()> {
     if !boot_loader::is_uefi() {
         return Ok(());
     }
     let partition = machine.disk.efi_partition().await?;
-    let written = blocking(move || Ok(boot_loader::keep_boot_entries(&partition)?)).await?;
+    let written = blocking(move || Ok(boot_loader::keep_boot_entries(&partition, when)?)).await?;
     if written {
         tracing::info!("the firmware has its entries for the boot loader");
     }

@@ -7,11 +7,14 @@ use anyhow::Context as _;
 
 use super::boot_assets;
 use crate::config::{self, UserVolumeKind};
-use crate::disk::{make_user_volume, user_volume};
+use crate::disk::{OwnedDiskError, make_user_volume, user_volume};
 use crate::intent;
 use crate::machine::{Configured, Machine};
 use crate::modules::Class;
 use crate::status;
+
+/// Where logs are kept.
+const LOGS: &str = "/var/log";
 
 /// Mounts STATE and /var as the config says, and keeps the config there; without a config they stay away.
 pub(super) async fn mount(machine: &Machine) -> anyhow::Result<()> {
@@ -54,9 +57,36 @@ async fn keep_config(machine: &Machine, configured: Arc<Configured>) -> anyhow::
         .context("write the machine config to STATE")
 }
 
-/// Makes what containers expect on /var. What cannot be made is a problem of its own, for the containers that wait for it
-/// and not for the machine.
-pub(super) fn furnish(machine: &Machine) {
+/// Unmounts EPHEMERAL and STATE.
+pub(super) async fn unmount(machine: &Machine) -> Result<(), OwnedDiskError> {
+    machine.log_disk.close().await;
+    machine.disk.unmount().await
+}
+
+/// Makes what belongs on /var: the logs and the user volumes.
+pub(super) async fn furnish(machine: &Machine) {
+    keep_logs(machine).await;
+    make_user_volumes(machine);
+}
+
+/// Logs go to the disk, if there is one: in memory they are already.
+async fn keep_logs(machine: &Machine) {
+    let (mounted, on_disk) = {
+        let status = machine.disk.status();
+        let status = status.borrow();
+        (status.var_mounted, status.var.is_some())
+    };
+    if on_disk {
+        if let Err(error) = machine.log_disk.open(Path::new(LOGS)).await {
+            tracing::warn!("logs are kept in memory alone: cannot make {LOGS}: {error}");
+        }
+    } else if mounted {
+        tracing::info!("logs are kept in memory alone, as /var is: they end with this generation");
+    }
+}
+
+/// What cannot be made is a problem of its own, for the containers that wait for it and not for the machine.
+fn make_user_volumes(machine: &Machine) {
     let Some(configured) = machine.config() else {
         return;
     };

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use anyhow::Context as _;
 
 use super::boot_assets::{self, Installed};
+use super::disk;
 use super::ending::leave;
 use super::upgrade::installer_limits;
+use crate::boot_loader::When;
 use crate::config::InstallWish;
 use crate::containers::ImageReference;
 use crate::init_link::End;
@@ -47,7 +49,7 @@ pub(super) async fn install_if_missing(machine: Arc<Machine>) -> anyhow::Result<
     }
     tracing::info!("installed; the machine reboots into it");
     machine.enter(MachineStage::Rebooting);
-    machine.disk.unmount().await?;
+    disk::unmount(&machine).await?;
     leave(&machine, End::Reboot).await;
     Ok(())
 }
@@ -81,5 +83,5 @@ async fn install(machine: &Machine, reference: &ImageReference) -> anyhow::Resul
     installer::run(machine, &image, &candidate, Some(&esp)).await?;
     drop(mounted);
     machine.images.remove(image.digest()).await?;
-    boot_assets::keep_boot_entries(machine).await
+    boot_assets::keep_boot_entries(machine, When::Installing).await
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::ending::{ANSWER_FIRST, leave};
-use super::{Phase, Sequence, resume, run, stop};
+use super::{Phase, Sequence, disk, resume, run, stop};
 use crate::disk::Wipe;
 use crate::event_log::ActorId;
 use crate::init_link::End;
@@ -63,7 +63,7 @@ fn phases(machine: &Arc<Machine>, wipe: Wipe) -> Vec<Phase> {
     let unmounted = machine.clone();
     let unmount = Phase::of("unmount", async move {
         // Unlike before a reboot: what is erased may not be in use.
-        Ok(unmounted.disk.unmount().await?)
+        Ok(disk::unmount(&unmounted).await?)
     });
     let erased = machine.clone();
     let erase = Phase::of("reset", async move { Ok(erased.disk.wipe(wipe).await?) });

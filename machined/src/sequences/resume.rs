@@ -20,7 +20,7 @@ async fn mount_again(machine: &Machine) -> anyhow::Result<()> {
     let mounted = machine.disk.status().borrow().var_mounted;
     if !mounted {
         disk::mount(machine).await?;
-        disk::furnish(machine);
+        disk::furnish(machine).await;
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Phase, Task};
+use super::{Phase, Task, disk};
 use crate::machine::Machine;
 
 /// Stops what the config asked for, and leaves the API.
@@ -18,7 +18,7 @@ pub(super) fn stop_services(machine: &Arc<Machine>) -> Phase {
 pub(super) fn unmount(machine: &Arc<Machine>) -> Phase {
     let machine = machine.clone();
     Phase::of("unmount", async move {
-        if let Err(error) = machine.disk.unmount().await {
+        if let Err(error) = disk::unmount(&machine).await {
             tracing::warn!(
                 "the disk is left to init's teardown: {:#}",
                 anyhow::Error::from(error)

@@ -1,4 +1,4 @@
-//! Health checks of services: an HTTP answer, a TCP connection or a command that succeeds.
+//! Health checks of services: an HTTP answer, a TCP connection, a command that succeeds, or a way of their own.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use tokio::net::TcpStream;
 
 use super::workload::Workload;
 
-/// What is asked.
+/// What anybody on the machine can ask.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Probe {
+pub enum Question {
     /// GET; healthy on 200 to 399. `http` only: the probe is for a service of this machine.
     Http {
         /// `host:port`.
@@ -22,6 +22,13 @@ pub enum Probe {
     },
     /// A connection that is accepted at `host:port`.
     Tcp(String),
+}
+
+/// What is asked of a service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Probe {
+    /// From outside of it.
+    Ask(Question),
     /// A command inside the container that exits with 0.
     Exec(Vec<String>),
     /// What the workload itself knows to ask.
@@ -41,26 +48,42 @@ pub struct HealthCheck {
     pub failures: u32,
 }
 
-impl HealthCheck {
-    /// One check; the error is the line that people see.
-    pub async fn check(&self, workload: &dyn Workload) -> anyhow::Result<()> {
+impl Question {
+    /// Asks once; the error is the line that people see.
+    pub async fn ask(&self, timeout: Duration) -> anyhow::Result<()> {
         let asked = async {
-            match &self.probe {
-                Probe::Http { authority, path } => get(authority, path).await,
-                Probe::Tcp(address) => {
+            match self {
+                Question::Http { authority, path } => get(authority, path).await,
+                Question::Tcp(address) => {
                     TcpStream::connect(address)
                         .await
                         .with_context(|| format!("connect to {address}"))?;
                     Ok(())
                 }
-                Probe::Exec(command) => workload.exec(command).await,
-                Probe::Own => workload.check().await,
             }
         };
-        tokio::time::timeout(self.timeout, asked)
-            .await
-            .with_context(|| format!("no answer within {:?}", self.timeout))?
+        within(timeout, asked).await
     }
+}
+
+impl HealthCheck {
+    /// One check; the error is the line that people see.
+    pub async fn check(&self, workload: &dyn Workload) -> anyhow::Result<()> {
+        match &self.probe {
+            Probe::Ask(question) => question.ask(self.timeout).await,
+            Probe::Exec(command) => within(self.timeout, workload.exec(command)).await,
+            Probe::Own => within(self.timeout, workload.check()).await,
+        }
+    }
+}
+
+async fn within(
+    timeout: Duration,
+    asked: impl Future<Output = anyhow::Result<()>>,
+) -> anyhow::Result<()> {
+    tokio::time::timeout(timeout, asked)
+        .await
+        .with_context(|| format!("no answer within {timeout:?}"))?
 }
 
 async fn get(authority: &str, path: &str) -> anyhow::Result<()> {

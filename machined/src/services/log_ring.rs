@@ -25,6 +25,8 @@ pub struct LogRing {
 struct Lines {
     kept: VecDeque<Bytes>,
     bytes: usize,
+    /// Bytes of the lines that are no longer kept.
+    dropped: u64,
     /// Sequence number of the first kept line.
     first: u64,
     /// The line that has not ended yet.
@@ -40,10 +42,21 @@ pub enum Tail {
     Lines(usize),
 }
 
+/// What a reader wants that memory does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Older {
+    /// Bytes that memory has had and dropped.
+    pub dropped: u64,
+    /// The newest lines, at most this many; none for all.
+    pub lines: Option<usize>,
+}
+
 /// A position in a ring.
 pub struct Reader {
     ring: LogRing,
     next: u64,
+    older: Option<Older>,
+    lost: bool,
     news: watch::Receiver<u64>,
 }
 
@@ -109,13 +122,19 @@ impl LogRing {
     /// A reader from the given place on.
     pub fn read(&self, tail: Tail) -> Reader {
         let lines = self.lock();
-        let skipped = match tail {
-            Tail::All => 0,
-            Tail::Lines(count) => lines.kept.len().saturating_sub(count),
+        let kept = lines.kept.len();
+        let (skipped, wanted) = match tail {
+            Tail::All => (0, None),
+            Tail::Lines(count) => (kept.saturating_sub(count), Some(count.saturating_sub(kept))),
         };
         Reader {
             ring: self.clone(),
             next: lines.first + skipped as u64,
+            older: (wanted != Some(0)).then_some(Older {
+                dropped: lines.dropped,
+                lines: wanted,
+            }),
+            lost: false,
             news: self.newest.subscribe(),
         }
     }
@@ -147,18 +166,30 @@ impl Lines {
                 break;
             };
             self.bytes -= oldest.len();
+            self.dropped += oldest.len() as u64;
             self.first += 1;
         }
     }
 }
 
 impl Reader {
+    /// What comes before this reader's first line and is not in memory; none when it wants nothing of that.
+    pub fn older(&self) -> Option<Older> {
+        self.older
+    }
+
+    /// Whether lines were dropped before they were read.
+    pub fn has_lost(&self) -> bool {
+        self.lost
+    }
+
     /// The next line that is there already, or none.
     pub fn next_kept(&mut self) -> Option<Bytes> {
         let lines = self.ring.lock();
         if self.next < lines.first {
             let lost = lines.first - self.next;
             self.next = lines.first;
+            self.lost = true;
             return Some(format!("[{lost} older lines were dropped]\n").into());
         }
         let line = lines
@@ -217,6 +248,21 @@ mod tests {
         let first = reader.next_kept().unwrap();
         assert!(first.starts_with(b"["), "{first:?}");
         assert!(reader.next_kept().unwrap().starts_with(b"xxx"));
+    }
+
+    #[test]
+    fn a_reader_says_what_memory_does_not_have() {
+        let ring = LogRing::default();
+        ring.write(b"one\ntwo\n");
+        let older = |tail| ring.read(tail).older();
+        let dropped = 0;
+        assert_eq!(older(Tail::Lines(2)), None);
+        let lines = Some(3);
+        assert_eq!(older(Tail::Lines(5)), Some(Older { dropped, lines }));
+        let lines = None;
+        assert_eq!(older(Tail::All), Some(Older { dropped, lines }));
+        ring.write(&vec![b'x'; CAPACITY]);
+        assert!(older(Tail::All).unwrap().dropped >= 8);
     }
 
     #[test]

@@ -4,6 +4,8 @@ mod apid;
 mod cgroup;
 mod container;
 mod health;
+mod log_disk;
+mod log_files;
 mod log_ring;
 mod restart;
 mod service;
@@ -13,8 +15,10 @@ mod workload;
 pub use apid::{Apid, Keys};
 pub use cgroup::Cgroup;
 pub use container::{ContainerWorkload, output_name};
-pub use health::{HealthCheck, Probe};
-pub use log_ring::{LogRing, Reader as LogReader, Tail};
+pub use health::{HealthCheck, Probe, Question};
+pub use log_disk::LogDisk;
+pub use log_files::OldLines;
+pub use log_ring::{LogRing, Older, Reader as LogReader, Tail};
 pub use service::{Definition, Dependency, Service, timestamp, wire_health};
 pub use state::{Health, Phase, ServiceStatus};
 pub use workload::{Exit, Running, Signal, Step, Workload};
@@ -31,6 +35,7 @@ pub struct Services {
     known: Arc<Mutex<BTreeMap<String, Service>>>,
     events: EventLog,
     store: Store,
+    disk: LogDisk,
 }
 
 /// Why a service could not be controlled.
@@ -51,11 +56,12 @@ pub enum ControlError {
 
 impl Services {
     /// An empty set.
-    pub fn new(events: EventLog, store: Store) -> Self {
+    pub fn new(events: EventLog, store: Store, disk: LogDisk) -> Self {
         Services {
             known: Arc::default(),
             events,
             store,
+            disk,
         }
     }
 
@@ -74,6 +80,7 @@ impl Services {
             "there is a service {id:?} already"
         );
         let service = Service::spawn(definition, self.events.clone(), self.store.clone());
+        self.disk.follow(&id, service.log());
         known.insert(id, service.clone());
         Ok(service)
     }

@@ -1,44 +1,110 @@
-//! When a new generation counts as good: its API answers, and what was up before the upgrade is up again.
+//! When a new generation counts as good: its API answers, what was up before the upgrade is up again, and whatever else the
+//! config wants asked answers.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 
 use crate::machine::Machine;
-use crate::services::Service;
+use crate::services::{Question, Service};
 
 /// How long a service must stay up to count: one that crashes at once has been "running" for a moment too.
 const STEADY: Duration = Duration::from_secs(3);
+/// Between two tries of a probe: somebody waits for it.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// What must be up.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+/// Something that must answer, once.
+#[derive(Debug)]
+pub struct GateProbe {
+    name: String,
+    question: Question,
+    /// A try that takes longer has failed.
+    timeout: Duration,
+    progress: Mutex<Progress>,
+}
+
+/// How far a probe is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Progress {
+    NotAsked,
+    Failed(String),
+    Passed,
+}
+
+impl GateProbe {
+    /// A probe that has not been tried.
+    pub fn new(name: String, question: Question, timeout: Duration) -> Self {
+        GateProbe {
+            name,
+            question,
+            timeout,
+            progress: Progress::NotAsked.into(),
+        }
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Asks until there is an answer.
+    async fn pass(&self) {
+        loop {
+            match self.question.ask(self.timeout).await {
+                Ok(()) => break,
+                Err(error) => *self.progress() = Progress::Failed(format!("{error:#}")),
+            }
+            tokio::time::sleep(ASK_AGAIN).await;
+        }
+        *self.progress() = Progress::Passed;
+    }
+
+    /// What is missing, in one line.
+    fn missing(&self) -> Option<String> {
+        let progress = self.progress();
+        let what = match &*progress {
+            Progress::Passed => return None,
+            Progress::NotAsked => "it was not asked",
+            Progress::Failed(why) => why,
+        };
+        Some(format!("probe {:?}: {what}", self.name))
+    }
+}
+
+/// What must be up and answer.
+#[derive(Debug, Default)]
 pub struct Gate {
     /// Services that were up before; those that the config no longer names are forgiven.
     pub services: Vec<String>,
+    /// What the config wants asked.
+    pub probes: Vec<GateProbe>,
 }
 
 impl Gate {
     /// Waits until the gate is passed. Whoever calls it sets the deadline.
     pub async fn pass(&self, machine: &Arc<Machine>) {
         let required = self.required(machine).into_iter();
-        join_all(required.map(|service| async move {
+        let services = join_all(required.map(|service| async move {
             loop {
                 service.up().await;
                 if service.stays_up(STEADY).await {
                     return;
                 }
             }
-        }))
-        .await;
+        }));
+        let probes = join_all(self.probes.iter().map(GateProbe::pass));
+        tokio::join!(services, probes);
     }
 
-    /// What is not up yet, for the reason of a rollback.
+    /// What is missing yet, for the reason of a rollback.
     pub fn missing(&self, machine: &Machine) -> Vec<String> {
         let required = self.required(machine).into_iter();
         required
             .filter(|service| !service.status().is_up())
             .map(|service| service.summary())
+            .chain(self.probes.iter().filter_map(GateProbe::missing))
             .collect()
     }
 
@@ -49,5 +115,38 @@ impl Gate {
             definition.required || self.services.contains(&definition.id)
         });
         services
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use tokio::net::TcpListener;
+
+    #[tokio::test]
+    async fn a_probe_passes_when_it_is_answered_and_says_why_not() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        let probe = GateProbe::new(
+            "outside".into(),
+            Question::Tcp(address.to_string()),
+            Duration::from_secs(5),
+        );
+        assert_eq!(
+            probe.missing().unwrap(),
+            "probe \"outside\": it was not asked"
+        );
+        let in_vain = tokio::time::timeout(Duration::from_millis(200), probe.pass()).await;
+        assert!(in_vain.is_err());
+        let missing = probe.missing().unwrap();
+        assert!(
+            missing.starts_with(&format!("probe \"outside\": connect to {address}: ")),
+            "{missing}"
+        );
+        let _listener = TcpListener::bind(address).await.unwrap();
+        probe.pass().await;
+        assert_eq!(probe.missing(), None);
     }
 }

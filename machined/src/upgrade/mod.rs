@@ -13,7 +13,7 @@ mod running;
 pub use check::{Candidate, Path, Refusal, Resources, check};
 pub use error::{UpgradeError, UpgradeRequest};
 pub use failed::FailedImages;
-pub use gate::Gate;
+pub use gate::{Gate, GateProbe};
 pub use handover::{Handover, PendingUpgrade};
 pub use installer::{Delivery, EspForInstaller};
 pub use record::UpgradeRecord;

@@ -11,12 +11,14 @@
 //! | `/list/PATH` | the names in the directory `/PATH`, one per line |
 //! | `/owner/PATH` | whose `/PATH` is, as `UID:GID` |
 //! | `/write/PATH` | what came of writing a line to the file `/PATH`, or the text behind a `?` |
+//! | `/fill/PATH` | how many bytes the file `/PATH` could be given before the disk was full |
+//! | `/remove/PATH` | what came of removing the file `/PATH` |
 //! | `/exit/CODE` | nothing: it ends with this code |
 //!
 //! SIGTERM ends it with 0.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Result, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Result, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt as _;
 use std::process::ExitCode;
@@ -130,6 +132,18 @@ fn answer(path: &str) -> (&'static str, String) {
             Err(error) => ("404 Not Found", format!("{file}: {error}\n")),
         };
     }
+    if let Some(file) = path.strip_prefix("/fill") {
+        return match fill(file) {
+            Ok(bytes) => ("200 OK", bytes.to_string()),
+            Err(error) => ("403 Forbidden", format!("{file}: {error}\n")),
+        };
+    }
+    if let Some(file) = path.strip_prefix("/remove") {
+        return match fs::remove_file(file) {
+            Ok(()) => ("200 OK", format!("{file}: removed\n")),
+            Err(error) => ("403 Forbidden", format!("{file}: {error}\n")),
+        };
+    }
     if let Some(file) = path.strip_prefix("/write") {
         let (file, text) = file
             .split_once('?')
@@ -151,6 +165,27 @@ fn answer(path: &str) -> (&'static str, String) {
             fact("osrelease")
         ),
     )
+}
+
+/// Writes until there is no room for a byte more.
+fn fill(file: &str) -> Result<u64> {
+    let mut file = fs::File::create(file)?;
+    let block = vec![0; 1 << 20];
+    let (mut written, mut synced) = (0, None);
+    // What the file system had only promised is claimed by a sync, which leaves room again.
+    while synced != Some(written) {
+        synced = Some(written);
+        let mut length = block.len();
+        while length > 0 {
+            match file.write(&block[..length]) {
+                Ok(bytes) => written += bytes as u64,
+                Err(error) if error.kind() == ErrorKind::StorageFull => length /= 2,
+                Err(error) => return Err(error),
+            }
+        }
+        file.sync_all()?;
+    }
+    Ok(written)
 }
 
 fn names(directory: &str) -> Result<String> {

@@ -1,0 +1,307 @@
+//! Logs on disk: every log's lines are copied from memory to /var/log, and found again by the machined that comes after.
+//!
+//! The disk is one more reader of each ring: while it is slow, full or away, lines wait in the ring like for any slow reader,
+//! and the services go on. Writing is done on threads of its own; a line is on its way to the disk at once, and not waited for.
+//!
+//! ```text
+//!   away ──open──► writing ──close: the rest is written──► away
+//!                  │    ▲
+//!            fails ▼    │ every 10 s
+//!                  waiting
+//! ```
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::log_files::{LogFiles, OldLines, make_directory};
+use super::log_ring::{LogRing, Older, Reader, Tail};
+
+/// At most this much is written at a time.
+const BATCH: usize = 64 * 1024;
+/// How long a disk that refused is left alone: space is not made in a moment.
+const RETRY: Duration = Duration::from_secs(10);
+/// How long the end of a machine waits for its last lines.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a reader waits for a disk that does not answer.
+const READ: Duration = Duration::from_secs(5);
+
+/// The place of all logs; clones share it.
+#[derive(Clone)]
+pub struct LogDisk {
+    /// None while it is away: not mounted yet, or about to be unmounted.
+    directory: watch::Sender<Option<PathBuf>>,
+    /// How many logs are between `open` and the end of their `close`.
+    writing: watch::Sender<usize>,
+    logs: Arc<Mutex<BTreeMap<String, SharedFiles>>>,
+    retry: Duration,
+}
+
+/// A log's files while the disk is there. Who holds the lock may be on a thread that waits for the disk, so it is awaited.
+type SharedFiles = Arc<tokio::sync::Mutex<Option<LogFiles>>>;
+
+impl Default for LogDisk {
+    fn default() -> Self {
+        LogDisk {
+            directory: watch::channel(None).0,
+            writing: watch::channel(0).0,
+            logs: Arc::default(),
+            retry: RETRY,
+        }
+    }
+}
+
+impl LogDisk {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, SharedFiles>> {
+        self.logs
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Copies this log from now on, whenever the disk is there. The name is that of a service.
+    pub fn follow(&self, name: &str, ring: &LogRing) {
+        let files = SharedFiles::default();
+        self.lock().insert(name.to_owned(), files.clone());
+        let copier = Copier {
+            name: name.to_owned(),
+            files,
+            parked: None,
+            reader: ring.read(Tail::All),
+            directory: self.directory.subscribe(),
+            retry: self.retry,
+            writing: self.writing.clone(),
+        };
+        tokio::spawn(copier.live());
+    }
+
+    /// The disk is there: writes what has come until now, and everything that comes.
+    pub async fn open(&self, directory: &Path) -> io::Result<()> {
+        let made = directory.to_owned();
+        tokio::task::spawn_blocking(move || make_directory(&made))
+            .await
+            .map_err(io::Error::other)??;
+        self.directory.send_replace(Some(directory.to_owned()));
+        Ok(())
+    }
+
+    /// The disk is about to go: writes the rest and leaves it alone. A disk that does not take it in time is left all the same.
+    pub async fn close(&self) {
+        self.directory.send_replace(None);
+        let mut writing = self.writing.subscribe();
+        let done = writing.wait_for(|count| *count == 0);
+        if tokio::time::timeout(PATIENCE, done).await.is_err() {
+            tracing::warn!("the last lines of the logs are not on disk: it is too slow");
+        }
+    }
+
+    /// What is on disk of a log from before what is in memory; none where there is nothing.
+    pub async fn older(&self, name: &str, older: Older) -> io::Result<Option<OldLines>> {
+        let Some(files) = self.lock().get(name).cloned() else {
+            return Ok(None);
+        };
+        let read = async {
+            let files = files.lock_owned().await;
+            let read = move || files.as_ref().map(|files| files.older(older)).transpose();
+            let read = tokio::task::spawn_blocking(read).await;
+            read.map_err(io::Error::other)?
+        };
+        match tokio::time::timeout(READ, read).await {
+            Ok(read) => read,
+            Err(_) => Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the disk does not answer",
+            )),
+        }
+    }
+}
+
+/// One log on its way to the disk.
+struct Copier {
+    name: String,
+    /// There while the disk is.
+    files: SharedFiles,
+    /// There while the disk is not, but was.
+    parked: Option<LogFiles>,
+    reader: Reader,
+    directory: watch::Receiver<Option<PathBuf>>,
+    retry: Duration,
+    writing: watch::Sender<usize>,
+}
+
+impl Copier {
+    async fn live(mut self) {
+        while let Ok(Some(directory)) = self
+            .directory
+            .wait_for(Option::is_some)
+            .await
+            .map(|directory| directory.clone())
+        {
+            self.writing.send_modify(|count| *count += 1);
+            let files = self.parked.take();
+            *self.files.lock().await =
+                Some(files.unwrap_or_else(|| LogFiles::new(&directory, &self.name)));
+            self.write().await;
+            self.parked = self.files.lock().await.take();
+            self.writing.send_modify(|count| *count -= 1);
+        }
+    }
+
+    /// Writes until the disk is to go.
+    async fn write(&mut self) {
+        let mut refused = false;
+        loop {
+            let first = match self.reader.next_kept() {
+                Some(line) => line,
+                None => tokio::select! {
+                    // What is there is written first.
+                    biased;
+                    line = self.reader.next() => line,
+                    _ = self.directory.wait_for(Option::is_none) => return,
+                },
+            };
+            let mut batch = first.to_vec();
+            while batch.len() < BATCH
+                && let Some(line) = self.reader.next_kept()
+            {
+                batch.extend_from_slice(&line);
+            }
+            let batch = Arc::new(batch);
+            while let Err(error) = self.append(batch.clone()).await {
+                // Once: this line goes the same way.
+                if !refused {
+                    refused = true;
+                    tracing::warn!(
+                        "the log of {} is kept in memory alone for now: {error}",
+                        self.name
+                    );
+                }
+                let is_to_go = tokio::select! {
+                    () = tokio::time::sleep(self.retry) => false,
+                    _ = self.directory.wait_for(Option::is_none) => true,
+                };
+                if is_to_go {
+                    return self.note_gap().await;
+                }
+            }
+            if std::mem::take(&mut refused) {
+                tracing::info!("the log of {} is on disk again", self.name);
+            }
+        }
+    }
+
+    async fn note_gap(&self) {
+        if let Some(files) = self.files.lock().await.as_mut() {
+            files.note_gap();
+        }
+    }
+
+    async fn append(&self, batch: Arc<Vec<u8>>) -> io::Result<()> {
+        let mut files = self.files.clone().lock_owned().await;
+        let has_lost = self.reader.has_lost();
+        let appended = tokio::task::spawn_blocking(move || match files.as_mut() {
+            Some(files) => {
+                if has_lost {
+                    files.note_gap();
+                }
+                files.append(&batch).map_err(|error| {
+                    io::Error::new(error.kind(), format!("{}: {error}", files.path().display()))
+                })
+            }
+            None => Ok(()),
+        });
+        appended.await.map_err(io::Error::other)?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    async fn until_written(file: &Path, text: &str) {
+        let written = async {
+            while std::fs::read_to_string(file).unwrap_or_default() != text {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), written)
+            .await
+            .unwrap_or_else(|_| panic!("{:?}", std::fs::read_to_string(file)));
+    }
+
+    async fn older(disk: &LogDisk, ring: &LogRing, tail: Tail) -> String {
+        let older = ring.read(tail).older().unwrap();
+        let mut lines = disk.older("web", older).await.unwrap().unwrap();
+        let mut text = Vec::new();
+        while let Some(chunk) = lines.next_chunk().unwrap() {
+            text.extend(chunk);
+        }
+        String::from_utf8(text).unwrap()
+    }
+
+    #[tokio::test]
+    async fn lines_of_before_and_after_the_disk_came_are_on_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path().join("log");
+        let (disk, ring) = (LogDisk::default(), LogRing::default());
+        disk.follow("web", &ring);
+        ring.write(b"early\n");
+        disk.open(&directory).await.unwrap();
+        let file = directory.join("web.log");
+        until_written(&file, "early\n").await;
+        ring.write(b"late\nhalf");
+        until_written(&file, "early\nlate\n").await;
+        assert_eq!(older(&disk, &ring, Tail::All).await, "");
+
+        ring.write(b" a line\n");
+        disk.close().await;
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert_eq!(
+            text, "early\nlate\nhalf a line\n",
+            "closing waits for the rest"
+        );
+        ring.write(b"away\n");
+        assert!(
+            disk.older("web", ring.read(Tail::All).older().unwrap())
+                .await
+                .unwrap()
+                .is_none()
+        );
+
+        // Another machined.
+        let (disk, ring) = (LogDisk::default(), LogRing::default());
+        disk.follow("web", &ring);
+        disk.open(&directory).await.unwrap();
+        ring.write(b"new\n");
+        until_written(&file, "early\nlate\nhalf a line\nnew\n").await;
+        assert_eq!(
+            older(&disk, &ring, Tail::All).await,
+            "early\nlate\nhalf a line\n"
+        );
+        assert_eq!(older(&disk, &ring, Tail::Lines(2)).await, "half a line\n");
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_refuses_costs_nothing_but_waiting() {
+        let directory = tempfile::tempdir().unwrap();
+        let ring = LogRing::default();
+        let disk = LogDisk {
+            retry: Duration::from_millis(20),
+            ..LogDisk::default()
+        };
+        disk.follow("web", &ring);
+        // In the way of the log; a full disk says no in the same place.
+        let file = directory.path().join("web.log");
+        std::fs::create_dir(&file).unwrap();
+        disk.open(directory.path()).await.unwrap();
+        ring.write(b"one\n");
+        tokio::time::sleep(3 * disk.retry).await;
+        ring.write(b"two\n");
+        std::fs::remove_dir(&file).unwrap();
+        until_written(&file, "one\ntwo\n").await;
+    }
+}

@@ -1,0 +1,137 @@
+//! Logs: read again after every kind of start, and no burden on the node when the disk is.
+
+use anyhow::ensure;
+use instar_qemu::{DiskFormat, create_blank_disk};
+use instar_tests::{
+    Ending, GREETER, GREETER_PORT, Greeter, ImageUnderTest, Instarctl, Node, OciImage, Outcome,
+    Registry, Scratch, Test, push_greeter, tests, upgrade_and_follow,
+};
+
+use crate::PATIENCE;
+
+/// Small, so that it is full soon.
+const DISK_BYTES: u64 = 256 << 20;
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![are_kept_over_upgrades_and_reboots]
+}
+
+/// One boot for all.
+async fn are_kept_over_upgrades_and_reboots(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    push_greeter(&registry)?;
+    let host = registry.host_for_guest();
+    let second = OciImage::read(&ImageUnderTest::second()?.installer())?;
+    second.push(&registry, "instar/installer", "v0.2.0")?;
+    let disk = scratch.join("disk.img");
+    create_blank_disk(&disk, DiskFormat::Raw, DISK_BYTES)?;
+    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+        .disk(disk)
+        .forward(GREETER_PORT)
+        .configure(move |config| {
+            config
+                .install_disk("/dev/vda")
+                .registry(&host)
+                .greeter(&host)
+        })
+        .boot()
+        .await?;
+    node.wait_until_ready(PATIENCE).await?;
+    let greeter = Greeter::of(&node)?;
+
+    say(&node, &greeter, "in-the-beginning").await?;
+    fill_up_and_make_room(&node, &greeter).await?;
+    // Not even the machine's own log is in the way of its files.
+    let own = node.read("/var/log/machined.log").await?;
+    ensure!(own.contains("booted v0.1.0"), "{own}");
+
+    let image = registry.image_for_guest("instar/installer:v0.2.0");
+    let followed = upgrade_and_follow(&node, &image, PATIENCE).await?;
+    ensure!(followed.ending == Ending::Done, "{followed:#?}");
+    say(&node, &greeter, "after-the-upgrade").await?;
+    heard_in_order(&node, &["in-the-beginning", "after-the-upgrade"]).await?;
+
+    let instarctl = Instarctl::of(&node, &scratch)?;
+    let said = instarctl.run(&["reboot", "--wait"]).await?;
+    ensure!(said.code == Some(0), "{said:#?}");
+    node.wait_until("it is back", PATIENCE, async || greeter.greets())
+        .await?;
+    say(&node, &greeter, "after-the-reboot").await?;
+    let words = ["in-the-beginning", "after-the-upgrade", "after-the-reboot"];
+    heard_in_order(&node, &words).await?;
+
+    // The same by people's way, and as much of it as they ask for.
+    let said = instarctl.run(&["logs", GREETER]).await?;
+    ensure!(said.output.contains("in-the-beginning"), "{said:#?}");
+    let lines = node.log(GREETER).await?.lines().count();
+    for tail in [1, lines - 1, lines + 10] {
+        let said = instarctl
+            .run(&["logs", GREETER, "--tail", &tail.to_string()])
+            .await?;
+        let shown = said.output.lines().count();
+        // The greeter's own health check adds a line a second.
+        ensure!(
+            (tail.min(lines)..tail.min(lines) + 15).contains(&shown),
+            "of {lines} lines the last {tail} were asked for, {shown} came"
+        );
+    }
+    Ok(())
+}
+
+/// Has a word in the greeter's log.
+async fn say(node: &Node, greeter: &Greeter, word: &str) -> Outcome {
+    let _ = greeter.get(&format!("/read/{word}"));
+    node.wait_until("its words are in its log", PATIENCE, async || {
+        let log = node.log(GREETER).await?;
+        ensure!(log.contains(word), "{log}");
+        Ok(())
+    })
+    .await
+}
+
+/// Waits for a line of machined's own log.
+async fn told(node: &Node, line: &str) -> Outcome {
+    node.wait_until("machined has said so", PATIENCE, async || {
+        let log = node.log("machined").await?;
+        ensure!(log.contains(line), "{log}");
+        Ok(())
+    })
+    .await
+}
+
+/// Each word once, in this order.
+async fn heard_in_order(node: &Node, words: &[&str]) -> Outcome {
+    let log = node.log(GREETER).await?;
+    let places: Vec<usize> = words.iter().filter_map(|word| log.find(word)).collect();
+    ensure!(
+        places.len() == words.len() && places.is_sorted(),
+        "{words:?} are at {places:?} of {log}"
+    );
+    for word in words {
+        ensure!(
+            log.matches(word).count() == 1,
+            "{word} is there twice: {log}"
+        );
+    }
+    Ok(())
+}
+
+/// A full disk keeps logs from the disk, not from memory, and not the node from its work.
+async fn fill_up_and_make_room(node: &Node, greeter: &Greeter) -> Outcome {
+    let filled: u64 = greeter.get("/fill/data/ballast")?.parse()?;
+    ensure!(filled > DISK_BYTES / 4, "only {filled} bytes fitted");
+    // More than what is left of the log's last block.
+    for number in 0..200 {
+        let _ = greeter.get(&format!("/read/while-the-disk-is-full-{number}"));
+    }
+    say(node, greeter, "said-in-memory").await?;
+    told(node, "the log of greeter is kept in memory alone").await?;
+    greeter.get("/remove/data/ballast")?;
+    told(node, "the log of greeter is on disk again").await?;
+    let on_disk = node.read("/var/log/greeter.log").await?;
+    ensure!(
+        on_disk.contains("in-the-beginning") && on_disk.contains("said-in-memory"),
+        "{on_disk}"
+    );
+    Ok(())
+}
