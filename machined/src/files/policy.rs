@@ -138,7 +138,9 @@ fn is_open_in_proc(path: &Path, directory: bool) -> bool {
 fn is_open_of_process(rest: &[&str], directory: bool) -> bool {
     match rest {
         [] => directory,
-        ["task"] => directory,
+        ["task" | "fdinfo"] => directory,
+        // How a descriptor is open, not what it is open on.
+        ["fdinfo", _] => true,
         ["task", _, rest @ ..] => is_open_of_process(rest, directory),
         // The sockets and devices of its network namespace.
         ["net", ..] => true,
@@ -204,6 +206,7 @@ mod tests {
             "/proc/12/task/13/stat",
             "/proc/12/net/tcp",
             "/proc/12/cmdline",
+            "/proc/1/fdinfo/3",
         ] {
             assert!(gives_out(&of(path, Filesystem::Processes)), "{path}");
         }
@@ -215,7 +218,6 @@ mod tests {
             "/proc/1/root",
             "/proc/1/cwd",
             "/proc/1/fd/3",
-            "/proc/1/fdinfo/3",
             "/proc/1/map_files/0-1",
             "/proc/1/attr/current",
             "/proc/12/task/13/mem",
