@@ -7,9 +7,10 @@ use std::{env, fs};
 use prost::Message;
 
 /// Every file that holds a service or an own package; imports come along.
-const FILES: [&str; 8] = [
+const FILES: [&str; 9] = [
     "machine/machine.proto",
     "machine/lifecycle.proto",
+    "machine/storage.proto",
     "storage/storage.proto",
     "time/time.proto",
     "cluster/cluster.proto",

@@ -129,16 +129,244 @@ pub(crate) enum Command {
     /// Erase what the node keeps on its disk, then power it off or boot it again
     Reset(Reset),
     /// Write a file of the node to standard output
+    #[command(visible_alias = "cat")]
     Read {
         /// Absolute path
         path: String,
     },
     /// Give the node a machine config
     ApplyConfig(ApplyConfig),
+    /// List files of the node
+    #[command(visible_alias = "ls")]
+    List(List),
+    /// Copy files of the node
+    #[command(visible_alias = "cp")]
+    Copy {
+        /// Absolute path of a directory or a file
+        path: String,
+        /// Directory to unpack to, or - for the packed archive (tar.gz) on standard output
+        #[arg(default_value = ".")]
+        target: PathBuf,
+    },
+    /// Show how much room files of the node take
+    #[command(visible_alias = "du")]
+    Usage(Usage),
+    /// Show what the node's memory is used for
+    Memory {
+        /// Every figure of the kernel
+        #[arg(short, long)]
+        verbose: bool,
+    },
+    /// List processes
+    Processes {
+        /// What the first one has most of
+        #[arg(short, long, value_enum, default_value_t)]
+        sort: ProcessOrder,
+    },
+    /// List mounts and the room on them
+    Mounts,
+    /// List sockets
+    Netstat(Netstat),
+    /// List containers
+    #[command(visible_alias = "c")]
+    Containers,
+    /// Show what containers use
+    Stats,
+    /// List disks
+    Disks,
+    /// Show the node's clock beside a time server's
+    Time {
+        /// Another server than the node's own
+        #[arg(short, long, value_name = "SERVER")]
+        check: Option<String>,
+    },
+    /// Look at images on the node, bring and remove them
+    #[command(subcommand, visible_alias = "images")]
+    Image(Image),
+    /// Wait until the node is healthy
+    Health {
+        /// Longest wait: seconds, or with a unit (90s, 30m, 1h)
+        #[arg(long, value_name = "TIME", default_value = "20m", value_parser = duration)]
+        wait_timeout: Duration,
+    },
+    /// Leave values with the node
+    #[command(subcommand)]
+    Meta(Meta),
+    /// Make client configurations
+    #[command(subcommand)]
+    Config(Config),
+    /// Write manual pages, one per command
+    Man {
+        /// Directory for them
+        #[arg(long, value_name = "DIR", default_value = ".")]
+        output_dir: PathBuf,
+    },
     /// Print completions for a shell
     Completion {
         /// The shell
         shell: Shell,
+    },
+}
+
+/// Arguments of `list`.
+#[derive(Args, Debug)]
+pub(crate) struct List {
+    /// Absolute path
+    #[arg(default_value = "/")]
+    pub(crate) path: String,
+    /// Mode, owner, size and time too
+    #[arg(short, long)]
+    pub(crate) long: bool,
+    /// What is below, too
+    #[arg(short, long)]
+    pub(crate) recurse: bool,
+    /// So many levels of what is below
+    #[arg(short, long, value_name = "LEVELS")]
+    pub(crate) depth: Option<u16>,
+    /// Only files of these types
+    #[arg(
+        short = 't',
+        long = "type",
+        value_enum,
+        value_name = "TYPE",
+        value_delimiter = ','
+    )]
+    pub(crate) types: Vec<FileType>,
+}
+
+/// Types of files.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum FileType {
+    /// Regular files
+    F,
+    /// Directories
+    D,
+    /// Symbolic links
+    L,
+}
+
+/// Arguments of `usage`.
+#[derive(Args, Debug)]
+pub(crate) struct Usage {
+    /// Absolute paths
+    #[arg(required = true)]
+    pub(crate) paths: Vec<String>,
+    /// Files too, not only directories
+    #[arg(short, long)]
+    pub(crate) all: bool,
+    /// So many levels below each path have lines of their own
+    #[arg(short, long, value_name = "LEVELS", default_value_t = 0)]
+    pub(crate) depth: u16,
+    /// Leave out what is smaller, in bytes; what is larger if negative
+    #[arg(
+        short,
+        long,
+        value_name = "BYTES",
+        default_value_t = 0,
+        allow_negative_numbers = true
+    )]
+    pub(crate) threshold: i64,
+}
+
+/// What processes are sorted by.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(crate) enum ProcessOrder {
+    /// Resident memory
+    #[default]
+    Rss,
+    /// Processor time
+    Cpu,
+}
+
+/// Arguments of `netstat`.
+#[derive(Args, Debug)]
+pub(crate) struct Netstat {
+    /// Sockets that wait for somebody, too
+    #[arg(short, long)]
+    pub(crate) all: bool,
+    /// Only those
+    #[arg(short, long, conflicts_with = "all")]
+    pub(crate) listening: bool,
+    /// Whose they are
+    #[arg(short, long)]
+    pub(crate) programs: bool,
+    /// TCP
+    #[arg(short, long)]
+    pub(crate) tcp: bool,
+    /// UDP
+    #[arg(short, long)]
+    pub(crate) udp: bool,
+    /// Raw sockets
+    #[arg(short = 'w', long)]
+    pub(crate) raw: bool,
+    /// IPv4 only
+    #[arg(short = '4', long)]
+    pub(crate) ipv4: bool,
+    /// IPv6 only
+    #[arg(short = '6', long)]
+    pub(crate) ipv6: bool,
+    /// Every network namespace, not only the node's own
+    #[arg(long)]
+    pub(crate) all_namespaces: bool,
+}
+
+/// What to do with images.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Image {
+    /// List images
+    #[command(visible_alias = "ls")]
+    List,
+    /// Bring an image to the node
+    Pull {
+        /// The image
+        image: String,
+    },
+    /// Remove an image that no container needs
+    #[command(visible_alias = "rm")]
+    Remove {
+        /// The image
+        image: String,
+    },
+}
+
+/// What to do with values.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Meta {
+    /// Keep a value under a key
+    Write {
+        /// The key: a number, or in hexadecimal with 0x
+        #[arg(value_parser = meta_key)]
+        key: u8,
+        /// The value
+        value: String,
+    },
+    /// Remove the value under a key
+    Delete {
+        /// The key: a number, or in hexadecimal with 0x
+        #[arg(value_parser = meta_key)]
+        key: u8,
+    },
+}
+
+/// Client configurations.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Config {
+    /// Have the node's authority make one
+    New {
+        /// File for it; - is standard output
+        #[arg(default_value = "talosconfig")]
+        file: PathBuf,
+        /// What the new client may do
+        #[arg(
+            long,
+            value_name = "ROLE",
+            value_delimiter = ',',
+            default_value = "os:admin"
+        )]
+        roles: Vec<String>,
+        /// How long its certificate is good for: seconds, or with a unit (12h)
+        #[arg(long, value_name = "TIME", default_value = "8760h", value_parser = duration)]
+        crt_ttl: Duration,
     },
 }
 
@@ -284,6 +512,15 @@ pub(crate) enum ApplyMode {
     Try,
 }
 
+/// 10 or 0x0a.
+fn meta_key(text: &str) -> Result<u8, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u8::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|_| "must be 0 to 255, or 0x00 to 0xff".to_owned())
+}
+
 /// Seconds, or a number with s, m or h.
 fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
@@ -327,6 +564,15 @@ mod tests {
         assert!(!wanted(&["--no-wait"]));
         assert!(wanted(&["--no-wait", "--wait"]));
         assert!(!wanted(&["--wait", "--no-wait"]));
+    }
+
+    #[test]
+    fn keys_are_one_byte() {
+        assert_eq!(meta_key("10"), Ok(10));
+        assert_eq!(meta_key("0x0a"), Ok(10));
+        for bad in ["", "256", "-1", "0x100", "a"] {
+            assert!(meta_key(bad).is_err(), "{bad:?}");
+        }
     }
 
     #[test]

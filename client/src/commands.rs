@@ -2,20 +2,35 @@
 
 mod apply_config;
 mod completion;
+mod config_new;
+mod containers;
+mod copy;
+mod disks;
 mod dmesg;
 mod events;
 mod gen_config;
+mod health;
+mod image;
+mod list;
 mod logs;
+mod man;
+mod memory;
+mod meta;
+mod mounts;
+mod netstat;
+mod processes;
 mod read;
 mod reboot;
 mod reset;
 mod rollback;
 mod service;
 mod shutdown;
+mod time;
 mod upgrade;
+mod usage;
 mod version;
 
-use crate::cli::{Cli, Command, Gen};
+use crate::cli::{Cli, Command, Config, Gen};
 use crate::failure::Failure;
 
 /// Does what was asked for.
@@ -35,6 +50,26 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Rollback { wait } => rollback::run(&global, wait).await,
         Command::Reset(arguments) => reset::run(&global, &arguments).await,
         Command::ApplyConfig(arguments) => apply_config::run(&global, &arguments).await,
+        Command::List(arguments) => list::run(&global, &arguments).await,
+        Command::Copy { path, target } => copy::run(&global, &path, &target).await,
+        Command::Usage(arguments) => usage::run(&global, &arguments).await,
+        Command::Memory { verbose } => memory::run(&global, verbose).await,
+        Command::Processes { sort } => processes::run(&global, sort).await,
+        Command::Mounts => mounts::run(&global).await,
+        Command::Netstat(arguments) => netstat::run(&global, &arguments).await,
+        Command::Containers => containers::list(&global).await,
+        Command::Stats => containers::stats(&global).await,
+        Command::Disks => disks::run(&global).await,
+        Command::Time { check } => time::run(&global, check).await,
+        Command::Image(image) => image::run(&global, &image).await,
+        Command::Health { wait_timeout } => health::run(&global, wait_timeout).await,
+        Command::Meta(meta) => meta::run(&global, meta).await,
+        Command::Config(Config::New {
+            file,
+            roles,
+            crt_ttl,
+        }) => config_new::run(&global, &file, roles, crt_ttl).await,
+        Command::Man { output_dir } => man::run(&output_dir),
         Command::Completion { shell } => completion::run(shell),
     }
 }

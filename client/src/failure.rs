@@ -104,13 +104,14 @@ impl Failure {
     /// Tells it on standard error.
     pub(crate) fn report(&self, output: Output) {
         match output {
-            Output::Text => {
+            Output::Table => {
                 eprintln!("error: {}", self.chain());
                 if let Some(advice) = &self.advice {
                     eprintln!("help: {advice}");
                 }
             }
-            Output::Json => eprintln!(
+            // JSON is YAML too, and one line of it can be told from others on standard error.
+            Output::Json | Output::Yaml => eprintln!(
                 "{}",
                 serde_json::json!({
                     "error": self.chain(),

@@ -45,6 +45,11 @@ impl Node {
         MachineServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES)
     }
 
+    /// The channel, for the clients of the smaller services.
+    pub(crate) fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+
     /// A message, addressed to this node.
     pub(crate) fn request<T>(&self, message: T) -> Result<Request<T>, Failure> {
         let mut request = Request::new(message);

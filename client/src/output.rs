@@ -1,4 +1,4 @@
-//! Standard output: text for people or JSON for programs.
+//! Standard output: tables and text for people, JSON or YAML for programs.
 
 use std::io::{self, Write};
 
@@ -9,11 +9,14 @@ use crate::failure::Failure;
 /// How results are shown. Progress and errors go to standard error either way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Output {
-    /// For people.
+    /// For people: tables, or a few words.
     #[default]
-    Text,
+    #[value(alias = "text")]
+    Table,
     /// One JSON value per line.
     Json,
+    /// One YAML document per result.
+    Yaml,
 }
 
 impl Output {
@@ -24,10 +27,43 @@ impl Output {
         json: impl FnOnce() -> Value,
     ) -> Result<(), Failure> {
         match self {
-            Self::Text => print_line(&text()),
+            Self::Table => print_line(&text()),
             Self::Json => print_line(&json().to_string()),
+            Self::Yaml => print_line(&format!("---\n{}", yaml(&json()).trim_end())),
         }
     }
+}
+
+/// A value as YAML. What YAML cannot say is not in JSON either; should it ever be, JSON is YAML too.
+fn yaml(value: &Value) -> String {
+    serde_saphyr::to_string(value).unwrap_or_else(|_| value.to_string())
+}
+
+/// Bytes for people: `5.1 MiB`.
+pub(crate) fn human(bytes: u64) -> String {
+    let units = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut size = bytes as f64;
+    let mut unit = None;
+    for larger in units {
+        if size < 1024.0 {
+            break;
+        }
+        size /= 1024.0;
+        unit = Some(larger);
+    }
+    match unit {
+        Some(unit) => format!("{size:.1} {unit}"),
+        None => format!("{bytes} B"),
+    }
+}
+
+/// A time of the wire, in UTC.
+pub(crate) fn time(at: Option<&prost_types::Timestamp>) -> String {
+    at.and_then(|at| jiff::Timestamp::new(at.seconds, at.nanos).ok())
+        .map_or_else(
+            || "-".to_owned(),
+            |at| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        )
 }
 
 /// One line on standard output.
@@ -70,6 +106,34 @@ pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        for (bytes, shown) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (5 << 20, "5.0 MiB"),
+            (u64::MAX, "16384.0 PiB"),
+        ] {
+            assert_eq!(human(bytes), shown);
+        }
+    }
+
+    #[test]
+    fn yaml_says_what_json_says() {
+        let value = serde_json::json!({"node": "a", "rows": [{"size": 5, "text": "yes"}]});
+        let back: Value = serde_saphyr::from_str(&yaml(&value)).unwrap_or_default();
+        assert_eq!(back, value, "{}", yaml(&value));
+    }
+
+    #[test]
+    fn time_is_utc() {
+        let at = |seconds| prost_types::Timestamp { seconds, nanos: 5 };
+        assert_eq!(time(Some(&at(1_795_262_400))), "2026-11-21T12:00:00Z");
+        assert_eq!(time(Some(&at(i64::MAX))), "-");
+        assert_eq!(time(None), "-");
+    }
 
     #[test]
     fn columns_line_up_without_trailing_space() {

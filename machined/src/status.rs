@@ -36,7 +36,8 @@ pub async fn maintenance(machine: &Arc<Machine>) {
     machine.store.remove::<Problem>("config");
 }
 
-fn assess(machine: &Machine) -> MachineStatus {
+/// What the config asks for and is not there.
+pub fn assess(machine: &Machine) -> MachineStatus {
     let mut unmet: Vec<(String, String)> = machine
         .store
         .list::<Problem>()

@@ -6,6 +6,7 @@
 // A test's failure is what it asserts.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod api_methods;
 mod boot;
 mod containers;
 mod disk;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         harness::tests(),
         peers::tests(),
         boot::tests(),
+        api_methods::tests(),
         other_clients::tests(),
         upgrade::tests(),
         rollback::tests(),

@@ -103,6 +103,12 @@ impl Greeter {
             .map(drop)
     }
 
+    /// Has it make a symbolic link below the node's /var.
+    pub fn link_in_var(&self, name: &str, target: &str) -> Result<()> {
+        self.get(&format!("/link/{VAR_IN_CONTAINER}/{name}?{target}"))
+            .map(drop)
+    }
+
     /// Reads it back.
     pub fn read_from_var(&self, name: &str) -> Result<String> {
         self.get(&format!("/read/{VAR_IN_CONTAINER}/{name}"))

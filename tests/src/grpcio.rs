@@ -13,7 +13,12 @@ use crate::scratch::Scratch;
 use crate::workspace::workspace_root;
 
 /// What pip installs, pinned: a peer that changes by itself is no measure.
-const PACKAGES: [&str; 2] = ["grpcio==1.85.1", "grpcio-tools==1.85.1"];
+const PACKAGES: [&str; 4] = [
+    "grpcio==1.85.1",
+    "grpcio-tools==1.85.1",
+    "grpcio-reflection==1.85.1",
+    "grpcio-health-checking==1.85.1",
+];
 
 /// An environment with the client in it.
 #[derive(Debug)]
@@ -34,6 +39,24 @@ impl Grpcio {
 
     /// Calls a method of MachineService over mTLS: `answer`, `answers` of a stream, or `code` and `details` of a refusal.
     pub fn call(&self, node: &Node, method: &str, request: &Value) -> Result<Value> {
+        self.run_peer(
+            "call.py",
+            node,
+            &[
+                &self.compile_protos()?.to_string_lossy(),
+                method,
+                &request.to_string(),
+            ],
+        )
+    }
+
+    /// Calls methods of any service without knowing our protos: `health`, `services`, and what was `said` of each of the calls
+    /// (`[[SERVICE, METHOD, REQUEST], …]`).
+    pub fn reflect(&self, node: &Node, calls: &Value) -> Result<Value> {
+        self.run_peer("reflect.py", node, &[&calls.to_string()])
+    }
+
+    fn run_peer(&self, script: &str, node: &Node, arguments: &[&str]) -> Result<Value> {
         let identity = node.identity();
         let authority = self
             .scratch
@@ -41,10 +64,10 @@ impl Grpcio {
         let certificate = self.scratch.write("grpcio.crt", &identity.certificate)?;
         let key = self.scratch.write("grpcio.key", &identity.key)?;
         let output = run(Command::new(&self.python)
-            .arg(workspace_root().join("tests/peers/call.py"))
+            .arg(workspace_root().join("tests/peers").join(script))
             .arg(node.endpoint()?)
-            .args([authority, certificate, key, self.compile_protos()?])
-            .args([method, &request.to_string()]))?;
+            .args([authority, certificate, key])
+            .args(arguments))?;
         serde_json::from_str(&output).with_context(|| format!("the peer printed {output:?}"))
     }
 

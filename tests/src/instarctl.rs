@@ -14,6 +14,7 @@ use crate::workspace::host_program;
 pub struct Instarctl {
     program: PathBuf,
     client_config: PathBuf,
+    endpoint: String,
 }
 
 /// How a command ended.
@@ -30,17 +31,29 @@ pub struct Said {
 impl Instarctl {
     /// For this node, as the test's identity.
     pub fn of(node: &Node, scratch: &Scratch) -> Result<Self> {
-        let config = node.identity().client_config(&node.endpoint()?)?;
+        let endpoint = node.endpoint()?;
+        let config = node.identity().client_config(&endpoint)?;
         Ok(Self {
+            endpoint,
             program: host_program("instarctl")?,
             client_config: scratch.write("talosconfig", config)?,
         })
+    }
+
+    /// The same program with another client configuration, whatever that says about where the node is.
+    pub fn with_config(&self, client_config: PathBuf) -> Self {
+        Self {
+            program: self.program.clone(),
+            client_config,
+            endpoint: self.endpoint.clone(),
+        }
     }
 
     /// Runs a command to its end.
     pub async fn run(&self, arguments: &[&str]) -> Result<Said> {
         let mut command = tokio::process::Command::new(&self.program);
         command.arg("--talosconfig").arg(&self.client_config);
+        command.args(["--endpoints", &self.endpoint]);
         command
             .args(arguments)
             .stdin(Stdio::null())

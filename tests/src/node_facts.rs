@@ -12,8 +12,8 @@ use crate::node::{Machine, Node};
 
 /// As everything in the generation sees it: another one after each start of a generation.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-/// The same outside of all generations, where only threads of the kernel are left: the kernel's own.
-const KERNEL_BOOT_ID: &str = "/proc/2/root/proc/sys/kernel/random/boot_id";
+/// The kernel's own, as init told it to machined: the same until the machine reboots.
+const KERNEL_BOOT_ID: &str = "/run/kernel-boot-id";
 
 impl Node {
     /// A file, as text.

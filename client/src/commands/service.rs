@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::cli::{Global, ServiceAction};
 use crate::failure::{Exit, Failure};
 use crate::node::Node;
-use crate::output::table;
+use crate::output::{table, time};
 use crate::target;
 
 pub(super) async fn run(
@@ -158,14 +158,6 @@ fn health(health: Option<&ServiceHealth>) -> &'static str {
     }
 }
 
-fn time(at: Option<&prost_types::Timestamp>) -> String {
-    at.and_then(|at| jiff::Timestamp::new(at.seconds, at.nanos).ok())
-        .map_or_else(
-            || "-".to_owned(),
-            |at| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
-        )
-}
-
 fn to_json(service: &ServiceInfo) -> Value {
     let events = service.events.iter().flat_map(|events| &events.events);
     json!({
@@ -198,22 +190,5 @@ mod tests {
         assert_eq!(of(true, true), "?");
         assert_eq!(of(false, true), "OK");
         assert_eq!(of(false, false), "Fail");
-    }
-
-    #[test]
-    fn time_is_utc() {
-        let at = prost_types::Timestamp {
-            seconds: 1_795_262_400,
-            nanos: 5,
-        };
-        assert_eq!(time(Some(&at)), "2026-11-21T12:00:00Z");
-        assert_eq!(time(None), "-");
-        assert_eq!(
-            time(Some(&prost_types::Timestamp {
-                seconds: i64::MAX,
-                nanos: 0
-            })),
-            "-"
-        );
     }
 }

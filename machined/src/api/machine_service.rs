@@ -1,27 +1,70 @@
 //! `machine.MachineService`.
 
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use instar_api::common::Data;
+use instar_api::common::{ContainerDriver, Data};
 use instar_api::machine as wire;
 use instar_api::machine::machine_service_server::MachineService;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-use super::{apply_config, caller, events, logs, memory, read, reset, service_list};
+use super::{
+    apply_config, blocking, caller, chain, containers, events, files, images, logs, netstat, reset,
+    service_list, streamed,
+};
+use crate::container_facts;
+use crate::intent::{NewClient, NewClientError, client_configuration};
 use crate::machine::{Busy, Machine};
+use crate::meta::{Meta, MetaError};
 use crate::sequences;
 use crate::services::ControlError;
+use crate::statistics;
 use crate::upgrade::{UpgradeError, UpgradeRequest};
+
+/// Where STATE is mounted.
+const STATE: &str = "/system/state";
 
 /// The service, over the machine.
 pub(super) struct MachineApi {
     machine: Arc<Machine>,
+    meta: Arc<Meta>,
 }
 
 impl MachineApi {
     pub(super) fn new(machine: Arc<Machine>) -> Self {
-        MachineApi { machine }
+        MachineApi {
+            machine,
+            meta: Arc::new(Meta::on(Path::new(STATE))),
+        }
+    }
+
+    async fn change_meta(
+        &self,
+        key: u32,
+        change: impl FnOnce(&Meta, u8) -> Result<(), MetaError> + Send + 'static,
+    ) -> Result<(), Status> {
+        let key = u8::try_from(key)
+            .map_err(|_| Status::invalid_argument(format!("{key} is no key: they are 0 to 255")))?;
+        if self.machine.disk.status().borrow().state.is_none() {
+            return Err(meta_status(MetaError::NoState));
+        }
+        let meta = self.meta.clone();
+        blocking::once(move || Ok(change(&meta, key)))
+            .await?
+            .map_err(meta_status)
+    }
+
+    async fn containers_of(
+        &self,
+        namespace: &str,
+        driver: ContainerDriver,
+    ) -> Result<Vec<container_facts::ContainerFacts>, Status> {
+        if !containers::are_meant(namespace, driver) {
+            return Ok(Vec::new());
+        }
+        let machine = self.machine.clone();
+        blocking::once(move || container_facts::containers(&machine)).await
     }
 
     fn control(
@@ -49,11 +92,32 @@ fn internal(error: anyhow::Error) -> Status {
     Status::internal(format!("{error:#}"))
 }
 
-/// A boxed stream, as the generated trait wants it.
-fn streamed<T: Send + 'static>(
-    stream: ReceiverStream<Result<T, Status>>,
-) -> Response<tonic::codegen::BoxStream<T>> {
-    Response::new(Box::pin(stream))
+fn meta_status(error: MetaError) -> Status {
+    let text = chain(&error);
+    match error {
+        MetaError::NoState => Status::failed_precondition(text),
+        MetaError::Unknown(_) => Status::not_found(text),
+        MetaError::Full => Status::resource_exhausted(text),
+        MetaError::Io { .. } => Status::internal(text),
+    }
+}
+
+fn new_client_status(error: NewClientError) -> Status {
+    let text = chain(&error);
+    match error {
+        NewClientError::NoRole | NewClientError::UnknownRole(_) | NewClientError::Lifetime => {
+            Status::invalid_argument(text)
+        }
+        NewClientError::NoKey => Status::failed_precondition(text),
+        NewClientError::Authority(_) | NewClientError::Write(_) => Status::internal(text),
+    }
+}
+
+/// The answer to what belongs to Kubernetes.
+fn no_kubernetes<T>(what: &str) -> Result<T, Status> {
+    Err(Status::unimplemented(format!(
+        "{what}: this node runs no Kubernetes"
+    )))
 }
 
 #[tonic::async_trait]
@@ -208,14 +272,14 @@ impl MachineService for MachineApi {
     ) -> Result<Response<tonic::codegen::BoxStream<Data>>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
         Ok(streamed(
-            read::stream(request.into_inner().path, metadata).await?,
+            files::read(request.into_inner().path, metadata).await?,
         ))
     }
 
     async fn memory(&self, request: Request<()>) -> Result<Response<wire::MemoryResponse>, Status> {
         let message = wire::Memory {
             metadata: caller::reply_metadata(request.metadata()),
-            meminfo: Some(memory::read().map_err(internal)?),
+            meminfo: Some(statistics::memory().map_err(internal)?),
         };
         Ok(Response::new(wire::MemoryResponse {
             messages: vec![message],
@@ -347,5 +411,299 @@ impl MachineService for MachineApi {
         Ok(Response::new(wire::ShutdownResponse {
             messages: vec![message],
         }))
+    }
+
+    async fn load_avg(
+        &self,
+        request: Request<()>,
+    ) -> Result<Response<wire::LoadAvgResponse>, Status> {
+        let message = wire::LoadAvg {
+            metadata: caller::reply_metadata(request.metadata()),
+            ..statistics::load_average().map_err(internal)?
+        };
+        Ok(Response::new(wire::LoadAvgResponse {
+            messages: vec![message],
+        }))
+    }
+
+    async fn system_stat(
+        &self,
+        request: Request<()>,
+    ) -> Result<Response<wire::SystemStatResponse>, Status> {
+        let message = wire::SystemStat {
+            metadata: caller::reply_metadata(request.metadata()),
+            ..statistics::system_stat().map_err(internal)?
+        };
+        Ok(Response::new(wire::SystemStatResponse {
+            messages: vec![message],
+        }))
+    }
+
+    async fn cpu_info(
+        &self,
+        request: Request<()>,
+    ) -> Result<Response<wire::CpuInfoResponse>, Status> {
+        let message = wire::CpUsInfo {
+            metadata: caller::reply_metadata(request.metadata()),
+            cpu_info: statistics::cpu_info().map_err(internal)?,
+        };
+        Ok(Response::new(wire::CpuInfoResponse {
+            messages: vec![message],
+        }))
+    }
+
+    async fn cpu_freq_stats(
+        &self,
+        request: Request<()>,
+    ) -> Result<Response<wire::CpuFreqStatsResponse>, Status> {
+        let message = wire::CpUsFreqStats {
+            metadata: caller::reply_metadata(request.metadata()),
+            cpu_freq_stats: statistics::cpu_frequencies().map_err(internal)?,
+        };
+        Ok(Response::new(wire::CpuFreqStatsResponse {
+            messages: vec![message],
+        }))
+    }
+
+    async fn network_device_stats(
+        &self,
+        request: Request<()>,
+    ) -> Result<Response<wire::NetworkDeviceStatsResponse>, Status> {
+        let message = wire::NetworkDeviceStats {
+            metadata: caller::reply_metadata(request.metadata()),
+            ..statistics::network_device_stats().map_err(internal)?
+        };
+        Ok(Response::new(wire::NetworkDeviceStatsResponse {
+            messages: vec![message],
+        }))
+    }
+
+    async fn disk_stats(
+        &self,
+        request: Request<()>,
+    ) -> Result<Response<wire::DiskStatsResponse>, Status> {
+        let message = wire::DiskStats {
+            metadata: caller::reply_metadata(request.metadata()),
+            ..statistics::disk_stats().map_err(internal)?
+        };
+        Ok(Response::new(wire::DiskStatsResponse {
+            messages: vec![message],
+        }))
+    }
+
+    async fn processes(
+        &self,
+        request: Request<()>,
+    ) -> Result<Response<wire::ProcessesResponse>, Status> {
+        let message = wire::Process {
+            metadata: caller::reply_metadata(request.metadata()),
+            processes: blocking::once(statistics::processes).await?,
+        };
+        Ok(Response::new(wire::ProcessesResponse {
+            messages: vec![message],
+        }))
+    }
+
+    async fn mounts(&self, request: Request<()>) -> Result<Response<wire::MountsResponse>, Status> {
+        let message = wire::Mounts {
+            metadata: caller::reply_metadata(request.metadata()),
+            stats: blocking::once(statistics::mounts).await?,
+        };
+        Ok(Response::new(wire::MountsResponse {
+            messages: vec![message],
+        }))
+    }
+
+    async fn netstat(
+        &self,
+        request: Request<wire::NetstatRequest>,
+    ) -> Result<Response<wire::NetstatResponse>, Status> {
+        let query = netstat::query(request.get_ref());
+        let message = wire::Netstat {
+            metadata: caller::reply_metadata(request.metadata()),
+            connectrecord: blocking::once(move || statistics::sockets(&query)).await?,
+        };
+        Ok(Response::new(wire::NetstatResponse {
+            messages: vec![message],
+        }))
+    }
+
+    async fn containers(
+        &self,
+        request: Request<wire::ContainersRequest>,
+    ) -> Result<Response<wire::ContainersResponse>, Status> {
+        let metadata = caller::reply_metadata(request.metadata());
+        let request = request.get_ref();
+        let found = self.containers_of(&request.namespace, request.driver());
+        let message = wire::Container {
+            metadata,
+            containers: found.await?.iter().map(containers::info).collect(),
+        };
+        Ok(Response::new(wire::ContainersResponse {
+            messages: vec![message],
+        }))
+    }
+
+    async fn stats(
+        &self,
+        request: Request<wire::StatsRequest>,
+    ) -> Result<Response<wire::StatsResponse>, Status> {
+        let metadata = caller::reply_metadata(request.metadata());
+        let request = request.get_ref();
+        let found = self.containers_of(&request.namespace, request.driver());
+        let message = wire::Stats {
+            metadata,
+            stats: found.await?.iter().map(containers::stat).collect(),
+        };
+        Ok(Response::new(wire::StatsResponse {
+            messages: vec![message],
+        }))
+    }
+
+    async fn list(
+        &self,
+        request: Request<wire::ListRequest>,
+    ) -> Result<Response<tonic::codegen::BoxStream<wire::FileInfo>>, Status> {
+        let metadata = caller::reply_metadata(request.metadata());
+        Ok(streamed(files::list(request.into_inner(), metadata).await?))
+    }
+
+    async fn copy(
+        &self,
+        request: Request<wire::CopyRequest>,
+    ) -> Result<Response<tonic::codegen::BoxStream<Data>>, Status> {
+        let metadata = caller::reply_metadata(request.metadata());
+        Ok(streamed(
+            files::copy(request.into_inner().root_path, metadata).await?,
+        ))
+    }
+
+    async fn disk_usage(
+        &self,
+        request: Request<wire::DiskUsageRequest>,
+    ) -> Result<Response<tonic::codegen::BoxStream<wire::DiskUsageInfo>>, Status> {
+        let metadata = caller::reply_metadata(request.metadata());
+        Ok(streamed(
+            files::disk_usage(request.into_inner(), metadata).await?,
+        ))
+    }
+
+    async fn image_list(
+        &self,
+        request: Request<wire::ImageListRequest>,
+    ) -> Result<Response<tonic::codegen::BoxStream<wire::ImageListResponse>>, Status> {
+        images::old_list(&self.machine, caller::reply_metadata(request.metadata()))
+    }
+
+    async fn image_pull(
+        &self,
+        request: Request<wire::ImagePullRequest>,
+    ) -> Result<Response<wire::ImagePullResponse>, Status> {
+        let metadata = caller::reply_metadata(request.metadata());
+        let name = &request.get_ref().reference;
+        tracing::info!("pull of {name} asked for by {}", caller::peer(&request));
+        crate::images::pull(&self.machine, name, &|_| {})
+            .await
+            .map_err(images::status)?;
+        Ok(Response::new(wire::ImagePullResponse {
+            messages: vec![wire::ImagePull { metadata }],
+        }))
+    }
+
+    async fn meta_write(
+        &self,
+        request: Request<wire::MetaWriteRequest>,
+    ) -> Result<Response<wire::MetaWriteResponse>, Status> {
+        let metadata = caller::reply_metadata(request.metadata());
+        let wire::MetaWriteRequest { key, value } = request.into_inner();
+        self.change_meta(key, move |meta, key| meta.write(key, &value))
+            .await?;
+        Ok(Response::new(wire::MetaWriteResponse {
+            messages: vec![wire::MetaWrite { metadata }],
+        }))
+    }
+
+    async fn meta_delete(
+        &self,
+        request: Request<wire::MetaDeleteRequest>,
+    ) -> Result<Response<wire::MetaDeleteResponse>, Status> {
+        let metadata = caller::reply_metadata(request.metadata());
+        self.change_meta(request.get_ref().key, Meta::delete)
+            .await?;
+        Ok(Response::new(wire::MetaDeleteResponse {
+            messages: vec![wire::MetaDelete { metadata }],
+        }))
+    }
+
+    async fn generate_client_configuration(
+        &self,
+        request: Request<wire::GenerateClientConfigurationRequest>,
+    ) -> Result<Response<wire::GenerateClientConfigurationResponse>, Status> {
+        let metadata = caller::reply_metadata(request.metadata());
+        tracing::info!(
+            "a client configuration for {:?} asked for by {}",
+            request.get_ref().roles,
+            caller::peer(&request)
+        );
+        let configured = self.machine.config().ok_or_else(|| {
+            Status::failed_precondition("there is no machine config yet, and so no authority")
+        })?;
+        let request = request.into_inner();
+        let lifetime = request.crt_ttl.and_then(|ttl| Duration::try_from(ttl).ok());
+        let network = self.machine.network.status();
+        let endpoints: Vec<String> = network
+            .borrow()
+            .addresses
+            .iter()
+            .map(|address| address.address.address().to_string())
+            .collect();
+        let client = NewClient {
+            name: self.machine.hostname(),
+            endpoints,
+            roles: request
+                .roles
+                .iter()
+                .map(|role| role.as_str().into())
+                .collect(),
+            lifetime: lifetime.unwrap_or_default(),
+        };
+        let files = client_configuration(&configured.config, &client).map_err(new_client_status)?;
+        let message = wire::GenerateClientConfiguration {
+            metadata,
+            ca: files.authority.into(),
+            crt: files.certificate.into(),
+            key: files.key.into(),
+            talosconfig: files.config.into(),
+        };
+        Ok(Response::new(wire::GenerateClientConfigurationResponse {
+            messages: vec![message],
+        }))
+    }
+
+    async fn bootstrap(&self, _request: Request<()>) -> Result<Response<()>, Status> {
+        no_kubernetes("there is no etcd to bootstrap")
+    }
+
+    async fn etcd_member_list(
+        &self,
+        _request: Request<wire::EtcdMemberListRequest>,
+    ) -> Result<Response<wire::EtcdMemberListResponse>, Status> {
+        no_kubernetes("there is no etcd")
+    }
+
+    async fn kubeconfig(
+        &self,
+        _request: Request<()>,
+    ) -> Result<Response<tonic::codegen::BoxStream<Data>>, Status> {
+        no_kubernetes("there is no kubeconfig")
+    }
+
+    async fn restart(
+        &self,
+        _request: Request<wire::RestartRequest>,
+    ) -> Result<Response<wire::RestartResponse>, Status> {
+        Err(Status::unimplemented(
+            "containers are services here: restart the service of the container's name",
+        ))
     }
 }

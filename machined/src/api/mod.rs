@@ -3,15 +3,23 @@
 //! Each service only translates: it checks the request, calls a domain, and puts the answer into the wire's messages.
 
 mod apply_config;
+mod blocking;
 mod caller;
+mod cluster_service;
+mod containers;
 mod events;
+mod files;
+mod images;
+mod inspect_service;
 mod kernel_log;
 mod logs;
 mod machine_service;
-mod memory;
-mod read;
+mod netstat;
+mod reflection;
 mod reset;
 mod service_list;
+mod storage;
+mod time_service;
 
 pub use kernel_log::KernelLog;
 
@@ -20,14 +28,27 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use instar_api::MAX_MESSAGE_BYTES;
+use instar_api::cluster::cluster_service_server::ClusterServiceServer;
+use instar_api::inspect::inspect_service_server::InspectServiceServer;
+use instar_api::machine::image_service_server::ImageServiceServer;
 use instar_api::machine::machine_service_server::MachineServiceServer;
+use instar_api::machine::storage_service_server::StorageServiceServer as FilesystemServiceServer;
+use instar_api::storage::storage_service_server::StorageServiceServer as DiskServiceServer;
+use instar_api::time::time_service_server::TimeServiceServer;
 use tokio::net::{UnixListener, UnixStream};
 use tokio_stream::StreamExt as _;
-use tokio_stream::wrappers::UnixListenerStream;
+use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
+use tonic::codegen::BoxStream;
+use tonic::{Response, Status};
 
 use crate::apid;
 use crate::machine::Machine;
+use cluster_service::ClusterApi;
+use images::ImageApi;
+use inspect_service::InspectApi;
 use machine_service::MachineApi;
+use storage::StorageApi;
+use time_service::TimeApi;
 
 /// Makes machined's socket, reachable for apid and root.
 pub fn bind() -> anyhow::Result<UnixListener> {
@@ -54,16 +75,47 @@ pub fn bind() -> anyhow::Result<UnixListener> {
 
 /// Serves the API until the process ends.
 pub async fn serve(listener: UnixListener, machine: Arc<Machine>) -> anyhow::Result<()> {
-    let service = MachineServiceServer::new(MachineApi::new(machine))
+    let machine_service = MachineServiceServer::new(MachineApi::new(machine.clone()))
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
+    let storage = StorageApi::new(machine.clone());
+    // Without a word about any one service it says that all are served, which is true from here on.
+    let (_, health) = tonic_health::server::health_reporter();
     let connections = UnixListenerStream::new(listener)
         .filter(|connection| connection.as_ref().map_or(true, is_apid_or_root));
     tonic::transport::Server::builder()
-        .add_service(service)
+        .add_service(machine_service)
+        .add_service(ImageServiceServer::new(ImageApi::new(machine.clone())))
+        .add_service(DiskServiceServer::new(storage.clone()))
+        .add_service(FilesystemServiceServer::new(storage))
+        .add_service(TimeServiceServer::new(TimeApi::new(machine.clone())))
+        .add_service(ClusterServiceServer::new(ClusterApi::new(machine)))
+        .add_service(InspectServiceServer::new(InspectApi))
+        .add_service(health)
+        .add_service(reflection::V1)
+        .add_service(reflection::V1Alpha)
         .serve_with_incoming(connections)
         .await
         .context("serve the API")
+}
+
+/// A boxed stream, as the generated traits want it.
+fn streamed<T: Send + 'static>(
+    stream: ReceiverStream<Result<T, Status>>,
+) -> Response<BoxStream<T>> {
+    Response::new(Box::pin(stream))
+}
+
+/// An error and its causes in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
 }
 
 /// Others may not even reach the socket by its mode; this holds should the mode ever be wrong.

@@ -24,10 +24,15 @@ pub(super) fn reply<B: Default>(code: Code, message: &str) -> Response<B> {
         HeaderValue::from_static("application/grpc"),
     );
     headers.insert("grpc-status", HeaderValue::from(code as u16));
-    if let Ok(message) = HeaderValue::from_str(&percent_encode(message)) {
+    if let Some(message) = self::message(message) {
         headers.insert("grpc-message", message);
     }
     response
+}
+
+/// Words as the header `grpc-message` carries them.
+pub(super) fn message(text: &str) -> Option<HeaderValue> {
+    HeaderValue::from_str(&percent_encode(text)).ok()
 }
 
 /// grpc-message carries printable ASCII; everything else and `%` is percent-encoded.

@@ -10,6 +10,19 @@ use super::identity::Mode;
 const READERS: &[Role] = &[Role::Admin, Role::Operator, Role::Reader];
 /// Those who may stop and start things.
 const OPERATORS: &[Role] = &[Role::Admin, Role::Operator];
+/// Those who may know about the members of etcd.
+const ETCD_READERS: &[Role] = &[Role::Admin, Role::Operator, Role::Reader, Role::EtcdBackup];
+/// Those who may take all that etcd knows.
+const ETCD_BACKUPS: &[Role] = &[Role::Admin, Role::Operator, Role::EtcdBackup];
+/// Those who may check an image's signature.
+const IMAGE_VERIFIERS: &[Role] = &[
+    Role::Admin,
+    Role::Operator,
+    Role::Reader,
+    Role::ImageVerifier,
+];
+/// Those who may leave values with the machine.
+const META_WRITERS: &[Role] = &[Role::Admin, Role::MetaWriter];
 /// The rest.
 const ADMINS: &[Role] = &[Role::Admin];
 
@@ -50,11 +63,16 @@ const TABLE: &[(&[Role], &[&str])] = &[
             "/cosi.resource.State/Get",
             "/cosi.resource.State/List",
             "/cosi.resource.State/Watch",
+            "/grpc.health.v1.Health/*",
+            "/grpc.reflection.v1.ServerReflection/*",
+            "/grpc.reflection.v1alpha.ServerReflection/*",
         ],
     ),
     (
         OPERATORS,
         &[
+            "/machine.MachineService/EtcdAlarmDisarm",
+            "/machine.MachineService/EtcdDefragment",
             "/machine.MachineService/ImagePull",
             "/machine.MachineService/PacketCapture",
             "/machine.MachineService/Reboot",
@@ -66,9 +84,29 @@ const TABLE: &[(&[Role], &[&str])] = &[
             "/machine.ImageService/Pull",
         ],
     ),
+    (
+        ETCD_READERS,
+        &[
+            "/machine.MachineService/EtcdAlarmList",
+            "/machine.MachineService/EtcdMemberList",
+            "/machine.MachineService/EtcdStatus",
+        ],
+    ),
+    (ETCD_BACKUPS, &["/machine.MachineService/EtcdSnapshot"]),
+    (IMAGE_VERIFIERS, &["/machine.ImageService/Verify"]),
+    (
+        META_WRITERS,
+        &[
+            "/machine.MachineService/MetaDelete",
+            "/machine.MachineService/MetaWrite",
+        ],
+    ),
 ];
 
 /// What anybody may do to a node that has no config yet, beside what readers may.
+///
+/// Wiping disks (`BlockDeviceWipe`, `LVMService`, `MDService`) is the interface's other exception. It is not served, and so not
+/// opened to people without certificates.
 const MAINTENANCE: &[&str] = &["/machine.MachineService/ApplyConfiguration"];
 
 /// Whether a caller with these roles may call the method (a full path, `/package.Service/Method`).
@@ -95,55 +133,129 @@ fn matches(pattern: &str, method: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::collections::BTreeMap;
+
+    use prost::Message as _;
+    use prost_types::FileDescriptorSet;
+
     use super::*;
 
+    /// Every role that grants something, with a letter for it.
+    const ROLES: [(char, Role); 7] = [
+        ('a', Role::Admin),
+        ('o', Role::Operator),
+        ('r', Role::Reader),
+        ('e', Role::EtcdBackup),
+        ('i', Role::ImageVerifier),
+        ('m', Role::MetaWriter),
+        ('p', Role::Impersonator),
+    ];
+
+    /// Who may call what, written down a second time: a line for each method that is not for administrators alone.
+    const EXPECTED: &str = include_str!("../../tests/data/permissions.txt");
+
+    /// Every method of every service that the machine has a contract for.
+    fn methods() -> Vec<String> {
+        let mut methods = Vec::new();
+        for encoded in [
+            instar_api::FILE_DESCRIPTOR_SET,
+            tonic_health::pb::FILE_DESCRIPTOR_SET,
+            tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
+            tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
+        ] {
+            for file in FileDescriptorSet::decode(encoded).unwrap().file {
+                for service in &file.service {
+                    let names = service.method.iter().map(|method| {
+                        format!("/{}.{}/{}", file.package(), service.name(), method.name())
+                    });
+                    methods.extend(names);
+                }
+            }
+        }
+        methods
+    }
+
     #[test]
-    fn a_method_is_open_to_the_roles_of_its_row_only() {
-        let cases = [
-            ("/machine.MachineService/Version", [true, true, true, false]),
-            ("/machine.MachineService/Reboot", [true, true, false, false]),
-            (
-                "/machine.MachineService/Upgrade",
-                [true, false, false, false],
-            ),
-            ("/machine.MachineService/Read", [true, false, false, false]),
-            (
-                "/machine.MachineService/Unheard",
-                [true, false, false, false],
-            ),
-            (
-                "/inspect.InspectService/ControllerRuntimeDependencies",
-                [true, true, true, false],
-            ),
-        ];
-        for (method, expected) in cases {
-            let seen = [Role::Admin, Role::Operator, Role::Reader, Role::EtcdBackup]
-                .map(|role| may_call(method, &[role], Mode::Normal));
-            assert_eq!(seen, expected, "{method}");
+    fn every_method_is_open_to_its_roles_and_to_no_others() {
+        let expected: BTreeMap<&str, &str> = EXPECTED
+            .lines()
+            .filter(|line| !line.is_empty() && !line.starts_with('#'))
+            .map(|line| line.split_once(' ').unwrap())
+            .collect();
+        let methods = methods();
+        assert!(methods.len() > 60, "{methods:#?}");
+        for method in &methods {
+            let seen: String = ROLES
+                .iter()
+                .filter(|(_, role)| may_call(method, std::slice::from_ref(role), Mode::Normal))
+                .map(|(letter, _)| letter)
+                .collect();
+            let wanted = expected.get(method.as_str()).copied().unwrap_or("a");
+            assert_eq!(seen, wanted, "{method}");
             assert!(
                 !may_call(method, &[], Mode::Normal),
                 "{method} without a role"
             );
+            let unknown = [Role::Unknown("os:Admin".to_owned())];
+            assert!(!may_call(method, &unknown, Mode::Normal), "{method}");
+        }
+        for method in expected.keys() {
+            assert!(
+                methods.iter().any(|known| known == method),
+                "{method} is expected, but there is none such"
+            );
+        }
+    }
+
+    #[test]
+    fn roles_add_up() {
+        let roles = [Role::Reader, Role::MetaWriter];
+        assert!(may_call(
+            "/machine.MachineService/Version",
+            &roles,
+            Mode::Normal
+        ));
+        assert!(may_call(
+            "/machine.MachineService/MetaWrite",
+            &roles,
+            Mode::Normal
+        ));
+        assert!(!may_call(
+            "/machine.MachineService/Reboot",
+            &roles,
+            Mode::Normal
+        ));
+    }
+
+    #[test]
+    fn what_is_not_in_the_table_is_for_administrators() {
+        for method in [
+            "/machine.MachineService/Unheard",
+            "/machine.MachineService/",
+            "/machine.MachineService/version",
+            "/",
+            "",
+        ] {
+            assert!(may_call(method, &[Role::Admin], Mode::Normal), "{method}");
+            for role in [Role::Operator, Role::Reader, Role::MetaWriter] {
+                assert!(!may_call(method, &[role], Mode::Normal), "{method}");
+            }
         }
     }
 
     #[test]
     fn without_a_config_anyone_may_bring_one_and_change_nothing_else() {
         let anyone = [Role::Reader];
-        assert!(may_call(
-            "/machine.MachineService/ApplyConfiguration",
-            &anyone,
-            Mode::Maintenance
-        ));
-        assert!(!may_call(
-            "/machine.MachineService/ApplyConfiguration",
-            &anyone,
-            Mode::Normal
-        ));
-        assert!(!may_call(
-            "/machine.MachineService/Upgrade",
-            &anyone,
-            Mode::Maintenance
-        ));
+        for method in methods() {
+            let opened = may_call(&method, &anyone, Mode::Maintenance)
+                && !may_call(&method, &anyone, Mode::Normal);
+            assert_eq!(
+                opened,
+                method == "/machine.MachineService/ApplyConfiguration",
+                "{method}"
+            );
+        }
     }
 }

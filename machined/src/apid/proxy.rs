@@ -23,6 +23,15 @@ const PEER: HeaderName = HeaderName::from_static("instar-peer");
 
 type Body = Either<Incoming, Empty<Bytes>>;
 
+/// Services whose calls may name several nodes at once. The messages of the others have no place for who answers.
+const FOR_SEVERAL: [&str; 5] = [
+    "machine.MachineService",
+    "cluster.ClusterService",
+    "inspect.InspectService",
+    "storage.StorageService",
+    "time.TimeService",
+];
+
 /// The way to machined; clones share one connection.
 #[derive(Clone)]
 pub(super) struct Proxy {
@@ -55,8 +64,12 @@ impl Proxy {
         {
             return refuse(code, message);
         }
+        let method = method.to_owned();
         match self.pass_on(request, caller).await {
-            Ok(response) => response.map(Either::Left),
+            Ok(mut response) => {
+                explain_unimplemented(response.headers_mut(), &method);
+                response.map(Either::Left)
+            }
             Err(error) => refuse(
                 Code::Unavailable,
                 &format!("machined does not answer: {error:#}"),
@@ -118,6 +131,27 @@ fn set_caller(headers: &mut HeaderMap, caller: &Caller) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A method that nobody serves is answered without a word; the caller may at least know which one it was.
+fn explain_unimplemented(headers: &mut HeaderMap, method: &str) {
+    let unimplemented = headers.get("grpc-status").is_some_and(|code| code == "12");
+    let silent = headers
+        .get("grpc-message")
+        .is_none_or(HeaderValue::is_empty);
+    if unimplemented
+        && silent
+        && let Some(message) =
+            grpc_status::message(&format!("this version does not serve {method}"))
+    {
+        headers.insert("grpc-message", message);
+    }
+}
+
+/// `package.Service` of `/package.Service/Method`.
+fn service_of(path: &str) -> &str {
+    let path = path.strip_prefix('/').unwrap_or(path);
+    path.split_once('/').map_or(path, |(service, _)| service)
+}
+
 /// Only calls for this node are served: by one of its names, or by what the caller dialled.
 fn check_target<B>(
     request: &Request<B>,
@@ -139,6 +173,12 @@ fn check_target<B>(
         return Err((
             Code::InvalidArgument,
             "more than one value of node; use nodes for several",
+        ));
+    }
+    if headers.contains_key("nodes") && !FOR_SEVERAL.contains(&service_of(request.uri().path())) {
+        return Err((
+            Code::InvalidArgument,
+            "this service answers for one node at a time; use node instead of nodes",
         ));
     }
     let targets = headers
@@ -169,6 +209,31 @@ fn host_of(name: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn services_are_told_from_methods() {
+        assert_eq!(service_of("/time.TimeService/Time"), "time.TimeService");
+        assert_eq!(service_of("nonsense"), "nonsense");
+    }
+
+    #[test]
+    fn only_silence_is_explained() {
+        let explained = |code: &'static str, message: Option<&'static str>| {
+            let mut headers = HeaderMap::new();
+            headers.insert("grpc-status", HeaderValue::from_static(code));
+            if let Some(message) = message {
+                headers.insert("grpc-message", HeaderValue::from_static(message));
+            }
+            explain_unimplemented(&mut headers, "/a.B/C");
+            let message = headers.get("grpc-message");
+            message.map(|message| message.to_str().unwrap_or_default().to_owned())
+        };
+        let said = explained("12", None).unwrap_or_default();
+        assert!(said.ends_with("/a.B/C"), "{said}");
+        assert!(explained("12", Some("")).is_some_and(|said| said.ends_with("/a.B/C")));
+        assert_eq!(explained("12", Some("etcd")).as_deref(), Some("etcd"));
+        assert_eq!(explained("5", None), None);
+    }
 
     #[test]
     fn hosts_are_told_from_ports() {

@@ -2,6 +2,7 @@
 //!
 //! The config knows nothing of the domains and they know nothing of it; this is the one place that knows both.
 
+mod client_configuration;
 mod container;
 mod disk;
 mod gate;
@@ -10,6 +11,7 @@ mod registries;
 mod time;
 mod trust;
 
+pub use client_configuration::{ClientFiles, NewClient, NewClientError, client_configuration};
 pub use container::service;
 pub use disk::disk;
 pub use gate::gate_probes;

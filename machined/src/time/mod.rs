@@ -7,7 +7,7 @@
 mod judge;
 mod query;
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rustix::time::{ClockId, Timespec, clock_gettime, clock_settime};
 use serde::Serialize;
@@ -89,6 +89,31 @@ pub fn raise_to_floor(floor: u64) -> Result<bool, SetClockError> {
     Ok(true)
 }
 
+/// The machine's clock beside a server's, at the same moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Comparison {
+    /// Ours.
+    pub local: SystemTime,
+    /// The server's.
+    pub remote: SystemTime,
+}
+
+/// Asks a server once. The clock stays as it is.
+pub async fn compare(server: &str) -> Result<Comparison, QueryError> {
+    let sample = query::query(server).await?;
+    let local = SystemTime::now();
+    let offset = Duration::from_micros(sample.offset_us.unsigned_abs());
+    let remote = if sample.offset_us < 0 {
+        local.checked_sub(offset)
+    } else {
+        local.checked_add(offset)
+    };
+    Ok(Comparison {
+        local,
+        remote: remote.unwrap_or(local),
+    })
+}
+
 /// The running time sync. Dropping it ends it.
 #[derive(Debug)]
 pub struct TimeSync {
@@ -113,6 +138,17 @@ impl TimeSync {
             *old = wish;
             changed
         });
+    }
+
+    /// The server that answered last, or the first that is to be asked; none while nobody is asked.
+    pub fn server(&self) -> Option<String> {
+        let wish = self.wish.borrow();
+        let first = wish.servers.first().filter(|_| wish.enabled)?;
+        let last = self.status.borrow().server.clone();
+        Some(
+            last.filter(|last| wish.servers.contains(last))
+                .unwrap_or_else(|| first.clone()),
+        )
     }
 
     /// The state after each attempt.

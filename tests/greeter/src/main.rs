@@ -13,6 +13,7 @@
 //! | `/write/PATH` | what came of writing a line to the file `/PATH`, or the text behind a `?` |
 //! | `/fill/PATH` | how many bytes the file `/PATH` could be given before the disk was full |
 //! | `/remove/PATH` | what came of removing the file `/PATH` |
+//! | `/link/PATH` | what came of making the symbolic link `/PATH` to the text behind a `?` |
 //! | `/exit/CODE` | nothing: it ends with this code |
 //!
 //! SIGTERM ends it with 0.
@@ -151,6 +152,13 @@ fn answer(path: &str) -> (&'static str, String) {
         return match fs::write(file, text) {
             Ok(()) => ("200 OK", format!("{file}: written\n")),
             Err(error) => ("403 Forbidden", format!("{file}: {error}\n")),
+        };
+    }
+    if let Some(link) = path.strip_prefix("/link") {
+        let (link, target) = link.split_once('?').unwrap_or((link, "/"));
+        return match std::os::unix::fs::symlink(target, link) {
+            Ok(()) => ("200 OK", format!("{link}: points to {target}\n")),
+            Err(error) => ("403 Forbidden", format!("{link}: {error}\n")),
         };
     }
     let fact = |name: &str| {

@@ -1,12 +1,10 @@
-//! `Memory`: /proc/meminfo in the wire's fields (proc_meminfo(5)).
+//! Memory (proc_meminfo(5)).
 
-use anyhow::Context as _;
 use instar_api::machine::MemInfo;
 
 /// Reads the machine's memory figures, in KiB.
-pub(super) fn read() -> anyhow::Result<MemInfo> {
-    let text = std::fs::read_to_string("/proc/meminfo").context("read /proc/meminfo")?;
-    Ok(parse(&text))
+pub fn memory() -> anyhow::Result<MemInfo> {
+    Ok(parse(&super::read("/proc/meminfo")?))
 }
 
 fn parse(text: &str) -> MemInfo {

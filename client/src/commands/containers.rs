@@ -1,0 +1,94 @@
+//! `containers` and `stats`: the node's containers and what they use.
+
+use instar_api::common::ContainerDriver;
+use instar_api::machine::{ContainerInfo, ContainersRequest, Stat, StatsRequest};
+use serde_json::json;
+
+use crate::cli::Global;
+use crate::failure::Failure;
+use crate::output::{human, table};
+use crate::target;
+
+/// Where a node's own containers live.
+const NAMESPACE: &str = "system";
+
+pub(super) async fn list(global: &Global) -> Result<(), Failure> {
+    for node in target::all(global).await? {
+        let request = ContainersRequest {
+            namespace: NAMESPACE.to_owned(),
+            driver: ContainerDriver::Containerd.into(),
+        };
+        let reply = node.machine().containers(node.request(request)?).await;
+        let reply = reply.map_err(|status| node.explain("cannot list containers", status))?;
+        let containers = node.only(reply.into_inner().messages)?.containers;
+        global.output.show(
+            || {
+                let row = |container: &ContainerInfo| {
+                    vec![
+                        node.name().to_owned(),
+                        container.id.clone(),
+                        container.image.clone(),
+                        container.pid.to_string(),
+                        container.status.clone(),
+                    ]
+                };
+                table(
+                    &["NODE", "ID", "IMAGE", "PID", "STATUS"],
+                    &containers.iter().map(row).collect::<Vec<_>>(),
+                )
+            },
+            || {
+                let container = |container: &ContainerInfo| {
+                    json!({
+                        "id": container.id,
+                        "image": container.image,
+                        "pid": container.pid,
+                        "status": container.status,
+                    })
+                };
+                json!({ "node": node.name(), "containers": containers.iter().map(container).collect::<Vec<_>>() })
+            },
+        )?;
+    }
+    Ok(())
+}
+
+pub(super) async fn stats(global: &Global) -> Result<(), Failure> {
+    for node in target::all(global).await? {
+        let request = StatsRequest {
+            namespace: NAMESPACE.to_owned(),
+            driver: ContainerDriver::Containerd.into(),
+        };
+        let reply = node.machine().stats(node.request(request)?).await;
+        let reply =
+            reply.map_err(|status| node.explain("cannot ask what containers use", status))?;
+        let stats = node.only(reply.into_inner().messages)?.stats;
+        global.output.show(
+            || {
+                let row = |stat: &Stat| {
+                    vec![
+                        node.name().to_owned(),
+                        stat.id.clone(),
+                        human(stat.memory_usage),
+                        format!("{:.3} s", stat.cpu_usage as f64 / 1e9),
+                    ]
+                };
+                table(
+                    &["NODE", "ID", "MEMORY", "CPU"],
+                    &stats.iter().map(row).collect::<Vec<_>>(),
+                )
+            },
+            || {
+                let stat = |stat: &Stat| {
+                    json!({
+                        "id": stat.id,
+                        "memory_bytes": stat.memory_usage,
+                        "cpu_nanoseconds": stat.cpu_usage,
+                    })
+                };
+                json!({ "node": node.name(), "stats": stats.iter().map(stat).collect::<Vec<_>>() })
+            },
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,94 @@
+//! `copy`: files of the node, unpacked here or as the archive that they come in.
+
+use std::io::{self, Read};
+use std::path::Path;
+
+use flate2::read::GzDecoder;
+use instar_api::machine::CopyRequest;
+use tokio::sync::mpsc;
+
+use crate::cli::Global;
+use crate::failure::Failure;
+use crate::output::print_bytes;
+use crate::target;
+
+/// Where the archive goes as it is.
+const STANDARD_OUTPUT: &str = "-";
+
+pub(super) async fn run(global: &Global, path: &str, target: &Path) -> Result<(), Failure> {
+    let node = target::one(global).await?;
+    let doing = format!("cannot copy {path}");
+    let explain = |status| node.explain(&doing, status);
+    let request = CopyRequest {
+        root_path: path.to_owned(),
+    };
+    let reply = node.machine().copy(node.request(request)?).await;
+    let mut stream = reply.map_err(explain)?.into_inner();
+    if target == Path::new(STANDARD_OUTPUT) {
+        while let Some(data) = stream.message().await.map_err(explain)? {
+            print_bytes(&data.bytes)?;
+        }
+        return Ok(());
+    }
+    let (sender, receiver) = mpsc::channel(8);
+    let directory = target.to_owned();
+    let unpacking = tokio::task::spawn_blocking(move || unpack(Pieces::new(receiver), &directory));
+    let mut broken = None;
+    loop {
+        match stream.message().await {
+            // Whoever unpacks has given up, and says why below.
+            Ok(Some(data)) => {
+                if sender.send(data.bytes).await.is_err() {
+                    break;
+                }
+            }
+            Ok(None) => break,
+            Err(status) => {
+                broken = Some(status);
+                break;
+            }
+        }
+    }
+    drop(sender);
+    let unpacked = unpacking.await.map_err(io::Error::other).flatten();
+    if let Some(status) = broken {
+        return Err(explain(status));
+    }
+    unpacked.map_err(|error| Failure::io(format!("cannot unpack to {}", target.display()), error))
+}
+
+/// Nothing of an archive lands outside of the directory; owners are ours.
+fn unpack(packed: impl Read, directory: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(directory)?;
+    tar::Archive::new(GzDecoder::new(packed)).unpack(directory)
+}
+
+/// What comes over a channel, for a reader that waits.
+struct Pieces {
+    receiver: mpsc::Receiver<Vec<u8>>,
+    piece: io::Cursor<Vec<u8>>,
+}
+
+impl Pieces {
+    fn new(receiver: mpsc::Receiver<Vec<u8>>) -> Self {
+        Self {
+            receiver,
+            piece: io::Cursor::default(),
+        }
+    }
+}
+
+impl Read for Pieces {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.piece.read(buffer)? {
+                0 if buffer.is_empty() => return Ok(0),
+                0 => match self.receiver.blocking_recv() {
+                    Some(piece) => self.piece = io::Cursor::new(piece),
+                    None => return Ok(0),
+                },
+                length => return Ok(length),
+            }
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! `health`: the node's own checks, until they pass.
+
+use std::time::Duration;
+
+use instar_api::cluster::HealthCheckRequest;
+use instar_api::cluster::cluster_service_client::ClusterServiceClient;
+use serde_json::json;
+
+use crate::cli::Global;
+use crate::failure::Failure;
+use crate::target;
+
+pub(super) async fn run(global: &Global, wait_timeout: Duration) -> Result<(), Failure> {
+    for node in target::all(global).await? {
+        let request = HealthCheckRequest {
+            wait_timeout: prost_types::Duration::try_from(wait_timeout).ok(),
+            cluster_info: None,
+        };
+        let explain = |status| node.explain("is not healthy", status);
+        let mut cluster = ClusterServiceClient::new(node.channel());
+        let reply = cluster.health_check(node.request(request)?).await;
+        let mut stream = reply.map_err(explain)?.into_inner();
+        while let Some(progress) = stream.message().await.map_err(explain)? {
+            global.output.show(
+                || format!("{}: {}", node.name(), progress.message),
+                || json!({ "node": node.name(), "message": progress.message }),
+            )?;
+        }
+    }
+    Ok(())
+}

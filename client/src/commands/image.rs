@@ -1,0 +1,138 @@
+//! `image`: those on the node, listed, brought and removed.
+
+use instar_api::common::{ContainerDriver, ContainerdInstance, ContainerdNamespace};
+use instar_api::machine::image_service_client::ImageServiceClient;
+use instar_api::machine::image_service_pull_response::Response;
+use instar_api::machine::{
+    ImageServiceListRequest, ImageServiceListResponse, ImageServicePullRequest,
+    ImageServiceRemoveRequest,
+};
+use serde_json::json;
+use tonic::transport::Channel;
+
+use crate::cli::{Global, Image};
+use crate::failure::{Exit, Failure};
+use crate::node::Node;
+use crate::output::{Output, human, table, time};
+use crate::target;
+
+pub(super) async fn run(global: &Global, image: &Image) -> Result<(), Failure> {
+    for node in target::all(global).await? {
+        match image {
+            Image::List => list(global, &node).await?,
+            Image::Pull { image } => pull(global, &node, image).await?,
+            Image::Remove { image } => remove(global, &node, image).await?,
+        }
+    }
+    Ok(())
+}
+
+fn client(node: &Node) -> ImageServiceClient<Channel> {
+    ImageServiceClient::new(node.channel())
+}
+
+/// A node of ours has one store; others want to know which.
+fn store() -> Option<ContainerdInstance> {
+    Some(ContainerdInstance {
+        driver: ContainerDriver::Cri.into(),
+        namespace: ContainerdNamespace::NsCri.into(),
+    })
+}
+
+async fn list(global: &Global, node: &Node) -> Result<(), Failure> {
+    let explain = |status| node.explain("cannot list images", status);
+    let request = ImageServiceListRequest {
+        containerd: store(),
+    };
+    let reply = client(node).list(node.request(request)?).await;
+    let mut stream = reply.map_err(explain)?.into_inner();
+    let mut images = Vec::new();
+    while let Some(image) = stream.message().await.map_err(explain)? {
+        images.push(image);
+    }
+    global.output.show(
+        || {
+            let row = |image: &ImageServiceListResponse| {
+                vec![
+                    node.name().to_owned(),
+                    image.name.clone(),
+                    image.digest.clone(),
+                    human(u64::try_from(image.size).unwrap_or(0)),
+                    time(image.created_at.as_ref()),
+                ]
+            };
+            table(
+                &["NODE", "IMAGE", "DIGEST", "SIZE", "PULLED"],
+                &images.iter().map(row).collect::<Vec<_>>(),
+            )
+        },
+        || {
+            let image = |image: &ImageServiceListResponse| {
+                json!({
+                    "name": image.name,
+                    "digest": image.digest,
+                    "size": image.size,
+                    "pulled": time(image.created_at.as_ref()),
+                    "labels": image.labels.iter().collect::<std::collections::BTreeMap<_, _>>(),
+                })
+            };
+            json!({ "node": node.name(), "images": images.iter().map(image).collect::<Vec<_>>() })
+        },
+    )
+}
+
+async fn pull(global: &Global, node: &Node, image: &str) -> Result<(), Failure> {
+    let doing = format!("cannot pull {image}");
+    let explain = |status| node.explain(&doing, status);
+    let request = ImageServicePullRequest {
+        containerd: store(),
+        image_ref: image.to_owned(),
+    };
+    let reply = client(node).pull(node.request(request)?).await;
+    let mut stream = reply.map_err(explain)?.into_inner();
+    // Standard error, and only where somebody looks: indicatif finds that out by itself.
+    let bar = match global.output {
+        Output::Table => indicatif::ProgressBar::new(0),
+        Output::Json | Output::Yaml => indicatif::ProgressBar::hidden(),
+    };
+    let style =
+        indicatif::ProgressStyle::with_template("{bar:30} {bytes}/{total_bytes} {wide_msg}");
+    bar.set_style(style.unwrap_or_else(|_| indicatif::ProgressStyle::default_bar()));
+    bar.set_message(image.to_owned());
+    let mut pulled = None;
+    while let Some(message) = stream.message().await.map_err(explain)? {
+        match message.response {
+            Some(Response::Name(name)) => pulled = Some(name),
+            Some(Response::PullProgress(progress)) => {
+                let layer = progress.progress.unwrap_or_default();
+                bar.set_length(u64::try_from(layer.total).unwrap_or(0));
+                bar.set_position(u64::try_from(layer.offset).unwrap_or(0));
+            }
+            None => {}
+        }
+    }
+    bar.finish_and_clear();
+    let name = pulled.ok_or_else(|| {
+        Failure::new(
+            Exit::Failed,
+            format!("{doing}: the node did not say what it pulled"),
+        )
+    })?;
+    global.output.show(
+        || format!("{}: {name}", node.name()),
+        || json!({ "node": node.name(), "image": name }),
+    )
+}
+
+async fn remove(global: &Global, node: &Node, image: &str) -> Result<(), Failure> {
+    let request = ImageServiceRemoveRequest {
+        containerd: store(),
+        image_ref: image.to_owned(),
+    };
+    let reply = client(node).remove(node.request(request)?).await;
+    reply.map_err(|status| node.explain(&format!("cannot remove {image}"), status))?;
+    global.output.show(
+        || format!("{}: removed {image}", node.name()),
+        || json!({ "node": node.name(), "removed": image }),
+    )
+}

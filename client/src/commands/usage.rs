@@ -1,0 +1,43 @@
+//! `usage`: how much room files take on the node.
+
+use instar_api::machine::DiskUsageRequest;
+use serde_json::json;
+
+use crate::cli::{Global, Usage};
+use crate::failure::{Exit, Failure};
+use crate::output::human;
+use crate::target;
+
+pub(super) async fn run(global: &Global, arguments: &Usage) -> Result<(), Failure> {
+    let mut troubles = 0;
+    for node in target::all(global).await? {
+        let request = DiskUsageRequest {
+            recursion_depth: i32::from(arguments.depth) + 1,
+            all: arguments.all,
+            threshold: arguments.threshold,
+            paths: arguments.paths.clone(),
+        };
+        let explain = |status| node.explain("cannot count what files take", status);
+        let reply = node.machine().disk_usage(node.request(request)?).await;
+        let mut stream = reply.map_err(explain)?.into_inner();
+        while let Some(info) = stream.message().await.map_err(explain)? {
+            if !info.error.is_empty() {
+                eprintln!("{}: {}", node.name(), info.error);
+                troubles += 1;
+                continue;
+            }
+            let size = u64::try_from(info.size).unwrap_or(0);
+            global.output.show(
+                || format!("{:>12}  {}", human(size), info.name),
+                || json!({ "node": node.name(), "name": info.name, "bytes": size }),
+            )?;
+        }
+    }
+    match troubles {
+        0 => Ok(()),
+        count => Err(Failure::new(
+            Exit::Failed,
+            format!("{count} of the files could not be looked at"),
+        )),
+    }
+}

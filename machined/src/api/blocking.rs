@@ -1,0 +1,83 @@
+//! Work that may wait for a disk, away from the thread that serves everyone.
+
+use tokio::sync::{Semaphore, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+
+/// So many calls wait for disks at a time; the others wait for them. A slow reader of a stream holds no place.
+static PLACES: Semaphore = Semaphore::const_new(8);
+
+/// Does something once.
+pub(super) async fn once<T: Send + 'static>(
+    work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
+) -> Result<T, Status> {
+    let _place = PLACES.acquire().await;
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| Status::internal(error.to_string()))?
+        .map_err(|error| Status::internal(format!("{error:#}")))
+}
+
+/// Streams what an iterator gives, `batch` items read ahead. An item of `None` says that it is still looking: it is not sent,
+/// but a reader that has gone is noticed.
+pub(super) fn stream<T: Send + 'static>(
+    source: impl Iterator<Item = Option<Result<T, Status>>> + Send + 'static,
+    batch: usize,
+) -> ReceiverStream<Result<T, Status>> {
+    let (sender, receiver) = mpsc::channel(1);
+    tokio::spawn(async move {
+        let mut source = source;
+        while !sender.is_closed() {
+            let place = PLACES.acquire().await;
+            let read = tokio::task::spawn_blocking(move || {
+                let items: Vec<_> = source.by_ref().take(batch).collect();
+                (source, items)
+            });
+            let Ok((back, items)) = read.await else {
+                return;
+            };
+            drop(place);
+            if items.is_empty() {
+                return;
+            }
+            for item in items.into_iter().flatten() {
+                let failed = item.is_err();
+                if sender.send(item).await.is_err() || failed {
+                    return;
+                }
+            }
+            source = back;
+        }
+    });
+    ReceiverStream::new(receiver)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_stream::StreamExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn items_come_in_their_order_until_the_first_error() {
+        let source = (0..10).map(|number| match number {
+            2 | 3 => None,
+            7 => Some(Err(Status::internal("seven"))),
+            number => Some(Ok(number)),
+        });
+        let told: Vec<_> = stream(source, 3)
+            .map(|item| item.map_err(|status| status.message().to_owned()))
+            .collect()
+            .await;
+        let seven = Err("seven".to_owned());
+        assert_eq!(told, [Ok(0), Ok(1), Ok(4), Ok(5), Ok(6), seven]);
+    }
+
+    #[tokio::test]
+    async fn nobody_reads_on_for_a_reader_that_has_gone() {
+        // Ends this test only if it is noticed.
+        let endless = std::iter::repeat_with(|| None::<Result<(), Status>>);
+        drop(stream(endless, 4));
+        once(|| Ok(())).await.ok();
+    }
+}

@@ -1,0 +1,374 @@
+//! `Read`, `List`, `Copy`, `DiskUsage`, `Statfs`: the machine's files, as far as they are given out.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use instar_api::common::{Data, Metadata};
+use instar_api::machine as wire;
+use instar_api::machine::list_request::Type;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+
+use super::blocking;
+use crate::files::{
+    Archive, Content, Depth, DiskUsage, Entry, FileError, Found, Kind, Step, Usage, View, Walk,
+};
+
+type Stream<T> = ReceiverStream<Result<T, Status>>;
+
+/// Pieces of content that are read ahead for one reader.
+const PIECES_AHEAD: usize = 2;
+/// Entries that are looked at ahead for one reader.
+const ENTRIES_AHEAD: usize = 64;
+
+/// How a refusal looks on the wire.
+fn status(error: FileError) -> Status {
+    let text = error.to_string();
+    match error {
+        FileError::NotAbsolute(_)
+        | FileError::NotRegular { .. }
+        | FileError::NotDirectory(_)
+        | FileError::TooManyEntries { .. } => Status::invalid_argument(text),
+        FileError::Hidden(_) => Status::permission_denied(text),
+        FileError::Io { source, .. } => match source.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory => Status::not_found(text),
+            ErrorKind::PermissionDenied => Status::permission_denied(text),
+            _ => Status::internal(text),
+        },
+    }
+}
+
+/// Looks for a file on a thread that may wait.
+async fn find<T: Send + 'static>(
+    path: String,
+    then: impl FnOnce(Found, &str) -> Result<T, FileError> + Send + 'static,
+) -> Result<T, Status> {
+    let found = blocking::once(move || {
+        Ok(View::of_this_machine()
+            .find(&path)
+            .and_then(|found| then(found, &path)))
+    });
+    found.await?.map_err(status)
+}
+
+/// The content of a file.
+pub(super) async fn read(path: String, metadata: Option<Metadata>) -> Result<Stream<Data>, Status> {
+    let content = find(path, |found, _| Content::of(&found)).await?;
+    Ok(blocking::stream(pieces(content, metadata), PIECES_AHEAD))
+}
+
+/// A directory, or a file, as a packed archive.
+pub(super) async fn copy(root: String, metadata: Option<Metadata>) -> Result<Stream<Data>, Status> {
+    let archive = find(root, |found, name| {
+        Ok(Archive::of(Walk::new(found, name, Depth::All)))
+    })
+    .await?;
+    Ok(blocking::stream(pieces(archive, metadata), PIECES_AHEAD))
+}
+
+fn pieces(
+    content: impl Iterator<Item = Result<Vec<u8>, FileError>>,
+    metadata: Option<Metadata>,
+) -> impl Iterator<Item = Option<Result<Data, Status>>> {
+    content.map(move |piece| {
+        Some(piece.map_err(status).map(|bytes| Data {
+            metadata: metadata.clone(),
+            bytes,
+        }))
+    })
+}
+
+/// A directory's entries, the directory itself first.
+pub(super) async fn list(
+    request: wire::ListRequest,
+    metadata: Option<Metadata>,
+) -> Result<Stream<wire::FileInfo>, Status> {
+    let depth = match (request.recurse, usize::try_from(request.recursion_depth)) {
+        (false, _) => Depth::Levels(1),
+        (true, Ok(levels @ 1..)) => Depth::Levels(levels),
+        (true, _) => Depth::All,
+    };
+    let kinds: Vec<Kind> = request.types().map(kind_of).collect();
+    let with_attributes = request.report_xattrs;
+    let root = if request.root.is_empty() {
+        "/".to_owned()
+    } else {
+        request.root
+    };
+    let walk = find(root, move |found, name| Ok(Walk::new(found, name, depth))).await?;
+    let entries = walk.map(move |step| {
+        let info = match step {
+            Step::Entry(entry) if kinds.is_empty() || kinds.contains(&entry.found.kind()) => {
+                file_info(&entry, with_attributes)
+            }
+            Step::Trouble {
+                name,
+                relative,
+                error,
+            } => wire::FileInfo {
+                name: text(&name),
+                relative_name: text(&relative),
+                error: error.to_string(),
+                ..wire::FileInfo::default()
+            },
+            Step::Entry(_) | Step::Left { .. } => return None,
+        };
+        Some(Ok(wire::FileInfo {
+            metadata: metadata.clone(),
+            ..info
+        }))
+    });
+    Ok(blocking::stream(entries, ENTRIES_AHEAD))
+}
+
+fn kind_of(kind: Type) -> Kind {
+    match kind {
+        Type::Regular => Kind::Regular,
+        Type::Directory => Kind::Directory,
+        Type::Symlink => Kind::Symlink,
+    }
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+fn file_info(entry: &Entry, with_attributes: bool) -> wire::FileInfo {
+    let (found, stat) = (&entry.found, entry.found.stat());
+    let attributes = if with_attributes {
+        found.attributes()
+    } else {
+        Vec::new()
+    };
+    wire::FileInfo {
+        name: text(&entry.name),
+        relative_name: text(&entry.relative),
+        size: stat.st_size,
+        mode: go_mode(found.kind(), stat.st_mode),
+        modified: stat.st_mtime,
+        is_dir: found.kind() == Kind::Directory,
+        link: found.link().map(|target| text(&target)).unwrap_or_default(),
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        xattrs: attributes
+            .into_iter()
+            .map(|(name, data)| wire::Xattr { name, data })
+            .collect(),
+        ..wire::FileInfo::default()
+    }
+}
+
+/// The bits of Go's `fs.FileMode`, which is what clients read.
+fn go_mode(kind: Kind, mode: u32) -> u32 {
+    let kind = match kind {
+        Kind::Regular => 0,
+        Kind::Directory => 1 << 31,
+        Kind::Symlink => 1 << 27,
+        Kind::BlockDevice => 1 << 26,
+        Kind::CharacterDevice => 1 << 26 | 1 << 21,
+        Kind::Fifo => 1 << 25,
+        Kind::Socket => 1 << 24,
+    };
+    let special = [(0o4000, 1 << 23), (0o2000, 1 << 22), (0o1000, 1 << 20)];
+    let special = special
+        .iter()
+        .filter(|(bit, _)| mode & bit != 0)
+        .fold(0, |bits, (_, go)| bits | go);
+    kind | special | mode & 0o777
+}
+
+/// Room that directories take, each after what is in it.
+pub(super) async fn disk_usage(
+    request: wire::DiskUsageRequest,
+    metadata: Option<Metadata>,
+) -> Result<Stream<wire::DiskUsageInfo>, Status> {
+    // One more than the levels that are asked for, so that 0 can mean all of them.
+    let shown = match usize::try_from(request.recursion_depth) {
+        Ok(levels @ 1..) => Depth::Levels(levels - 1),
+        _ => Depth::All,
+    };
+    if request.paths.is_empty() {
+        return Err(Status::invalid_argument("no path is named"));
+    }
+    let (files, threshold) = (request.all, request.threshold);
+    let mut usages = Vec::new();
+    for path in request.paths {
+        let usage = find(path, move |found, name| {
+            Ok(DiskUsage::new(
+                Walk::new(found, name, Depth::All),
+                shown,
+                files,
+            ))
+        });
+        usages.push(usage.await?);
+    }
+    let infos = usages.into_iter().flatten().map(move |usage| {
+        let info = usage_info(usage?);
+        is_above(threshold, &info).then(|| {
+            Ok(wire::DiskUsageInfo {
+                metadata: metadata.clone(),
+                ..info
+            })
+        })
+    });
+    Ok(blocking::stream(infos, ENTRIES_AHEAD))
+}
+
+fn usage_info(usage: Usage) -> wire::DiskUsageInfo {
+    let (size, error) = match usage.bytes {
+        Ok(bytes) => (i64::try_from(bytes).unwrap_or(i64::MAX), String::new()),
+        Err(error) => (0, error.to_string()),
+    };
+    wire::DiskUsageInfo {
+        name: text(&usage.name),
+        relative_name: text(&usage.relative),
+        size,
+        error,
+        ..wire::DiskUsageInfo::default()
+    }
+}
+
+/// As `du --threshold`: a negative one leaves out what is larger.
+fn is_above(threshold: i64, info: &wire::DiskUsageInfo) -> bool {
+    match threshold {
+        0 => true,
+        1.. => info.size >= threshold,
+        _ => info.size <= threshold.saturating_neg(),
+    }
+}
+
+/// Room on the filesystem of a path.
+pub(super) async fn statfs(path: String) -> Result<wire::StorageServiceStatfsResponse, Status> {
+    let room = find(path, |found, _| {
+        crate::statistics::room(found.path()).map_err(|source| FileError::Io {
+            path: found.path().to_owned(),
+            source,
+        })
+    })
+    .await?;
+    Ok(wire::StorageServiceStatfsResponse {
+        size: room.size,
+        used: room.used,
+        available: room.available,
+        inodes: room.inodes,
+        inodes_used: room.inodes_used,
+        inodes_free: room.inodes_free,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use tokio_stream::StreamExt as _;
+    use tonic::Code;
+
+    #[tokio::test]
+    async fn files_of_proc_are_read_to_their_end() {
+        let mut stream = read("/proc/sys/kernel/random/boot_id".into(), None)
+            .await
+            .unwrap();
+        let mut content = Vec::new();
+        while let Some(message) = stream.next().await {
+            content.extend(message.unwrap().bytes);
+        }
+        assert_eq!(content.len(), 37);
+    }
+
+    #[tokio::test]
+    async fn refusals_have_their_codes() {
+        for (path, code) in [
+            ("relative", Code::InvalidArgument),
+            ("/", Code::InvalidArgument),
+            ("/dev/null", Code::InvalidArgument),
+            ("/no/such/file", Code::NotFound),
+            ("/proc/self/environ", Code::PermissionDenied),
+            ("/proc/self/root/etc/passwd", Code::PermissionDenied),
+        ] {
+            let refused = read(path.into(), None).await.err().unwrap();
+            assert_eq!(refused.code(), code, "{path}: {refused}");
+        }
+        for refused in [
+            copy("/proc/self/fd".into(), None).await.err(),
+            statfs("/proc/self/cwd".into()).await.err(),
+        ] {
+            assert_eq!(refused.unwrap().code(), Code::PermissionDenied);
+        }
+    }
+
+    async fn listed(request: wire::ListRequest) -> Vec<wire::FileInfo> {
+        let stream = list(request, None).await.unwrap();
+        stream.map(Result::unwrap).collect().await
+    }
+
+    #[tokio::test]
+    async fn a_listing_begins_with_its_root() {
+        let scratch = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(scratch.path().join("a/b")).unwrap();
+        std::fs::write(scratch.path().join("a/b/file"), "123").unwrap();
+        std::os::unix::fs::symlink("a", scratch.path().join("link")).unwrap();
+        let root = scratch.path().to_str().unwrap().to_owned();
+        let names = |infos: &[wire::FileInfo]| -> Vec<String> {
+            infos
+                .iter()
+                .map(|info| info.relative_name.clone())
+                .collect()
+        };
+
+        let plain = listed(wire::ListRequest {
+            root: root.clone(),
+            recursion_depth: 1,
+            ..wire::ListRequest::default()
+        })
+        .await;
+        assert_eq!(names(&plain), [".", "a", "link"]);
+        assert_eq!(
+            (plain[0].name.as_str(), plain[0].is_dir),
+            (root.as_str(), true)
+        );
+        assert_eq!(plain[2].link, "a");
+        assert_eq!(plain[2].mode & !0o777, 1 << 27);
+
+        let files = listed(wire::ListRequest {
+            root: root.clone(),
+            recurse: true,
+            recursion_depth: -1,
+            types: vec![Type::Regular.into()],
+            ..wire::ListRequest::default()
+        })
+        .await;
+        assert_eq!(names(&files), ["a/b/file"]);
+        assert_eq!(files[0].size, 3);
+        let two = listed(wire::ListRequest {
+            root,
+            recurse: true,
+            recursion_depth: 2,
+            ..wire::ListRequest::default()
+        })
+        .await;
+        assert_eq!(names(&two), [".", "a", "a/b", "link"]);
+    }
+
+    #[test]
+    fn modes_are_those_of_go() {
+        assert_eq!(
+            go_mode(Kind::Directory, 0o041777),
+            1 << 31 | 1 << 20 | 0o777
+        );
+        assert_eq!(
+            go_mode(Kind::CharacterDevice, 0o020666),
+            1 << 26 | 1 << 21 | 0o666
+        );
+        assert_eq!(go_mode(Kind::Regular, 0o106755), 1 << 23 | 1 << 22 | 0o755);
+    }
+
+    #[test]
+    fn a_threshold_is_that_of_du() {
+        let of = |size| wire::DiskUsageInfo {
+            size,
+            ..wire::DiskUsageInfo::default()
+        };
+        assert!(is_above(0, &of(0)) && is_above(10, &of(10)) && is_above(-10, &of(10)));
+        assert!(!is_above(10, &of(9)) && !is_above(-10, &of(11)));
+    }
+}

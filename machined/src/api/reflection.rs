@@ -1,0 +1,91 @@
+//! gRPC reflection: clients without our protos ask which services there are.
+//!
+//! The descriptors are unpacked for a call and forgotten after it: half a megabyte that most machines never need.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use instar_api::FILE_DESCRIPTOR_SET;
+use tonic::body::Body;
+use tonic::server::NamedService;
+use tonic_reflection::server::{Builder, Error};
+use tower_service::Service;
+
+/// Reflection as it is now.
+#[derive(Clone, Copy)]
+pub(super) struct V1;
+
+/// Reflection as older clients, such as Python's, know it.
+#[derive(Clone, Copy)]
+pub(super) struct V1Alpha;
+
+type Answer = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
+
+fn builder() -> Builder<'static> {
+    Builder::configure()
+        .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+}
+
+fn answer<S>(service: Result<S, Error>, request: http::Request<Body>) -> Answer
+where
+    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    match service {
+        Ok(mut service) => Box::pin(service.call(request)),
+        Err(error) => {
+            let status = tonic::Status::internal(format!("unpack the descriptors: {error}"));
+            Box::pin(async move { Ok(status.into_http()) })
+        }
+    }
+}
+
+impl NamedService for V1 {
+    const NAME: &'static str = "grpc.reflection.v1.ServerReflection";
+}
+
+impl NamedService for V1Alpha {
+    const NAME: &'static str = "grpc.reflection.v1alpha.ServerReflection";
+}
+
+impl Service<http::Request<Body>> for V1 {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Answer;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Answer {
+        answer(builder().build_v1(), request)
+    }
+}
+
+impl Service<http::Request<Body>> for V1Alpha {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Answer;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Answer {
+        answer(builder().build_v1alpha(), request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_descriptors_can_be_unpacked() {
+        assert!(builder().build_v1().is_ok());
+        assert!(builder().build_v1alpha().is_ok());
+    }
+}

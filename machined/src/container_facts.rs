@@ -1,0 +1,99 @@
+//! What is to be known about the containers of the machine config: from the config, their services and their cgroups.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::machine::Machine;
+use crate::services::Phase;
+
+/// Where init mounts the hierarchy of cgroups.
+const HIERARCHY: &str = "/sys/fs/cgroup";
+
+/// A container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerFacts {
+    /// Its name.
+    pub name: String,
+    /// Its image, as the config names it.
+    pub image: String,
+    /// What its service does.
+    pub phase: Phase,
+    /// Its first process, while there is one.
+    pub pid: Option<u32>,
+    /// Memory that it and what it has cached take.
+    pub memory_bytes: u64,
+    /// Processor time since it started.
+    pub cpu_nanoseconds: u64,
+}
+
+/// All of them, in the order of the config. Those that don't run take nothing.
+pub fn containers(machine: &Machine) -> anyhow::Result<Vec<ContainerFacts>> {
+    let Some(configured) = machine.config() else {
+        return Ok(Vec::new());
+    };
+    let mut found = Vec::new();
+    for container in &configured.config.containers {
+        let name = container.name.to_string();
+        let cgroup = directory(machine.cgroup(&name)?.path());
+        let phase = machine
+            .services
+            .get(&name)
+            .map(|service| service.status().phase);
+        found.push(ContainerFacts {
+            image: container.image.to_string(),
+            phase: phase.unwrap_or(Phase::Initialized),
+            pid: first_process(&cgroup),
+            memory_bytes: read_number(&cgroup.join("memory.current")),
+            cpu_nanoseconds: cpu_time(&cgroup),
+            name,
+        });
+    }
+    Ok(found)
+}
+
+fn directory(cgroup: &str) -> PathBuf {
+    Path::new(HIERARCHY).join(cgroup.trim_start_matches('/'))
+}
+
+/// The lowest number is that of the process that the others descend from, but for a machine that has run for ages.
+fn first_process(cgroup: &Path) -> Option<u32> {
+    let processes = fs::read_to_string(cgroup.join("cgroup.procs")).ok()?;
+    processes.lines().filter_map(|pid| pid.parse().ok()).min()
+}
+
+fn read_number(path: &Path) -> u64 {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.trim().parse().unwrap_or(0)
+}
+
+/// `usage_usec` of cpu.stat (Documentation/admin-guide/cgroup-v2.rst).
+fn cpu_time(cgroup: &Path) -> u64 {
+    let stat = fs::read_to_string(cgroup.join("cpu.stat")).unwrap_or_default();
+    let microseconds = stat
+        .lines()
+        .find_map(|line| line.strip_prefix("usage_usec ")?.parse::<u64>().ok());
+    microseconds.unwrap_or(0).saturating_mul(1000)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_cgroup_tells_what_its_container_takes() {
+        let cgroup = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| fs::write(cgroup.path().join(file), text).unwrap();
+        write("cgroup.procs", "212\n198\n");
+        write("memory.current", "4096\n");
+        write("cpu.stat", "usage_usec 1500\nuser_usec 1000\n");
+        assert_eq!(first_process(cgroup.path()), Some(198));
+        assert_eq!(read_number(&cgroup.path().join("memory.current")), 4096);
+        assert_eq!(cpu_time(cgroup.path()), 1_500_000);
+        assert_eq!(first_process(Path::new("/nonexistent")), None);
+        assert_eq!(
+            directory("/generation.1/greeter"),
+            Path::new("/sys/fs/cgroup/generation.1/greeter")
+        );
+    }
+}

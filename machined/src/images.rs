@@ -1,0 +1,116 @@
+//! Images at a caller's wish: listed, pulled as the config says, removed unless something needs them.
+
+use std::sync::Arc;
+
+use crate::containers::{
+    ImageReference, Limits, Progress, PullError, PulledImage, ReferenceError, StoreError,
+};
+use crate::intent;
+use crate::machine::{Busy, Machine};
+
+/// Why an image was not pulled or removed.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// It is no name of an image.
+    #[error("{name:?} is no name of an image")]
+    Name {
+        /// As it was given.
+        name: String,
+        /// Why.
+        source: ReferenceError,
+    },
+    /// What the config says about registries makes no sense.
+    #[error("images cannot be pulled with this machine config: {0:#}")]
+    Registries(anyhow::Error),
+    /// Without a disk, /var is there only when the machine has booted.
+    #[error("there is no place for images: /var is not mounted; wait until the machine has booted")]
+    NoPlace,
+    /// It could not be had.
+    #[error("the image was not pulled")]
+    Pull(#[source] Box<PullError>),
+    /// It is not here.
+    #[error("there is no image {0} on this machine")]
+    Unknown(Box<ImageReference>),
+    /// A container is made of it.
+    #[error("the image {image} is needed by the container {container} of the machine config")]
+    Needed {
+        /// As it was given.
+        image: Box<ImageReference>,
+        /// The first one that needs it.
+        container: String,
+    },
+    /// An upgrade may be using it.
+    #[error(transparent)]
+    Busy(#[from] Busy),
+    /// The disk.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl From<PullError> for ImageError {
+    fn from(error: PullError) -> Self {
+        Self::Pull(Box::new(error))
+    }
+}
+
+/// All images, by digest.
+pub fn list(machine: &Machine) -> Result<Vec<PulledImage>, StoreError> {
+    machine.images.list()
+}
+
+/// Brings an image into the store, unless it is there; tells how far it is. Dropping the future ends the pull.
+pub async fn pull(
+    machine: &Arc<Machine>,
+    name: &str,
+    progress: &(dyn Fn(Progress) + Send + Sync),
+) -> Result<PulledImage, ImageError> {
+    let reference = parse(name)?;
+    if !machine.disk.status().borrow().var_mounted {
+        return Err(ImageError::NoPlace);
+    }
+    let configured = machine.config();
+    let puller = intent::puller(configured.as_deref().map(|configured| &configured.config))
+        .map_err(ImageError::Registries)?;
+    let resolved = puller.resolve(&reference).await?;
+    Ok(puller
+        .pull_with_progress(&resolved, &machine.images, &Limits::default(), progress)
+        .await?)
+}
+
+/// Removes an image, by name or digest.
+pub async fn remove(machine: &Machine, name: &str) -> Result<(), ImageError> {
+    let reference = parse(name)?;
+    // An upgrade has the turn while it needs its image.
+    let _turn = machine.take_turn()?;
+    let image = machine
+        .images
+        .find(&reference)
+        .ok_or_else(|| ImageError::Unknown(Box::new(reference.clone())))?;
+    if let Some(container) = needed_by(machine, &image) {
+        return Err(ImageError::Needed {
+            image: Box::new(reference),
+            container,
+        });
+    }
+    Ok(machine.images.remove(image.digest()).await?)
+}
+
+fn parse(name: &str) -> Result<ImageReference, ImageError> {
+    name.parse().map_err(|source| ImageError::Name {
+        name: name.to_owned(),
+        source,
+    })
+}
+
+/// The first container of the config that this image is for.
+fn needed_by(machine: &Machine, image: &PulledImage) -> Option<String> {
+    let configured = machine.config()?;
+    let needs = |wanted: &str| {
+        let wanted: Option<ImageReference> = wanted.parse().ok();
+        let found = wanted.and_then(|wanted| machine.images.find(&wanted));
+        found.is_some_and(|found| found.digest() == image.digest())
+    };
+    let mut containers = configured.config.containers.iter();
+    let container = containers.find(|container| needs(&container.image.to_string()))?;
+    Some(container.name.to_string())
+}

@@ -1,0 +1,39 @@
+//! Figures about the machine, as the kernel tells them in /proc and /sys.
+//!
+//! Every file is a parser over text and a function that reads the text. The answers are the API's messages: these have the
+//! kernel's own fields, and a second set of the same hundred would only be copied from one to the other. For the same reason no
+//! crate reads /proc for us: copying its structures field by field is as long as reading the numbers, and its code would be
+//! in memory that is promised to be small.
+
+mod cpu_frequency;
+mod cpu_info;
+mod disks;
+mod load;
+mod memory;
+mod mounts;
+mod network_devices;
+mod processes;
+mod sockets;
+mod system;
+
+pub use cpu_frequency::cpu_frequencies;
+pub use cpu_info::cpu_info;
+pub use disks::disk_stats;
+pub use load::load_average;
+pub use memory::memory;
+pub use mounts::{Room, mounts, room};
+pub use network_devices::network_device_stats;
+pub use processes::processes;
+pub use sockets::{Namespaces, Protocol, Shown, SocketQuery, sockets};
+pub use system::system_stat;
+
+use anyhow::Context as _;
+
+fn read(path: &str) -> anyhow::Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("read {path}"))
+}
+
+/// A number, or 0: a column that a kernel does not have yet, or has no more.
+fn number<T: std::str::FromStr + Default>(text: Option<&str>) -> T {
+    text.and_then(|text| text.parse().ok()).unwrap_or_default()
+}

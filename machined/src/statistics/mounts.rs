@@ -1,0 +1,106 @@
+//! What is mounted, and how much room there is (proc_mounts(5), statvfs(3)).
+
+use instar_api::machine::MountStat;
+
+/// Room on a filesystem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// Bytes in all.
+    pub size: u64,
+    /// Bytes in use.
+    pub used: u64,
+    /// Bytes that can still be written.
+    pub available: u64,
+    /// Files that there can be.
+    pub inodes: u64,
+    /// Files that there are.
+    pub inodes_used: u64,
+    /// Files that can still be made.
+    pub inodes_free: u64,
+}
+
+/// Every mount of machined's generation.
+pub fn mounts() -> anyhow::Result<Vec<MountStat>> {
+    let table = super::read("/proc/self/mounts")?;
+    let mut stats: Vec<MountStat> = parse(&table).collect();
+    for stat in &mut stats {
+        // One that is covered by another mount answers for that one, as df does.
+        if let Ok(room) = room(&stat.mounted_on) {
+            (stat.size, stat.available) = (room.size, room.available);
+        }
+    }
+    Ok(stats)
+}
+
+/// Room on the filesystem of a path.
+pub fn room(path: impl rustix::path::Arg) -> std::io::Result<Room> {
+    let stat = rustix::fs::statvfs(path)?;
+    let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+    Ok(Room {
+        size: bytes(stat.f_blocks),
+        used: bytes(stat.f_blocks.saturating_sub(stat.f_bfree)),
+        available: bytes(stat.f_bavail),
+        inodes: stat.f_files,
+        inodes_used: stat.f_files.saturating_sub(stat.f_ffree),
+        inodes_free: stat.f_ffree,
+    })
+}
+
+fn parse(table: &str) -> impl Iterator<Item = MountStat> {
+    table.lines().filter_map(|line| {
+        let mut fields = line.split(' ');
+        Some(MountStat {
+            filesystem: unescape(fields.next()?),
+            mounted_on: unescape(fields.next()?),
+            ..MountStat::default()
+        })
+    })
+}
+
+/// Blank, tab, newline and backslash are written as a backslash and three octal digits.
+fn unescape(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('\\') {
+        plain.push_str(&rest[..at]);
+        let code = rest.get(at + 1..at + 4);
+        match code.and_then(|code| u8::from_str_radix(code, 8).ok()) {
+            Some(byte) if byte.is_ascii() => {
+                plain.push(char::from(byte));
+                rest = &rest[at + 4..];
+            }
+            _ => {
+                plain.push('\\');
+                rest = &rest[at + 1..];
+            }
+        }
+    }
+    plain + rest
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn names_are_plain() {
+        let table = "/dev/vda2 /var/a\\040b\\134040 ext4 rw 0 0\ntmpfs /run tmpfs rw 0 0\n";
+        let names: Vec<_> = parse(table).map(|mount| mount.mounted_on).collect();
+        assert_eq!(names, ["/var/a b\\040", "/run"]);
+        assert_eq!(unescape("end\\"), "end\\");
+        assert_eq!(unescape("\\0ä"), "\\0ä");
+    }
+
+    #[test]
+    fn there_is_room_in_tmp() {
+        let room = room("/tmp").unwrap();
+        assert!(room.size > 0 && room.used <= room.size && room.available <= room.size);
+        assert!(
+            mounts()
+                .unwrap()
+                .iter()
+                .any(|mount| mount.mounted_on == "/")
+        );
+    }
+}
