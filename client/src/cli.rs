@@ -426,8 +426,21 @@ pub(crate) struct Upgrade {
     /// Even if the node advises against it
     #[arg(long)]
     pub(crate) force: bool,
+    /// How the new version comes to run
+    #[arg(short = 'm', long, value_enum, default_value_t)]
+    pub(crate) reboot_mode: UpgradeMode,
     #[command(flatten)]
     pub(crate) wait: Wait,
+}
+
+/// How a new version comes to run.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(crate) enum UpgradeMode {
+    /// Without a reboot where kernel and init are the same
+    #[default]
+    Default,
+    /// By a reboot in any case
+    Powercycle,
 }
 
 /// Whether to see it through.

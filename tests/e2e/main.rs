@@ -13,6 +13,7 @@ mod disk;
 mod fifty_upgrades;
 mod harness;
 mod init_failures;
+mod installed;
 mod logs;
 mod machine_config;
 mod other_clients;
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         containers::tests(),
         disk::tests(),
         machine_config::tests(),
+        installed::tests(),
         volumes::tests(),
         logs::tests(),
         small_machine::tests(),

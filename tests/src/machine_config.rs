@@ -39,6 +39,13 @@ impl MachineConfig {
         ))
     }
 
+    /// The disk, and the image of the version that is to be installed on it.
+    pub fn install(self, device: &str, image: &str) -> Self {
+        self.document(&format!(
+            "apiVersion: v1alpha1\nkind: UnattendedInstallConfig\ninstaller:\n  image: {image}\nprovisioning:\n  diskSelector:\n    match: disk.dev_path == \"{device}\"\n"
+        ))
+    }
+
     /// Any further document.
     pub fn document(mut self, yaml: &str) -> Self {
         self.documents.push(yaml.to_owned());

@@ -175,6 +175,26 @@ impl OciImage {
             .label("dev.instar.rootfs.bytes", &rootfs.len().to_string()))
     }
 
+    /// A file of the image, from whichever layer holds it.
+    pub fn file(&self, path: &str) -> Result<Vec<u8>> {
+        for layer in &self.layers {
+            for entry in tar::Archive::new(layer.blob.as_slice()).entries()? {
+                let mut entry = entry?;
+                if entry.path()?.to_str() == Some(path) {
+                    let mut content = Vec::new();
+                    entry.read_to_end(&mut content)?;
+                    return Ok(content);
+                }
+            }
+        }
+        anyhow::bail!("the image has no file {path}")
+    }
+
+    /// Puts a layer over all others with a file that takes the place of one below.
+    pub fn with_file(self, path: &str, content: &[u8]) -> Result<Self> {
+        self.files(&[(path, content)])
+    }
+
     /// Pushes it.
     pub fn push(&self, registry: &Registry, repository: &str, tag: &str) -> Result<Pushed> {
         let describe = |media_type: &str, blob: &[u8]| -> Result<Value> {

@@ -1,9 +1,10 @@
 //! `upgrade`: to the version in an installer image, seen through to the end.
 
 use instar_api::machine::UpgradeRequest;
+use instar_api::machine::upgrade_request::RebootMode;
 use serde_json::json;
 
-use crate::cli::{Global, Upgrade};
+use crate::cli::{Global, Upgrade, UpgradeMode};
 use crate::failure::{Exit, Failure};
 use crate::follow::{follow, remembered_failure};
 use crate::node::Node;
@@ -18,7 +19,11 @@ pub(super) async fn run(global: &Global, arguments: &Upgrade) -> Result<(), Fail
         preserve: true,
         stage: arguments.stage,
         force: arguments.force,
-        ..UpgradeRequest::default()
+        reboot_mode: match arguments.reboot_mode {
+            UpgradeMode::Default => RebootMode::Default,
+            UpgradeMode::Powercycle => RebootMode::Powercycle,
+        }
+        .into(),
     };
     let act = async |node: &Node| {
         let reply = node.machine().upgrade(node.request(request)?).await;
