@@ -95,6 +95,7 @@ impl Site {
                     ),
                 ],
             ),
+            site.package("dosfstools", &[("usr/sbin/mkfs.fat", &program("mkfs.fat"))]),
             site.package(
                 "e2fsprogs",
                 &[
@@ -128,6 +129,7 @@ impl Site {
         ];
         let requested = [
             "crun",
+            "dosfstools",
             "e2fsprogs",
             "ca-certificates",
             "systemd-boot-efi",

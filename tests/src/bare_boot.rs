@@ -7,6 +7,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -133,13 +134,11 @@ fn build_trivial_init() -> Result<PathBuf> {
     let folder = target_directory().join("trivial-init");
     std::fs::create_dir_all(&folder)
         .with_context(|| format!("cannot make {}", folder.display()))?;
-    // Tests run at once: each build has a name of its own until it is whole.
     let output = folder.join("trivial-init");
-    let part = folder.join(format!(
-        "part.{}.{:?}",
-        std::process::id(),
-        std::thread::current().id()
-    ));
+    // Tests run at once, of this process and of others. rustc's own files have fixed names beside its output: each process builds
+    // in a folder of its own, and one test at a time.
+    static BUILDING: Mutex<()> = Mutex::new(());
+    let _building = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
     let fresh = std::fs::metadata(&output)
         .and_then(|built| built.modified())
         .ok();
@@ -149,6 +148,9 @@ fn build_trivial_init() -> Result<PathBuf> {
     if fresh.is_some() && fresh > changed {
         return Ok(output);
     }
+    let own = folder.join(format!("part.{}", std::process::id()));
+    std::fs::create_dir_all(&own).with_context(|| format!("cannot make {}", own.display()))?;
+    let part = own.join("trivial-init");
     let status = Command::new("rustc")
         .current_dir(workspace_root())
         .args(["--edition", "2024", "--target", "x86_64-unknown-linux-musl"])
@@ -173,6 +175,7 @@ fn build_trivial_init() -> Result<PathBuf> {
         source.display()
     );
     std::fs::rename(&part, &output).with_context(|| format!("cannot rename {}", part.display()))?;
+    std::fs::remove_dir(&own).with_context(|| format!("cannot remove {}", own.display()))?;
     Ok(output)
 }
 
