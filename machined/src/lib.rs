@@ -9,6 +9,7 @@ pub mod containers;
 pub mod daemon;
 pub mod disk;
 pub mod event_log;
+pub mod hang_guard;
 pub mod init_link;
 pub mod intent;
 pub mod logging;

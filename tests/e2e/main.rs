@@ -10,6 +10,7 @@ mod boot;
 mod containers;
 mod disk;
 mod fifty_upgrades;
+mod hangs;
 mod harness;
 mod init_failures;
 mod logs;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         containers::tests(),
         disk::tests(),
         volumes::tests(),
+        hangs::tests(),
         logs::tests(),
         small_machine::tests(),
         refused_images::tests(),
