@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod boot;
+mod clock;
 mod containers;
 mod disk;
 mod fifty_upgrades;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         containers::tests(),
         disk::tests(),
         volumes::tests(),
+        clock::tests(),
         hangs::tests(),
         logs::tests(),
         small_machine::tests(),

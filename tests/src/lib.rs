@@ -37,6 +37,7 @@ mod run_command;
 mod runner;
 mod scratch;
 mod scripted_init;
+mod time_server;
 mod workspace;
 
 pub use bare_boot::{BareBoot, BareMemory, trivial_boot};
@@ -59,6 +60,7 @@ pub use registry::{Registry, config as registry_config, sha256_digest};
 pub use runner::{Outcome, Test, run};
 pub use scratch::Scratch;
 pub use scripted_init::{DoubleRootfs, ScriptedInit};
+pub use time_server::TimeServer;
 pub use workspace::{guest_program, target_directory, workspace_root};
 
 /// How a guest reaches the host's 127.0.0.1 through QEMU's user network.
