@@ -78,6 +78,7 @@ unit: deps ## Run the tests that need no virtual machine
 
 .PHONY: e2e
 e2e: image ## Run the tests in virtual machines
+	@build/fetch-chronyd
 	cargo test --locked $(TOOLS) --test e2e
 
 .PHONY: test

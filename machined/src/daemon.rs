@@ -18,7 +18,7 @@ use crate::sequences::{Beginning, Rollback, boot};
 use crate::services::LogRing;
 use crate::time::{TimeSync, TimeWish, raise_to_floor};
 use crate::upgrade::{Handover, RunningSystem, handover};
-use crate::{api, logging, special_mounts, status, sys};
+use crate::{api, hang_guard, logging, special_mounts, status, sys};
 
 /// The name that init keeps the API's listening socket under.
 const LISTENER: &str = "api";
@@ -31,9 +31,11 @@ const CLOCK_FLOOR: u64 = 1_793_491_200;
 pub fn run() -> anyhow::Result<()> {
     let own_log = LogRing::default();
     logging::start(own_log.clone());
+    let pulse = hang_guard::start().context("start the guard against hanging")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
+    runtime.spawn(pulse.answer());
     runtime
         .block_on(live(own_log))
         .inspect_err(|error| tracing::error!("{error:#}"))

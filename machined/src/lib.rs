@@ -12,6 +12,7 @@ pub mod daemon;
 pub mod disk;
 pub mod event_log;
 pub mod files;
+pub mod hang_guard;
 pub mod images;
 pub mod init_link;
 pub mod intent;

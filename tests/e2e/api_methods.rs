@@ -11,7 +11,7 @@ use instar_api::machine::{
 use instar_pki::Role;
 use instar_tests::{
     GREETER, GREETER_PORT, Greeter, Grpcio, ImageUnderTest, Instarctl, Node, Outcome, Registry,
-    Scratch, Test, TimeServer, push_greeter, tests,
+    Scratch, Test, WrongTimeServer, push_greeter, tests,
 };
 use serde_json::{Value, json};
 use tonic::{Code, Status, Streaming};
@@ -305,7 +305,7 @@ impl Told<'_> {
     }
 
     async fn time(&self) -> Outcome {
-        let server = TimeServer::start(AHEAD)?;
+        let server = WrongTimeServer::start(AHEAD)?;
         let name = server.host_for_guest();
         let time = self.one(&["time", "--check", &name]).await?;
         let behind = time["behind_seconds"].as_f64().unwrap_or(0.0);

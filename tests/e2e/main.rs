@@ -8,9 +8,11 @@
 
 mod api_methods;
 mod boot;
+mod clock;
 mod containers;
 mod disk;
 mod fifty_upgrades;
+mod hangs;
 mod harness;
 mod init_failures;
 mod installed;
@@ -48,6 +50,8 @@ fn main() -> ExitCode {
         machine_config::tests(),
         installed::tests(),
         volumes::tests(),
+        clock::tests(),
+        hangs::tests(),
         logs::tests(),
         small_machine::tests(),
         refused_images::tests(),

@@ -42,6 +42,7 @@ mod scratch;
 mod scripted_init;
 mod time_server;
 mod workspace;
+mod wrong_time_server;
 
 pub use bare_boot::{BareBoot, BareMemory, trivial_boot};
 pub use esp_image::EspImage;
@@ -67,6 +68,7 @@ pub use scratch::Scratch;
 pub use scripted_init::{DoubleRootfs, ScriptedInit};
 pub use time_server::TimeServer;
 pub use workspace::{guest_program, image_program, target_directory, workspace_root};
+pub use wrong_time_server::WrongTimeServer;
 
 /// How a guest reaches the host's 127.0.0.1 through QEMU's user network.
 pub const HOST_FOR_GUEST: &str = "10.0.2.2";

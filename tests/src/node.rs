@@ -19,7 +19,8 @@ use crate::scratch::Scratch;
 pub const API_PORT: u16 = instar_api::PORT;
 
 /// The kernel's arguments, as in `docs/contracts.md`.
-const COMMAND_LINE: &str = "console=ttyS0 panic=10 cryptomgr.notests transparent_hugepage=never";
+const COMMAND_LINE: &str =
+    "console=ttyS0 panic=10 printk.devkmsg=on cryptomgr.notests transparent_hugepage=never";
 /// From power-on to the first answer, on a host that runs other machines too.
 const BOOT_PATIENCE: Duration = Duration::from_secs(180);
 /// The firmware configuration entry that holds a machine config.

@@ -56,7 +56,9 @@ impl Node {
         let Some(last) = events.last() else {
             bail!("nothing has happened to {id}");
         };
-        let pid = last.msg.strip_prefix("started as process ");
+        let pid = ["started", "adopted"]
+            .iter()
+            .find_map(|how| last.msg.strip_prefix(how)?.strip_prefix(" as process "));
         pid.and_then(|pid| pid.parse().ok())
             .with_context(|| format!("{id} does not run: {}: {}", last.state, last.msg))
     }

@@ -1,80 +1,70 @@
-//! A time server (SNTP, RFC 5905) on 127.0.0.1 that is as wrong as a test wants it.
+//! chronyd as a time server of our own on 127.0.0.1: it tells the host's time and sets nobody's clock.
 
-use std::net::UdpSocket;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
+use instar_qemu::{OwnedProcess, PortLease, lease_port};
 
 use crate::HOST_FOR_GUEST;
+use crate::scratch::Scratch;
+use crate::workspace::target_directory;
 
-/// Seconds from 1900, where NTP begins, to 1970.
-const NTP_TO_UNIX: u64 = 2_208_988_800;
-/// How often it looks whether it is to end.
-const TICK: Duration = Duration::from_millis(100);
-
-/// It answers until it is dropped.
+/// A running time server.
 #[derive(Debug)]
 pub struct TimeServer {
-    port: u16,
-    end: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    _process: OwnedProcess,
+    lease: PortLease,
 }
 
 impl TimeServer {
-    /// Starts one whose clock is ahead by that much.
-    pub fn start(ahead: Duration) -> Result<Self> {
-        let socket = UdpSocket::bind("127.0.0.1:0").context("cannot bind a UDP port")?;
-        socket.set_read_timeout(Some(TICK))?;
-        let port = socket.local_addr()?.port();
-        let end = Arc::new(AtomicBool::new(false));
-        let ends = end.clone();
-        let thread = std::thread::spawn(move || {
-            let mut request = [0; 48];
-            while !ends.load(Ordering::Relaxed) {
-                if let Ok((48, client)) = socket.recv_from(&mut request) {
-                    let _ = socket.send_to(&answer(&request, ahead), client);
-                }
-            }
-        });
+    /// Starts one.
+    pub fn start(scratch: &Scratch) -> Result<Self> {
+        // For UDP the same number is ours as well: nobody else was given it.
+        let lease = lease_port()?;
+        let config = format!(
+            "port {}\nbindaddress 127.0.0.1\nallow 127.0.0.0/8\ncmdport 0\nbindcmdaddress /\nlocal stratum 3\npidfile {}\n",
+            lease.port(),
+            scratch.join("chronyd.pid").display()
+        );
+        let config = scratch.write("chronyd.conf", config)?;
+        let log = File::create(scratch.join("chronyd.log")).context("cannot make chronyd's log")?;
+        let mut command = Command::new(program());
+        command
+            // In the foreground, without the clock, as whoever runs the test.
+            .args(["-d", "-x", "-U", "-u", &user()?, "-f"])
+            .arg(config)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        let process = OwnedProcess::start(command, None)
+            .context("cannot run chronyd: build/fetch-chronyd fetches it")?;
         Ok(Self {
-            port,
-            end,
-            thread: Some(thread),
+            _process: process,
+            lease,
         })
     }
 
-    /// How a guest names it.
-    pub fn host_for_guest(&self) -> String {
-        format!("{HOST_FOR_GUEST}:{}", self.port)
+    /// How a guest names it: `10.0.2.2:PORT`.
+    pub fn address_for_guest(&self) -> String {
+        format!("{HOST_FOR_GUEST}:{}", self.lease.port())
     }
 }
 
-impl Drop for TimeServer {
-    fn drop(&mut self) {
-        self.end.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+fn program() -> PathBuf {
+    let fetched = target_directory().join("chrony/usr/sbin/chronyd");
+    if fetched.exists() {
+        fetched
+    } else {
+        "/usr/sbin/chronyd".into()
     }
 }
 
-fn answer(request: &[u8; 48], ahead: Duration) -> [u8; 48] {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now = now.unwrap_or_default() + ahead;
-    let seconds = (now.as_secs() + NTP_TO_UNIX) as u32;
-    let fraction = ((u64::from(now.subsec_nanos()) << 32) / 1_000_000_000) as u32;
-    let mut answer = [0; 48];
-    // No leap second, version 4, a server; second to the reference clock, which is called TEST.
-    answer[..4].copy_from_slice(&[0x24, 2, 6, 0xEC]);
-    answer[12..16].copy_from_slice(b"TEST");
-    // When the clock was set, the client's own stamp, when the request came, when the answer goes.
-    for at in [16, 32, 40] {
-        answer[at..at + 4].copy_from_slice(&seconds.to_be_bytes());
-        answer[at + 4..at + 8].copy_from_slice(&fraction.to_be_bytes());
-    }
-    answer[24..32].copy_from_slice(&request[40..48]);
-    answer
+fn user() -> Result<String> {
+    let said = Command::new("id")
+        .arg("-un")
+        .output()
+        .context("cannot run id")?;
+    Ok(String::from_utf8_lossy(&said.stdout).trim().to_owned())
 }

@@ -52,6 +52,7 @@ pub fn service(
             .health
             .as_ref()
             .is_some_and(|health| health.required),
+        restart_unhealthy: false,
     })
 }
 

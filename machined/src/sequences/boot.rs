@@ -278,6 +278,8 @@ async fn start_api(machine: Arc<Machine>, listener: OwnedFd) -> anyhow::Result<(
         }),
         controllable: false,
         required: true,
+        // A process that runs and does not answer would lock everybody out.
+        restart_unhealthy: true,
     })?;
     apid.start();
     tokio::time::timeout(APID, apid.up())

@@ -21,6 +21,10 @@ const GRACE: Duration = Duration::from_secs(10);
 /// Between two health checks of a service that is not healthy: somebody waits for it.
 const IMPATIENT: Duration = Duration::from_secs(1);
 
+/// How long a service's checks must have failed until it is started again for that: some failures pass by themselves, such
+/// as a certificate that is out of date until ten seconds after the clock was set.
+const HOPELESS: Duration = Duration::from_secs(20);
+
 /// What a service is, apart from what happens to it.
 pub struct Definition {
     /// Its name, unique on the machine.
@@ -35,6 +39,8 @@ pub struct Definition {
     pub controllable: bool,
     /// Whether an upgrade is healthy only when this service is up.
     pub required: bool,
+    /// Whether it is ended and started again when its check says that it is unhealthy.
+    pub restart_unhealthy: bool,
 }
 
 /// Something that a service waits for.
@@ -154,6 +160,13 @@ struct Actor {
     store: Store,
 }
 
+/// What ends the watch over a process.
+enum Over {
+    Exited(Exit),
+    Told,
+    Unhealthy(String),
+}
+
 /// Why a run of the service is over.
 enum Ended {
     /// It was told to end, and did.
@@ -244,19 +257,25 @@ impl Actor {
             format!("{how} as process {}", running.pid()),
         );
         let before = self.service.log.position();
-        let exit = tokio::select! {
-            exit = running.wait() => Some(exit),
-            () = told_to_stop(wanted) => None,
-            never = self.check_health() => match never {},
+        let over = tokio::select! {
+            exit = running.wait() => Over::Exited(exit),
+            () = told_to_stop(wanted) => Over::Told,
+            why = self.check_health() => Over::Unhealthy(why),
         };
-        let ended = match exit {
-            Some(exit) => Ended::Failed(match self.service.log.last_line_since(before) {
+        let ended = match over {
+            Over::Exited(exit) => Ended::Failed(match self.service.log.last_line_since(before) {
                 Some(words) => format!("the process {exit}; its last words: {words}"),
                 None => format!("the process {exit} without a word"),
             }),
-            None => {
+            Over::Unhealthy(why) => {
+                // It had its time to answer.
+                let exit = end(running.as_mut(), &[(Signal::Kill, GRACE)]).await;
+                Ended::Failed(format!("it did not do its work ({why}) and {exit}"))
+            }
+            Over::Told => {
                 self.enter(Phase::Stopping, "asked to end".to_owned());
-                let exit = end(running.as_mut()).await;
+                let steps = [(Signal::Terminate, GRACE), (Signal::Kill, GRACE)];
+                let exit = end(running.as_mut(), &steps).await;
                 tracing::info!(
                     "service {}: stopped, the process {exit}",
                     self.service.definition.id
@@ -269,27 +288,36 @@ impl Actor {
         ended
     }
 
-    /// Checks for as long as the process runs.
-    async fn check_health(&self) -> std::convert::Infallible {
+    /// Checks for as long as the process runs. Ends with the reason when it is to be started again.
+    async fn check_health(&self) -> String {
         let Some(check) = &self.service.definition.health else {
             return std::future::pending().await;
         };
-        let mut failures = 0;
+        let restarts = self.service.definition.restart_unhealthy;
+        let (mut failures, mut failing_since) = (0, Instant::now());
         loop {
+            let asked = Instant::now();
             match check.check(self.service.definition.workload.as_ref()).await {
                 Ok(()) => {
                     failures = 0;
                     self.note_health(Health::Healthy);
                 }
                 Err(error) => {
+                    if failures == 0 {
+                        failing_since = asked;
+                    }
                     failures += 1;
                     if failures >= check.failures {
-                        self.note_health(Health::Unhealthy(format!("{error:#}")));
+                        let why = format!("{error:#}");
+                        self.note_health(Health::Unhealthy(why.clone()));
+                        if restarts && failing_since.elapsed() >= HOPELESS {
+                            return why;
+                        }
                     }
                 }
             }
             let pause = match self.service.status().health {
-                Health::Healthy => check.interval,
+                Health::Healthy if failures == 0 || !restarts => check.interval,
                 _ => check.interval.min(IMPATIENT),
             };
             tokio::time::sleep(pause).await;
@@ -352,8 +380,9 @@ async fn told_to_stop(wanted: &mut watch::Receiver<Wanted>) {
     }
 }
 
-async fn end(running: &mut dyn Running) -> Exit {
-    for (signal, patience) in [(Signal::Terminate, GRACE), (Signal::Kill, GRACE)] {
+/// Ends a process by these signals, one after the other, each with the time that it has to work.
+async fn end(running: &mut dyn Running, steps: &[(Signal, Duration)]) -> Exit {
+    for &(signal, patience) in steps {
         if let Err(error) = running.signal(signal) {
             tracing::debug!("signal {signal:?} to process {}: {error:#}", running.pid());
         }

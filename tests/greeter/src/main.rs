@@ -14,6 +14,7 @@
 //! | `/fill/PATH` | how many bytes the file `/PATH` could be given before the disk was full |
 //! | `/remove/PATH` | what came of removing the file `/PATH` |
 //! | `/link/PATH` | what came of making the symbolic link `/PATH` to the text behind a `?` |
+//! | `/pipe/PATH` | what came of making a named pipe `/PATH` |
 //! | `/exit/CODE` | nothing: it ends with this code |
 //!
 //! SIGTERM ends it with 0.
@@ -22,9 +23,12 @@ use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Result, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::process::ExitCode;
 
 use nix::sys::signal::{SigSet, Signal};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 
 fn main() -> ExitCode {
     end_when_asked();
@@ -133,6 +137,12 @@ fn answer(path: &str) -> (&'static str, String) {
             Err(error) => ("404 Not Found", format!("{file}: {error}\n")),
         };
     }
+    if let Some(file) = path.strip_prefix("/pipe") {
+        return match make_pipe(file) {
+            Ok(()) => ("200 OK", format!("{file}: made\n")),
+            Err(error) => ("403 Forbidden", format!("{file}: {error}\n")),
+        };
+    }
     if let Some(file) = path.strip_prefix("/fill") {
         return match fill(file) {
             Ok(bytes) => ("200 OK", bytes.to_string()),
@@ -173,6 +183,14 @@ fn answer(path: &str) -> (&'static str, String) {
             fact("osrelease")
         ),
     )
+}
+
+/// Makes a pipe, and the directories that lead to it.
+fn make_pipe(file: &str) -> Result<()> {
+    if let Some(directory) = Path::new(file).parent() {
+        fs::create_dir_all(directory)?;
+    }
+    Ok(mkfifo(file, Mode::S_IRWXU)?)
 }
 
 /// Writes until there is no room for a byte more.

@@ -74,12 +74,12 @@ name! {
 }
 
 name! {
-    /// An NTP server: a host name or an address.
+    /// An NTP server: a host name or an address, with a port where it is not 123.
     TimeServer, |text| {
-        if text.parse::<std::net::IpAddr>().is_ok() || hostname(text).is_ok() {
+        if text.parse::<std::net::IpAddr>().is_ok() || hostname(text).is_ok() || text.parse::<HostPort>().is_ok() {
             return Ok(());
         }
-        Err(BadName("a time server is a host name or an address".into()))
+        Err(BadName("a time server is a host name or an address, with or without a port".into()))
     }
 }
 
@@ -199,8 +199,14 @@ mod tests {
             &["", "-a", "a-", "a..b", "a_b", &long],
         );
         accepts::<TimeServer>(
-            &["time.cloudflare.com", "::1", "10.0.2.2"],
-            &["", "/dev/ptp0"],
+            &[
+                "time.cloudflare.com",
+                "::1",
+                "10.0.2.2",
+                "10.0.2.2:1123",
+                "[::1]:1123",
+            ],
+            &["", "/dev/ptp0", "10.0.2.2:0", "::1:x"],
         );
         accepts::<LinkName>(
             &["eth0", "enp0s1"],

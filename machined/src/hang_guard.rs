@@ -1,0 +1,259 @@
+//! Notices a machined that hangs after it was healthy, which init's deadline does not: a thread outside of the runtime asks
+//! the runtime for a sign of life, and ends the process when there is none. init then starts machined again in place, and
+//! containers go on.
+//!
+//! It must not mistake a slow machine for a hanging process. So it counts its own turns instead of seconds, which stand still
+//! while the process or the machine is stopped, leaves out turns that came late, and looks at what the silent thread does:
+//!
+//! | the runtime's thread | counts |
+//! | --- | --- |
+//! | sleeps, or a debugger holds it | yes: it waits for something that does not come |
+//! | runs, most of the time | yes: it turns in circles |
+//! | wants to run, but hardly gets to | no: the machine is busy |
+//! | waits for a disk | no: it goes on when the disk does, and could not be ended before |
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+
+/// Between two turns.
+const TURN: Duration = Duration::from_secs(5);
+/// A turn that took this long says that the thread that asks was kept waiting itself.
+const LATE: Duration = Duration::from_secs(8);
+/// Half a minute of silence. Whatever takes machined's thread is done within a few seconds, also on an emulated machine; and
+/// with init's budget of three restarts a minute, one that hangs after every start is started again and again instead of
+/// costing its containers their generation.
+const SILENT_TURNS: u32 = 6;
+/// The thread reads a small file and writes a line.
+const STACK: usize = 64 * 1024;
+/// Clock ticks of processes' times per second (proc_pid_stat(5), `sysconf(_SC_CLK_TCK)`: 100 on x86-64).
+const TICKS: u64 = 100;
+
+/// The runtime's end: answers for as long as the runtime does its work.
+#[derive(Debug, Default)]
+pub struct Pulse {
+    asked: Notify,
+    answered: AtomicBool,
+}
+
+impl Pulse {
+    /// Answers, for ever.
+    pub async fn answer(self: Arc<Self>) {
+        loop {
+            self.asked.notified().await;
+            self.answered.store(true, Ordering::Release);
+        }
+    }
+
+    fn ask(&self) {
+        self.answered.store(false, Ordering::Release);
+        self.asked.notify_one();
+    }
+
+    fn is_answered(&self) -> bool {
+        self.answered.load(Ordering::Acquire)
+    }
+}
+
+/// Starts the guard over the process's first thread, which is to run the runtime that answers.
+pub fn start() -> io::Result<Arc<Pulse>> {
+    let pulse = Arc::new(Pulse::default());
+    let watched = pulse.clone();
+    // Logging takes locks that the silent thread may hold; the kernel's log does not.
+    let kernel_log = File::options().write(true).open("/dev/kmsg").ok();
+    std::thread::Builder::new()
+        .name("hang-guard".to_owned())
+        .stack_size(STACK)
+        .spawn(move || guard(&watched, kernel_log))?;
+    Ok(pulse)
+}
+
+fn guard(pulse: &Pulse, mut kernel_log: Option<File>) {
+    let mut suspicion = Suspicion::default();
+    loop {
+        pulse.ask();
+        let begun = Instant::now();
+        std::thread::sleep(TURN);
+        let turn = Turn {
+            took: begun.elapsed(),
+            silent: (!pulse.is_answered()).then(|| Thread::first_of_this_process().ok()),
+        };
+        if suspicion.note(turn) {
+            let words: &[u8] =
+                b"<2>machined: it gave no sign of life for half a minute and ends itself, to be started again\n";
+            if let Some(log) = &mut kernel_log {
+                // Nothing can be done about a failure.
+                let _ = log.write_all(words);
+            }
+            std::process::abort();
+        }
+    }
+}
+
+/// What a turn has shown.
+#[derive(Debug, Clone, Copy)]
+struct Turn {
+    took: Duration,
+    /// What the runtime's thread does instead of answering, as far as the kernel tells.
+    silent: Option<Option<Thread>>,
+}
+
+/// A thread as the kernel sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Thread {
+    state: State,
+    /// Time on a processor so far, in ticks.
+    ran: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Runnable,
+    OnDisk,
+    /// Asleep, stopped, held by a debugger.
+    Waiting,
+}
+
+impl Thread {
+    fn first_of_this_process() -> io::Result<Self> {
+        let stat = fs::read_to_string(format!("/proc/self/task/{}/stat", std::process::id()))?;
+        Self::parse(&stat).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    /// From proc_pid_stat(5): `12 (name) S …`, with the times at fields 14 and 15.
+    fn parse(stat: &str) -> Option<Self> {
+        let (_, after_name) = stat.rsplit_once(") ")?;
+        let mut fields = after_name.split(' ');
+        let state = match fields.next()? {
+            "R" => State::Runnable,
+            "D" => State::OnDisk,
+            _ => State::Waiting,
+        };
+        let user: u64 = fields.nth(10)?.parse().ok()?;
+        let system: u64 = fields.next()?.parse().ok()?;
+        Some(Thread {
+            state,
+            ran: user + system,
+        })
+    }
+}
+
+/// How many turns of silence there were in a row.
+#[derive(Debug, Default)]
+struct Suspicion {
+    turns: u32,
+    /// What the thread had run when the silence began or at its last turn.
+    ran: Option<u64>,
+}
+
+impl Suspicion {
+    /// Takes a turn into account; true when it is certain.
+    fn note(&mut self, turn: Turn) -> bool {
+        let Some(thread) = turn.silent else {
+            *self = Suspicion::default();
+            return false;
+        };
+        let ran = thread.map(|thread| thread.ran);
+        let ran_now = match (self.ran, ran) {
+            (Some(before), Some(now)) => now.saturating_sub(before),
+            _ => 0,
+        };
+        self.ran = ran;
+        let counts = match thread.map(|thread| thread.state) {
+            _ if turn.took >= LATE => false,
+            Some(State::OnDisk) => false,
+            Some(State::Runnable) => ran_now >= TURN.as_secs() * TICKS / 2,
+            Some(State::Waiting) | None => true,
+        };
+        self.turns += u32::from(counts);
+        self.turns >= SILENT_TURNS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn silent(state: State, ran: u64) -> Turn {
+        Turn {
+            took: TURN,
+            silent: Some(Some(Thread { state, ran })),
+        }
+    }
+
+    /// After how many of these turns the guard is certain, of a hundred.
+    fn certain(turn: impl Fn(u64) -> Turn) -> Option<u64> {
+        let mut suspicion = Suspicion::default();
+        (1..=100).find(|number| suspicion.note(turn(*number)))
+    }
+
+    #[test]
+    fn a_thread_that_waits_or_turns_in_circles_hangs() {
+        let turns = u64::from(SILENT_TURNS);
+        assert_eq!(certain(|_| silent(State::Waiting, 7)), Some(turns));
+        let whole_turn = TURN.as_secs() * TICKS;
+        // What it did before the silence is not known at the first turn.
+        let circles = certain(|number| silent(State::Runnable, number * whole_turn));
+        assert_eq!(circles, Some(turns + 1));
+        let unreadable = Turn {
+            took: TURN,
+            silent: Some(None),
+        };
+        assert_eq!(certain(|_| unreadable), Some(turns));
+    }
+
+    #[test]
+    fn a_busy_or_stopped_machine_is_not_mistaken_for_it() {
+        assert_eq!(certain(|_| silent(State::OnDisk, 0)), None);
+        assert_eq!(certain(|number| silent(State::Runnable, number * 50)), None);
+        let late = |number| Turn {
+            took: LATE,
+            ..silent(State::Waiting, number)
+        };
+        assert_eq!(certain(late), None);
+        let answers_now_and_then = |number: u64| Turn {
+            silent: (!number.is_multiple_of(5)).then_some(None),
+            took: TURN,
+        };
+        assert_eq!(certain(answers_now_and_then), None);
+    }
+
+    #[test]
+    fn the_kernels_line_is_understood() {
+        let stat = "12 (a) b) S 1 12 12 0 -1 4194560 100 0 0 0 31 11 0 0 20 0 2 0 100 1 2";
+        let expected = Thread {
+            state: State::Waiting,
+            ran: 42,
+        };
+        assert_eq!(Thread::parse(stat), Some(expected));
+        assert_eq!(Thread::parse("12 (a"), None);
+        assert!(Thread::first_of_this_process().is_ok());
+    }
+
+    #[test]
+    fn a_runtime_that_works_answers() {
+        let pulse = Arc::new(Pulse::default());
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        let asking = pulse.clone();
+        let asked = std::thread::spawn(move || {
+            asking.ask();
+            while !asking.is_answered() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        runtime.spawn(pulse.answer());
+        runtime.block_on(async {
+            while !asked.is_finished() {
+                tokio::task::yield_now().await;
+            }
+        });
+        asked.join().unwrap();
+    }
+}

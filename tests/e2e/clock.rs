@@ -1,0 +1,89 @@
+//! The clock: right soon after the start, however wrong the hardware's is.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, ensure};
+use instar_tests::{ImageUnderTest, Node, Outcome, Scratch, Test, TimeServer, tests};
+
+use crate::PATIENCE;
+
+/// Waits for the clock, and then for an image that nobody has.
+const WAITS: &str = "waits-for-the-clock";
+/// /proc tells whole seconds of the boot's time and hundredths since then.
+const CLOSE: Duration = Duration::from_secs(3);
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        an_empty_battery_is_made_up_for,
+        a_clock_that_is_ahead_goes_back
+    ]
+}
+
+async fn an_empty_battery_is_made_up_for(scratch: Scratch) -> Outcome {
+    starts_at(scratch, "2000-01-01T00:00:00").await
+}
+
+async fn a_clock_that_is_ahead_goes_back(scratch: Scratch) -> Outcome {
+    starts_at(scratch, "2036-02-29T12:00:00").await
+}
+
+async fn starts_at(scratch: Scratch, hardware: &str) -> Outcome {
+    let server = TimeServer::start(&scratch)?;
+    let address = server.address_for_guest();
+    let hardware = format!("base={hardware}");
+    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+        .spec(|spec| spec.extra_argument("-rtc").extra_argument(hardware))
+        .configure(move |config| {
+            config
+                .document(&format!(
+                    "apiVersion: v1alpha1\nkind: TimeSyncConfig\nntp:\n  servers: [\"{address}\"]\n"
+                ))
+                .container(
+                    WAITS,
+                    "nowhere.example/image:v1",
+                    "dependsOn: {time: true}\n",
+                )
+        })
+        // A certificate of a wrong time is not believed here: an answer says that there is one of the right time.
+        .boot()
+        .await?;
+    let (now, clock) = (SystemTime::now(), clock(&node).await?);
+    let off = now
+        .duration_since(clock)
+        .unwrap_or_else(|error| error.duration());
+    println!("the node's clock is off by {off:?}");
+    ensure!(off < CLOSE, "it is {now:?}, and the node says {clock:?}");
+    let log = node.log("machined").await?;
+    ensure!(log.contains("the clock was set"), "{log}");
+    node.wait_until("who waits for the clock goes on", PATIENCE, async || {
+        let events = node.service(WAITS).await?.events.unwrap_or_default();
+        let states: Vec<&str> = events
+            .events
+            .iter()
+            .map(|event| event.state.as_str())
+            .collect();
+        ensure!(states.contains(&"Preparing"), "{events:#?}");
+        ensure!(
+            events
+                .events
+                .iter()
+                .any(|event| event.msg == "waiting for the clock"),
+            "{events:#?}"
+        );
+        Ok(())
+    })
+    .await
+}
+
+/// When the node's kernel was started, by its own clock, and for how long it has run.
+async fn clock(node: &Node) -> anyhow::Result<SystemTime> {
+    let stat = node.read("/proc/stat").await?;
+    let started: u64 = stat
+        .lines()
+        .find_map(|line| line.strip_prefix("btime "))
+        .context("no btime")?
+        .parse()?;
+    let uptime = node.read("/proc/uptime").await?;
+    let running: f64 = uptime.split(' ').next().unwrap_or_default().parse()?;
+    Ok(UNIX_EPOCH + Duration::from_secs(started) + Duration::from_secs_f64(running))
+}

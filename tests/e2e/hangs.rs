@@ -1,0 +1,143 @@
+//! Processes of the node that are there and do nothing: noticed, ended and started again, while containers go on.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use instar_tests::{
+    GREETER, GREETER_PORT, Greeter, ImageUnderTest, Node, Outcome, Registry, Scratch, Test,
+    push_greeter, tests,
+};
+
+use crate::PATIENCE;
+
+/// A greeter that sees the node's cgroups, and is started again to make machined look at its images.
+const OTHER: &str = "other";
+const OTHER_PORT: u16 = 8085;
+/// What every image in machined's store has, here as a pipe, for a digest that nobody pulled. Whoever opens it waits for
+/// somebody to write to it.
+const PIPE: &str = "data/lib/instar/images/0000000000000000000000000000000000000000000000000000000000000000/image.json";
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![are_ended_and_started_again]
+}
+
+/// One boot for both.
+async fn are_ended_and_started_again(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    push_greeter(&registry)?;
+    let host = registry.host_for_guest();
+    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+        .blank_disk()?
+        .forward(GREETER_PORT)
+        .forward(OTHER_PORT)
+        .configure(move |config| {
+            let image = format!("{host}/greeter:v1");
+            config
+                .install_disk("/dev/vda")
+                .registry(&host)
+                .greeter(&host)
+                .container(
+                    OTHER,
+                    &image,
+                    &format!(
+                        "args: [\"{OTHER_PORT}\"]\nnetwork: {{mode: host}}\nmounts:\n  - hostPath: {{source: /sys/fs/cgroup, destination: /cgroup, options: [rw]}}\n"
+                    ),
+                )
+        })
+        .boot()
+        .await?;
+    node.wait_until_ready(PATIENCE).await?;
+    let other = Greeter::at(&node, OTHER_PORT)?;
+    a_frozen_apid(&node, &other).await?;
+    a_frozen_machined(&node, &other).await
+}
+
+async fn a_frozen_apid(node: &Node, other: &Greeter) -> Outcome {
+    let greeter = Greeter::of(node)?;
+    let before = node.service_pid("apid").await?;
+    let machined = pid_of_machined(node).await?;
+    other.get("/write/cgroup/generation.1/apid/cgroup.freeze?1")?;
+    let held = Instant::now();
+    let asked = tokio::time::timeout(Duration::from_secs(5), node.version()).await;
+    ensure!(asked.is_err(), "a frozen apid answers: {asked:?}");
+    // The API cannot be asked, but what machined says is on its disk.
+    node.wait_until("machined ends it", PATIENCE, async || {
+        let log = greeter.get("/read/data/log/machined.log")?;
+        ensure!(
+            log.contains("service apid: it did not do its work"),
+            "{log}"
+        );
+        Ok(())
+    })
+    .await?;
+    println!("apid was ended after {:.1} s", held.elapsed().as_secs_f64());
+    // The next one is in the same cgroup.
+    other.get("/write/cgroup/generation.1/apid/cgroup.freeze?0")?;
+    let after = node
+        .wait_until("apid answers again", PATIENCE, || node.service_pid("apid"))
+        .await?;
+    println!("apid was back after {:.1} s", held.elapsed().as_secs_f64());
+    ensure!(after != before, "it is still {before}");
+    ensure!(pid_of_machined(node).await? == machined);
+    let events = node.service("apid").await?.events.unwrap_or_default();
+    ensure!(
+        events
+            .events
+            .iter()
+            .any(|event| event.state == "Failed" && event.msg.contains("did not do its work")),
+        "{events:#?}"
+    );
+    Ok(())
+}
+
+async fn a_frozen_machined(node: &Node, other: &Greeter) -> Outcome {
+    let greeter = Greeter::of(node)?;
+    let _ = greeter.get("/read/said-before-machined-froze");
+    let container = node.service_pid(GREETER).await?;
+    let generation = node.boot_id().await?;
+    let before = pid_of_machined(node).await?;
+
+    greeter.get(&format!("/pipe/{PIPE}"))?;
+    other.exit(1);
+    let held = Instant::now();
+    node.wait_until("it hangs", PATIENCE, async || {
+        let asked = tokio::time::timeout(Duration::from_secs(5), node.version()).await;
+        ensure!(asked.is_err(), "machined answers: {asked:?}");
+        Ok(())
+    })
+    .await?;
+    // It goes on waiting, as it has opened the pipe; the next one does not step into the same trap.
+    greeter.get(&format!("/remove/{PIPE}"))?;
+    greeter.greets().context("with machined frozen")?;
+    let line = node.wait_for_line("starting machined again", PATIENCE)?;
+    println!("{line}, after {:.1} s", held.elapsed().as_secs_f64());
+    ensure!(line.contains("signal 6"), "{line}");
+    node.wait_for_line("gave no sign of life", PATIENCE)?;
+
+    node.wait_until("the new machined has taken over", PATIENCE, async || {
+        ensure!(pid_of_machined(node).await? != before);
+        ensure!(node.service_pid(GREETER).await? == container);
+        Ok(())
+    })
+    .await?;
+    ensure!(
+        node.boot_id().await? == generation,
+        "the generation was started anew"
+    );
+    greeter.greets()?;
+    node.wait_until("its earlier words are in its log", PATIENCE, async || {
+        let log = node.log(GREETER).await?;
+        ensure!(log.contains("said-before-machined-froze"), "{log}");
+        Ok(())
+    })
+    .await?;
+    node.wait_until_ready(PATIENCE).await
+}
+
+/// As the node numbers it; the API answers from its own /proc.
+async fn pid_of_machined(node: &Node) -> anyhow::Result<u32> {
+    let stat = node.read("/proc/self/stat").await?;
+    let pid = stat.split(' ').next().unwrap_or_default();
+    pid.parse()
+        .with_context(|| format!("no process number in {stat:?}"))
+}
