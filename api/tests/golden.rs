@@ -209,6 +209,7 @@ fn descriptors_name_every_service() {
             "machine.ImageService",
             "machine.LifecycleService",
             "machine.MachineService",
+            "machine.StorageService",
             "storage.StorageService",
             "time.TimeService",
         ]

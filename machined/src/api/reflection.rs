@@ -8,6 +8,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use instar_api::FILE_DESCRIPTOR_SET;
+use instar_api::cluster::cluster_service_server;
+use instar_api::inspect::inspect_service_server;
+use instar_api::machine::{
+    image_service_server, machine_service_server, storage_service_server as filesystems,
+};
+use instar_api::storage::storage_service_server as disks;
+use instar_api::time::time_service_server;
 use tonic::body::Body;
 use tonic::server::NamedService;
 use tonic_reflection::server::{Builder, Error};
@@ -21,12 +28,27 @@ pub(super) struct V1;
 #[derive(Clone, Copy)]
 pub(super) struct V1Alpha;
 
+/// What is served. The descriptors hold more than that.
+const SERVED: [&str; 8] = [
+    machine_service_server::SERVICE_NAME,
+    image_service_server::SERVICE_NAME,
+    filesystems::SERVICE_NAME,
+    disks::SERVICE_NAME,
+    time_service_server::SERVICE_NAME,
+    cluster_service_server::SERVICE_NAME,
+    inspect_service_server::SERVICE_NAME,
+    tonic_health::pb::health_server::SERVICE_NAME,
+];
+
 type Answer = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
 
 fn builder() -> Builder<'static> {
-    Builder::configure()
+    let descriptors = Builder::configure()
         .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
+    SERVED.iter().fold(descriptors, |builder, name| {
+        builder.with_service_name(*name)
+    })
 }
 
 fn answer<S>(service: Result<S, Error>, request: http::Request<Body>) -> Answer
