@@ -10,6 +10,7 @@ mod config_change;
 mod disk;
 mod ending;
 mod find_config;
+mod release_memory;
 mod reset;
 mod resume;
 mod stop;
