@@ -50,6 +50,10 @@ const LOADER: &str = "usr/lib/systemd/boot/efi/systemd-bootx64.efi";
 /// has the screen.
 const COMMAND_LINE: &str = "console=tty0 console=ttyS0 panic=10 printk.devkmsg=on cryptomgr.notests transparent_hugepage=never";
 
+/// crun is linked to it for a cgroup manager, a log and a protocol of readiness that are systemd's. With the library of
+/// mathematics that it needs in turn it would be a seventh of the root filesystem.
+const UNUSED_LIBRARY: &str = "libsystemd.so.0";
+
 /// Which of Debian's kernels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -71,8 +75,8 @@ impl Flavour {
 
     fn sections(self) -> &'static [&'static str] {
         match self {
-            Self::Cloud => &["init", "all"],
-            Self::Generic => &["init", "all", "generic"],
+            Self::Cloud => &["all"],
+            Self::Generic => &["all", "generic"],
         }
     }
 }
@@ -151,12 +155,12 @@ pub fn build(options: &Options) -> Result<Report> {
 
     let mut tree = Tree::new();
     rootfs::add_system(&mut tree, &machined)?;
-    let mut programs = Programs::new(&packages);
+    let mut programs = Programs::new(&packages).standing_in_for(UNUSED_LIBRARY);
     add_debian(&mut tree, &mut programs, &packages)?;
     rootfs::add_modules(
         &mut tree,
         &kernel.banner.release,
-        &kernel.modules,
+        &kernel.rootfs_modules,
         &kernel.built_in,
     )?;
     rootfs::add_identity(
@@ -173,7 +177,7 @@ pub fn build(options: &Options) -> Result<Report> {
     squashfs::write(&tree, options.compression, &squashfs_file)?;
     let rootfs = fs::read(&squashfs_file)
         .with_context(|| format!("cannot read {}", squashfs_file.display()))?;
-    let base = initramfs::base(&init, &kernel.modules, &modules::wanted("init")?)?;
+    let base = initramfs::base(&init, &kernel.init_modules, &modules::wanted("init")?)?;
     let initramfs = [base.as_slice(), &initramfs::first_generation(&rootfs)?].concat();
 
     let boot = BootPrograms::make(options, &mut programs, &kernel, &initramfs)?;
@@ -348,7 +352,9 @@ struct Kernel {
     package: String,
     image: Vec<u8>,
     banner: Banner,
-    modules: Selection,
+    /// What init needs before there is a root filesystem.
+    init_modules: Selection,
+    rootfs_modules: Selection,
     built_in: Vec<u8>,
 }
 
@@ -370,20 +376,28 @@ impl Kernel {
             .map(|place| fetched.root.join(place).join(&banner.release));
         let root = places.iter().find(|place| place.is_dir());
         let root = root.with_context(|| format!("{name} has no modules for {}", banner.release))?;
-        let mut wanted = Vec::new();
-        for section in flavour.sections() {
-            wanted.extend(modules::wanted(section)?);
-        }
-        let modules = Available::read(root)?
-            .select(wanted)
-            .with_context(|| format!("cannot choose modules of {name}"))?;
+        let available = Available::read(root)?;
+        let select = |sections: &[&str]| {
+            let mut wanted = Vec::new();
+            for section in sections {
+                wanted.extend(modules::wanted(section)?);
+            }
+            available
+                .select(wanted)
+                .with_context(|| format!("cannot choose modules of {name}"))
+        };
+        let init_modules = select(&["init"])?;
+        let mut rootfs_modules = select(flavour.sections())?;
+        // Loaded before anything of the root filesystem can be.
+        rootfs_modules.retain(|name, _| !init_modules.contains_key(name));
         let built_in =
             fs::read(root.join("modules.builtin")).context("cannot read modules.builtin")?;
         Ok(Self {
             package: name.clone(),
             image,
             banner,
-            modules,
+            init_modules,
+            rootfs_modules,
             built_in,
         })
     }

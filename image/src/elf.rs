@@ -1,4 +1,6 @@
-//! What a program needs to start: reads the interpreter and the `NEEDED` entries of 64-bit little-endian ELF files (elf(5)).
+//! What a program needs to start: reads the interpreter, the `NEEDED` entries and the imports of 64-bit little-endian ELF files (elf(5)).
+
+use std::collections::BTreeMap;
 
 use thiserror::Error;
 
@@ -51,6 +53,61 @@ pub fn read(file: &[u8]) -> Result<Dynamic, Error> {
         }
     }
     Ok(dynamic)
+}
+
+/// A function or variable that a program takes from a library.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Import {
+    /// Its name.
+    pub name: String,
+    /// The version of it that the program was linked to, such as `LIBSYSTEMD_221`.
+    pub version: String,
+}
+
+/// What the program takes from the library of this name, as far as it has a version there; in the order of its symbol table.
+///
+/// # Errors
+/// See [`Error`].
+pub fn imports(file: &[u8], library: &str) -> Result<Vec<Import>, Error> {
+    const WHAT: &str = "the symbols' versions";
+    let part = |name| Ok::<_, Error>(section(file, name)?.unwrap_or_default());
+    let (symbols, names) = (part(".dynsym")?, part(".dynstr")?);
+    let (version_indices, libraries) = (part(".gnu.version")?, part(".gnu.version_r")?);
+
+    // Elf64_Verneed and Elf64_Vernaux: a list of libraries, each with a list of versions, chained by offsets.
+    let after = |entry: u64, offset| entry.checked_add(offset).ok_or(Error::Outside(WHAT));
+    let half = |entry, offset| number::<2>(libraries, after(entry, offset)?, WHAT);
+    let word = |entry, offset| number::<4>(libraries, after(entry, offset)?, WHAT);
+    let mut versions = BTreeMap::new();
+    let mut at = 0;
+    while !libraries.is_empty() {
+        if string(names, word(at, 4)?, WHAT)? == library {
+            let mut version = after(at, word(at, 8)?)?;
+            for _ in 0..half(at, 2)? {
+                let name = string(names, word(version, 8)?, WHAT)?;
+                versions.insert(half(version, 6)?, name);
+                version = after(version, word(version, 12)?)?;
+            }
+        }
+        match word(at, 12)? {
+            0 => break,
+            next => at = after(at, next)?,
+        }
+    }
+
+    let mut imports = Vec::new();
+    for (symbol, index) in symbols
+        .chunks_exact(24)
+        .zip(version_indices.chunks_exact(2))
+    {
+        if let Some(version) = versions.get(&number::<2>(index, 0, WHAT)?) {
+            imports.push(Import {
+                name: string(names, number::<4>(symbol, 0, WHAT)?, WHAT)?,
+                version: version.clone(),
+            });
+        }
+    }
+    Ok(imports)
 }
 
 /// The bytes of the first section of this name; none is no error.
@@ -276,6 +333,7 @@ mod tests {
             damaged[at] = 0xff;
             let _ = read(&damaged);
             let _ = section(&damaged, ".modinfo");
+            let _ = imports(&damaged, "liba.so.1");
         }
     }
 }

@@ -23,5 +23,6 @@ pub mod programs;
 pub mod rootfs;
 pub mod sbom;
 pub mod squashfs;
+pub mod stand_in;
 pub mod tree;
 pub use instar_esp::version;

@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
-use crate::{debian::Fetched, elf, tree::Tree};
+use crate::{debian::Fetched, elf, stand_in, tree::Tree};
 
 /// Where Debian's dynamic loader looks without a cache file.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
@@ -16,6 +16,7 @@ const PLACES: [&str; 3] = ["lib/x86_64-linux-gnu", LIBRARIES, "usr/lib64"];
 pub struct Programs<'a> {
     packages: &'a [Fetched],
     used: BTreeSet<&'a str>,
+    stand_ins: BTreeSet<&'a str>,
 }
 
 impl<'a> Programs<'a> {
@@ -25,7 +26,15 @@ impl<'a> Programs<'a> {
         Self {
             packages,
             used: BTreeSet::new(),
+            stand_ins: BTreeSet::new(),
         }
+    }
+
+    /// Puts a stand-in ([`stand_in`]) in the place of this library when a program needs it.
+    #[must_use]
+    pub fn standing_in_for(mut self, library: &'a str) -> Self {
+        self.stand_ins.insert(library);
+        self
     }
 
     /// The packages that something was taken from.
@@ -42,6 +51,12 @@ impl<'a> Programs<'a> {
         let bytes = self.read(package, path)?;
         let dynamic =
             elf::read(&bytes).with_context(|| format!("cannot read {path} of {package}"))?;
+        for library in &dynamic.needed {
+            if self.stand_ins.contains(library.as_str()) {
+                add_stand_in(tree, library, &bytes)
+                    .with_context(|| format!("{path} cannot start without {library}"))?;
+            }
+        }
         tree.file(path, 0o755, bytes)?;
         if let Some(interpreter) = dynamic.interpreter {
             self.add_interpreter(tree, &interpreter)?;
@@ -115,4 +130,15 @@ impl<'a> Programs<'a> {
             Some((fetched.package.name.as_str(), file))
         })
     }
+}
+
+/// The stand-in knows only what this program takes from the library: another one that needs it cannot have it.
+fn add_stand_in(tree: &mut Tree, library: &str, program: &[u8]) -> Result<()> {
+    let imports = elf::imports(program, library).context("cannot read what it takes from it")?;
+    ensure!(
+        !imports.is_empty(),
+        "nothing in the program says what it takes from it"
+    );
+    let path = format!("{LIBRARIES}/{library}");
+    tree.file(&path, 0o644, stand_in::library(library, &imports))
 }

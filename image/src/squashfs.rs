@@ -10,6 +10,11 @@ use anyhow::{Context, Result, bail};
 
 use crate::{archive, tree::Tree};
 
+/// Bytes that are compressed together. A page that a program needs comes with all of its block, which then stays in memory:
+/// small blocks make a larger file, but less is in memory beside it, in the page cache and in the kernel's buffers
+/// (docs/architecture.md).
+const BLOCK: u32 = 8192;
+
 /// Writes `tree` to `out`, compressed with zstd at the given level (1 to 22).
 ///
 /// # Errors
@@ -30,6 +35,8 @@ pub fn write(tree: &Tree, level: u8, out: &Path) -> Result<()> {
             "zstd",
             "-Xcompression-level",
             &level.to_string(),
+            "-b",
+            &BLOCK.to_string(),
         ])
         // Reproducible: no times of this machine, nobody's user id, no extended attributes.
         .args([

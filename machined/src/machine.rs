@@ -81,6 +81,7 @@ pub struct Machine {
     trial: Mutex<Option<Trial>>,
     failed: Mutex<FailedImages>,
     kept: Mutex<BTreeMap<String, OwnedFd>>,
+    settled: watch::Sender<bool>,
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -159,6 +160,7 @@ impl Machine {
             trial: Mutex::default(),
             failed: Mutex::new(parts.failed),
             kept: Mutex::new(parts.kept),
+            settled: watch::channel(false).0,
             turn: Arc::default(),
         }
     }
@@ -213,6 +215,16 @@ impl Machine {
         self.trial
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Tells that the boot has ended, and what it set off.
+    pub fn settle(&self) {
+        self.settled.send_replace(true);
+    }
+
+    /// Whether the boot has ended, and what it set off.
+    pub fn watch_settled(&self) -> watch::Receiver<bool> {
+        self.settled.subscribe()
     }
 
     /// The turn to change the machine, if nobody has it.

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use instar_pki::Role;
@@ -11,13 +11,9 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection};
 use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio_rustls::TlsAcceptor;
 
 use super::tls;
-
-/// An identity is a few certificates; more is a mistake.
-const LARGEST: u32 = 1 << 20;
 
 /// How callers are told apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,37 +57,6 @@ impl Identity {
             names,
         }
     }
-}
-
-/// Sends an identity: four bytes of length, big endian, and JSON.
-pub async fn send(
-    stream: &mut (impl AsyncWrite + Unpin),
-    identity: &Identity,
-) -> anyhow::Result<()> {
-    let json = serde_json::to_vec(identity)?;
-    stream.write_u32(u32::try_from(json.len())?).await?;
-    stream.write_all(&json).await?;
-    Ok(())
-}
-
-/// Receives the next identity; none at the end of the stream.
-pub(super) async fn receive(
-    stream: &mut (impl AsyncRead + Unpin),
-) -> anyhow::Result<Option<Identity>> {
-    let length = match stream.read_u32().await {
-        Ok(length) if length <= LARGEST => length,
-        Ok(length) => bail!("an identity of {length} bytes is too large"),
-        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
-        Err(error) => return Err(error).context("read the identity stream"),
-    };
-    let mut json = vec![0; length as usize];
-    stream
-        .read_exact(&mut json)
-        .await
-        .context("read an identity")?;
-    Ok(Some(
-        serde_json::from_slice(&json).context("parse an identity")?,
-    ))
 }
 
 /// Who calls.

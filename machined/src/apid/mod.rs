@@ -4,18 +4,20 @@
 //! and passes what is allowed on to machined over a unix socket. It holds no secret but the key of its own
 //! certificate, has its own user and no capabilities, and sees nothing of the filesystem but that socket.
 //!
-//! Descriptors that machined gives it: 0 is the listening TCP socket, 1 a unix stream on which identities arrive,
+//! Descriptors that machined gives it: 0 is the listening TCP socket, 1 a unix stream on which machined's orders arrive,
 //! 2 its log.
 
 mod grpc_status;
 mod identity;
+mod order;
 mod permissions;
 mod proxy;
 mod sandbox;
 mod self_check;
 mod tls;
 
-pub use identity::{Identity, Mode, send as send_identity};
+pub use identity::{Identity, Mode};
+pub use order::{Order, send as send_order};
 pub use permissions::may_call;
 pub use self_check::SelfCheck;
 
@@ -23,7 +25,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::{Semaphore, watch};
@@ -40,59 +42,58 @@ pub const ROOT: &str = "/run/machined";
 /// machined's socket inside that directory.
 pub const SOCKET: &str = "machined.sock";
 
-/// By then it has served its first call, and what only its start needed is not needed again.
-const STARTED: Duration = Duration::from_secs(2);
 /// Connections at a time. More wait in the listen queue.
 const CONNECTIONS: usize = 4096;
 /// A client that has not ended its handshake by then is cut off.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// Runs apid until machined closes the identity stream.
+/// Runs apid until machined closes the stream of orders.
 pub fn run() -> anyhow::Result<()> {
     let listener = std::io::stdin().as_fd().try_clone_to_owned()?;
-    let identities = std::io::stdout().as_fd().try_clone_to_owned()?;
+    let orders = std::io::stdout().as_fd().try_clone_to_owned()?;
     sandbox::enter().context("enter the sandbox")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(serve(listener, identities))
+    runtime.block_on(serve(listener, orders))
 }
 
-async fn serve(listener: OwnedFd, identities: OwnedFd) -> anyhow::Result<()> {
+async fn serve(listener: OwnedFd, orders: OwnedFd) -> anyhow::Result<()> {
     let listener = std::net::TcpListener::from(listener);
     listener.set_nonblocking(true)?;
     let listener = TcpListener::from_std(listener).context("take the listening socket")?;
-    let stream = std::os::unix::net::UnixStream::from(identities);
+    let stream = std::os::unix::net::UnixStream::from(orders);
     stream.set_nonblocking(true)?;
-    let mut stream = UnixStream::from_std(stream).context("take the identity stream")?;
+    let mut stream = UnixStream::from_std(stream).context("take the stream of orders")?;
 
-    let first = identity::receive(&mut stream)
-        .await?
-        .context("machined sent no identity")?;
+    let Some(Order::Identity(first)) = order::receive(&mut stream).await? else {
+        bail!("machined did not begin with an identity");
+    };
     let (sender, credentials) = watch::channel(Arc::new(Credentials::new(&first)?));
-    tokio::spawn(async {
-        tokio::time::sleep(STARTED).await;
-        if let Err(error) = text::forget() {
-            eprintln!("apid: the code of its start stays in memory: {error}");
-        }
-    });
     tokio::select! {
-        ended = follow_identities(stream, sender) => ended,
+        ended = follow_orders(stream, sender) => ended,
         never = accept(listener, credentials) => match never {},
     }
 }
 
-async fn follow_identities(
+async fn follow_orders(
     mut stream: UnixStream,
     sender: watch::Sender<Arc<Credentials>>,
 ) -> anyhow::Result<()> {
-    while let Some(identity) = identity::receive(&mut stream).await? {
-        match Credentials::new(&identity) {
-            Ok(credentials) => {
-                sender.send_replace(Arc::new(credentials));
-            }
-            Err(error) => {
-                eprintln!("apid: the new identity is unusable, the old one stays: {error:#}")
+    while let Some(order) = order::receive(&mut stream).await? {
+        match order {
+            Order::Identity(identity) => match Credentials::new(&identity) {
+                Ok(credentials) => {
+                    sender.send_replace(Arc::new(credentials));
+                }
+                Err(error) => {
+                    eprintln!("apid: the new identity is unusable, the old one stays: {error:#}")
+                }
+            },
+            Order::ForgetStart => {
+                if let Err(error) = text::forget() {
+                    eprintln!("apid: the code of its start stays in memory: {error}");
+                }
             }
         }
     }

@@ -17,7 +17,7 @@ use super::disk;
 use super::ending::leave;
 use super::find_config::find_config;
 use super::install::install_if_missing;
-use super::{Phase, Sequence, Task, emit_failure, run, settle_upgrade};
+use super::{Phase, Sequence, Task, emit_failure, release_memory, run, settle_upgrade};
 use crate::config;
 use crate::event_log::ActorId;
 use crate::init_link::{End, StartReason};
@@ -27,13 +27,10 @@ use crate::modules::Class;
 use crate::resources::{EphemeralFact, MachineStage};
 use crate::services::{Apid, Definition, HealthCheck, Probe};
 use crate::status;
-use crate::sys::text;
 use crate::upgrade::{FailedImages, Gate, Handover, UpgradeRecord};
 
 /// The verdict is told this long before init's deadline, so that the reason is told too.
 const BEFORE_DEADLINE: Duration = Duration::from_secs(5);
-/// After the boot, when its last steps have run out.
-const SETTLED: Duration = Duration::from_secs(4);
 /// apid that takes longer than this to start is broken.
 const APID: Duration = Duration::from_secs(60);
 
@@ -119,19 +116,8 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
         (Err(reason), None) => give_up(&machine, &reason).await,
     }
     drop(turn);
-    tokio::spawn(forget_the_boot());
+    tokio::spawn(release_memory::after_boot(machine.clone()));
     status::follow(machine).await;
-}
-
-/// Lets go of the code that only the boot needed; apid has done so by then.
-async fn forget_the_boot() {
-    tokio::time::sleep(SETTLED).await;
-    let forgotten = text::forget()
-        .and_then(|()| std::fs::File::open("/proc/self/exe"))
-        .and_then(|program| text::uncache(&program));
-    if let Err(error) = forgotten {
-        tracing::warn!("the code of the boot stays in memory: {error}");
-    }
 }
 
 /// Config, API and network: what it takes to be asked.
@@ -180,7 +166,7 @@ fn become_useful(
             settle_upgrade(machine.clone(), *start, tried.clone()),
         ),
         Phase::of("install", install_if_missing(machine.clone())),
-        Phase::of("releaseMemory", release_memory()),
+        Phase::of("releaseMemory", release_memory::before_services()),
         Phase::of("startServices", start_services(machine.clone())),
     ];
     Sequence {
@@ -268,7 +254,12 @@ async fn start_api(machine: Arc<Machine>, listener: OwnedFd) -> anyhow::Result<(
     let keys = intent::keep_identity(&machine);
     let apid = machine.services.add(Definition {
         id: "apid".to_owned(),
-        workload: Arc::new(Apid::new(listener, keys, machine.cgroup("apid")?)),
+        workload: Arc::new(Apid::new(
+            listener,
+            keys,
+            machine.watch_settled(),
+            machine.cgroup("apid")?,
+        )),
         depends_on: Vec::new(),
         health: Some(HealthCheck {
             probe: Probe::Own,
@@ -358,22 +349,6 @@ async fn settle_upgrade(
 async fn start_clock(machine: Arc<Machine>) -> anyhow::Result<()> {
     if let Some(configured) = machine.config() {
         machine.clock.set_wish(intent::time(&configured.config));
-    }
-    Ok(())
-}
-
-/// Lets go of what only the boot read: pages of the root filesystem, directory entries. Before there are containers, whose
-/// files must not be hit.
-async fn release_memory() -> anyhow::Result<()> {
-    // proc_sys_vm(5): 3 is the page cache, dentries and inodes, of which only what is clean and not in use goes. 4 alone
-    // drops nothing: it keeps the kernel from logging the next one, and cannot be written together with it.
-    let dropped = tokio::task::spawn_blocking(|| {
-        ["4", "3"]
-            .into_iter()
-            .try_for_each(|what| std::fs::write("/proc/sys/vm/drop_caches", what))
-    });
-    if let Err(error) = dropped.await? {
-        tracing::warn!("the boot's memory stays in use: /proc/sys/vm/drop_caches: {error}");
     }
     Ok(())
 }

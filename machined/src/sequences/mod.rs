@@ -12,6 +12,7 @@ mod disk;
 mod ending;
 mod find_config;
 mod install;
+mod release_memory;
 mod reset;
 mod resume;
 mod rollback;

@@ -1,4 +1,4 @@
-//! apid as a service: a process of the rootfs that gets the listening socket and, over a stream, its identity.
+//! apid as a service: a process of the rootfs that gets the listening socket and, over a stream, its orders: who to be above all.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
@@ -12,13 +12,14 @@ use tokio::sync::watch;
 
 use super::log_ring::LogRing;
 use super::workload::{Exit, Running, Signal, Step, Workload};
-use crate::apid::{Identity, SelfCheck, send_identity};
+use crate::apid::{Identity, Order, SelfCheck, send_order};
 use crate::services::cgroup::Cgroup;
 
 /// What apid needs to be started, again and again.
 pub struct Apid {
     listener: OwnedFd,
     keys: Keys,
+    settled: watch::Receiver<bool>,
     cgroup: Cgroup,
 }
 
@@ -32,11 +33,17 @@ pub struct Keys {
 }
 
 impl Apid {
-    /// From the listening socket and the newest keys.
-    pub fn new(listener: OwnedFd, keys: Keys, cgroup: Cgroup) -> Self {
+    /// From the listening socket, the newest keys, and whether the boot is over.
+    pub fn new(
+        listener: OwnedFd,
+        keys: Keys,
+        settled: watch::Receiver<bool>,
+        cgroup: Cgroup,
+    ) -> Self {
         Apid {
             listener,
             keys,
+            settled,
             cgroup,
         }
     }
@@ -49,7 +56,7 @@ impl Apid {
             .context("there will be no identity")?
             .clone()
             .context("there is no identity")?;
-        let (mut ours, theirs) = UnixStream::pair().context("make the identity stream")?;
+        let (mut ours, theirs) = UnixStream::pair().context("make the stream of orders")?;
         let theirs = OwnedFd::from(theirs.into_std()?);
         let mut command = std::process::Command::new("/sbin/apid");
         command
@@ -72,18 +79,13 @@ impl Apid {
                 log.write(&chunk[..length]);
             }
         });
-        send_identity(&mut ours, &first)
+        send_order(&mut ours, &Order::Identity(first))
             .await
             .context("send the identity")?;
+        let settled = self.settled.clone();
         let feeder = tokio::spawn(async move {
-            while identity.changed().await.is_ok() {
-                let Some(next) = identity.borrow_and_update().clone() else {
-                    continue;
-                };
-                if send_identity(&mut ours, &next).await.is_err() {
-                    return;
-                }
-            }
+            // An end is apid's own, or machined's.
+            let _ = give_orders(ours, identity, settled).await;
         });
         let feeder = tokio_util::task::AbortOnDropHandle::new(feeder);
         Ok(Box::new(RunningApid {
@@ -92,6 +94,31 @@ impl Apid {
             output: Some(output),
             _feeder: feeder,
         }))
+    }
+}
+
+/// Every new identity, and once the order to forget how it was started.
+async fn give_orders(
+    mut apid: UnixStream,
+    mut identity: watch::Receiver<Option<Identity>>,
+    mut settled: watch::Receiver<bool>,
+) -> anyhow::Result<()> {
+    let mut forgotten = false;
+    loop {
+        let order = tokio::select! {
+            changed = identity.changed() => {
+                changed?;
+                identity.borrow_and_update().clone().map(Order::Identity)
+            }
+            settled = settled.wait_for(|settled| *settled), if !forgotten => {
+                settled?;
+                forgotten = true;
+                Some(Order::ForgetStart)
+            }
+        };
+        if let Some(order) = order {
+            send_order(&mut apid, &order).await?;
+        }
     }
 }
 

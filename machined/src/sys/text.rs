@@ -1,6 +1,6 @@
 //! The program's own code in memory. Most of it is needed once, at start; on a small machine its pages are worth something.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::{c_int, c_void};
 use std::fs::File;
 use std::io;
 
@@ -9,34 +9,66 @@ use rustix::fs::{Advice, fadvise};
 /// Bytes of a page on x86-64.
 const PAGE: usize = 4096;
 
-// SAFETY: symbols of the linker (ld(1), "SECTIONS"): only their addresses mean something, and nothing reads through them.
-#[allow(unsafe_code)]
-unsafe extern "C" {
-    static __executable_start: c_char;
-    static etext: c_char;
+/// Unmaps the code and the constants of this process. What is needed again comes back from the page cache, or from the root
+/// filesystem: then only the block of it that holds the page, without those around it.
+pub fn forget() -> io::Result<()> {
+    let mut done = Ok(());
+    // SAFETY: the callback has the type that dl_iterate_phdr(3) wants, keeps nothing it is given, and `data` is the pointer
+    // that it takes it for, which outlives the call.
+    #[allow(unsafe_code)]
+    unsafe {
+        libc::dl_iterate_phdr(Some(forget_segments), (&raw mut done).cast())
+    };
+    done
 }
 
-/// Unmaps the code of this process. What is needed again comes back from the page cache, or from the root filesystem.
-pub fn forget() -> io::Result<()> {
-    let (start, end) = (
-        (&raw const __executable_start).addr(),
-        (&raw const etext).addr() / PAGE * PAGE,
-    );
-    // SAFETY: the range holds headers, relocation tables and code: mapped privately from the file, never written (relocated
-    // data lies behind `etext`), so that every page can be read again as it was.
+/// Called once, for the first object: the program itself. Others are libraries, of which a static program has none.
+#[allow(unsafe_code)]
+unsafe extern "C" fn forget_segments(
+    object: *mut libc::dl_phdr_info,
+    _size: usize,
+    done: *mut c_void,
+) -> c_int {
+    // SAFETY: the C library gives a valid description of an object and its program headers; `done` is that of `forget`.
     #[allow(unsafe_code)]
-    let done = unsafe {
-        libc::madvise(
-            std::ptr::with_exposed_provenance_mut::<c_void>(start),
-            end.saturating_sub(start),
-            libc::MADV_DONTNEED,
+    let (base, segments, done) = unsafe {
+        let object = &*object;
+        let segments = std::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into());
+        (
+            object.dlpi_addr,
+            segments,
+            &mut *done.cast::<io::Result<()>>(),
         )
     };
-    if done == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
+    *done = segments
+        .iter()
+        .filter(|segment| segment.p_type == libc::PT_LOAD && segment.p_flags & libc::PF_W == 0)
+        .try_for_each(|segment| {
+            let start = (base + segment.p_vaddr) as usize;
+            let end = start + segment.p_memsz as usize;
+            forget_range(start / PAGE * PAGE, end.next_multiple_of(PAGE))
+        });
+    1
+}
+
+/// Unmaps pages of a file that were never written.
+fn forget_range(start: usize, end: usize) -> io::Result<()> {
+    for advice in [libc::MADV_RANDOM, libc::MADV_DONTNEED] {
+        // SAFETY: whole pages of a segment that is not writable: mapped privately from the file and never written, so that
+        // every page can be read again as it was.
+        #[allow(unsafe_code)]
+        let done = unsafe {
+            libc::madvise(
+                std::ptr::with_exposed_provenance_mut::<c_void>(start),
+                end - start,
+                advice,
+            )
+        };
+        if done != 0 {
+            return Err(io::Error::last_os_error());
+        }
     }
+    Ok(())
 }
 
 /// Lets the page cache drop what no process has mapped of this program's file.
