@@ -32,7 +32,7 @@ async fn is_changed_while_the_machine_runs(scratch: Scratch) -> Outcome {
                 config.install_disk("/dev/vda").registry(&host).container(
                     "first",
                     &image,
-                    &format!("args: [\"{FIRST_PORT}\"]\n"),
+                    &format!("args: [\"{FIRST_PORT}\"]\nnetwork: {{mode: host}}\n"),
                 )
             }
         })

@@ -52,7 +52,13 @@ async fn grpcio_is_answered_and_refused(scratch: Scratch) -> Outcome {
             "NOT_FOUND",
             "/no/such/file",
         ),
-        ("Rollback", json!({}), "UNIMPLEMENTED", ""),
+        (
+            "Rollback",
+            json!({}),
+            "FAILED_PRECONDITION",
+            "does not boot from its disk",
+        ),
+        ("Bootstrap", json!({}), "UNIMPLEMENTED", ""),
     ] {
         let said = grpcio.call(&node, method, &request)?;
         ensure!(
