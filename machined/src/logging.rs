@@ -46,11 +46,13 @@ impl<S: Subscriber> Layer<S> for Lines {
             .write(format!("{} {line}\n", level.as_str()).as_bytes());
         if let Some(mut kernel) = self.kernel.as_ref() {
             let mut record = format!("<{}>machined: {line}", DAEMON | priority(level));
-            let mut end = record.len().min(LONGEST_RECORD);
+            let mut end = record.len().min(LONGEST_RECORD - 1);
             while !record.is_char_boundary(end) {
                 end -= 1;
             }
             record.truncate(end);
+            // Without it readers and the console get the record only when the next one comes.
+            record.push('\n');
             // One write is one record. Nothing can be done about a failure, least of all logging it.
             let _ = kernel.write_all(record.as_bytes());
         }

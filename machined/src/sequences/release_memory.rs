@@ -9,7 +9,7 @@ use crate::machine::Machine;
 use crate::sys::text;
 
 /// After the boot, when its last steps have run out: addresses of IPv6, and the certificate that names them.
-const SETTLED: Duration = Duration::from_secs(4);
+const SETTLED: Duration = Duration::from_secs(3);
 /// By then apid has let go of its code. Pages that it still has mapped would stay in the page cache.
 const APID: Duration = Duration::from_millis(200);
 
