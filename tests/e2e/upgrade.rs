@@ -82,6 +82,7 @@ async fn keeps_the_kernel_and_the_data(scratch: Scratch) -> Outcome {
     );
     // Ready was told: it must be true.
     greeter.greets()?;
+    confirms_its_lease(&node).await?;
     ensure!(greeter.read_from_var("kept-over-upgrades")? == "written by greeter\n");
 
     // By instarctl, back again.
@@ -102,6 +103,22 @@ async fn keeps_the_kernel_and_the_data(scratch: Scratch) -> Outcome {
         "the kernel rebooted"
     );
     node.service_pid(GREETER).await?;
+    Ok(())
+}
+
+/// The address that the previous generation had is the server's word again, and it was not asked for a new one.
+async fn confirms_its_lease(node: &Node) -> Outcome {
+    let log = node
+        .wait_until("its lease is confirmed", PATIENCE, async || {
+            let log = node.log("machined").await?;
+            let (_, now) = log
+                .rsplit_once("as generation ")
+                .context("no generation in the log")?;
+            ensure!(now.contains("DHCP lease"), "{now}");
+            Ok(now.to_owned())
+        })
+        .await?;
+    ensure!(!log.contains("does not acknowledge"), "{log}");
     Ok(())
 }
 

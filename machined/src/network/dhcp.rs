@@ -7,8 +7,9 @@
 //!   start ───────────────► confirming ──────────────► bound ◄─────────┐
 //!     │                        │ no ACK in 10 s         │ T1          │ ACK
 //!     │ no lease               ▼                        ▼             │
-//!     └──────────────────► discovering ◄──────────── renewing ────────┘
-//!                              │  ▲      no ACK in 30 s
+//!     └──────────────────► discovering ◄──────────── renewing ────────┤
+//!                              │  ▲      no ACK in 30 s │ 10 s        │
+//!                              │  └─────────────────── rebinding ─────┘
 //!                        OFFER ▼  │ no ACK in 5 s
 //!                          requesting ──── ACK ──► bound
 //! ```
@@ -16,10 +17,14 @@
 //! mozim drops a NAK without a word, so a NAK looks like silence here, and both have the same answer: discover anew,
 //! and **keep the address meanwhile**, until the lease is over or another one is there. A server that still knows us
 //! offers the same address again, and nothing has changed for anybody.
+//!
+//! Renewing asks the server by unicast, over a socket that only hears what is sent to our address. Some servers acknowledge
+//! by broadcast all the same, against RFC 2131, section 4.1 (QEMU's user network does). So rebinding, which hears
+//! everything, follows within seconds instead of at the server's T2, in confirming as well.
 
 use std::time::Duration;
 
-use mozim::{DhcpError, DhcpV4Client, DhcpV4Config, DhcpV4State};
+use mozim::{DhcpError, DhcpV4Client, DhcpV4Config, DhcpV4Lease, DhcpV4State};
 use tokio::{sync::mpsc, time::Instant};
 use tracing::{debug, info, warn};
 
@@ -29,6 +34,8 @@ use super::Lease;
 const CONFIRM: Duration = Duration::from_secs(10);
 /// How long the server may take to renew.
 const RENEW: Duration = Duration::from_secs(30);
+/// How long the server may take to renew by unicast, in seconds. After that all are asked by broadcast.
+const RENEW_BY_UNICAST: u32 = 10;
 /// How long the server may take to acknowledge what it offered. After that the offer was not meant for us.
 const REQUEST: Duration = Duration::from_secs(5);
 /// Pause after an error of the socket, such as a link that is just going away.
@@ -117,7 +124,8 @@ impl Keeper {
                 state = client.run() => match state {
                     Ok(DhcpV4State::Done(reply)) => {
                         patience = None;
-                        if !self.take(&reply).await {
+                        let taken = self.take(&reply).await;
+                        if !taken || !rebind_early(&mut client, *reply) {
                             client.clean_up();
                             tokio::time::sleep(AFTER_ERROR).await;
                         }
@@ -155,7 +163,7 @@ impl Keeper {
     }
 
     /// Whether the reply was fit to be a lease.
-    async fn take(&mut self, reply: &mozim::DhcpV4Lease) -> bool {
+    async fn take(&mut self, reply: &DhcpV4Lease) -> bool {
         match Lease::from_reply(&self.port.name, &self.port.mac_text, reply, boot_seconds()) {
             Ok(lease) => {
                 info!(link = self.port.name, address = %lease.address, seconds = lease.lifetime, "DHCP lease");
@@ -169,6 +177,13 @@ impl Keeper {
             }
         }
     }
+}
+
+/// Has a renewal go on by broadcast soon, instead of at the server's T2. Whether that makes sense of the lease.
+fn rebind_early(client: &mut DhcpV4Client, mut lease: DhcpV4Lease) -> bool {
+    let early = lease.t1_sec.saturating_add(RENEW_BY_UNICAST);
+    lease.t2_sec = lease.t2_sec.min(early);
+    client.done(lease).is_ok()
 }
 
 async fn sleep_until(deadline: Option<Instant>) {

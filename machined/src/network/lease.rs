@@ -10,6 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use super::Cidr;
 
+/// After so many seconds a lease of the previous generation is confirmed with its server (RENEWING, by unicast).
+const CONFIRM_BY_UNICAST: u32 = 1;
+/// After so many, with all servers (REBINDING, by broadcast), if there was no answer until then.
+const CONFIRM_BY_BROADCAST: u32 = 3;
+
 /// What a DHCPv4 server has given to a link.
 ///
 /// Times are seconds of CLOCK_BOOTTIME: it belongs to the kernel, so it goes on over a swap of generations, and nobody
@@ -136,21 +141,24 @@ impl Lease {
         self.obtained > now || self.remaining(now).is_some_and(|left| left.is_zero())
     }
 
-    /// For the protocol's state machine: as if just given, but to be renewed at once.
+    /// For the protocol's state machine: as if just given, but to be renewed at once, and from whatever server if the one that
+    /// gave it does not acknowledge at once.
     pub(super) fn to_be_confirmed(&self, now: u64) -> DhcpV4Lease {
         let left = self
             .remaining(now)
             .map_or(u64::from(u32::MAX), |left| left.as_secs());
-        // T1 < T2 < end, each at least a second: what mozim takes as a lease.
-        let left = u32::try_from(left).unwrap_or(u32::MAX).max(3);
+        // T1 < T2 < end: what mozim takes as a lease.
+        let left = u32::try_from(left)
+            .unwrap_or(u32::MAX)
+            .max(CONFIRM_BY_BROADCAST + 1);
         let mut lease = DhcpV4Lease::default();
         if let IpAddr::V4(address) = self.address.address() {
             lease.yiaddr = address;
         }
         lease.srv_id = self.server;
         lease.siaddr = self.server;
-        lease.t1_sec = 1;
-        lease.t2_sec = (left / 8 * 7).clamp(2, left - 1);
+        lease.t1_sec = CONFIRM_BY_UNICAST;
+        lease.t2_sec = CONFIRM_BY_BROADCAST;
         lease.lease_time_sec = left;
         lease
     }
@@ -246,8 +254,7 @@ mod tests {
     #[test]
     fn an_inherited_lease_is_confirmed_soon_and_ends_when_it_did() {
         let raw = lease().to_be_confirmed(1040);
-        assert_eq!((raw.t1_sec, raw.lease_time_sec), (1, 60));
-        assert!(raw.t1_sec < raw.t2_sec && raw.t2_sec < raw.lease_time_sec);
+        assert_eq!((raw.t1_sec, raw.t2_sec, raw.lease_time_sec), (1, 3, 60));
         let mut almost_over = lease();
         almost_over.lifetime = 41;
         let raw = almost_over.to_be_confirmed(1040);
