@@ -18,6 +18,7 @@ const SERVED: &[&str] = &[
     "machine.certSANs",
     "machine.install.disk",
     "machine.install.diskSelector",
+    "machine.install.image",
     "machine.install.wipe",
     "machine.network.hostname",
     "machine.network.interfaces.interface",
@@ -62,8 +63,6 @@ const SERVED: &[&str] = &[
 const NOT_SERVED: &[&str] = &[
     "machine.network.interfaces.routes.mtu",
     "machine.time.bootTimeout",
-    "UnattendedInstallConfig.installer",
-    "UnattendedInstallConfig.reboot",
     "ContainerConfig.security.profile",
     "ContainerConfig.security.machinedAccess",
     "LinkConfig.addresses.routePriority",

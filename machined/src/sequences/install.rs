@@ -16,6 +16,7 @@ use crate::init_link::End;
 use crate::intent;
 use crate::machine::Machine;
 use crate::resources::MachineStage;
+use crate::status;
 use crate::upgrade::{Candidate, EspForInstaller, Resources, check, installer};
 
 /// Installs where that is wanted and was not done. Does not return when the config asks for a reboot into what was installed.
@@ -40,10 +41,14 @@ pub(super) async fn install_if_missing(machine: Arc<Machine>) -> anyhow::Result<
         .parse()
         .context("the installer's image in the config")?;
     tracing::info!("installing {reference}");
-    install(&machine, &reference)
-        .await
-        .with_context(|| format!("install {reference}"))?;
-    if !*reboot {
+    let installed = install(&machine, &reference).await;
+    if let Err(error) = &installed {
+        // The version that runs from memory is more than none; and the image may be meant for another system.
+        let reason = format!("{reference} is not installed: {error:#}");
+        tracing::error!("{reason}");
+        status::note_problem(&machine, "install", &reason);
+    }
+    if installed.is_err() || !*reboot {
         machine.enter(MachineStage::Booting);
         return Ok(());
     }
