@@ -51,12 +51,7 @@ pub fn fetch(options: &Options) -> Result<()> {
         &options.cache.join("debian"),
         &request,
         options.refresh,
-        || {
-            options
-                .mirror
-                .clone()
-                .map_or_else(Mirror::of_this_machine, Ok)
-        },
+        || Mirror::chosen(options.mirror.as_ref()),
     )?;
     let package = packages
         .first()

@@ -47,8 +47,8 @@ pub fn mount() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// proc_mounts(5): device, mount point, type, options.
-fn is_mounted(mounts: &str, target: &str) -> bool {
+/// Whether something is mounted at `target`, by the lines of proc_mounts(5): device, mount point, type, options.
+pub(crate) fn is_mounted(mounts: &str, target: &str) -> bool {
     mounts
         .lines()
         .any(|line| line.split(' ').nth(1) == Some(target))

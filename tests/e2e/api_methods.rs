@@ -11,7 +11,7 @@ use instar_api::machine::{
 use instar_pki::Role;
 use instar_tests::{
     GREETER, GREETER_PORT, Greeter, Grpcio, ImageUnderTest, Instarctl, Node, Outcome, Registry,
-    Scratch, Test, WrongTimeServer, push_greeter, tests,
+    Scratch, Test, WrongTimeServer, plan_with_greeter, tests,
 };
 use serde_json::{Value, json};
 use tonic::{Code, Status, Streaming};
@@ -29,17 +29,8 @@ pub(crate) fn tests() -> Vec<Test> {
 async fn show_the_node_and_none_of_its_secrets(scratch: Scratch) -> Outcome {
     let grpcio = Grpcio::ready(&scratch)?;
     let registry = Registry::start(&scratch)?;
-    push_greeter(&registry)?;
-    let host = registry.host_for_guest();
-    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+    let node = plan_with_greeter(&scratch, &registry, |config| config)?
         .blank_disk()?
-        .forward(GREETER_PORT)
-        .configure(move |config| {
-            config
-                .install_disk("/dev/vda")
-                .registry(&host)
-                .greeter(&host)
-        })
         .boot()
         .await?;
     let greeter = Greeter::of(&node)?;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use instar_tests::{
     GREETER, GREETER_PORT, Greeter, ImageUnderTest, Node, Outcome, Registry, Scratch, Test,
-    push_greeter, tests,
+    plan_with_greeter, tests,
 };
 
 use crate::PATIENCE;
@@ -24,18 +24,9 @@ pub(crate) fn tests() -> Vec<Test> {
 /// One boot for both.
 async fn are_ended_and_started_again(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
-    push_greeter(&registry)?;
-    let host = registry.host_for_guest();
-    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
-        .blank_disk()?
-        .forward(GREETER_PORT)
-        .forward(OTHER_PORT)
-        .configure(move |config| {
-            let image = format!("{host}/greeter:v1");
+    let image = registry.image_for_guest("greeter:v1");
+    let node = plan_with_greeter(&scratch, &registry, move |config| {
             config
-                .install_disk("/dev/vda")
-                .registry(&host)
-                .greeter(&host)
                 .container(
                     OTHER,
                     &image,
@@ -43,7 +34,9 @@ async fn are_ended_and_started_again(scratch: Scratch) -> Outcome {
                         "args: [\"{OTHER_PORT}\"]\nnetwork: {{mode: host}}\nmounts:\n  - hostPath: {{source: /sys/fs/cgroup, destination: /cgroup, options: [rw]}}\n"
                     ),
                 )
-        })
+        })?
+        .blank_disk()?
+        .forward(OTHER_PORT)
         .boot()
         .await?;
     node.wait_until_ready(PATIENCE).await?;

@@ -4,7 +4,7 @@ use anyhow::ensure;
 use instar_qemu::{DiskFormat, create_blank_disk};
 use instar_tests::{
     Ending, GREETER, GREETER_PORT, Greeter, ImageUnderTest, Instarctl, Node, OciImage, Outcome,
-    Registry, Scratch, Test, push_greeter, tests, upgrade_and_follow,
+    Registry, Scratch, Test, plan_with_greeter, tests, upgrade_and_follow,
 };
 
 use crate::PATIENCE;
@@ -19,21 +19,12 @@ pub(crate) fn tests() -> Vec<Test> {
 /// One boot for all.
 async fn are_kept_over_upgrades_and_reboots(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
-    push_greeter(&registry)?;
-    let host = registry.host_for_guest();
     let second = OciImage::read(&ImageUnderTest::second()?.installer())?;
     second.push(&registry, "instar/installer", "v0.2.0")?;
     let disk = scratch.join("disk.img");
     create_blank_disk(&disk, DiskFormat::Raw, DISK_BYTES)?;
-    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+    let node = plan_with_greeter(&scratch, &registry, |config| config)?
         .disk(disk)
-        .forward(GREETER_PORT)
-        .configure(move |config| {
-            config
-                .install_disk("/dev/vda")
-                .registry(&host)
-                .greeter(&host)
-        })
         .boot()
         .await?;
     node.wait_until_ready(PATIENCE).await?;

@@ -4,7 +4,7 @@ use anyhow::{Context, ensure};
 use instar_qemu::lease_port;
 use instar_tests::{
     Ending, GREETER_PORT, Greeter, HOST_FOR_GUEST, HttpServer, ImageUnderTest, Instarctl, Node,
-    OciImage, Outcome, Registry, Scratch, Test, push_greeter, rootfs_with_script,
+    OciImage, Outcome, Registry, Scratch, Test, plan_with_greeter, rootfs_with_script,
     rootfs_without_runtime, tests, upgrade_and_follow,
 };
 
@@ -56,25 +56,15 @@ fn bad_versions(scratch: &Scratch) -> anyhow::Result<Vec<Bad>> {
 
 async fn the_old_version_is_back_and_says_why(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
-    push_greeter(&registry)?;
     let good = OciImage::read(&ImageUnderTest::second()?.installer())?;
     let bad_versions = bad_versions(&scratch)?;
     for bad in &bad_versions {
         let image = good.clone().installing(bad.tag, &bad.rootfs)?;
         image.push(&registry, "instar/installer", bad.tag)?;
     }
-    let host = registry.host_for_guest();
-    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+    // Twice what a good version takes on a busy host: two of the bad ones wait for its end.
+    let node = plan_with_greeter(&scratch, &registry, |config| config.gate_timeout("40s"))?
         .blank_disk()?
-        .forward(GREETER_PORT)
-        .configure(move |config| {
-            config
-                .install_disk("/dev/vda")
-                .registry(&host)
-                .greeter(&host)
-                // Twice what a good version takes on a busy host: two of the bad ones wait for its end.
-                .gate_timeout("40s")
-        })
         .boot()
         .await?;
     let greeter = Greeter::of(&node)?;

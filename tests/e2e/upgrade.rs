@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use instar_tests::{
     Ending, GREETER, GREETER_PORT, Greeter, ImageUnderTest, Instarctl, Node, NodePlan, OciImage,
-    Outcome, Registry, Scratch, Test, push_greeter, tests, upgrade_and_follow,
+    Outcome, Registry, Scratch, Test, plan_with_greeter, tests, upgrade_and_follow,
 };
 use tonic::Code;
 
@@ -20,17 +20,7 @@ pub(crate) fn tests() -> Vec<Test> {
 
 /// A node with a disk and a greeter.
 fn plan(scratch: &Scratch, registry: &Registry) -> anyhow::Result<NodePlan> {
-    push_greeter(registry)?;
-    let host = registry.host_for_guest();
-    Ok(Node::plan(scratch, &ImageUnderTest::first()?)
-        .blank_disk()?
-        .forward(GREETER_PORT)
-        .configure(move |config| {
-            config
-                .install_disk("/dev/vda")
-                .registry(&host)
-                .greeter(&host)
-        }))
+    plan_with_greeter(scratch, registry, |config| config)?.blank_disk()
 }
 
 async fn keeps_the_kernel_and_the_data(scratch: Scratch) -> Outcome {

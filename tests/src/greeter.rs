@@ -3,10 +3,12 @@
 use anyhow::{Result, ensure};
 
 use crate::http_client::http;
+use crate::image_under_test::ImageUnderTest;
 use crate::machine_config::MachineConfig;
-use crate::node::Node;
+use crate::node::{Node, NodePlan};
 use crate::oci_image::OciImage;
 use crate::registry::Registry;
+use crate::scratch::Scratch;
 use crate::workspace::guest_program;
 
 /// Its port in the guest.
@@ -22,6 +24,27 @@ pub fn push_greeter(registry: &Registry) -> Result<String> {
     let program = guest_program("greeter")?;
     let image = OciImage::starting(&["/greeter"]).files(&[("greeter", &program)])?;
     Ok(image.push(registry, GREETER, "v1")?.digest)
+}
+
+/// A node whose config gives it `/dev/vda` and has it run the greeter of this registry; `more` is what else it says. The disk
+/// itself is still to be added.
+pub fn plan_with_greeter(
+    scratch: &Scratch,
+    registry: &Registry,
+    more: impl FnOnce(MachineConfig) -> MachineConfig + 'static,
+) -> Result<NodePlan> {
+    push_greeter(registry)?;
+    let host = registry.host_for_guest();
+    Ok(Node::plan(scratch, &ImageUnderTest::first()?)
+        .forward(GREETER_PORT)
+        .configure(move |config| {
+            more(
+                config
+                    .install_disk("/dev/vda")
+                    .registry(&host)
+                    .greeter(&host),
+            )
+        }))
 }
 
 impl MachineConfig {

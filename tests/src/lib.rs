@@ -48,7 +48,7 @@ pub use bare_boot::{BareBoot, BareMemory, trivial_boot};
 pub use esp_image::EspImage;
 pub use firmware::{UefiVariables, secure_uefi, test_keys, uefi};
 pub use follower::{Ending, Followed, upgrade_and_follow};
-pub use greeter::{GREETER, GREETER_PORT, Greeter, push_greeter};
+pub use greeter::{GREETER, GREETER_PORT, Greeter, plan_with_greeter, push_greeter};
 pub use grpcio::Grpcio;
 pub use http_client::{HttpAnswer, http};
 pub use http_server::HttpServer;

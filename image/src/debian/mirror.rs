@@ -18,6 +18,14 @@ pub struct Mirror {
 }
 
 impl Mirror {
+    /// The one that was chosen, or else that of this machine.
+    ///
+    /// # Errors
+    /// See [`Self::of_this_machine`].
+    pub fn chosen(chosen: Option<&Self>) -> Result<Self> {
+        chosen.cloned().map_or_else(Self::of_this_machine, Ok)
+    }
+
     /// The mirror that the machine's apt is set up with.
     ///
     /// # Errors

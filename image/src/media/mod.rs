@@ -146,9 +146,6 @@ fn packages(options: &Options) -> Result<Vec<Fetched>> {
     };
     let cache = options.cache.join("debian");
     debian::fetch(&cache, &request, options.refresh, || {
-        options
-            .mirror
-            .clone()
-            .map_or_else(Mirror::of_this_machine, Ok)
+        Mirror::chosen(options.mirror.as_ref())
     })
 }

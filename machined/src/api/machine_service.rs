@@ -14,6 +14,7 @@ use super::{
     service_list, streamed,
 };
 use crate::container_facts;
+use crate::disk::STATE;
 use crate::intent::{NewClient, NewClientError, client_configuration};
 use crate::machine::{Busy, Machine};
 use crate::meta::{Meta, MetaError};
@@ -21,9 +22,6 @@ use crate::sequences;
 use crate::services::ControlError;
 use crate::statistics;
 use crate::upgrade::{UpgradeError, UpgradeRequest};
-
-/// Where STATE is mounted.
-const STATE: &str = "/system/state";
 
 /// The service, over the machine.
 pub(super) struct MachineApi {

@@ -10,6 +10,7 @@ use sys_mount::{Mount, MountFlags};
 use uuid::Uuid;
 
 use super::boot_order::BootVariables;
+use crate::special_mounts::is_mounted;
 
 /// Where the kernel shows them, once efivarfs is mounted there.
 const FOLDER: &str = "/sys/firmware/efi/efivars";
@@ -36,10 +37,7 @@ pub fn is_uefi() -> bool {
 /// Makes the variables readable. The module efivarfs must be loaded.
 pub(super) fn mount() -> Result<(), EfiError> {
     let mounts = fs::read_to_string("/proc/self/mounts").map_err(EfiError::Mount)?;
-    if mounts
-        .lines()
-        .any(|line| line.split(' ').nth(1) == Some(FOLDER))
-    {
+    if is_mounted(&mounts, FOLDER) {
         return Ok(());
     }
     Mount::builder()

@@ -9,4 +9,4 @@ mod partition;
 
 pub use boot_order::{When, keep_boot_entries};
 pub use efi_variables::{EfiError, is_uefi, loader_partition, selected_entry};
-pub use partition::{EspError, MountedEsp, bless, forget, is_installed, prefer_other, state};
+pub use partition::{EspError, MountedEsp, bless, forget, is_installed, prefer_other};

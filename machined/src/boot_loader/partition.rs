@@ -91,11 +91,6 @@ pub fn is_installed(device: &Path) -> Result<bool, EspError> {
     }
 }
 
-/// What is on the partition.
-pub fn state(device: &Path) -> Result<State, EspError> {
-    MountedEsp::of(device)?.state()
-}
-
 /// Takes the counter off the entry of this order: it was healthy.
 pub fn bless(device: &Path, order: u32) -> Result<(), EspError> {
     let mut esp = MountedEsp::of(device)?;

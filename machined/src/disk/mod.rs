@@ -34,7 +34,9 @@ pub use apply::{ApplyError, apply, partition_path};
 pub use discover::{DevPath, DiscoverError, Disk, discover};
 pub use holders::{Holder, holders};
 pub use layout::{LAYOUT, Label, PartitionSize, PartitionSpec};
-pub use owned::{DiskWish, EfiPartition, OwnedDisk, OwnedDiskError, OwnedDiskStatus, Places};
+pub use owned::{
+    DiskWish, EfiPartition, OwnedDisk, OwnedDiskError, OwnedDiskStatus, Places, STATE,
+};
 pub use plan::{Action, DiskPlan, PlanError, PlannedPartition, Takeover, plan};
 pub use probe::{Content, ProbeError, Signature, probe, probe_file, probe_partition};
 pub use selector::{DiskFields, DiskKind, DiskSelector, Expression, SelectError, SizeCondition};

@@ -23,6 +23,9 @@ use super::{
     wipe::{Wipe, WipeError, wipe},
 };
 
+/// Where STATE is mounted.
+pub const STATE: &str = "/system/state";
+
 /// What the config says about the owned disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiskWish {
@@ -49,7 +52,7 @@ impl Default for Places {
     fn default() -> Self {
         Self {
             var: "/var".into(),
-            state: "/system/state".into(),
+            state: STATE.into(),
             sysfs: "/sys".into(),
             procfs: "/proc".into(),
         }

@@ -10,6 +10,8 @@
 
 use std::path::Path;
 
+use crate::disk::STATE;
+
 /// Kinds of filesystems by their numbers in statfs(2) (linux/magic.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Filesystem {
@@ -59,7 +61,7 @@ pub(super) struct Facts<'a> {
 
 /// Directories of secrets, by path. Each is told by its name; what is in it is not.
 const SECRET: [&str; 3] = [
-    "/system/state",
+    STATE,
     "/run/machined",
     // crun's copies of the bundles.
     "/run/crun",

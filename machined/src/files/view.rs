@@ -13,9 +13,8 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::policy::{Facts, Filesystem, gives_out};
+use crate::disk::STATE;
 
-/// Where STATE is mounted.
-const STATE: &str = "/system/state";
 /// A directory with more entries is shown in part, so that no directory fills the machine's memory.
 const MOST_ENTRIES: usize = 1 << 16;
 

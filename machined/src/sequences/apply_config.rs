@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::{ConfigChange, disk, ending, find_config};
+use super::{ConfigChange, containers, disk, ending, find_config};
 use crate::config::{self, ConfigErrors, MachineConfig};
 use crate::intent;
 use crate::machine::{Busy, Configured, Machine};
@@ -232,11 +232,7 @@ async fn take_over(
         machine.services.remove(name).await;
     }
     if !definitions.is_empty() {
-        machine
-            .drivers()?
-            .load_named("overlay")
-            .await
-            .context("load the module overlay")?;
+        containers::prepare(machine).await?;
     }
     for definition in definitions {
         machine.services.add(definition)?.start();

@@ -13,6 +13,7 @@ use instar_api::events::EventPayload;
 use instar_api::machine::ConfigLoadErrorEvent;
 use tokio::time::Instant;
 
+use super::containers;
 use super::disk;
 use super::ending::leave;
 use super::find_config::find_config;
@@ -84,7 +85,7 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
     .await;
     if outcome.is_ok() && machine.config().is_none() {
         // A machine without a config has nothing else to prove.
-        commit(&machine, &start, &handover).await;
+        commit(&machine, &start, &handover, false).await;
         drop(turn);
         status::maintenance(&machine).await;
         turn = machine.take_turn();
@@ -111,7 +112,7 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
         Ok(()) => Ok(()),
     };
     match (verdict, tried) {
-        (Ok(()), _) => commit(&machine, &start, &handover).await,
+        (Ok(()), _) => commit(&machine, &start, &handover, on_trial).await,
         (Err(reason), Some(record)) => try_again(&machine, record, &reason).await,
         (Err(reason), None) => give_up(&machine, &reason).await,
     }
@@ -358,11 +359,7 @@ async fn start_services(machine: Arc<Machine>) -> anyhow::Result<()> {
         return Ok(());
     };
     if !configured.config.containers.is_empty() {
-        let drivers = machine.drivers()?;
-        drivers
-            .load_named("overlay")
-            .await
-            .context("load the module overlay")?;
+        containers::prepare(&machine).await?;
     }
     for container in &configured.config.containers {
         let definition = intent::service(&machine, &configured.config, container)?;
@@ -413,7 +410,13 @@ async fn try_again(machine: &Arc<Machine>, record: UpgradeRecord, reason: &str) 
     leave(machine, End::Reboot).await;
 }
 
-async fn commit(machine: &Arc<Machine>, start: &StartReason, handover: &Handover) {
+/// Tells init that the generation works. `passed_gate`: an upgrade was under way, and has proved itself.
+async fn commit(
+    machine: &Arc<Machine>,
+    start: &StartReason,
+    handover: &Handover,
+    passed_gate: bool,
+) {
     if let Err(error) = machine.init.healthy(&machine.generation.boot_id).await {
         tracing::error!("init did not take the report of health: {error:#}");
         return;
@@ -430,7 +433,7 @@ async fn commit(machine: &Arc<Machine>, start: &StartReason, handover: &Handover
         StartReason::Next => handover.upgrade.as_ref(),
         _ => None,
     };
-    if let Err(error) = settle_upgrade::keep(machine, soft).await {
+    if let Err(error) = settle_upgrade::keep(machine, soft, passed_gate).await {
         tracing::error!("the boot entry of this version is not blessed: {error:#}");
         status::note_problem(machine, "boot entry", &format!("{error:#}"));
     }

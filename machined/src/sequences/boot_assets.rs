@@ -7,6 +7,9 @@ use anyhow::Context as _;
 use crate::boot_loader::{self, MountedEsp, When};
 use crate::machine::Machine;
 
+/// The module that shows EFI variables.
+const EFIVARFS: &str = "efivarfs";
+
 /// Whether the machine boots from its disk, and from which entry it did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Installed {
@@ -21,23 +24,30 @@ pub(super) async fn installed(machine: &Machine) -> anyhow::Result<Option<Instal
     let Some(efi) = machine.disk.status().borrow().efi.clone() else {
         return Ok(None);
     };
-    load_drivers(machine).await?;
+    load(machine, &["vfat", "nls_cp437", "nls_ascii"]).await?;
     let device = efi.clone();
     let has_loader = blocking(move || Ok(boot_loader::is_installed(&device)?)).await?;
     if !has_loader {
         return Ok(None);
     }
-    let partition = machine.disk.efi_partition().await?;
-    let booted = blocking(move || {
-        if !boot_loader::is_uefi()
-            || boot_loader::loader_partition()? != Some(partition.partition.guid)
-        {
+    let booted = booted(machine).await?;
+    Ok(Some(Installed { efi, booted }))
+}
+
+/// The order of the entry that was booted, where the loader came from the owned disk.
+async fn booted(machine: &Machine) -> anyhow::Result<Option<u32>> {
+    if !boot_loader::is_uefi() {
+        return Ok(None);
+    }
+    load(machine, &[EFIVARFS]).await?;
+    let efi = machine.disk.efi_partition().await?;
+    blocking(move || {
+        if boot_loader::loader_partition()? != Some(efi.partition.guid) {
             return Ok(None);
         }
         Ok(boot_loader::selected_entry()?.map(|entry| entry.order))
     })
-    .await?;
-    Ok(Some(Installed { efi, booted }))
+    .await
 }
 
 /// Whether the loader that started this machine came from a partition of a disk.
@@ -45,7 +55,7 @@ pub(super) async fn came_from_a_disk(machine: &Machine) -> anyhow::Result<bool> 
     if !boot_loader::is_uefi() {
         return Ok(false);
     }
-    load_drivers(machine).await?;
+    load(machine, &[EFIVARFS]).await?;
     blocking(|| Ok(boot_loader::loader_partition()?.is_some())).await
 }
 
@@ -78,6 +88,7 @@ pub(super) async fn keep_boot_entries(machine: &Machine, when: When) -> anyhow::
     if !boot_loader::is_uefi() {
         return Ok(());
     }
+    load(machine, &[EFIVARFS]).await?;
     let partition = machine.disk.efi_partition().await?;
     let written = blocking(move || Ok(boot_loader::keep_boot_entries(&partition, when)?)).await?;
     if written {
@@ -92,13 +103,9 @@ pub(super) async fn mount(installed: &Installed) -> anyhow::Result<MountedEsp> {
     blocking(move || Ok(MountedEsp::of(&efi)?)).await
 }
 
-async fn load_drivers(machine: &Machine) -> anyhow::Result<()> {
+async fn load(machine: &Machine, modules: &[&str]) -> anyhow::Result<()> {
     let drivers = machine.drivers()?;
-    let mut names = vec!["vfat", "nls_cp437", "nls_ascii"];
-    if boot_loader::is_uefi() {
-        names.push("efivarfs");
-    }
-    for name in names {
+    for name in modules {
         drivers
             .load_named(name)
             .await

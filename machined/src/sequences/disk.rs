@@ -22,17 +22,17 @@ pub(super) async fn mount(machine: &Machine) -> anyhow::Result<()> {
         return Ok(());
     };
     let wish = intent::disk(&configured.config)?;
+    // The config need not name a disk that the machine was started from.
+    let is_to_be_found = wish.disk.is_none() && boot_assets::came_from_a_disk(machine).await?;
     // Drivers of disks take a second and two MiB, which a machine without a disk can keep.
-    let came_from_a_disk = boot_assets::came_from_a_disk(machine).await?;
-    if wish.disk.is_some() || came_from_a_disk {
+    if wish.disk.is_some() || is_to_be_found {
         machine
             .drivers()?
             .load_for(Class::Block)
             .await
             .context("load the drivers of disks")?;
     }
-    // The config need not name a disk that the machine was started from.
-    if wish.disk.is_none() && came_from_a_disk {
+    if is_to_be_found {
         machine
             .disk
             .find_state()

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use anyhow::Context as _;
 
 use super::boot_assets::{self, Installed};
-use super::disk;
 use super::ending::leave;
 use super::upgrade::installer_limits;
+use super::{containers, disk};
 use crate::boot_loader::When;
 use crate::config::InstallWish;
 use crate::containers::ImageReference;
@@ -71,11 +71,7 @@ async fn install(machine: &Machine, reference: &ImageReference) -> anyhow::Resul
         Resources::now()?,
         limits.unpacked_bytes,
     )?;
-    machine
-        .drivers()?
-        .load_named("overlay")
-        .await
-        .context("load the module overlay")?;
+    containers::prepare(machine).await?;
     let image = puller.pull(&resolved, &machine.images, &limits).await?;
     // What an interrupted installation left is not worth keeping: without a loader nothing boots from it.
     let efi = machine.disk.format_efi().await?;

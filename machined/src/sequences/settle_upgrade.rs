@@ -10,10 +10,7 @@ use crate::upgrade::{PendingUpgrade, UpgradeRecord};
 /// Looks for an upgrade that this boot is to finish: gives its record when this is the version that is tried. An upgrade
 /// that has ended here, with another version, has failed, and is settled at once.
 pub(super) async fn look_back(machine: &Machine) -> anyhow::Result<Option<UpgradeRecord>> {
-    let Some(state) = machine.disk.state() else {
-        return Ok(None);
-    };
-    let Some(record) = UpgradeRecord::load(state)? else {
+    let Some(record) = record(machine)? else {
         return Ok(None);
     };
     let installed = boot_assets::installed(machine).await?;
@@ -53,7 +50,17 @@ pub(super) fn note_failure(
 
 /// The version that runs is healthy: blesses what it was booted from, or what it will be booted from after an upgrade
 /// without a reboot.
-pub(super) async fn keep(machine: &Machine, soft: Option<&PendingUpgrade>) -> anyhow::Result<()> {
+///
+/// While an upgrade is under way that has not passed its gate (machined was started again meanwhile, or there is no config)
+/// nothing is blessed: the next boot tries it again, and judges.
+pub(super) async fn keep(
+    machine: &Machine,
+    soft: Option<&PendingUpgrade>,
+    passed_gate: bool,
+) -> anyhow::Result<()> {
+    if !passed_gate && record(machine)?.is_some() {
+        return Ok(());
+    }
     let Some(installed) = boot_assets::installed(machine).await? else {
         return Ok(());
     };
@@ -78,10 +85,7 @@ pub(super) async fn give_up(machine: &Machine, upgrade: &PendingUpgrade) -> anyh
 
 /// Forgets the version of the upgrade that the record names, if there is one.
 pub(super) async fn give_up_last(machine: &Machine) -> anyhow::Result<()> {
-    let Some(state) = machine.disk.state() else {
-        return Ok(());
-    };
-    match UpgradeRecord::load(state)? {
+    match record(machine)? {
         Some(record) => give_up(machine, &record.upgrade).await,
         None => Ok(()),
     }
@@ -89,15 +93,17 @@ pub(super) async fn give_up_last(machine: &Machine) -> anyhow::Result<()> {
 
 /// An upgrade failed before it left this version: what it wrote so far is taken back.
 pub(super) async fn withdraw(machine: &Machine, pending: &PendingUpgrade) -> anyhow::Result<()> {
-    let Some(state) = machine.disk.state() else {
-        return Ok(());
-    };
-    match UpgradeRecord::load(state)? {
+    match record(machine)? {
         Some(record) if record.upgrade.actor == pending.actor => {
             give_up(machine, &record.upgrade).await
         }
         _ => Ok(()),
     }
+}
+
+/// The record of the upgrade that is under way; none without one, or while STATE is not mounted.
+fn record(machine: &Machine) -> anyhow::Result<Option<UpgradeRecord>> {
+    machine.disk.state().map_or(Ok(None), UpgradeRecord::load)
 }
 
 /// No upgrade is under way any more.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use super::ending::{ANSWER_FIRST, leave};
-use super::{Phase, Sequence, boot_assets, resume, run, settle_upgrade, stop};
+use super::{Phase, Sequence, boot_assets, containers, resume, run, settle_upgrade, stop};
 use crate::containers::{ImageReference, Limits, PulledImage};
 use crate::event_log::ActorId;
 use crate::init_link::{End, Scope};
@@ -77,7 +77,7 @@ async fn check_first(
     }
     let image = puller.pull(&resolved, &machine.images, &limits).await?;
     // The installer runs in a container, perhaps the first of this machine.
-    prepare_for_containers(machine)
+    containers::prepare(machine)
         .await
         .map_err(UpgradeError::Machine)?;
     let pending = PendingUpgrade {
@@ -107,11 +107,6 @@ pub(super) fn installer_limits(candidate: &Candidate) -> Limits {
         unpacked_bytes,
         ..Limits::default()
     }
-}
-
-async fn prepare_for_containers(machine: &Machine) -> anyhow::Result<()> {
-    machine.drivers()?.load_named("overlay").await?;
-    Ok(())
 }
 
 async fn go_on(machine: Arc<Machine>, turn: Turn, checked: Checked, actor: ActorId) {
