@@ -9,7 +9,7 @@ use instar_api::machine::{
     MachineStatusEvent,
     machine_status_event::{MachineStatus as WireStatus, machine_status::UnmetCondition},
 };
-use tokio::sync::{OwnedMutexGuard, watch};
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::config::MachineConfig;
@@ -82,7 +82,8 @@ pub struct Machine {
     failed: Mutex<FailedImages>,
     kept: Mutex<BTreeMap<String, OwnedFd>>,
     settled: watch::Sender<bool>,
-    turn: Arc<tokio::sync::Mutex<()>>,
+    /// Whether somebody has the turn.
+    turn: watch::Sender<bool>,
 }
 
 /// A config that is in force for a time only.
@@ -101,7 +102,13 @@ struct Trial {
 pub struct Busy;
 
 /// The right to change the machine, until it is dropped.
-pub struct Turn(#[expect(dead_code, reason = "held, not read")] OwnedMutexGuard<()>);
+pub struct Turn(watch::Sender<bool>);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.send_replace(false);
+    }
+}
 
 /// What a machine is made of.
 pub struct Parts {
@@ -161,7 +168,7 @@ impl Machine {
             failed: Mutex::new(parts.failed),
             kept: Mutex::new(parts.kept),
             settled: watch::channel(false).0,
-            turn: Arc::default(),
+            turn: watch::channel(false).0,
         }
     }
 
@@ -229,11 +236,15 @@ impl Machine {
 
     /// The turn to change the machine, if nobody has it.
     pub fn take_turn(&self) -> Result<Turn, Busy> {
-        self.turn
-            .clone()
-            .try_lock_owned()
-            .map(Turn)
-            .map_err(|_| Busy)
+        let is_free = self
+            .turn
+            .send_if_modified(|taken| !std::mem::replace(taken, true));
+        is_free.then(|| Turn(self.turn.clone())).ok_or(Busy)
+    }
+
+    /// Whether somebody changes the machine.
+    pub fn watch_turn(&self) -> watch::Receiver<bool> {
+        self.turn.subscribe()
     }
 
     /// The record of images that failed here.

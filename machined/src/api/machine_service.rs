@@ -260,7 +260,7 @@ impl MachineService for MachineApi {
     ) -> Result<Response<tonic::codegen::BoxStream<wire::Event>>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
         Ok(streamed(events::stream(
-            &self.machine.events,
+            &self.machine,
             request.into_inner(),
             metadata,
         )?))
