@@ -13,14 +13,14 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::config::MachineConfig;
-use crate::containers::ImageStore;
+use crate::containers::{ImageStore, Puller};
 use crate::disk::OwnedDisk;
 use crate::event_log::{ActorId, EventLog};
 use crate::init_link::{BootId, InitLink};
 use crate::modules::{Drivers, ModuleError};
 use crate::network::Network;
 use crate::resources::{MachineStage, MachineStatus, Store};
-use crate::services::{Cgroup, LogDisk, LogRing, Services};
+use crate::services::{LogDisk, LogRing, Services};
 use crate::time::TimeSync;
 use crate::upgrade::{FailedImages, RunningSystem};
 
@@ -31,12 +31,36 @@ const MACHINE: &str = "machine";
 const OWN_LOG: &str = "machined";
 
 /// A machine config and the text that it was read from.
-#[derive(Debug)]
 pub struct Configured {
     /// As it was given; handed over to the next generation.
     pub text: String,
     /// What it means.
     pub config: MachineConfig,
+    /// What pulls images as it says: one for everybody, with its certificate authorities. Made when it is first needed.
+    puller: OnceLock<Arc<Puller>>,
+}
+
+impl Configured {
+    /// From a text and what it means.
+    pub fn new(text: String, config: MachineConfig) -> Self {
+        Configured {
+            text,
+            config,
+            puller: OnceLock::new(),
+        }
+    }
+
+    /// What pulls images; made by `make` if there is none yet.
+    pub fn puller(
+        &self,
+        make: impl FnOnce(&MachineConfig) -> anyhow::Result<Puller>,
+    ) -> anyhow::Result<Arc<Puller>> {
+        if let Some(puller) = self.puller.get() {
+            return Ok(puller.clone());
+        }
+        let puller = Arc::new(make(&self.config)?);
+        Ok(self.puller.get_or_init(|| puller).clone())
+    }
 }
 
 /// This generation, as init introduced it.
@@ -271,11 +295,6 @@ impl Machine {
         } else {
             hostname
         }
-    }
-
-    /// A cgroup for a service beside machined's own.
-    pub fn cgroup(&self, name: &str) -> anyhow::Result<Cgroup> {
-        Cgroup::beside_machined(name)
     }
 
     /// The log of a service, or machined's own.

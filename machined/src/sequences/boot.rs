@@ -17,6 +17,7 @@ use super::disk;
 use super::ending::leave;
 use super::find_config::find_config;
 use super::install::install_if_missing;
+use super::overlay::load_overlay;
 use super::{Phase, Sequence, Task, emit_failure, release_memory, run, settle_upgrade};
 use crate::config;
 use crate::event_log::ActorId;
@@ -25,7 +26,7 @@ use crate::intent;
 use crate::machine::{Configured, Machine};
 use crate::modules::Class;
 use crate::resources::{EphemeralFact, MachineStage};
-use crate::services::{Apid, Definition, HealthCheck, Probe};
+use crate::services::{Apid, Cgroup, Definition, HealthCheck, Probe};
 use crate::status;
 use crate::upgrade::{FailedImages, Gate, Handover, UpgradeRecord};
 
@@ -101,11 +102,11 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
     };
     let on_trial = start == StartReason::Next || tried.is_some();
     let verdict = match outcome {
-        Err(failed) if on_trial => Err(failed.chain()),
+        Err(failed) if on_trial => Err(format!("{failed:#}")),
         Ok(()) if on_trial => wait_at_gate(&machine, services_up, deadline).await,
         // There is nothing to go back to: the API tells what is wrong.
         Err(failed) => {
-            status::note_problem(&machine, "boot", &failed.chain());
+            status::note_problem(&machine, "boot", &format!("{failed:#}"));
             Ok(())
         }
         Ok(()) => Ok(()),
@@ -244,10 +245,7 @@ async fn read_config(
     for warning in &parsed.warnings {
         tracing::warn!("machine config: {warning}");
     }
-    Ok(Some(Configured {
-        text,
-        config: parsed.config,
-    }))
+    Ok(Some(Configured::new(text, parsed.config)))
 }
 
 async fn start_api(machine: Arc<Machine>, listener: OwnedFd) -> anyhow::Result<()> {
@@ -258,7 +256,7 @@ async fn start_api(machine: Arc<Machine>, listener: OwnedFd) -> anyhow::Result<(
             listener,
             keys,
             machine.watch_settled(),
-            machine.cgroup("apid")?,
+            Cgroup::beside_machined("apid")?,
         )),
         depends_on: Vec::new(),
         health: Some(HealthCheck {
@@ -358,14 +356,10 @@ async fn start_services(machine: Arc<Machine>) -> anyhow::Result<()> {
         return Ok(());
     };
     if !configured.config.containers.is_empty() {
-        let drivers = machine.drivers()?;
-        drivers
-            .load_named("overlay")
-            .await
-            .context("load the module overlay")?;
+        load_overlay(&machine).await?;
     }
     for container in &configured.config.containers {
-        let definition = intent::service(&machine, &configured.config, container)?;
+        let definition = intent::service(&machine, &configured, container)?;
         machine.services.add(definition)?.start();
     }
     Ok(())
