@@ -88,6 +88,7 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
         commit(&machine, &start, &handover).await;
         drop(turn);
         status::maintenance(&machine).await;
+        wish_network(&machine);
         turn = machine.take_turn();
     }
     let tried = Arc::new(OnceLock::new());
@@ -204,7 +205,7 @@ async fn load_config(
     handed_over: Option<String>,
     start: StartReason,
 ) -> anyhow::Result<()> {
-    match read_config(&machine, handed_over).await {
+    let loaded = match read_config(&machine, handed_over).await {
         Ok(Some(configured)) => {
             machine.set_config(Arc::new(configured));
             Ok(())
@@ -227,7 +228,9 @@ async fn load_config(
                 .emit(&ActorId::default(), EventPayload::ConfigLoadError(event));
             Ok(())
         }
-    }
+    };
+    wish_network(&machine);
+    loaded
 }
 
 async fn read_config(
@@ -284,12 +287,17 @@ async fn bring_up_network(machine: Arc<Machine>) -> anyhow::Result<()> {
         .load_for(Class::Network)
         .await
         .context("load the drivers of the network")?;
-    if let Some(configured) = machine.config() {
-        machine
-            .network
-            .set_wish(intent::network(&configured.config));
-    }
     Ok(())
+}
+
+/// Has the network be as the config says, or as it is without one.
+fn wish_network(machine: &Machine) {
+    match machine.config() {
+        Some(configured) => machine
+            .network
+            .set_wish(intent::network(&configured.config)),
+        None => machine.network.set_default_wish(),
+    }
 }
 
 async fn mount_disk(machine: Arc<Machine>, restarted: bool) -> anyhow::Result<()> {
