@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::machine::Machine;
-use crate::services::Phase;
+use crate::services::{Cgroup, Phase};
 
 /// Where init mounts the hierarchy of cgroups.
 const HIERARCHY: &str = "/sys/fs/cgroup";
@@ -34,7 +34,7 @@ pub fn containers(machine: &Machine) -> anyhow::Result<Vec<ContainerFacts>> {
     let mut found = Vec::new();
     for container in &configured.config.containers {
         let name = container.name.to_string();
-        let cgroup = directory(machine.cgroup(&name)?.path());
+        let cgroup = directory(Cgroup::beside_machined(&name)?.path());
         let phase = machine
             .services
             .get(&name)

@@ -13,7 +13,7 @@ use crate::containers::ImageStore;
 use crate::disk::{OwnedDisk, Places};
 use crate::init_link::{InitLink, Introduction, Scope, StartReason};
 use crate::machine::{Generation, Machine, Parts};
-use crate::network::{Leftovers, Network, NetworkWish, Options};
+use crate::network::{Leftovers, Network, Options};
 use crate::sequences::{Beginning, Rollback, boot};
 use crate::services::LogRing;
 use crate::time::{TimeSync, TimeWish, raise_to_floor};
@@ -75,7 +75,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
             leftovers,
             ..Options::default()
         },
-        NetworkWish::default(),
+        None,
         leases,
     )
     .context("start the network")?;

@@ -68,9 +68,7 @@ pub async fn pull(
     if !machine.disk.status().borrow().var_mounted {
         return Err(ImageError::NoPlace);
     }
-    let configured = machine.config();
-    let puller = intent::puller(configured.as_deref().map(|configured| &configured.config))
-        .map_err(ImageError::Registries)?;
+    let puller = intent::puller(machine.config().as_deref()).map_err(ImageError::Registries)?;
     let resolved = puller.resolve(&reference).await?;
     Ok(puller
         .pull_with_progress(&resolved, &machine.images, &Limits::default(), progress)

@@ -9,18 +9,18 @@ use instar_api::machine::{
     MachineStatusEvent,
     machine_status_event::{MachineStatus as WireStatus, machine_status::UnmetCondition},
 };
-use tokio::sync::{OwnedMutexGuard, watch};
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::config::MachineConfig;
-use crate::containers::ImageStore;
+use crate::containers::{ImageStore, Puller};
 use crate::disk::OwnedDisk;
 use crate::event_log::{ActorId, EventLog};
 use crate::init_link::{BootId, InitLink};
 use crate::modules::{Drivers, ModuleError};
 use crate::network::Network;
 use crate::resources::{MachineStage, MachineStatus, Store};
-use crate::services::{Cgroup, LogDisk, LogRing, Services};
+use crate::services::{LogDisk, LogRing, Services};
 use crate::time::TimeSync;
 use crate::upgrade::{FailedImages, RunningSystem};
 
@@ -31,12 +31,36 @@ const MACHINE: &str = "machine";
 const OWN_LOG: &str = "machined";
 
 /// A machine config and the text that it was read from.
-#[derive(Debug)]
 pub struct Configured {
     /// As it was given; handed over to the next generation.
     pub text: String,
     /// What it means.
     pub config: MachineConfig,
+    /// What pulls images as it says: one for everybody, with its certificate authorities. Made when it is first needed.
+    puller: OnceLock<Arc<Puller>>,
+}
+
+impl Configured {
+    /// From a text and what it means.
+    pub fn new(text: String, config: MachineConfig) -> Self {
+        Configured {
+            text,
+            config,
+            puller: OnceLock::new(),
+        }
+    }
+
+    /// What pulls images; made by `make` if there is none yet.
+    pub fn puller(
+        &self,
+        make: impl FnOnce(&MachineConfig) -> anyhow::Result<Puller>,
+    ) -> anyhow::Result<Arc<Puller>> {
+        if let Some(puller) = self.puller.get() {
+            return Ok(puller.clone());
+        }
+        let puller = Arc::new(make(&self.config)?);
+        Ok(self.puller.get_or_init(|| puller).clone())
+    }
 }
 
 /// This generation, as init introduced it.
@@ -82,7 +106,8 @@ pub struct Machine {
     failed: Mutex<FailedImages>,
     kept: Mutex<BTreeMap<String, OwnedFd>>,
     settled: watch::Sender<bool>,
-    turn: Arc<tokio::sync::Mutex<()>>,
+    /// Whether somebody has the turn.
+    turn: watch::Sender<bool>,
 }
 
 /// A config that is in force for a time only.
@@ -101,7 +126,13 @@ struct Trial {
 pub struct Busy;
 
 /// The right to change the machine, until it is dropped.
-pub struct Turn(#[expect(dead_code, reason = "held, not read")] OwnedMutexGuard<()>);
+pub struct Turn(watch::Sender<bool>);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.send_replace(false);
+    }
+}
 
 /// What a machine is made of.
 pub struct Parts {
@@ -161,7 +192,7 @@ impl Machine {
             failed: Mutex::new(parts.failed),
             kept: Mutex::new(parts.kept),
             settled: watch::channel(false).0,
-            turn: Arc::default(),
+            turn: watch::channel(false).0,
         }
     }
 
@@ -229,11 +260,15 @@ impl Machine {
 
     /// The turn to change the machine, if nobody has it.
     pub fn take_turn(&self) -> Result<Turn, Busy> {
-        self.turn
-            .clone()
-            .try_lock_owned()
-            .map(Turn)
-            .map_err(|_| Busy)
+        let is_free = self
+            .turn
+            .send_if_modified(|taken| !std::mem::replace(taken, true));
+        is_free.then(|| Turn(self.turn.clone())).ok_or(Busy)
+    }
+
+    /// Whether somebody changes the machine.
+    pub fn watch_turn(&self) -> watch::Receiver<bool> {
+        self.turn.subscribe()
     }
 
     /// The record of images that failed here.
@@ -260,11 +295,6 @@ impl Machine {
         } else {
             hostname
         }
-    }
-
-    /// A cgroup for a service beside machined's own.
-    pub fn cgroup(&self, name: &str) -> anyhow::Result<Cgroup> {
-        Cgroup::beside_machined(name)
     }
 
     /// The log of a service, or machined's own.

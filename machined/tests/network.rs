@@ -193,8 +193,12 @@ fn has_address(status: &NetworkStatus, prefix: &str) -> bool {
 }
 
 async fn leased(lab: &Lab) -> Vec<Lease> {
-    let network =
-        Network::start(lab.options(Leftovers::Remove), dhcp_on_eth0(), Vec::new()).unwrap();
+    let network = Network::start(
+        lab.options(Leftovers::Remove),
+        Some(dhcp_on_eth0()),
+        Vec::new(),
+    )
+    .unwrap();
     wait_for(&network, 20, |status| {
         status.ready && status.connectivity_ready
     })
@@ -220,9 +224,12 @@ fn a_lease_is_taken_and_everything_follows_from_it() {
                 ],
             );
             block_on(async {
-                let network =
-                    Network::start(lab.options(Leftovers::Remove), dhcp_on_eth0(), Vec::new())
-                        .unwrap();
+                let network = Network::start(
+                    lab.options(Leftovers::Remove),
+                    Some(dhcp_on_eth0()),
+                    Vec::new(),
+                )
+                .unwrap();
                 let status = wait_for(&network, 20, |status| {
                     status.ready && status.connectivity_ready
                 })
@@ -303,9 +310,12 @@ fn the_next_generation_keeps_the_address_and_cleans_up() {
             block_on(async {
                 let inherited: Vec<Lease> = serde_json::from_str(&json).unwrap();
                 let started = Instant::now();
-                let network =
-                    Network::start(lab.options(Leftovers::Remove), dhcp_on_eth0(), inherited)
-                        .unwrap();
+                let network = Network::start(
+                    lab.options(Leftovers::Remove),
+                    Some(dhcp_on_eth0()),
+                    inherited,
+                )
+                .unwrap();
                 let status = wait_for(&network, 5, |status| {
                     status.ready && status.connectivity_ready
                 })
@@ -355,7 +365,8 @@ fn a_refused_lease_is_replaced() {
         lab.serve(2, &[]);
         block_on(async {
             let network =
-                Network::start(lab.options(Leftovers::Remove), dhcp_on_eth0(), leases).unwrap();
+                Network::start(lab.options(Leftovers::Remove), Some(dhcp_on_eth0()), leases)
+                    .unwrap();
             let status = wait_for(&network, 60, |status| has_address(status, "10.77.2.")).await;
             assert!(!has_address(&status, "10.77.1."), "{status:#?}");
             let routes = run("ip", &["-4", "route", "show", "default"]);
@@ -380,7 +391,8 @@ fn a_lease_that_ends_takes_its_address_along() {
             block_on(async {
                 leases[0].lifetime = 5;
                 let network =
-                    Network::start(lab.options(Leftovers::Remove), dhcp_on_eth0(), leases).unwrap();
+                    Network::start(lab.options(Leftovers::Remove), Some(dhcp_on_eth0()), leases)
+                        .unwrap();
                 wait_for(&network, 5, |status| has_address(status, "10.77.1.")).await;
                 let status =
                     wait_for(&network, 15, |status| !has_address(status, "10.77.1.")).await;
@@ -403,8 +415,12 @@ fn a_lease_is_renewed() {
             ],
         );
         block_on(async {
-            let network =
-                Network::start(lab.options(Leftovers::Remove), dhcp_on_eth0(), Vec::new()).unwrap();
+            let network = Network::start(
+                lab.options(Leftovers::Remove),
+                Some(dhcp_on_eth0()),
+                Vec::new(),
+            )
+            .unwrap();
             wait_for(&network, 20, |status| status.ready).await;
             let first = network.leases()[0].clone();
             assert_eq!((first.renew_after, first.lifetime), (4, 120), "{first:?}");
@@ -425,8 +441,12 @@ fn a_cable_can_be_pulled_and_put_back() {
         let mut lab = Lab::new();
         lab.serve(1, &[]);
         block_on(async {
-            let network =
-                Network::start(lab.options(Leftovers::Remove), dhcp_on_eth0(), Vec::new()).unwrap();
+            let network = Network::start(
+                lab.options(Leftovers::Remove),
+                Some(dhcp_on_eth0()),
+                Vec::new(),
+            )
+            .unwrap();
             wait_for(&network, 20, |status| status.connectivity_ready).await;
             let carrier = |status: &NetworkStatus| {
                 status
@@ -486,8 +506,12 @@ fn static_config_is_applied_and_changed() {
             ..NetworkWish::default()
         };
         block_on(async {
-            let network =
-                Network::start(lab.options(Leftovers::Remove), wish.clone(), Vec::new()).unwrap();
+            let network = Network::start(
+                lab.options(Leftovers::Remove),
+                Some(wish.clone()),
+                Vec::new(),
+            )
+            .unwrap();
             let status = wait_for(&network, 5, |status| {
                 status.ready && status.routes.len() >= 4
             })

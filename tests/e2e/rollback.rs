@@ -1,10 +1,11 @@
 //! Versions that fail: the old one is back by itself, and whoever asked is told why.
 
 use anyhow::{Context, ensure};
+use instar_api::machine::ServiceRestartRequest;
 use instar_qemu::lease_port;
 use instar_tests::{
-    Ending, GREETER_PORT, Greeter, HOST_FOR_GUEST, HttpServer, ImageUnderTest, Instarctl, Node,
-    OciImage, Outcome, Registry, Scratch, Test, plan_with_greeter, rootfs_with_script,
+    Ending, GREETER, GREETER_PORT, Greeter, HOST_FOR_GUEST, HttpServer, ImageUnderTest, Instarctl,
+    Node, OciImage, Outcome, Registry, Scratch, Test, plan_with_greeter, rootfs_with_script,
     rootfs_without_runtime, tests, upgrade_and_follow,
 };
 
@@ -58,6 +59,9 @@ async fn the_old_version_is_back_and_says_why(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
     let good = OciImage::read(&ImageUnderTest::second()?.installer())?;
     let bad_versions = bad_versions(&scratch)?;
+    let early = rootfs_with_script(&scratch, EARLY, "hello\ngive-up it came too early\n")?;
+    let image = good.clone().installing(EARLY, &early)?;
+    image.push(&registry, "instar/installer", EARLY)?;
     for bad in &bad_versions {
         let image = good.clone().installing(bad.tag, &bad.rootfs)?;
         image.push(&registry, "instar/installer", bad.tag)?;
@@ -115,6 +119,8 @@ async fn the_old_version_is_back_and_says_why(scratch: Scratch) -> Outcome {
         ensure!(kept? == "written by greeter\n");
     }
 
+    readiness_of_before_is_no_success(&node, &registry).await?;
+
     // What failed once is not tried again unless forced.
     let image = registry.image_for_guest("instar/installer:v0.3.4");
     let said = instarctl
@@ -131,6 +137,34 @@ async fn the_old_version_is_back_and_says_why(scratch: Scratch) -> Outcome {
     ensure!(followed.ending == Ending::Done, "{followed:#?}");
     ensure!(node.version().await?.tag == "v0.2.0");
     greeter.greets().context("ready, but not greeting")
+}
+
+/// Fails as well, when it is asked for in the moment in which the node turns ready.
+const EARLY: &str = "v0.3.6";
+
+/// Who asks for an upgrade while the node is about to be ready does not take that for the upgrade's end.
+async fn readiness_of_before_is_no_success(node: &Node, registry: &Registry) -> Outcome {
+    let mut machine = node.machine().await?;
+    let id = GREETER.to_owned();
+    machine
+        .service_restart(ServiceRestartRequest { id })
+        .await?;
+    let image = registry.image_for_guest(&format!("instar/installer:{EARLY}"));
+    let followed = upgrade_and_follow(node, &image, PATIENCE).await?;
+    let Ending::Failed(why) = &followed.ending else {
+        anyhow::bail!("{followed:#?}");
+    };
+    ensure!(why.contains("it came too early"), "{why}");
+    // It was ready before the upgrade began, but not told so.
+    ensure!(
+        followed
+            .told
+            .iter()
+            .any(|told| told.contains("service: \"greeter\"") && told.contains("healthy: true")),
+        "the greeter was up before the client looked: {:#?}",
+        followed.told
+    );
+    node.wait_until_ready(PATIENCE).await
 }
 
 /// The gate's probes: one that nobody answers sends the new version back, with its words.

@@ -1,5 +1,6 @@
 //! `Events`: replay and follow.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use instar_api::common::Metadata;
@@ -8,7 +9,9 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-use crate::event_log::{Event, EventLog, Start};
+use super::early_ready::EarlyReady;
+use crate::event_log::{Event, Start};
+use crate::machine::Machine;
 
 /// Events on their way to one reader.
 const AHEAD: usize = 16;
@@ -49,11 +52,13 @@ fn start(request: &EventsRequest) -> Result<Start, Status> {
 
 /// The stream for one reader.
 pub(super) fn stream(
-    log: &EventLog,
+    machine: &Machine,
     request: EventsRequest,
     metadata: Option<Metadata>,
 ) -> Result<ReceiverStream<Result<WireEvent, Status>>, Status> {
-    let mut reader = log.read(&start(&request)?);
+    let start = start(&request)?;
+    let mut reader = machine.events.read(&start);
+    let mut early = (start == Start::Now).then(|| EarlyReady::new(machine.watch_turn()));
     let (sender, receiver) = mpsc::channel(AHEAD);
     tokio::spawn(async move {
         // Clients drop the first message whatever it is, and do nothing until it comes.
@@ -66,9 +71,16 @@ pub(super) fn stream(
         }
         loop {
             let event = tokio::select! {
-                event = reader.next() => event,
+                // What is told next may make what is held untrue.
+                biased;
                 () = sender.closed() => return,
+                event = reader.next() => match &mut early {
+                    Some(early) => early.pass(event),
+                    None => Some(event),
+                },
+                event = released(&mut early) => Some(event),
             };
+            let Some(event) = event else { continue };
             if !request.with_actor_id.is_empty() && request.with_actor_id != event.actor.0 {
                 continue;
             }
@@ -78,6 +90,13 @@ pub(super) fn stream(
         }
     });
     Ok(ReceiverStream::new(receiver))
+}
+
+async fn released(early: &mut Option<EarlyReady>) -> Arc<Event> {
+    match early {
+        Some(early) => early.released().await,
+        None => std::future::pending().await,
+    }
 }
 
 fn to_wire(event: &Event, metadata: &Option<Metadata>) -> WireEvent {

@@ -90,6 +90,17 @@ fn internal(error: anyhow::Error) -> Status {
     Status::internal(format!("{error:#}"))
 }
 
+fn upgrade_status(error: UpgradeError) -> Status {
+    let text = chain(&error);
+    match error {
+        UpgradeError::Busy(_) | UpgradeError::Refused(_) | UpgradeError::Pull(_) => {
+            Status::failed_precondition(text)
+        }
+        UpgradeError::Reference(_) => Status::invalid_argument(text),
+        UpgradeError::Machine(_) => Status::internal(text),
+    }
+}
+
 fn meta_status(error: MetaError) -> Status {
     let text = chain(&error);
     match error {
@@ -258,7 +269,7 @@ impl MachineService for MachineApi {
     ) -> Result<Response<tonic::codegen::BoxStream<wire::Event>>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
         Ok(streamed(events::stream(
-            &self.machine.events,
+            &self.machine,
             request.into_inner(),
             metadata,
         )?))
@@ -332,14 +343,7 @@ impl MachineService for MachineApi {
         };
         let actor = sequences::upgrade(self.machine.clone(), wanted)
             .await
-            .map_err(|error| match &error {
-                UpgradeError::Busy(_) | UpgradeError::Refused(_) => {
-                    Status::failed_precondition(error.chain())
-                }
-                UpgradeError::Reference(_) => Status::invalid_argument(error.chain()),
-                UpgradeError::Pull(_) => Status::failed_precondition(error.chain()),
-                UpgradeError::Machine(_) => Status::internal(error.chain()),
-            })?;
+            .map_err(upgrade_status)?;
         let message = wire::Upgrade {
             metadata,
             ack: "Upgrade request received".to_owned(),

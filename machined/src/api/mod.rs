@@ -7,6 +7,7 @@ mod blocking;
 mod caller;
 mod cluster_service;
 mod containers;
+mod early_ready;
 mod events;
 mod files;
 mod images;

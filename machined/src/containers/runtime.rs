@@ -104,6 +104,18 @@ pub enum RuntimeError {
         /// The end of its log, or how it ended.
         said: String,
     },
+    /// A program in it.
+    #[error("{command} in container {name} failed ({status}){said}")]
+    Exec {
+        /// The program and its arguments.
+        command: String,
+        /// The container.
+        name: ContainerName,
+        /// How it ended.
+        status: std::process::ExitStatus,
+        /// What it said to its standard error, ready to follow the sentence.
+        said: String,
+    },
     /// The process.
     #[error("the process of container {name} cannot be watched")]
     Watch {
@@ -246,6 +258,47 @@ impl Runtime {
         };
         // crun compares the start time: the same number now means that the pidfd is of the right process.
         Ok((self.running_pid(name).await? == Some(pid)).then_some(running))
+    }
+
+    /// Runs a program in a running container, as its user and with its limits; an end with anything but 0 is an error that
+    /// says what the program said. Dropping this ends the program.
+    pub async fn exec(&self, name: &ContainerName, command: &[String]) -> Result<(), RuntimeError> {
+        let program = ExecProgram {
+            pid_file: self.bundle(name).join("exec.pid"),
+        };
+        let pid_file = program.pid_file.as_os_str();
+        let mut arguments = vec!["--pid-file".as_ref(), pid_file, name.as_str().as_ref()];
+        arguments.extend(command.iter().map(OsStr::new));
+        let mut crun = self.command("exec", name, &arguments);
+        crun.stdout(Stdio::null()).stderr(Stdio::piped());
+        let log = self.log(name);
+        let before = fs::metadata(&log).map_or(0, |metadata| metadata.len());
+        let output = crun
+            .output()
+            .await
+            .map_err(|source| RuntimeError::Program {
+                program: self.crun.clone(),
+                source,
+            })?;
+        let _ = fs::remove_file(&program.pid_file);
+        if output.status.success() {
+            return Ok(());
+        }
+        // crun's own words, when it did not come to run the program, are in its log.
+        let mut said = tail_of(&output.stderr);
+        if said.is_empty() {
+            said = tail(&log, before);
+        }
+        Err(RuntimeError::Exec {
+            command: command.join(" "),
+            name: name.clone(),
+            status: output.status,
+            said: if said.is_empty() {
+                said
+            } else {
+                format!(": {said}")
+            },
+        })
     }
 
     /// Names of all containers that something is left of, running or not.
@@ -481,6 +534,24 @@ impl Runtime {
     }
 }
 
+/// A program that crun was asked to run in a container. crun is its parent, so ending crun does not end it.
+struct ExecProgram {
+    pid_file: PathBuf,
+}
+
+impl Drop for ExecProgram {
+    fn drop(&mut self) {
+        let text = fs::read_to_string(&self.pid_file).unwrap_or_default();
+        // Gone with a program that has ended: its number may be another's by then.
+        let _ = fs::remove_file(&self.pid_file);
+        if let Some(pid) = text.trim().parse().ok().and_then(Pid::from_raw)
+            && let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty())
+        {
+            let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+        }
+    }
+}
+
 fn failed<'a>(step: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> RuntimeError + 'a {
     move |source| RuntimeError::Io {
         step,
@@ -495,7 +566,12 @@ fn tail(log: &Path, before: u64) -> String {
     let new = bytes
         .get(usize::try_from(before).unwrap_or(usize::MAX)..)
         .unwrap_or_default();
-    let end = &new[new.len().saturating_sub(LOG_TAIL)..];
+    tail_of(new)
+}
+
+/// The last lines, on one line.
+fn tail_of(said: &[u8]) -> String {
+    let end = &said[said.len().saturating_sub(LOG_TAIL)..];
     let text = String::from_utf8_lossy(end);
     text.lines()
         .map(str::trim)

@@ -11,10 +11,10 @@ use crate::containers::{
     Capabilities, ContainerSpec, Mount, MountSource, NetworkMode, ResourceLimits, RunAs, Runtime,
 };
 use crate::disk::user_volume;
-use crate::machine::Machine;
+use crate::machine::{Configured, Machine};
 use crate::resources::{ClockFact, NetworkFact};
 use crate::services::{
-    ContainerWorkload, Definition, Dependency, HealthCheck, Probe, Question, output_name,
+    Cgroup, ContainerWorkload, Definition, Dependency, HealthCheck, Probe, Question, output_name,
 };
 
 /// How often a path is looked for that a container waits for.
@@ -23,7 +23,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// The service that runs a container.
 pub fn service(
     machine: &Arc<Machine>,
-    config: &MachineConfig,
+    configured: &Configured,
     container: &config::Container,
 ) -> anyhow::Result<Definition> {
     let id = container.name.to_string();
@@ -32,11 +32,12 @@ pub fn service(
         .to_string()
         .parse()
         .with_context(|| format!("the image of container {id}"))?;
-    let spec = spec(container, machine.cgroup(&id)?.path().to_owned())?;
+    let cgroup = Cgroup::beside_machined(&id)?;
+    let spec = spec(container, cgroup.path().to_owned())?;
     let workload = ContainerWorkload {
         spec,
         image,
-        puller: Arc::new(super::puller(Some(config))?),
+        puller: super::puller(Some(configured))?,
         images: machine.images.clone(),
         runtime: Runtime::default(),
         init: machine.init.clone(),
@@ -45,7 +46,7 @@ pub fn service(
     Ok(Definition {
         id,
         workload: Arc::new(workload),
-        depends_on: dependencies(machine, config, container),
+        depends_on: dependencies(machine, &configured.config, container),
         health: container.health.as_ref().map(health_check).transpose()?,
         controllable: true,
         required: container

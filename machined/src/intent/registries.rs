@@ -10,11 +10,15 @@ use crate::config::{self, MachineConfig};
 use crate::containers::{
     ClientIdentity, Mirror, MirrorEndpoint, Puller, Registries, RegistryAuth, RegistryTls,
 };
+use crate::machine::Configured;
 
 /// What pulls images as the config says; without one, from the registries themselves.
-pub fn puller(config: Option<&MachineConfig>) -> anyhow::Result<Puller> {
-    let registries = config.map(registries).transpose()?.unwrap_or_default();
-    Ok(Puller::new(Arc::new(registries)))
+pub fn puller(configured: Option<&Configured>) -> anyhow::Result<Arc<Puller>> {
+    let make = |registries| Puller::new(Arc::new(registries));
+    match configured {
+        Some(configured) => configured.puller(|config| registries(config).map(make)),
+        None => Ok(Arc::new(make(Registries::default()))),
+    }
 }
 
 fn registries(config: &MachineConfig) -> anyhow::Result<Registries> {

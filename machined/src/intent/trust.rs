@@ -16,7 +16,7 @@ use crate::trust::{KeepIdentity, Names, Trust};
 /// Starts keeping apid's identity in step with the machine config and the network.
 pub fn keep_identity(machine: &Arc<Machine>) -> Keys {
     let (trust_sender, trust) = watch::channel(None);
-    let (names_sender, names) = watch::channel(names(&machine.network.status().borrow()));
+    let (names_sender, names) = watch::channel(known_names(&machine.network.status().borrow()));
     let (identity_sender, identity) = watch::channel(None);
     let (self_check_sender, self_check) = watch::channel(None);
 
@@ -38,7 +38,7 @@ pub fn keep_identity(machine: &Arc<Machine>) -> Keys {
     let mut network = machine.network.status();
     tokio::spawn(async move {
         while network.changed().await.is_ok() {
-            let next = self::names(&network.borrow_and_update());
+            let next = Some(self::names(&network.borrow_and_update()));
             names_sender.send_if_modified(|old| {
                 let changed = *old != next;
                 *old = next;
@@ -90,6 +90,11 @@ fn configured_trust(config: &MachineConfig) -> anyhow::Result<Trust> {
         accepted,
         extra_names: trust.cert_sans.clone(),
     })
+}
+
+/// None before the network has been looked at.
+fn known_names(status: &NetworkStatus) -> Option<Names> {
+    (*status != NetworkStatus::default()).then(|| names(status))
 }
 
 fn names(status: &NetworkStatus) -> Names {

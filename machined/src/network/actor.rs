@@ -25,7 +25,7 @@ const RETRY: Duration = Duration::from_secs(5);
 
 pub(super) struct Actor {
     options: Options,
-    wishes: watch::Receiver<NetworkWish>,
+    wishes: watch::Receiver<Option<NetworkWish>>,
     kernel: Kernel,
     leases: BTreeMap<String, Lease>,
     clients: BTreeMap<String, Client>,
@@ -58,7 +58,7 @@ impl Actor {
     #[allow(clippy::new_ret_no_self)]
     pub(super) fn new(
         options: Options,
-        wishes: watch::Receiver<NetworkWish>,
+        wishes: watch::Receiver<Option<NetworkWish>>,
         inherited: Vec<Lease>,
         status: watch::Sender<NetworkStatus>,
         exported: watch::Sender<Vec<Lease>>,
@@ -94,6 +94,9 @@ impl Actor {
         if let Err(error) = sysctl::prepare(&self.options.procfs) {
             warn!(%error, "cannot set the network's kernel settings");
         }
+        if self.wishes.wait_for(Option::is_some).await.is_err() {
+            return;
+        }
         loop {
             let problems = self.reconcile().await;
             let retry = async {
@@ -127,7 +130,7 @@ impl Actor {
 
     /// Brings the kernel to what is desired and publishes the outcome. Whether something is left to be tried again.
     async fn reconcile(&mut self) -> bool {
-        let wish = self.wishes.borrow_and_update().clone();
+        let wish = self.wishes.borrow_and_update().clone().unwrap_or_default();
         let mut problems = Vec::new();
         let mut kernel = KernelState::default();
         let mut dhcp = BTreeMap::new();
@@ -219,7 +222,8 @@ impl Actor {
 
     /// Servers that register names shall learn ours, but not one that another server gave us.
     fn hostname_to_send(&self) -> String {
-        hostname::choose(&self.wishes.borrow().hostname, None, &self.stable_name).0
+        let wish = self.wishes.borrow().clone().unwrap_or_default();
+        hostname::choose(&wish.hostname, None, &self.stable_name).0
     }
 
     /// Whether something is to be tried again.

@@ -8,7 +8,7 @@
 //! ```no_run
 //! # async fn boot() -> Result<(), machined::network::NetlinkError> {
 //! use machined::network::{Network, NetworkWish, Options};
-//! let network = Network::start(Options::default(), NetworkWish::default(), Vec::new())?;
+//! let network = Network::start(Options::default(), Some(NetworkWish::default()), Vec::new())?;
 //! let mut status = network.status();
 //! let _ = status.wait_for(|status| status.ready).await;
 //! let for_the_next_generation = serde_json::to_string(&network.leases());
@@ -71,18 +71,19 @@ impl Default for Options {
 /// The running network task. Dropping it ends the task and leaves the kernel's state as it is.
 #[derive(Debug)]
 pub struct Network {
-    wish: watch::Sender<NetworkWish>,
+    wish: watch::Sender<Option<NetworkWish>>,
     status: watch::Receiver<NetworkStatus>,
     leases: watch::Receiver<Vec<Lease>>,
     task: JoinHandle<()>,
 }
 
 impl Network {
-    /// Starts the task on the current runtime. `inherited` are the leases that the previous generation exported: they
+    /// Starts the task on the current runtime. Without a wish it waits for the first one: what would be done without a
+    /// config is often not what the config wants. `inherited` are the leases that the previous generation exported: they
     /// are in force at once and confirmed with their server in the background.
     pub fn start(
         options: Options,
-        wish: NetworkWish,
+        wish: Option<NetworkWish>,
         inherited: Vec<Lease>,
     ) -> Result<Self, NetlinkError> {
         let (wish, wishes) = watch::channel(wish);
@@ -100,9 +101,19 @@ impl Network {
     /// Sets another wish, such as after a new config; the same one again does nothing.
     pub fn set_wish(&self, wish: NetworkWish) {
         self.wish.send_if_modified(|old| {
+            let wish = Some(wish);
             let changed = *old != wish;
             *old = wish;
             changed
+        });
+    }
+
+    /// Wishes what is done without a config, unless there is a wish already.
+    pub fn set_default_wish(&self) {
+        self.wish.send_if_modified(|old| {
+            let none = old.is_none();
+            old.get_or_insert_default();
+            none
         });
     }
 

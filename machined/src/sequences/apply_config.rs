@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::{ConfigChange, containers, disk, ending, find_config};
+use super::overlay::load_overlay;
+use super::{ConfigChange, disk, ending, find_config};
 use crate::config::{self, ConfigErrors, MachineConfig};
 use crate::intent;
 use crate::machine::{Busy, Configured, Machine};
@@ -86,10 +87,7 @@ pub async fn apply_config(
         return Err(ApplyError::TrialTime);
     }
     let warnings: Vec<String> = parsed.warnings.iter().map(ToString::to_string).collect();
-    let configured = Arc::new(Configured {
-        text: text.to_owned(),
-        config: parsed.config,
-    });
+    let configured = Arc::new(Configured::new(text.to_owned(), parsed.config));
     let mut applied = match machine.config() {
         None => begin(machine, configured, mode, dry_run)?,
         Some(current) => change(machine, &current, configured, mode, dry_run).await?,
@@ -222,7 +220,7 @@ async fn take_over(
         .iter()
         .filter(|container| change.started.contains(&container.name.to_string()));
     let definitions = starting
-        .map(|container| intent::service(machine, config, container))
+        .map(|container| intent::service(machine, &configured, container))
         .collect::<anyhow::Result<Vec<_>>>()?;
     machine.set_config(configured.clone());
     machine.network.set_wish(intent::network(config));
@@ -232,7 +230,7 @@ async fn take_over(
         machine.services.remove(name).await;
     }
     if !definitions.is_empty() {
-        containers::prepare(machine).await?;
+        load_overlay(machine).await?;
     }
     for definition in definitions {
         machine.services.add(definition)?.start();

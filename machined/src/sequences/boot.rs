@@ -13,11 +13,11 @@ use instar_api::events::EventPayload;
 use instar_api::machine::ConfigLoadErrorEvent;
 use tokio::time::Instant;
 
-use super::containers;
 use super::disk;
 use super::ending::leave;
 use super::find_config::find_config;
 use super::install::install_if_missing;
+use super::overlay::load_overlay;
 use super::{Phase, Sequence, Task, emit_failure, release_memory, run, settle_upgrade};
 use crate::config;
 use crate::event_log::ActorId;
@@ -26,7 +26,7 @@ use crate::intent;
 use crate::machine::{Configured, Machine};
 use crate::modules::Class;
 use crate::resources::{EphemeralFact, MachineStage};
-use crate::services::{Apid, Definition, HealthCheck, Probe};
+use crate::services::{Apid, Cgroup, Definition, HealthCheck, Probe};
 use crate::status;
 use crate::upgrade::{FailedImages, Gate, Handover, UpgradeRecord};
 
@@ -88,6 +88,7 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
         commit(&machine, &start, &handover, false).await;
         drop(turn);
         status::maintenance(&machine).await;
+        wish_network(&machine);
         turn = machine.take_turn();
     }
     let tried = Arc::new(OnceLock::new());
@@ -102,11 +103,11 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
     };
     let on_trial = start == StartReason::Next || tried.is_some();
     let verdict = match outcome {
-        Err(failed) if on_trial => Err(failed.chain()),
+        Err(failed) if on_trial => Err(format!("{failed:#}")),
         Ok(()) if on_trial => wait_at_gate(&machine, services_up, deadline).await,
         // There is nothing to go back to: the API tells what is wrong.
         Err(failed) => {
-            status::note_problem(&machine, "boot", &failed.chain());
+            status::note_problem(&machine, "boot", &format!("{failed:#}"));
             Ok(())
         }
         Ok(()) => Ok(()),
@@ -204,7 +205,7 @@ async fn load_config(
     handed_over: Option<String>,
     start: StartReason,
 ) -> anyhow::Result<()> {
-    match read_config(&machine, handed_over).await {
+    let loaded = match read_config(&machine, handed_over).await {
         Ok(Some(configured)) => {
             machine.set_config(Arc::new(configured));
             Ok(())
@@ -227,7 +228,9 @@ async fn load_config(
                 .emit(&ActorId::default(), EventPayload::ConfigLoadError(event));
             Ok(())
         }
-    }
+    };
+    wish_network(&machine);
+    loaded
 }
 
 async fn read_config(
@@ -245,10 +248,7 @@ async fn read_config(
     for warning in &parsed.warnings {
         tracing::warn!("machine config: {warning}");
     }
-    Ok(Some(Configured {
-        text,
-        config: parsed.config,
-    }))
+    Ok(Some(Configured::new(text, parsed.config)))
 }
 
 async fn start_api(machine: Arc<Machine>, listener: OwnedFd) -> anyhow::Result<()> {
@@ -259,7 +259,7 @@ async fn start_api(machine: Arc<Machine>, listener: OwnedFd) -> anyhow::Result<(
             listener,
             keys,
             machine.watch_settled(),
-            machine.cgroup("apid")?,
+            Cgroup::beside_machined("apid")?,
         )),
         depends_on: Vec::new(),
         health: Some(HealthCheck {
@@ -287,12 +287,17 @@ async fn bring_up_network(machine: Arc<Machine>) -> anyhow::Result<()> {
         .load_for(Class::Network)
         .await
         .context("load the drivers of the network")?;
-    if let Some(configured) = machine.config() {
-        machine
-            .network
-            .set_wish(intent::network(&configured.config));
-    }
     Ok(())
+}
+
+/// Has the network be as the config says, or as it is without one.
+fn wish_network(machine: &Machine) {
+    match machine.config() {
+        Some(configured) => machine
+            .network
+            .set_wish(intent::network(&configured.config)),
+        None => machine.network.set_default_wish(),
+    }
 }
 
 async fn mount_disk(machine: Arc<Machine>, restarted: bool) -> anyhow::Result<()> {
@@ -359,10 +364,10 @@ async fn start_services(machine: Arc<Machine>) -> anyhow::Result<()> {
         return Ok(());
     };
     if !configured.config.containers.is_empty() {
-        containers::prepare(&machine).await?;
+        load_overlay(&machine).await?;
     }
     for container in &configured.config.containers {
-        let definition = intent::service(&machine, &configured.config, container)?;
+        let definition = intent::service(&machine, &configured, container)?;
         machine.services.add(definition)?.start();
     }
     Ok(())

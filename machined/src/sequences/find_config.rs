@@ -118,6 +118,8 @@ async fn identity(machine: &Machine, cmdline: &str) -> anyhow::Result<Identity> 
 }
 
 async fn network_is_up(machine: &Machine) -> anyhow::Result<()> {
+    // The config that says otherwise is still to be fetched.
+    machine.network.set_default_wish();
     machine
         .drivers()?
         .load_for(Class::Network)

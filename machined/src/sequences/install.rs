@@ -6,9 +6,10 @@ use std::sync::Arc;
 use anyhow::Context as _;
 
 use super::boot_assets::{self, Installed};
+use super::disk;
 use super::ending::leave;
+use super::overlay::load_overlay;
 use super::upgrade::installer_limits;
-use super::{containers, disk};
 use crate::boot_loader::When;
 use crate::config::InstallWish;
 use crate::containers::ImageReference;
@@ -60,8 +61,7 @@ pub(super) async fn install_if_missing(machine: Arc<Machine>) -> anyhow::Result<
 }
 
 async fn install(machine: &Machine, reference: &ImageReference) -> anyhow::Result<()> {
-    let configured = machine.config();
-    let puller = intent::puller(configured.as_deref().map(|configured| &configured.config))?;
+    let puller = intent::puller(machine.config().as_deref())?;
     let resolved = puller.resolve(reference).await?;
     let candidate = Candidate::from_labels(resolved.labels())?;
     let limits = installer_limits(&candidate);
@@ -71,7 +71,7 @@ async fn install(machine: &Machine, reference: &ImageReference) -> anyhow::Resul
         Resources::now()?,
         limits.unpacked_bytes,
     )?;
-    containers::prepare(machine).await?;
+    load_overlay(machine).await?;
     let image = puller.pull(&resolved, &machine.images, &limits).await?;
     // What an interrupted installation left is not worth keeping: without a loader nothing boots from it.
     let efi = machine.disk.format_efi().await?;

@@ -8,11 +8,11 @@ mod apply_config;
 mod boot;
 mod boot_assets;
 mod config_change;
-mod containers;
 mod disk;
 mod ending;
 mod find_config;
 mod install;
+mod overlay;
 mod release_memory;
 mod reset;
 mod resume;
@@ -97,29 +97,23 @@ pub struct Sequence {
 /// Why a sequence stopped early: which task, with the cause below it.
 #[derive(Debug, thiserror::Error)]
 #[error("{sequence} failed in phase {phase}, task {task}")]
-pub struct Failed {
+struct Failed {
     sequence: &'static str,
     phase: &'static str,
     task: &'static str,
     source: anyhow::Error,
 }
 
-impl Failed {
-    /// The whole chain in one line, for an event or a log.
-    pub fn chain(&self) -> String {
-        format!("{self}: {:#}", self.source)
-    }
-}
-
-/// Runs a sequence to its end or its first failure.
-pub async fn run(sequence: Sequence, actor: &ActorId, events: &EventLog) -> Result<(), Failed> {
+/// Runs a sequence to its end or its first failure, whose error says which task it was.
+pub async fn run(sequence: Sequence, actor: &ActorId, events: &EventLog) -> anyhow::Result<()> {
     let name = sequence.name;
     tracing::info!("{name}: start");
     emit_sequence(events, actor, name, sequence_event::Action::Start, None);
     for phase in sequence.phases {
         if let Err(failed) = run_phase(name, phase, actor, events).await {
-            tracing::error!("{}", failed.chain());
-            emit_failure(events, actor, name, failed.chain());
+            let failed = anyhow::Error::from(failed);
+            tracing::error!("{failed:#}");
+            emit_failure(events, actor, name, format!("{failed:#}"));
             return Err(failed);
         }
     }
@@ -243,7 +237,7 @@ mod tests {
         };
         let failed = run(sequence, &actor, &events).await.unwrap_err();
         assert_eq!(
-            failed.chain(),
+            format!("{failed:#}"),
             "test failed in phase one, task bad: no disk"
         );
         let expected = [

@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use super::ending::{ANSWER_FIRST, leave};
-use super::{Phase, Sequence, boot_assets, containers, resume, run, settle_upgrade, stop};
+use super::overlay::load_overlay;
+use super::{Phase, Sequence, boot_assets, resume, run, settle_upgrade, stop};
 use crate::containers::{ImageReference, Limits, PulledImage};
 use crate::event_log::ActorId;
 use crate::init_link::{End, Scope};
@@ -48,9 +49,7 @@ async fn check_first(
     actor: &ActorId,
 ) -> Result<Checked, UpgradeError> {
     let reference: ImageReference = request.image.parse().map_err(UpgradeError::Reference)?;
-    let configured = machine.config();
-    let puller = intent::puller(configured.as_deref().map(|configured| &configured.config))
-        .map_err(UpgradeError::Machine)?;
+    let puller = intent::puller(machine.config().as_deref()).map_err(UpgradeError::Machine)?;
     let resolved = puller.resolve(&reference).await?;
     let digest = resolved.digest().to_string();
     let candidate = Candidate::from_labels(resolved.labels())?;
@@ -75,11 +74,9 @@ async fn check_first(
     if request.reboot {
         path = Path::Reboot("a reboot was asked for");
     }
+    // The installer runs in a container, perhaps the first of this machine. Without it there is nothing to pull for.
+    load_overlay(machine).await.map_err(UpgradeError::Machine)?;
     let image = puller.pull(&resolved, &machine.images, &limits).await?;
-    // The installer runs in a container, perhaps the first of this machine.
-    containers::prepare(machine)
-        .await
-        .map_err(UpgradeError::Machine)?;
     let pending = PendingUpgrade {
         actor: actor.clone(),
         image: request.image.clone(),

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use rustix::process::Signal as PosixSignal;
 use tokio::io::AsyncReadExt as _;
 
@@ -150,25 +150,7 @@ impl Workload for ContainerWorkload {
     }
 
     fn exec<'a>(&'a self, command: &'a [String]) -> Step<'a, anyhow::Result<()>> {
-        Box::pin(async move {
-            let output = tokio::process::Command::new("/usr/bin/crun")
-                .args(["--root", "/run/crun", "exec", self.spec.name.as_str()])
-                .args(command)
-                .kill_on_drop(true)
-                .output()
-                .await
-                .context("run crun exec")?;
-            if !output.status.success() {
-                let said = String::from_utf8_lossy(&output.stderr);
-                bail!(
-                    "{} in the container: {}: {}",
-                    command.join(" "),
-                    output.status,
-                    said.trim()
-                );
-            }
-            Ok(())
-        })
+        Box::pin(async move { Ok(self.runtime.exec(&self.spec.name, command).await?) })
     }
 }
 

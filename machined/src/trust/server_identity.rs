@@ -16,6 +16,9 @@ const LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// When a new one is made, long before the old one ends.
 const RENEWAL: Duration = Duration::from_secs(12 * 3600);
 
+/// How long the first certificate waits for the node's names, which are there within milliseconds.
+const NAMES: Duration = Duration::from_secs(1);
+
 /// Whom the node believes and with what it signs.
 pub enum Trust {
     /// From a machine config.
@@ -44,8 +47,8 @@ pub struct Names {
 pub struct KeepIdentity {
     /// Newest trust.
     pub trust: watch::Receiver<Option<Trust>>,
-    /// Newest names.
-    pub names: watch::Receiver<Names>,
+    /// Newest names; none before the network has been looked at.
+    pub names: watch::Receiver<Option<Names>>,
     /// Where identities go.
     pub identity: watch::Sender<Option<Identity>>,
     /// Where the node's own way in goes.
@@ -61,10 +64,14 @@ struct Issued {
 impl KeepIdentity {
     /// Makes an identity now and whenever something changed.
     pub async fn run(mut self) {
+        // A certificate without the node's addresses would be made for nothing, but the API does not wait for a network that
+        // cannot be looked at.
+        let known = self.names.wait_for(Option::is_some);
+        let _ = tokio::time::timeout(NAMES, known).await;
         loop {
             let next = {
                 let trust = self.trust.borrow_and_update();
-                let names = self.names.borrow_and_update();
+                let names = self.names.borrow_and_update().clone().unwrap_or_default();
                 trust
                     .as_ref()
                     .map(|trust| issue(trust, &names, SystemTime::now()))
@@ -180,4 +187,64 @@ fn issue(trust: &Trust, names: &Names, now: SystemTime) -> anyhow::Result<Issued
         identity,
         self_check,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// Everything that a keeper is told by, and what comes out.
+    struct Told {
+        _trust: watch::Sender<Option<Trust>>,
+        names: watch::Sender<Option<Names>>,
+        identity: watch::Receiver<Option<Identity>>,
+    }
+
+    fn keeper(names: Option<Names>) -> Told {
+        let (trust_sender, trust) = watch::channel(Some(Trust::Maintenance));
+        let (names_sender, names) = watch::channel(names);
+        let (identity_sender, identity) = watch::channel(None);
+        let keeper = KeepIdentity {
+            trust,
+            names,
+            identity: identity_sender,
+            self_check: watch::channel(None).0,
+        };
+        tokio::spawn(keeper.run());
+        Told {
+            _trust: trust_sender,
+            names: names_sender,
+            identity,
+        }
+    }
+
+    async fn next(told: &mut Told) -> Vec<String> {
+        told.identity.changed().await.unwrap();
+        let identity = told.identity.borrow_and_update();
+        identity.as_ref().unwrap().names.clone()
+    }
+
+    #[tokio::test]
+    async fn no_certificate_is_made_before_the_names_are_known() {
+        let mut told = keeper(None);
+        let early = tokio::time::timeout(NAMES / 4, told.identity.changed()).await;
+        assert!(early.is_err(), "made without names");
+        let names = Names {
+            addresses: ["192.0.2.7".parse().unwrap()].into(),
+            hostnames: ["node-1".to_owned()].into(),
+        };
+        told.names.send_replace(Some(names));
+        let first = next(&mut told).await;
+        assert!(first.contains(&"192.0.2.7".to_owned()) && first.contains(&"node-1".to_owned()));
+        told.names.send_replace(Some(Names::default()));
+        assert!(!next(&mut told).await.contains(&"node-1".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn a_network_that_says_nothing_does_not_keep_the_api_away() {
+        let mut told = keeper(None);
+        let names = tokio::time::timeout(NAMES * 10, next(&mut told)).await;
+        assert!(names.unwrap().contains(&"127.0.0.1".to_owned()));
+    }
 }

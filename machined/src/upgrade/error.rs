@@ -34,17 +34,3 @@ pub enum UpgradeError {
     #[error("the machine could not look at itself")]
     Machine(#[source] anyhow::Error),
 }
-
-impl UpgradeError {
-    /// The whole chain in one line, for the caller.
-    pub fn chain(&self) -> String {
-        let mut text = self.to_string();
-        let mut cause = std::error::Error::source(self);
-        while let Some(error) = cause {
-            text.push_str(": ");
-            text.push_str(&error.to_string());
-            cause = error.source();
-        }
-        text
-    }
-}

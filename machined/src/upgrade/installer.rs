@@ -20,7 +20,7 @@ use crate::containers::{
     ContainerSpec, HostView, Mount, MountSource, PulledImage, Runtime, Streams,
 };
 use crate::machine::Machine;
-use crate::services::Exit;
+use crate::services::{Cgroup, Exit};
 use crate::sys::readiness;
 
 /// The installer's container and cgroup.
@@ -75,7 +75,8 @@ pub async fn run(
 ) -> anyhow::Result<Delivery> {
     let (ours, theirs) = line()?;
     let name = CONTAINER.parse()?;
-    let mut spec = ContainerSpec::new(name, machine.cgroup(CONTAINER)?.path().to_owned());
+    let cgroup = Cgroup::beside_machined(CONTAINER)?;
+    let mut spec = ContainerSpec::new(name, cgroup.path().to_owned());
     spec.args = vec!["install".to_owned(), "--upgrade".to_owned()];
     spec.read_only = true;
     if let Some(esp) = esp {

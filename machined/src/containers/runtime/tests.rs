@@ -1,4 +1,4 @@
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use super::*;
 use crate::containers::digest::Digest;
@@ -114,15 +114,11 @@ async fn what_is_not_there_is_not_adopted_and_is_deleted_already() {
 /// A runtime that refuses, and says why in its log, as crun does.
 #[tokio::test]
 async fn the_runtimes_own_words_are_in_the_error() {
-    use std::os::unix::fs::PermissionsExt;
     let directory = tempfile::tempdir().unwrap();
-    let program = directory.path().join("refuses");
-    fs::write(
-        &program,
-        "#!/bin/sh\necho \"cgroups v2 is missing\" >> \"$5\"\nexit 3\n",
-    )
-    .unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let program = script(
+        directory.path(),
+        "echo \"cgroups v2 is missing\" >> \"$5\"\nexit 3\n",
+    );
     let state = directory.path().join("state");
     fs::create_dir_all(state.join("web")).unwrap();
     let runtime = Runtime::new(program, state, directory.path().join("run"));
@@ -132,5 +128,91 @@ async fn the_runtimes_own_words_are_in_the_error() {
             error.to_string(),
             "crun state of container web failed: cgroups v2 is missing"
         );
+    }
+}
+
+/// A program in the place of crun. Another process writes it: a file that is open for writing here cannot be run, and a
+/// child that another test forks meanwhile would have it open for a moment.
+fn script(directory: &Path, text: &str) -> PathBuf {
+    use std::io::Write;
+    let program = directory.join("crun");
+    let mut install = std::process::Command::new("install")
+        .args(["-m", "755", "/dev/stdin"])
+        .arg(&program)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = install.stdin.take().unwrap();
+    write!(stdin, "#!/bin/sh\n{text}").unwrap();
+    drop(stdin);
+    assert!(install.wait().unwrap().success());
+    program
+}
+
+fn runtime_of(directory: &Path, text: &str) -> Runtime {
+    let run = directory.join("run");
+    fs::create_dir_all(run.join("web")).unwrap();
+    Runtime::new(script(directory, text), directory.join("state"), run)
+}
+
+fn ping() -> Vec<String> {
+    vec!["/bin/database".to_owned(), "ping".to_owned()]
+}
+
+#[tokio::test]
+async fn a_program_in_a_container_is_heard_when_it_fails() {
+    let directory = tempfile::tempdir().unwrap();
+    let answer = "[ \"$6 $9 ${10} ${11}\" = 'exec web /bin/database ping' ] || exit 9\n";
+    let runtime = runtime_of(directory.path(), answer);
+    runtime.exec(&name(), &ping()).await.unwrap();
+    let runtime = runtime_of(directory.path(), "echo 'it sleeps' >&2\nexit 3\n");
+    let error = runtime.exec(&name(), &ping()).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "/bin/database ping in container web failed (exit status: 3): it sleeps"
+    );
+    let runtime = runtime_of(
+        directory.path(),
+        "echo 'no such program' >> \"$5\"\nexit 1\n",
+    );
+    let error = runtime.exec(&name(), &ping()).await.unwrap_err();
+    assert!(error.to_string().ends_with(": no such program"), "{error}");
+}
+
+#[tokio::test]
+async fn a_program_in_a_container_that_hangs_is_ended() {
+    let directory = tempfile::tempdir().unwrap();
+    let hangs = "sleep 1000 &\necho $! > \"$8\"\nwait\n";
+    let runtime = runtime_of(directory.path(), hangs);
+    let pid_file = directory.path().join("run/web/exec.pid");
+    let command = ping();
+    let pid: u32 = {
+        let container = name();
+        let running = runtime.exec(&container, &command);
+        let started = async {
+            loop {
+                if let Ok(pid) = fs::read_to_string(&pid_file)
+                    .unwrap_or_default()
+                    .trim()
+                    .parse()
+                {
+                    return pid;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::select! {
+            ended = running => panic!("{ended:?}"),
+            pid = started => pid,
+        }
+    };
+    assert!(!pid_file.exists());
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    // Whoever adopts it reaps it in its own time; a zombie has no program.
+    let gone = || fs::read_link(process.join("exe")).is_err();
+    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    while !gone() {
+        assert!(std::time::Instant::now() < deadline, "{pid} runs on");
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
