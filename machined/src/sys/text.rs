@@ -9,66 +9,82 @@ use rustix::fs::{Advice, fadvise};
 /// Bytes of a page on x86-64.
 const PAGE: usize = 4096;
 
+/// Has the kernel bring in, from now on, single blocks of the root filesystem: of code and constants that are needed, without
+/// those around them.
+pub fn read_singly() -> io::Result<()> {
+    advise(libc::MADV_RANDOM)
+}
+
 /// Unmaps the code and the constants of this process. What is needed again comes back from the page cache, or from the root
-/// filesystem: then only the block of it that holds the page, without those around it.
+/// filesystem.
 pub fn forget() -> io::Result<()> {
-    let mut done = Ok(());
+    advise(libc::MADV_DONTNEED)
+}
+
+/// What an advice is for, and how it went.
+struct Advised {
+    advice: c_int,
+    done: io::Result<()>,
+}
+
+/// Gives an advice on all that is mapped of the program's file and cannot be written.
+fn advise(advice: c_int) -> io::Result<()> {
+    let mut advised = Advised {
+        advice,
+        done: Ok(()),
+    };
     // SAFETY: the callback has the type that dl_iterate_phdr(3) wants, keeps nothing it is given, and `data` is the pointer
     // that it takes it for, which outlives the call.
     #[allow(unsafe_code)]
     unsafe {
-        libc::dl_iterate_phdr(Some(forget_segments), (&raw mut done).cast())
+        libc::dl_iterate_phdr(Some(advise_on_segments), (&raw mut advised).cast())
     };
-    done
+    advised.done
 }
 
 /// Called once, for the first object: the program itself. Others are libraries, of which a static program has none.
 #[allow(unsafe_code)]
-unsafe extern "C" fn forget_segments(
+unsafe extern "C" fn advise_on_segments(
     object: *mut libc::dl_phdr_info,
     _size: usize,
-    done: *mut c_void,
+    advised: *mut c_void,
 ) -> c_int {
-    // SAFETY: the C library gives a valid description of an object and its program headers; `done` is that of `forget`.
+    // SAFETY: the C library gives a valid description of an object and its program headers; `advised` is that of `advise`.
     #[allow(unsafe_code)]
-    let (base, segments, done) = unsafe {
+    let (base, segments, advised) = unsafe {
         let object = &*object;
         let segments = std::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into());
-        (
-            object.dlpi_addr,
-            segments,
-            &mut *done.cast::<io::Result<()>>(),
-        )
+        (object.dlpi_addr, segments, &mut *advised.cast::<Advised>())
     };
-    *done = segments
+    advised.done = segments
         .iter()
         .filter(|segment| segment.p_type == libc::PT_LOAD && segment.p_flags & libc::PF_W == 0)
         .try_for_each(|segment| {
             let start = (base + segment.p_vaddr) as usize;
             let end = start + segment.p_memsz as usize;
-            forget_range(start / PAGE * PAGE, end.next_multiple_of(PAGE))
+            let (start, end) = (start / PAGE * PAGE, end.next_multiple_of(PAGE));
+            advise_on_range(start, end, advised.advice)
         });
     1
 }
 
-/// Unmaps pages of a file that were never written.
-fn forget_range(start: usize, end: usize) -> io::Result<()> {
-    for advice in [libc::MADV_RANDOM, libc::MADV_DONTNEED] {
-        // SAFETY: whole pages of a segment that is not writable: mapped privately from the file and never written, so that
-        // every page can be read again as it was.
-        #[allow(unsafe_code)]
-        let done = unsafe {
-            libc::madvise(
-                std::ptr::with_exposed_provenance_mut::<c_void>(start),
-                end - start,
-                advice,
-            )
-        };
-        if done != 0 {
-            return Err(io::Error::last_os_error());
-        }
+/// Pages of a file that were never written.
+fn advise_on_range(start: usize, end: usize, advice: c_int) -> io::Result<()> {
+    // SAFETY: whole pages of a segment that is not writable: mapped privately from the file and never written, so that
+    // every page can be read again as it was.
+    #[allow(unsafe_code)]
+    let done = unsafe {
+        libc::madvise(
+            std::ptr::with_exposed_provenance_mut::<c_void>(start),
+            end - start,
+            advice,
+        )
+    };
+    if done == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
     }
-    Ok(())
 }
 
 /// Lets the page cache drop what no process has mapped of this program's file.
@@ -83,6 +99,7 @@ mod tests {
 
     #[test]
     fn the_program_goes_on_without_its_code_in_memory() {
+        read_singly().unwrap();
         for _ in 0..3 {
             forget().unwrap();
             uncache(&File::open("/proc/self/exe").unwrap()).unwrap();
