@@ -89,11 +89,12 @@ async fn leave_nothing_behind(scratch: Scratch) -> Outcome {
 /// The greeter, which sees and may do what the test needs.
 fn with_a_privileged_greeter(config: MachineConfig, host: &str) -> MachineConfig {
     let mounts = format!(
-        "network: {{mode: host}}\nmounts:\n  - hostPath: {{source: /proc, destination: /{PROCESSES}}}\n  - hostPath: {{source: /proc/sys/vm, destination: /{MEMORY}, options: [rw]}}\n"
+        "mounts:\n  - hostPath: {{source: /proc, destination: /{PROCESSES}}}\n  - hostPath: {{source: /proc/sys/vm, destination: /{MEMORY}, options: [rw]}}\n"
     );
-    config.install_disk("/dev/vda").registry(host).container(
+    config.install_disk("/dev/vda").registry(host).greeter_at(
         "greeter",
         &format!("{host}/greeter:v1"),
+        GREETER_PORT,
         &mounts,
     )
 }

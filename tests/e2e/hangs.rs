@@ -27,12 +27,11 @@ async fn are_ended_and_started_again(scratch: Scratch) -> Outcome {
     let image = registry.image_for_guest("greeter:v1");
     let node = plan_with_greeter(&scratch, &registry, move |config| {
             config
-                .container(
+                .greeter_at(
                     OTHER,
                     &image,
-                    &format!(
-                        "args: [\"{OTHER_PORT}\"]\nnetwork: {{mode: host}}\nmounts:\n  - hostPath: {{source: /sys/fs/cgroup, destination: /cgroup, options: [rw]}}\n"
-                    ),
+                    OTHER_PORT,
+                    "mounts:\n  - hostPath: {source: /sys/fs/cgroup, destination: /cgroup, options: [rw]}\n",
                 )
         })?
         .blank_disk()?

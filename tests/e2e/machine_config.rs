@@ -29,11 +29,10 @@ async fn is_changed_while_the_machine_runs(scratch: Scratch) -> Outcome {
         .configure({
             let image = image.clone();
             move |config| {
-                config.install_disk("/dev/vda").registry(&host).container(
-                    "first",
-                    &image,
-                    &format!("args: [\"{FIRST_PORT}\"]\nnetwork: {{mode: host}}\n"),
-                )
+                config
+                    .install_disk("/dev/vda")
+                    .registry(&host)
+                    .greeter_at("first", &image, FIRST_PORT, "")
             }
         })
         .boot()

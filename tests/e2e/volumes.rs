@@ -26,9 +26,9 @@ fn directory(name: &str) -> String {
     format!("apiVersion: v1alpha1\nkind: UserVolumeConfig\nname: {name}\nvolumeType: directory\n")
 }
 
-fn mounting(port: u16, volume: &str, options: &str, more: &str) -> String {
+fn mounting(volume: &str, options: &str) -> String {
     format!(
-        "args: [\"{port}\"]\nnetwork: {{mode: host}}\nmounts:\n  - userVolume: {{name: {volume}, destination: /data, options: [{options}]}}\n{more}"
+        "mounts:\n  - userVolume: {{name: {volume}, destination: /data, options: [{options}]}}\n"
     )
 }
 
@@ -44,16 +44,14 @@ async fn outlive_upgrades_and_reboots(scratch: Scratch) -> Outcome {
         .forward(READER_PORT)
         .configure(move |config| {
             let image = format!("{host}/greeter:v1");
+            let mut writes = mounting("data", "rw");
+            writes.push_str("runAs: {uid: 1234, gid: 1234}\n");
             config
                 .install_disk("/dev/vda")
                 .registry(&host)
                 .document(&directory("data"))
-                .container(
-                    WRITER,
-                    &image,
-                    &mounting(WRITER_PORT, "data", "rw", "runAs: {uid: 1234, gid: 1234}\n"),
-                )
-                .container(READER, &image, &mounting(READER_PORT, "data", "", ""))
+                .greeter_at(WRITER, &image, WRITER_PORT, &writes)
+                .greeter_at(READER, &image, READER_PORT, &mounting("data", ""))
         })
         .boot()
         .await?;
@@ -104,7 +102,7 @@ async fn of_other_types_are_waited_for_and_said_so(scratch: Scratch) -> Outcome 
                 .container(
                     WRITER,
                     "nowhere.example/greeter:v1",
-                    &mounting(WRITER_PORT, "large", "rw", ""),
+                    &mounting("large", "rw"),
                 )
         })
         .boot()

@@ -58,12 +58,18 @@ impl MachineConfig {
     /// Runs the greeter of the registry there. It sees /var, and must be healthy for an upgrade to be kept.
     pub fn greeter(self, host: &str) -> Self {
         let more = format!(
-            "mounts:\n  - hostPath: {{source: /var, destination: /{VAR_IN_CONTAINER}, options: [rw]}}\nnetwork: {{mode: host}}\n"
+            "mounts:\n  - hostPath: {{source: /var, destination: /{VAR_IN_CONTAINER}, options: [rw]}}\n"
         );
-        self.container(GREETER, &format!("{host}/greeter:v1"), &more)
-            .document(&format!(
-                "apiVersion: instar.dev/v1alpha1\nkind: ContainerHealthConfig\nname: {GREETER}\nhttp: {{url: \"http://127.0.0.1:{GREETER_PORT}/\"}}\ninterval: 1s\n"
-            ))
+        self.greeter_at(GREETER, &format!("{host}/greeter:v1"), GREETER_PORT, &more)
+    }
+
+    /// Runs one more greeter, on a port of its own. It is healthy, and the node ready, once it answers; `more` are further lines
+    /// of its document.
+    pub fn greeter_at(self, name: &str, image: &str, port: u16, more: &str) -> Self {
+        let more = format!("args: [\"{port}\"]\nnetwork: {{mode: host}}\n{more}");
+        self.container(name, image, &more).document(&format!(
+            "apiVersion: instar.dev/v1alpha1\nkind: ContainerHealthConfig\nname: {name}\nhttp: {{url: \"http://127.0.0.1:{port}/\"}}\ninterval: 1s\n"
+        ))
     }
 
     /// Runs any container; `more` are further lines of its document.

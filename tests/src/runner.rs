@@ -7,6 +7,7 @@ use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
+use std::time::Instant;
 
 use anyhow::Result;
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -80,8 +81,11 @@ pub fn run(tests: Vec<Test>) -> ExitCode {
 fn run_one(test: Test) -> Result<(), Failed> {
     let scratch = Scratch::make(&test.name).map_err(|error| format!("{error:#}"))?;
     let of_test = scratch.clone();
+    let began = Instant::now();
     // The test's machines end when it unwinds, and their consoles stay in the scratch directory.
-    let why = match catch_unwind(AssertUnwindSafe(|| (test.body)(of_test))) {
+    let ended = catch_unwind(AssertUnwindSafe(|| (test.body)(of_test)));
+    println!("{}: {:.0} s", test.name, began.elapsed().as_secs_f64());
+    let why = match ended {
         Ok(Ok(())) => {
             return scratch
                 .remove()
