@@ -10,6 +10,7 @@ pub mod container_facts;
 pub mod containers;
 pub mod daemon;
 pub mod disk;
+mod error_chain;
 pub mod event_log;
 pub mod files;
 pub mod hang_guard;

@@ -109,7 +109,7 @@ impl PrivateKey {
             (_, Signer::Ed25519(_)) => pem::ED25519_LABEL,
             (PrivateKeyDer::Sec1(_), _) => "EC PRIVATE KEY",
             (PrivateKeyDer::Pkcs1(_), _) => "RSA PRIVATE KEY",
-            _ => "PRIVATE KEY",
+            _ => pem::PKCS8_LABEL,
         };
         pem::section(label, self.der.secret_der())
     }

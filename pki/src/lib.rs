@@ -21,6 +21,7 @@ pub use certificate::{SubjectName, ValidityError};
 pub use key::{KeyError, PrivateKey};
 pub use peer::{PeerError, client_roles, public_key_fingerprint};
 pub use pem::{
-    PemError, certificate_from_pem, certificate_to_pem, certificates_from_pem, private_key_from_pem,
+    PemError, certificate_from_pem, certificate_to_pem, certificates_from_pem,
+    private_key_from_pem, with_standard_label,
 };
 pub use role::{Role, roles_from_list, roles_to_list};

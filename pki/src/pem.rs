@@ -9,6 +9,7 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 pub(crate) const ED25519_LABEL: &str = "ED25519 PRIVATE KEY";
+pub(crate) const PKCS8_LABEL: &str = "PRIVATE KEY";
 
 /// Why PEM text has not what is asked for.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +58,7 @@ pub fn certificate_from_pem(text: &str) -> Result<Vec<u8>, PemError> {
 /// # Errors
 /// There is none, or it is broken.
 pub fn private_key_from_pem(text: &str) -> Result<PrivateKeyDer<'static>, PemError> {
-    let text = text.replace(ED25519_LABEL, "PRIVATE KEY");
+    let text = with_standard_label(text);
     PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|source| match source {
         rustls_pki_types::pem::Error::NoItemsFound => PemError::Missing {
             wanted: "private key",
@@ -67,6 +68,11 @@ pub fn private_key_from_pem(text: &str) -> Result<PrivateKeyDer<'static>, PemErr
             source,
         },
     })
+}
+
+/// The same key under the label of RFC 7468, section 10, which every TLS library reads.
+pub fn with_standard_label(key_pem: &str) -> String {
+    key_pem.replace(ED25519_LABEL, PKCS8_LABEL)
 }
 
 /// A certificate as PEM.

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use instar_api::machine::ReadRequest;
 use instar_api::machine::machine_service_client::MachineServiceClient;
 use instar_pki::client_config::ClientConfig;
+use instar_pki::with_standard_label;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
 /// Whom to ask, as whom.
@@ -32,11 +33,7 @@ impl Api {
         let config = ClientConfig::from_yaml(&text)?;
         let context = config.context(None)?;
         let missing = |what: &str| format!("no {what} in {}", client_config.display());
-        // In the file it has a label that only Talos's tools and ours read; the content is the standard's (RFC 8410).
-        let key = context
-            .key_pem()?
-            .with_context(|| missing("key"))?
-            .replace(" ED25519 PRIVATE KEY-----", " PRIVATE KEY-----");
+        let key = with_standard_label(&context.key_pem()?.with_context(|| missing("key"))?);
         let tls = ClientTlsConfig::new()
             .ca_certificate(Certificate::from_pem(
                 context.ca_pem()?.with_context(|| missing("ca"))?,

@@ -6,7 +6,7 @@ use anyhow::Result;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use instar_pki::client_config::{ClientConfig, Context};
-use instar_pki::{CertificateAuthority, Role};
+use instar_pki::{CertificateAuthority, Role, with_standard_label};
 
 /// Longer than any test, shorter than a mistake that matters.
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);
@@ -34,9 +34,7 @@ impl Identity {
         let issued = authority.issue_client(&[role], SystemTime::now(), LIFETIME)?;
         Ok(Self {
             certificate: issued.pem(),
-            key: issued
-                .key_pem()
-                .replace(" ED25519 PRIVATE KEY-----", " PRIVATE KEY-----"),
+            key: with_standard_label(&issued.key_pem()),
             authority,
         })
     }

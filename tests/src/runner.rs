@@ -1,6 +1,6 @@
 //! Runs tests with libtest's own arguments: `--list`, filters, `--exact`, `--test-threads`.
 //!
-//! Two tests run at once unless told otherwise, each in a thread with an async runtime of its own. Waiting in the body of a
+//! Three tests run at once unless told otherwise, each in a thread with an async runtime of its own. Waiting in the body of a
 //! test blocks nothing but that body: connections and streams are driven by the runtime's workers.
 
 use std::any::Any;
@@ -17,8 +17,9 @@ use crate::scratch::Scratch;
 /// What a test ends with.
 pub type Outcome = Result<()>;
 
-/// VMs at once: each takes a host CPU and its memory.
-const THREADS: usize = 2;
+/// Tests at once. Each has a VM that keeps a host CPU busy while it boots and upgrades, and for half of the time waits for
+/// something: on two CPUs, three are never too many.
+const THREADS: usize = 3;
 
 /// A test: a name and what it does.
 pub struct Test {

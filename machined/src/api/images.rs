@@ -11,8 +11,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
-use super::{caller, chain, streamed};
+use super::{caller, streamed};
 use crate::containers::{Progress, PulledImage};
+use crate::error_chain::chain;
 use crate::images::{self, ImageError};
 use crate::machine::Machine;
 use crate::services::timestamp;

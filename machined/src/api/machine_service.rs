@@ -10,11 +10,12 @@ use instar_api::machine::machine_service_server::MachineService;
 use tonic::{Request, Response, Status};
 
 use super::{
-    apply_config, blocking, caller, chain, containers, events, files, images, logs, netstat, reset,
+    apply_config, blocking, caller, containers, events, files, images, logs, netstat, reset,
     service_list, streamed,
 };
 use crate::container_facts;
 use crate::disk::STATE;
+use crate::error_chain::chain;
 use crate::intent::{NewClient, NewClientError, client_configuration};
 use crate::machine::{Busy, Machine};
 use crate::meta::{Meta, MetaError};

@@ -107,18 +107,6 @@ fn streamed<T: Send + 'static>(
     Response::new(Box::pin(stream))
 }
 
-/// An error and its causes in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
-}
-
 /// Others may not even reach the socket by its mode; this holds should the mode ever be wrong.
 fn is_apid_or_root(connection: &UnixStream) -> bool {
     connection

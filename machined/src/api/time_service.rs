@@ -6,7 +6,8 @@ use instar_api::time as wire;
 use instar_api::time::time_service_server::TimeService;
 use tonic::{Request, Response, Status};
 
-use super::{caller, chain};
+use super::caller;
+use crate::error_chain::chain;
 use crate::machine::Machine;
 use crate::services::timestamp;
 use crate::time::{Comparison, compare};

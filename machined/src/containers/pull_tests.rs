@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::error::Error;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -18,6 +17,7 @@ use serde_json::json;
 
 use super::unpack::test_tar::{TarBuilder, gzip};
 use super::*;
+use crate::error_chain::chain;
 
 const GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 
@@ -182,13 +182,6 @@ fn store() -> (tempfile::TempDir, ImageStore) {
     let directory = tempfile::tempdir().unwrap();
     let store = ImageStore::new(directory.path().to_owned());
     (directory, store)
-}
-
-fn chain(error: &dyn Error) -> String {
-    match error.source() {
-        Some(source) => format!("{error}: {}", chain(source)),
-        None => error.to_string(),
-    }
 }
 
 /// Nothing in the store, no leavings either. The unpacking thread may still be at it when a pull was given up.

@@ -17,6 +17,7 @@ use super::{
     kernel::Kernel,
     plan, sysctl,
 };
+use crate::error_chain::chain;
 
 /// Some steps make the next ones possible (a link that is up gets a carrier): read again, at most this often.
 const ROUNDS: usize = 4;
@@ -393,16 +394,4 @@ fn routes_of(kernel: &KernelState) -> Vec<RouteStatus> {
         metric: route.metric,
     };
     kernel.routes.iter().map(status).collect()
-}
-
-/// An error with its causes in one line, for the status.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }

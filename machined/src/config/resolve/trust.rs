@@ -1,6 +1,7 @@
 //! Certificates and keys.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
+use instar_pki::with_standard_label;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 
 use super::{
@@ -55,8 +56,7 @@ pub(super) fn certificate(section: &Section<'_>, field: &str) -> Option<String> 
 /// A field with the base64 of a PEM private key, or with PEM itself.
 pub(super) fn key(section: &Section<'_>, field: &str) -> Option<Secret> {
     let pem = pem(section, field)?;
-    // Go names Ed25519 keys by their algorithm; what is in them is PKCS #8 all the same.
-    let standard = pem.replace(" ED25519 PRIVATE KEY-----", " PRIVATE KEY-----");
+    let standard = with_standard_label(&pem);
     if PrivateKeyDer::from_pem_slice(standard.as_bytes()).is_err() {
         section.wrong_field(field, "this holds no private key in PEM");
         return None;

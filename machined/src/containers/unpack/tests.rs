@@ -6,6 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use super::test_tar::{TarBuilder, TestEntry, describe, gzip, zstd};
 use super::*;
 use crate::containers::manifest::Compression;
+use crate::error_chain::chain;
 
 /// Root keeps owners as a node does; everybody else tests the rest.
 fn ownership() -> Ownership {
@@ -39,14 +40,6 @@ fn unpacked(layers: &[Vec<u8>]) -> tempfile::TempDir {
 
 fn tar() -> TarBuilder {
     TarBuilder::default()
-}
-
-/// The whole chain of an error in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) => format!("{error}: {}", chain(source)),
-        None => error.to_string(),
-    }
 }
 
 #[track_caller]
