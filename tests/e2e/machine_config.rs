@@ -64,7 +64,11 @@ async fn is_changed_while_the_machine_runs(scratch: Scratch) -> Outcome {
     let renamed = config.replace("hostname: node", "hostname: renamed");
     let said = apply(&renamed, &["--dry-run"]).await?;
     ensure!(
-        said.output.contains("nothing was changed") && said.output.contains("the host name"),
+        said.output.contains("nothing was changed")
+            && said.output.contains("the host name")
+            && said
+                .output
+                .contains("-hostname: node\n+hostname: renamed\n"),
         "{said:?}"
     );
     ensure!(hostname().await? == "node");

@@ -107,42 +107,26 @@ async fn control(
 ) -> Result<(), Failure> {
     let id = id.to_owned();
     let mut machine = node.machine();
+    // Three methods of one shape, each with messages of its own.
+    macro_rules! ask {
+        ($method:ident, $request:ident) => {
+            machine
+                .$method(node.request($request { id: id.clone() })?)
+                .await
+                .map(|reply| {
+                    let answer = reply.into_inner().messages.pop();
+                    answer.map(|message| message.resp).unwrap_or_default()
+                })
+        };
+    }
     let reply = match action {
         ServiceAction::Status => return show(global, node, &id).await,
-        ServiceAction::Start => machine
-            .service_start(node.request(ServiceStartRequest { id: id.clone() })?)
-            .await
-            .map(|reply| {
-                reply
-                    .into_inner()
-                    .messages
-                    .pop()
-                    .map(|message| message.resp)
-            }),
-        ServiceAction::Stop => machine
-            .service_stop(node.request(ServiceStopRequest { id: id.clone() })?)
-            .await
-            .map(|reply| {
-                reply
-                    .into_inner()
-                    .messages
-                    .pop()
-                    .map(|message| message.resp)
-            }),
-        ServiceAction::Restart => machine
-            .service_restart(node.request(ServiceRestartRequest { id: id.clone() })?)
-            .await
-            .map(|reply| {
-                reply
-                    .into_inner()
-                    .messages
-                    .pop()
-                    .map(|message| message.resp)
-            }),
+        ServiceAction::Start => ask!(service_start, ServiceStartRequest),
+        ServiceAction::Stop => ask!(service_stop, ServiceStopRequest),
+        ServiceAction::Restart => ask!(service_restart, ServiceRestartRequest),
     };
     let said = reply
         .map_err(|status| node.explain(&format!("cannot control the service {id:?}"), status))?;
-    let said = said.unwrap_or_default();
     global.output.show(
         || format!("{}: {said}", node.name()),
         || json!({ "node": node.name(), "service": id, "response": said }),

@@ -8,12 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use similar::TextDiff;
 
 use super::overlay::load_overlay;
 use super::{ConfigChange, disk, ending, find_config};
 use crate::config::{self, ConfigErrors, MachineConfig};
 use crate::intent;
 use crate::machine::{Busy, Configured, Machine};
+
+/// Two texts that have nothing in common are compared in a coarser way after this time.
+const DIFF_TIME: Duration = Duration::from_millis(500);
 
 /// When the config is to be taken over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,6 +127,16 @@ fn begin(
     })
 }
 
+/// The two texts as a unified diff, three lines around each change; empty when they are the same.
+fn lines_that_differ(old: &str, new: &str) -> String {
+    TextDiff::configure()
+        .timeout(DIFF_TIME)
+        .diff_lines(old, new)
+        .unified_diff()
+        .header("the config in force", "the config that is applied")
+        .to_string()
+}
+
 /// Another config for a node that has one.
 async fn change(
     machine: &Arc<Machine>,
@@ -155,7 +169,10 @@ async fn change(
         return Ok(Applied {
             warnings,
             mode,
-            details: format!("Dry run, nothing was changed: {change}."),
+            details: format!(
+                "Dry run, nothing was changed: {change}.\n{}",
+                lines_that_differ(&current.text, &configured.text)
+            ),
         });
     }
     let turn = machine.take_turn()?;
@@ -250,5 +267,20 @@ async fn take_back(machine: Arc<Machine>, settled: Arc<Configured>, time: Durati
     let change = ConfigChange::between(&current.config, &settled.config);
     if let Err(error) = take_over(&machine, &change, settled).await {
         tracing::error!("machine config: not all of the trial was taken back: {error:#}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_differs_is_shown() {
+        let old = "a: 1\nb: 2\nc: 3\nd: 4\ne: 5\nf: 6\n";
+        assert_eq!(lines_that_differ(old, old), "");
+        assert_eq!(
+            lines_that_differ(old, &old.replace("a: 1", "a: 2")),
+            "--- the config in force\n+++ the config that is applied\n@@ -1,4 +1,4 @@\n-a: 1\n+a: 2\n b: 2\n c: 3\n d: 4\n"
+        );
     }
 }
