@@ -5,8 +5,8 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
-# The shell that typed `make` may not have rustup's programs.
-export PATH := $(HOME)/.cargo/bin:$(PATH)
+# The shell that typed `make` may not have rustup's programs, and a user's not those of administrators, such as mkfs.fat.
+export PATH := $(HOME)/.cargo/bin:$(PATH):/usr/sbin:/sbin
 
 # release: small, for keeps. quick: builds faster, for a developer's loop.
 PROFILE ?= release
@@ -25,6 +25,8 @@ TARGET := x86_64-unknown-linux-musl
 # the compiler is pinned.
 STD_FOR_GUESTS := RUSTC_BOOTSTRAP=1
 STD_OPTIONS := -Z build-std=std,panic_abort -Z build-std-features=
+# Nor do they say where they were built: two checkouts give the same bytes.
+TRIM_PATHS := -Z trim-paths --config 'profile.$(PROFILE).trim-paths="all"'
 VERSIONS := v0.1.0 v0.2.0
 # One selection of packages for all that runs here: another one would compile dependencies again.
 TOOLS := -p image -p instar-qemu -p instarctl -p instar-tests
@@ -41,7 +43,7 @@ deps: ## Install what is missing here: Debian packages (sudo when not root) and 
 
 .PHONY: build
 build: deps ## Compile what runs in machines, static
-	$(STD_FOR_GUESTS) cargo build --locked $(STD_OPTIONS) --profile $(PROFILE) --target $(TARGET) \
+	$(STD_FOR_GUESTS) cargo build --locked $(STD_OPTIONS) $(TRIM_PATHS) --profile $(PROFILE) --target $(TARGET) \
 	    -p instar-init -p machined -p installer -p greeter -p instar-machined-double
 
 .PHONY: tools

@@ -1,9 +1,15 @@
 //! The owned disk over boots: made once, reused, and grown when the disk has grown.
 
+use std::path::Path;
+use std::process::Command;
+
 use anyhow::ensure;
 use instar_api::machine::ShutdownRequest;
 use instar_qemu::{DiskFormat, create_blank_disk};
-use instar_tests::{ImageUnderTest, Instarctl, Node, NodePlan, Outcome, Scratch, Test, tests};
+use instar_tests::{
+    Identity, ImageUnderTest, Instarctl, MachineConfig, Node, NodePlan, Outcome, Scratch, Test,
+    tests,
+};
 
 use crate::PATIENCE;
 
@@ -14,6 +20,7 @@ pub(crate) fn tests() -> Vec<Test> {
         is_made_then_reused_and_grown,
         holds_the_config_over_a_reboot,
         forgets_what_a_reset_wipes,
+        is_the_only_one_that_is_written,
         is_not_needed_and_its_absence_is_told
     ]
 }
@@ -140,4 +147,136 @@ async fn is_not_needed_and_its_absence_is_told(scratch: Scratch) -> Outcome {
     node.wait_for_line("/var is in memory", PATIENCE)?;
     node.wait_for_line("logs are kept in memory alone", PATIENCE)?;
     Ok(())
+}
+
+/// What the disks of [`is_the_only_one_that_is_written`] have on them before.
+const OTHERS_DATA: &[u8] = b"somebody else's data, of no kind that anybody knows; ";
+
+/// One disk is chosen; of the others not a byte changes, whatever is asked for. A node in maintenance mode is asked what it
+/// would do, which says what is in the way, and then told to do it.
+async fn is_the_only_one_that_is_written(scratch: Scratch) -> Outcome {
+    let foreign = scratch.join("foreign.img");
+    create_blank_disk(&foreign, DiskFormat::Raw, GIB)?;
+    let made = Command::new("mkfs.ext4")
+        .args(["-q", "-L", "theirs"])
+        .arg(&foreign)
+        .status()?;
+    ensure!(made.success());
+    let unknown = scratch.write("unknown.img", OTHERS_DATA.repeat(1 << 14))?;
+    std::fs::File::options()
+        .write(true)
+        .open(&unknown)?
+        .set_len(GIB)?;
+    let small = scratch.join("small.img");
+    create_blank_disk(&small, DiskFormat::Raw, 64 << 20)?;
+    let read_only = scratch.join("read-only.img");
+    create_blank_disk(&read_only, DiskFormat::Raw, GIB)?;
+    let chosen = scratch.join("chosen.img");
+    create_blank_disk(&chosen, DiskFormat::Raw, 2 * GIB)?;
+    let others = [&foreign, &unknown, &small, &read_only];
+    let before = others.map(|file| digest(file));
+    let blank = digest(&chosen)?;
+
+    let identity = Identity::administrator()?;
+    let config = MachineConfig::new(&identity).hostname("node");
+    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+        .disk(&foreign)
+        .disk(&unknown)
+        .disk(&small)
+        .disk(&chosen)
+        .spec(|spec| {
+            spec.extra_argument("-drive").extra_argument(format!(
+                "file={},format=raw,if=virtio,readonly=on",
+                read_only.display()
+            ))
+        })
+        .without_config(identity)
+        .start()?;
+    node.wait_for_line("machined: maintenance mode", PATIENCE)?;
+    let fingerprint = node.wait_for_line("machined: API certificate for", PATIENCE)?;
+    let fingerprint = fingerprint.rsplit(' ').next().unwrap_or_default().trim();
+    node.wait_for_line("machined: the API answers on port", PATIENCE)?;
+    let address = node.endpoint()?;
+    let client = Instarctl::of(&node, &scratch)?;
+    let apply = async |matches: &str, wipe: bool, more: &[&str]| {
+        let document = format!(
+            "apiVersion: v1alpha1\nkind: UnattendedInstallConfig\nprovisioning:\n  wipe: {wipe}\n  diskSelector:\n    match: {matches}\n"
+        );
+        let file = scratch.write("config.yaml", config.clone().document(&document).to_yaml())?;
+        let file = file.display().to_string();
+        let always = [
+            "--insecure",
+            "--cert-fingerprint",
+            fingerprint,
+            "-n",
+            &address,
+            "apply-config",
+            "--file",
+            &file,
+        ];
+        client.run(&[&always, more].concat()).await
+    };
+
+    for (matches, said) in [
+        (
+            "disk.size >= 1u * GiB",
+            &["more than one disk", "/dev/vda", "/dev/vdd"][..],
+        ),
+        (
+            "disk.serial == \"nobody\"",
+            &["no disk matches", "/dev/vda", "/dev/vdd"],
+        ),
+        (
+            "disk.dev_path == \"/dev/vda\"",
+            &["/dev/vda holds", "ext4", "theirs", "set wipe"],
+        ),
+        (
+            "disk.dev_path == \"/dev/vdb\"",
+            &["/dev/vdb holds", "set wipe"],
+        ),
+        ("disk.dev_path == \"/dev/vdc\"", &["/dev/vdc has 64.0 MiB"]),
+        ("disk.dev_path == \"/dev/vde\"", &["/dev/vde is read-only"]),
+    ] {
+        let refused = apply(matches, false, &["--dry-run"]).await?;
+        ensure!(
+            refused.code != Some(0) && said.iter().all(|part| refused.complaint.contains(part)),
+            "{matches}: {refused:?}"
+        );
+    }
+    let by_force = apply("disk.dev_path == \"/dev/vda\"", true, &["--dry-run"]).await?;
+    ensure!(
+        by_force.code == Some(0) && by_force.output.contains("DESTROYING"),
+        "{by_force:?}"
+    );
+    let largest = "disk.size > 1500u * MiB && !disk.readonly";
+    let plan = apply(largest, false, &["--dry-run"]).await?;
+    ensure!(
+        plan.code == Some(0)
+            && plan
+                .output
+                .contains("/dev/vdd (2.0 GiB): write a new partition table")
+            && plan.output.contains("3 EPHEMERAL"),
+        "{plan:?}"
+    );
+    ensure!(digest(&chosen)? == blank, "a dry run wrote to the disk");
+
+    let taken = apply(largest, false, &[]).await?;
+    ensure!(taken.code == Some(0), "{taken:?}");
+    node.wait_for_line("/var is the partition /dev/vdd3", PATIENCE)?;
+    node.wait_until_ready(PATIENCE).await?;
+    node.machine()
+        .await?
+        .shutdown(ShutdownRequest::default())
+        .await?;
+    ensure!(node.vm().wait_for_end(PATIENCE)?.is_clean());
+    for (file, before) in others.into_iter().zip(before) {
+        ensure!(digest(file)? == before?, "{} has changed", file.display());
+    }
+    Ok(())
+}
+
+fn digest(file: &Path) -> anyhow::Result<blake3::Hash> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(std::fs::File::open(file)?)?;
+    Ok(hasher.finalize())
 }

@@ -67,6 +67,7 @@ fn status(error: ApplyError) -> Status {
         ApplyError::Unconfigured
         | ApplyError::NeedsReboot(_)
         | ApplyError::NowhereToKeep(_)
+        | ApplyError::Disk(_)
         | ApplyError::Busy(_) => Status::failed_precondition(text),
         ApplyError::Failed(_) => Status::internal(text),
     }

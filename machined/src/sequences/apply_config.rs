@@ -70,6 +70,9 @@ pub enum ApplyError {
         "this takes a reboot ({0}), and the node has no STATE partition to keep the config on; boot it with the new config instead"
     )]
     NowhereToKeep(String),
+    /// The disk that the config gives to the machine cannot be used.
+    #[error("{0:#}")]
+    Disk(anyhow::Error),
     /// Something else is being done.
     #[error(transparent)]
     Busy(#[from] Busy),
@@ -93,7 +96,7 @@ pub async fn apply_config(
     let warnings: Vec<String> = parsed.warnings.iter().map(ToString::to_string).collect();
     let configured = Arc::new(Configured::new(text.to_owned(), parsed.config));
     let mut applied = match machine.config() {
-        None => begin(machine, configured, mode, dry_run)?,
+        None => begin(machine, configured, mode, dry_run).await?,
         Some(current) => change(machine, &current, configured, mode, dry_run).await?,
     };
     applied.warnings.splice(0..0, warnings);
@@ -101,7 +104,7 @@ pub async fn apply_config(
 }
 
 /// The first config: the node in maintenance mode goes on booting.
-fn begin(
+async fn begin(
     machine: &Machine,
     configured: Arc<Configured>,
     mode: ApplyMode,
@@ -115,15 +118,19 @@ fn begin(
         warnings.push("the config names no disk for the machine, so it is kept over upgrades without a reboot, not over a reboot".to_owned());
     }
     let details = if dry_run {
-        "The config is valid; nothing was changed."
+        let plan = disk::dry_run(machine, &configured.config)
+            .await
+            .map_err(ApplyError::Disk)?;
+        let disk = plan.map_or_else(String::new, |plan| format!(" Its disk:\n{plan}"));
+        format!("The config is valid; nothing was changed.{disk}")
     } else {
         machine.set_config(configured);
-        "The config was taken; the node goes on booting with it."
+        "The config was taken; the node goes on booting with it.".to_owned()
     };
     Ok(Applied {
         warnings,
         mode: ApplyMode::NoReboot,
-        details: details.to_owned(),
+        details,
     })
 }
 

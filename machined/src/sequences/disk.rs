@@ -6,8 +6,8 @@ use std::sync::Arc;
 use anyhow::Context as _;
 
 use super::boot_assets;
-use crate::config::{self, UserVolumeKind};
-use crate::disk::{OwnedDiskError, make_user_volume, user_volume};
+use crate::config::{self, MachineConfig, UserVolumeKind};
+use crate::disk::{DiskPlan, OwnedDiskError, make_user_volume, user_volume};
 use crate::intent;
 use crate::machine::{Configured, Machine};
 use crate::modules::Class;
@@ -45,6 +45,23 @@ pub(super) async fn mount(machine: &Machine) -> anyhow::Result<()> {
         .await
         .context("mount the machine's disk")?;
     keep_config(machine, configured).await
+}
+
+/// What would be done to the disk that this config gives to the machine; none where it gives none. Nothing is written.
+pub(super) async fn dry_run(
+    machine: &Machine,
+    config: &MachineConfig,
+) -> anyhow::Result<Option<DiskPlan>> {
+    let wish = intent::disk(config)?;
+    if wish.disk.is_none() {
+        return Ok(None);
+    }
+    machine
+        .drivers()?
+        .load_for(Class::Block)
+        .await
+        .context("load the drivers of disks")?;
+    Ok(machine.disk.dry_run(&wish).await?)
 }
 
 /// Keeps the config over a reboot, where there is a STATE partition to keep it on.
