@@ -19,6 +19,7 @@ mod netstat;
 mod reflection;
 mod reset;
 mod service_list;
+mod state;
 mod storage;
 mod time_service;
 
@@ -30,6 +31,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use instar_api::MAX_MESSAGE_BYTES;
 use instar_api::cluster::cluster_service_server::ClusterServiceServer;
+use instar_api::cosi::resource::state_server::StateServer;
 use instar_api::inspect::inspect_service_server::InspectServiceServer;
 use instar_api::machine::image_service_server::ImageServiceServer;
 use instar_api::machine::machine_service_server::MachineServiceServer;
@@ -48,6 +50,7 @@ use cluster_service::ClusterApi;
 use images::ImageApi;
 use inspect_service::InspectApi;
 use machine_service::MachineApi;
+use state::StateApi;
 use storage::StorageApi;
 use time_service::TimeApi;
 
@@ -90,7 +93,8 @@ pub async fn serve(listener: UnixListener, machine: Arc<Machine>) -> anyhow::Res
         .add_service(DiskServiceServer::new(storage.clone()))
         .add_service(FilesystemServiceServer::new(storage))
         .add_service(TimeServiceServer::new(TimeApi::new(machine.clone())))
-        .add_service(ClusterServiceServer::new(ClusterApi::new(machine)))
+        .add_service(ClusterServiceServer::new(ClusterApi::new(machine.clone())))
+        .add_service(StateServer::new(StateApi::new(machine)))
         .add_service(InspectServiceServer::new(InspectApi))
         .add_service(health)
         .add_service(reflection::V1)
