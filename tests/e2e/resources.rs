@@ -45,7 +45,9 @@ async fn tell_what_the_machine_is_and_what_changes(scratch: Scratch) -> Outcome 
 
 /// The documents that a command prints.
 async fn told(instarctl: &Instarctl, arguments: &[&str]) -> anyhow::Result<Vec<Value>> {
-    let said = instarctl.run(&[arguments, &["-o", "json"]].concat()).await?;
+    let said = instarctl
+        .run(&[arguments, &["-o", "json"]].concat())
+        .await?;
     ensure!(said.code == Some(0), "{arguments:?}: {said:?}");
     let lines = said.output.lines().filter(|line| !line.is_empty());
     Ok(lines.map(serde_json::from_str).collect::<Result<_, _>>()?)
@@ -65,7 +67,10 @@ async fn every_type_can_be_listed(instarctl: &Instarctl) -> Outcome {
             // What is listed can be got by its id.
             let id = about["id"].as_str().context("id")?;
             let one = told(instarctl, &["get", kind, id]).await?;
-            ensure!(one.len() == 1 && one[0]["metadata"]["id"] == id, "{kind} {id}: {one:?}");
+            ensure!(
+                one.len() == 1 && one[0]["metadata"]["id"] == id,
+                "{kind} {id}: {one:?}"
+            );
         }
     }
     Ok(())
@@ -85,32 +90,61 @@ fn others_read_what_the_contract_says(grpcio: &Grpcio, node: &Node) -> Outcome {
     let ip = members["decoded"][0]["addresses"][0]["ip"].clone();
     ensure!(ip == "CgACDw==", "10.0.2.15 in four bytes: {members}");
     let status = get(&["ms"])?;
-    ensure!(status["rows"][0][5] == "running" && status["rows"][0][6] == true, "{status}");
-    ensure!(status["decoded"][0]["stage"] == "MACHINE_STAGE_RUNNING", "{status}");
+    ensure!(
+        status["rows"][0][4] == "running" && status["rows"][0][5] == true,
+        "{status}"
+    );
+    ensure!(
+        status["decoded"][0]["stage"] == "MACHINE_STAGE_RUNNING",
+        "{status}"
+    );
     let hostname = get(&["HOSTNAME"])?;
-    ensure!(hostname["rows"] == json!([["network", "HostnameStatus", "hostname", "1", "node", ""]]), "{hostname}");
+    ensure!(
+        hostname["rows"] == json!([["network", "HostnameStatus", "hostname", "1", "node", ""]]),
+        "{hostname}"
+    );
     let services = get(&["services", GREETER])?;
     ensure!(services["decoded"][0]["running"] == true, "{services}");
 
     let addresses = get(&["addresses"])?;
-    ensure!(addresses["rows"][0][5] == "10.0.2.15/24", "{addresses}");
+    ensure!(addresses["rows"][0][4] == "10.0.2.15/24", "{addresses}");
     let routes = get(&["routes"])?;
     let is_default = |spec: &&Value| spec["dst"] == "" && spec["gateway"] == "10.0.2.2";
-    ensure!(routes["specs"].as_array().into_iter().flatten().any(|spec| is_default(&spec)), "{routes}");
+    ensure!(
+        routes["specs"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .any(|spec| is_default(&spec)),
+        "{routes}"
+    );
     let links = get(&["links"])?;
-    ensure!(links["rows"][1][2] == "lo" && links["rows"][0][9] == "up", "{links}");
+    ensure!(
+        links["rows"][1][2] == "lo" && links["rows"][0][8] == "up",
+        "{links}"
+    );
     let disks = get(&["disks", "vda"])?;
     ensure!(disks["decoded"][0]["size"] == "4294967296", "{disks}");
     let system_disk = get(&["systemdisk"])?;
-    ensure!(system_disk["rows"][0][5] == "vda", "{system_disk}");
+    ensure!(system_disk["rows"][0][4] == "vda", "{system_disk}");
     let mounts = get(&["mounts"])?;
-    let var = mounts["specs"].as_array().into_iter().flatten().find(|spec| spec["target"] == "/var");
-    ensure!(var.is_some_and(|var| var["filesystem"] == "ext4"), "{mounts}");
+    let var = mounts["specs"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|spec| spec["target"] == "/var");
+    ensure!(
+        var.is_some_and(|var| var["filesystem"] == "ext4"),
+        "{mounts}"
+    );
     let images = get(&["images"])?;
     let names = images["specs"][0]["names"].to_string();
     ensure!(names.contains("greeter:v1"), "{images}");
     let upgrades = get(&["upgrades"])?;
-    ensure!(upgrades["rows"][0][7] == "v0.1.0" && upgrades["rows"][0][8] == "running", "{upgrades}");
+    ensure!(
+        upgrades["rows"][0][6] == "v0.1.0" && upgrades["rows"][0][7] == "running",
+        "{upgrades}"
+    );
     let kind = get(&["machinetype"])?;
     ensure!(kind["specs"][0] == "controlplane", "{kind}");
     let config = get(&["mc", "v1alpha1"])?;
@@ -123,17 +157,47 @@ fn others_read_what_the_contract_says(grpcio: &Grpcio, node: &Node) -> Outcome {
 
 async fn tables_are_as_people_know_them(instarctl: &Instarctl) -> Outcome {
     let said = instarctl.run(&["get", "machinestatus"]).await?;
-    let words: Vec<Vec<&str>> = said.output.lines().map(|line| line.split_whitespace().collect()).collect();
-    ensure!(words[0] == ["NODE", "NAMESPACE", "TYPE", "ID", "VERSION", "STAGE", "READY"], "{said:?}");
-    ensure!(words[1][1..4] == ["runtime", "MachineStatus", "machine"], "{said:?}");
+    let words: Vec<Vec<&str>> = said
+        .output
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    ensure!(
+        words[0]
+            == [
+                "NODE",
+                "NAMESPACE",
+                "TYPE",
+                "ID",
+                "VERSION",
+                "STAGE",
+                "READY"
+            ],
+        "{said:?}"
+    );
+    ensure!(
+        words[1][1..4] == ["runtime", "MachineStatus", "machine"],
+        "{said:?}"
+    );
     ensure!(words[1][5..] == ["running", "true"], "{said:?}");
     let said = instarctl.run(&["get", "hostname", "-o", "yaml"]).await?;
-    ensure!(said.output.contains("spec:\n  hostname: node\n"), "{said:?}");
+    ensure!(
+        said.output.contains("spec:\n  hostname: node\n"),
+        "{said:?}"
+    );
     // Somewhere else there are none, which is no error.
-    let said = instarctl.run(&["get", "hostname", "--namespace", "runtime"]).await?;
-    ensure!(said.code == Some(0) && said.output.lines().count() == 1, "{said:?}");
+    let said = instarctl
+        .run(&["get", "hostname", "--namespace", "runtime"])
+        .await?;
+    ensure!(
+        said.code == Some(0) && said.output.lines().count() == 1,
+        "{said:?}"
+    );
     let said = instarctl.run(&["get", "nonsense"]).await?;
-    ensure!(said.code != Some(0) && said.complaint.contains("get rd"), "{said:?}");
+    ensure!(
+        said.code != Some(0) && said.complaint.contains("get rd"),
+        "{said:?}"
+    );
     Ok(())
 }
 
@@ -172,8 +236,22 @@ async fn what_may_not_be_is_refused(node: &Node) -> Outcome {
         };
         ensure!(reader.watch(watch).await.map(drop).map_err(code) == denied);
     }
-    ensure!(admin.destroy(Default::default()).await.map(drop).map_err(code) == denied);
-    ensure!(admin.create(Default::default()).await.map(drop).map_err(code) == denied);
+    ensure!(
+        admin
+            .destroy(Default::default())
+            .await
+            .map(drop)
+            .map_err(code)
+            == denied
+    );
+    ensure!(
+        admin
+            .create(Default::default())
+            .await
+            .map(drop)
+            .map_err(code)
+            == denied
+    );
     Ok(())
 }
 
@@ -185,27 +263,39 @@ async fn changes_are_told(
     node: &Node,
 ) -> Outcome {
     let mut by_kind = grpcio.watch(node, &["services"])?;
-    by_kind.wait_for("the greeter", PATIENCE, |line| is_event(line, "CREATED", GREETER))?;
-    by_kind.wait_for("the end of what was there", PATIENCE, |line| line.contains("BOOTSTRAPPED"))?;
+    by_kind.wait_for("the greeter", PATIENCE, |line| {
+        is_event(line, "CREATED", GREETER)
+    })?;
+    by_kind.wait_for("the end of what was there", PATIENCE, |line| {
+        line.contains("BOOTSTRAPPED")
+    })?;
     let mut by_id = grpcio.watch(node, &["hostname", "hostname"])?;
     by_id.wait_for("the name", PATIENCE, |line| line.contains("\"node\""))?;
     let mut never = grpcio.watch(node, &["services", "no-such"])?;
-    never.wait_for("that it is not there", PATIENCE, |line| is_event(line, "DESTROYED", "no-such"))?;
+    never.wait_for("that it is not there", PATIENCE, |line| {
+        is_event(line, "DESTROYED", "no-such")
+    })?;
     let mut own = instarctl.follow(&["get", "hostname", "-w"])?;
     own.wait_for("a row", PATIENCE, |line| line.starts_with('+'))?;
 
     let said = instarctl.run(&["service", GREETER, "stop"]).await?;
     ensure!(said.code == Some(0), "{said:?}");
-    let line = by_kind.wait_for("the stop", PATIENCE, |line| is_event(line, "UPDATED", GREETER))?;
+    let line = by_kind.wait_for("the stop", PATIENCE, |line| {
+        is_event(line, "UPDATED", GREETER)
+    })?;
     let line = match line.contains("\"running\": false") {
         true => line,
-        false => by_kind.wait_for("the stop", PATIENCE, |line| line.contains("\"running\": false"))?,
+        false => by_kind.wait_for("the stop", PATIENCE, |line| {
+            line.contains("\"running\": false")
+        })?,
     };
     ensure!(line.contains(GREETER), "{line}");
 
     let renamed = node.config().replace("hostname: node", "hostname: renamed");
     let file = scratch.write("renamed.yaml", &renamed)?;
-    let said = instarctl.run(&["apply-config", "--file", &file.display().to_string()]).await?;
+    let said = instarctl
+        .run(&["apply-config", "--file", &file.display().to_string()])
+        .await?;
     ensure!(said.code == Some(0), "{said:?}");
     by_id.wait_for("the new name", PATIENCE, |line| {
         is_event(line, "UPDATED", "hostname") && line.contains("\"renamed\"")
@@ -235,7 +325,10 @@ fn watch_services() -> WatchRequest {
 async fn watchers_come_and_go(node: &Node) -> Outcome {
     let watch = async |channel: &Channel| {
         let mut client = StateClient::new(channel.clone());
-        client.watch(watch_services()).await.map(tonic::Response::into_inner)
+        client
+            .watch(watch_services())
+            .await
+            .map(tonic::Response::into_inner)
     };
     let mut idle = Vec::new();
     let mut refused = None;
@@ -250,12 +343,21 @@ async fn watchers_come_and_go(node: &Node) -> Outcome {
         }
     }
     let refused = refused.context("300 watches were served")?;
-    ensure!(refused.code() == Code::ResourceExhausted && idle.len() >= 250, "{} {refused}", idle.len());
+    ensure!(
+        refused.code() == Code::ResourceExhausted && idle.len() >= 250,
+        "{} {refused}",
+        idle.len()
+    );
     node.version().await?;
     idle.clear();
     node.wait_until("there is room again", PATIENCE, async || {
         let mut stream = watch(&node.channel().await?).await?;
-        ensure!(stream.message().await?.is_some_and(|first| first.event.is_empty()));
+        ensure!(
+            stream
+                .message()
+                .await?
+                .is_some_and(|first| first.event.is_empty())
+        );
         Ok(())
     })
     .await
@@ -284,13 +386,22 @@ async fn outlast_upgrades_where_they_are_history(scratch: Scratch) -> Outcome {
         Ok(entries
             .iter()
             .map(|entry| &entry["spec"])
-            .map(|spec| (text(&spec["from"]), text(&spec["version"]), text(&spec["outcome"])))
+            .map(|spec| {
+                (
+                    text(&spec["from"]),
+                    text(&spec["version"]),
+                    text(&spec["outcome"]),
+                )
+            })
             .collect())
     };
     let entry = |from: &str, version: &str, outcome: &str| {
         (from.to_owned(), version.to_owned(), outcome.to_owned())
     };
-    let expected = [entry("", "v0.1.0", "running"), entry("v0.1.0", "v0.2.0", "running")];
+    let expected = [
+        entry("", "v0.1.0", "running"),
+        entry("v0.1.0", "v0.2.0", "running"),
+    ];
     node.wait_until("the upgrade is history", PATIENCE, async || {
         let seen = history().await?;
         ensure!(seen == expected, "{seen:?}");
@@ -306,7 +417,11 @@ async fn are_shown_without_a_config(scratch: Scratch) -> Outcome {
         .start()?;
     let instarctl = Instarctl::of(&node, &scratch)?;
     let endpoint = node.endpoint()?;
-    let get = async |kind: &str| instarctl.run(&["get", kind, "--insecure", "-n", &endpoint]).await;
+    let get = async |kind: &str| {
+        instarctl
+            .run(&["get", kind, "--insecure", "-n", &endpoint])
+            .await
+    };
     node.wait_until("it shows its stage", PATIENCE, async || {
         let said = get("machinestatus").await?;
         ensure!(said.output.contains("maintenance"), "{said:?}");
@@ -316,6 +431,9 @@ async fn are_shown_without_a_config(scratch: Scratch) -> Outcome {
     let said = get("disks").await?;
     ensure!(said.code == Some(0), "{said:?}");
     let said = get("machineconfig").await?;
-    ensure!(said.code != Some(0) && said.complaint.contains("os:admin"), "{said:?}");
+    ensure!(
+        said.code != Some(0) && said.complaint.contains("os:admin"),
+        "{said:?}"
+    );
     Ok(())
 }

@@ -64,14 +64,23 @@ impl Grpcio {
         self.run_peer(
             "resources.py",
             node,
-            &[&[self.compile_protos()?.to_string_lossy().as_ref(), "get"], wanted].concat(),
+            &[
+                &[self.compile_protos()?.to_string_lossy().as_ref(), "get"],
+                wanted,
+            ]
+            .concat(),
         )
     }
 
     /// The same, and what changes: a line of JSON for each event.
     pub fn watch(&self, node: &Node, wanted: &[&str]) -> Result<Told> {
         let mut command = self.peer("resources.py", node)?;
-        Told::by(command.arg(self.compile_protos()?).arg("watch").args(wanted))
+        Told::by(
+            command
+                .arg(self.compile_protos()?)
+                .arg("watch")
+                .args(wanted),
+        )
     }
 
     fn run_peer(&self, script: &str, node: &Node, arguments: &[&str]) -> Result<Value> {

@@ -57,7 +57,10 @@ impl Told {
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    bail!("not told within {within:?}: {what}; told was {:#?}", self.heard)
+                    bail!(
+                        "not told within {within:?}: {what}; told was {:#?}",
+                        self.heard
+                    )
                 }
                 Err(RecvTimeoutError::Disconnected) => {
                     bail!("it ended before it told {what}; told was {:#?}", self.heard)

@@ -50,6 +50,9 @@ impl StateApi {
 }
 
 async fn look(machine: &Arc<Machine>, kind: &'static Kind) -> Result<Vec<Listed>, Status> {
+    if !kind.may_wait() {
+        return list(machine, kind).map_err(|error| Status::internal(format!("{error:#}")));
+    }
     let machine = machine.clone();
     blocking::once(move || list(&machine, kind)).await
 }

@@ -125,11 +125,16 @@ pub struct Kind {
     pub sensitivity: Sensitivity,
     /// What tells that they changed; nothing for what never does.
     pub sources: &'static [Source],
-    /// All of them. May wait for a disk.
+    /// All of them.
     pub read: fn(&Machine) -> anyhow::Result<Vec<Item>>,
 }
 
 impl Kind {
+    /// Whether reading them may wait for a disk: what nobody announces, nobody has at hand.
+    pub fn may_wait(&self) -> bool {
+        self.sources.contains(&Source::Unannounced)
+    }
+
     /// `Plural` of `Plural.group.domain`.
     fn plural(&self) -> &'static str {
         self.name

@@ -21,7 +21,7 @@ pub struct Listed {
     pub annotations: &'static [(&'static str, &'static str)],
 }
 
-/// All resources of a kind, by id. May wait for a disk.
+/// All resources of a kind, by id. Waits for a disk if the kind [may](Kind::may_wait).
 pub fn list(machine: &Machine, kind: &'static Kind) -> anyhow::Result<Vec<Listed>> {
     let mut items = BTreeMap::new();
     for item in (kind.read)(machine)? {
