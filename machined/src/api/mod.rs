@@ -54,6 +54,10 @@ use state::StateApi;
 use storage::StorageApi;
 use time_service::TimeApi;
 
+/// Calls at a time. apid brings those of everybody over one connection: with a limit as it is usual for one client, readers who
+/// stay would lock out everybody else.
+const STREAMS: u32 = 16 * 1024;
+
 /// Makes machined's socket, reachable for apid and root.
 pub fn bind() -> anyhow::Result<UnixListener> {
     use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, chown};
@@ -88,6 +92,7 @@ pub async fn serve(listener: UnixListener, machine: Arc<Machine>) -> anyhow::Res
     let connections = UnixListenerStream::new(listener)
         .filter(|connection| connection.as_ref().map_or(true, is_apid_or_root));
     tonic::transport::Server::builder()
+        .max_concurrent_streams(STREAMS)
         .add_service(machine_service)
         .add_service(ImageServiceServer::new(ImageApi::new(machine.clone())))
         .add_service(DiskServiceServer::new(storage.clone()))
