@@ -1,11 +1,11 @@
 //! The machine's state as resources: listed, read and watched, by `instarctl` and by a client that isn't ours and does as
 //! talosctl does.
 
-use std::time::Duration;
-
 use anyhow::{Context as _, ensure};
 use instar_api::cosi::resource::state_client::StateClient;
-use instar_api::cosi::resource::{GetRequest, ListRequest, WatchOptions, WatchRequest};
+use instar_api::cosi::resource::{
+    GetRequest, ListRequest, WatchOptions, WatchRequest, WriteRequest,
+};
 use instar_pki::Role;
 use instar_tests::{
     GREETER, Grpcio, Identity, ImageUnderTest, Instarctl, Node, Outcome, Registry, Scratch, Test,
@@ -238,7 +238,7 @@ async fn what_may_not_be_is_refused(node: &Node) -> Outcome {
     }
     ensure!(
         admin
-            .destroy(Default::default())
+            .destroy(WriteRequest::default())
             .await
             .map(drop)
             .map_err(code)
@@ -246,7 +246,7 @@ async fn what_may_not_be_is_refused(node: &Node) -> Outcome {
     );
     ensure!(
         admin
-            .create(Default::default())
+            .create(WriteRequest::default())
             .await
             .map(drop)
             .map_err(code)
@@ -367,7 +367,7 @@ async fn watchers_come_and_go(node: &Node) -> Outcome {
 async fn outlast_upgrades_where_they_are_history(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
     let next = ImageUnderTest::second()?;
-    registry.push_layout(next.installer(), "instar/installer", "v0.2.0")?;
+    registry.push_layout(&next.installer(), "instar/installer", "v0.2.0")?;
     let host = registry.host_for_guest();
     let node = Node::plan(&scratch, &ImageUnderTest::first()?)
         .configure({
