@@ -8,7 +8,7 @@ use prost::Message;
 use prost_types::FileDescriptorSet;
 
 /// Every file that holds a service or an own package; imports come along.
-const FILES: [&str; 9] = [
+const FILES: [&str; 17] = [
     "machine/machine.proto",
     "machine/lifecycle.proto",
     "machine/storage.proto",
@@ -18,6 +18,14 @@ const FILES: [&str; 9] = [
     "inspect/inspect.proto",
     "cosi/resource/state.proto",
     "cosi/resource/meta.proto",
+    "resource/definitions/block.proto",
+    "resource/definitions/cluster.proto",
+    "resource/definitions/config.proto",
+    "resource/definitions/hardware.proto",
+    "resource/definitions/instar.proto",
+    "resource/definitions/network.proto",
+    "resource/definitions/runtime.proto",
+    "resource/definitions/v1alpha1.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

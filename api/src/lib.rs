@@ -77,3 +77,47 @@ pub mod cosi {
         }
     );
 }
+
+/// Modules as deep as their packages: generated code names what it imports by the way there.
+#[allow(missing_docs)]
+pub mod talos {
+    pub mod resource {
+        /// What is in resources, by group: the protobuf encoding of their specs.
+        pub mod definitions {
+            package!(
+                /// Disks and what is on them.
+                block, "talos.resource.definitions.block"
+            );
+            package!(
+                /// The machines of the cluster.
+                cluster, "talos.resource.definitions.cluster"
+            );
+            package!(
+                /// What the machine was told.
+                config, "talos.resource.definitions.config"
+            );
+            package!(
+                /// What the machine is built of.
+                hardware, "talos.resource.definitions.hardware"
+            );
+            package!(
+                /// What only Instar has.
+                instar, "instar.resource.definitions"
+            );
+            package!(
+                /// Links, addresses, routes, names.
+                network, "talos.resource.definitions.network"
+            );
+            package!(
+                /// The machine as it runs.
+                runtime, "talos.resource.definitions.runtime"
+            );
+            package!(
+                /// Services and the clock.
+                v1alpha1, "talos.resource.definitions.v1alpha1"
+            );
+        }
+    }
+}
+
+pub use talos::resource::definitions;

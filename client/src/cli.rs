@@ -183,6 +183,8 @@ pub(crate) enum Command {
     /// Look at images on the node, bring and remove them
     #[command(subcommand, visible_alias = "images")]
     Image(Image),
+    /// Show resources: what the node is, as it says itself; `get rd` lists their types
+    Get(Get),
     /// Wait until the node is healthy
     Health {
         /// Longest wait: seconds, or with a unit (90s, 30m, 1h)
@@ -206,6 +208,22 @@ pub(crate) enum Command {
         /// The shell
         shell: Shell,
     },
+}
+
+/// Arguments of `get`.
+#[derive(Args, Debug)]
+pub(crate) struct Get {
+    /// Type of the resources, by any of its names
+    #[arg(value_name = "TYPE")]
+    pub(crate) kind: String,
+    /// The one with this id; all of the type if absent
+    pub(crate) id: Option<String>,
+    /// Where to look [default: where resources of the type are]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) namespace: Option<String>,
+    /// Go on with what changes
+    #[arg(short, long)]
+    pub(crate) watch: bool,
 }
 
 /// Arguments of `list`.

@@ -9,6 +9,7 @@ mod disks;
 mod dmesg;
 mod events;
 mod gen_config;
+mod get;
 mod health;
 mod image;
 mod list;
@@ -62,6 +63,7 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Disks => disks::run(&global).await,
         Command::Time { check } => time::run(&global, check).await,
         Command::Image(image) => image::run(&global, &image).await,
+        Command::Get(wanted) => get::run(&global, &wanted).await,
         Command::Health { wait_timeout } => health::run(&global, wait_timeout).await,
         Command::Meta(meta) => meta::run(&global, meta).await,
         Command::Config(Config::New {

@@ -18,7 +18,7 @@ use crate::sequences::{Beginning, Rollback, boot};
 use crate::services::LogRing;
 use crate::time::{TimeSync, TimeWish, raise_to_floor};
 use crate::upgrade::{Handover, RunningSystem, handover};
-use crate::{api, hang_guard, logging, special_mounts, status, sys};
+use crate::{api, hang_guard, logging, special_mounts, status, sys, upgrade_history};
 
 /// The name that init keeps the API's listening socket under.
 const LISTENER: &str = "api";
@@ -107,6 +107,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
     }));
     status::follow_network(&machine);
     status::follow_clock(&machine);
+    tokio::spawn(upgrade_history::keep(machine.clone()));
     let api = tokio::spawn(api::serve(api::bind()?, machine.clone()));
     let beginning = Beginning {
         start: welcome.start,

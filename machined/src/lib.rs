@@ -32,4 +32,5 @@ pub mod sys;
 pub mod time;
 pub mod trust;
 pub mod upgrade;
+pub mod upgrade_history;
 mod whole_file;

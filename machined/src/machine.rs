@@ -19,7 +19,7 @@ use crate::event_log::{ActorId, EventLog};
 use crate::init_link::{BootId, InitLink};
 use crate::modules::{Drivers, ModuleError};
 use crate::network::Network;
-use crate::resources::{MachineStage, MachineStatus, Store};
+use crate::resources::{Ledger, MachineStage, MachineStatus, Store};
 use crate::services::{LogDisk, LogRing, Services};
 use crate::time::TimeSync;
 use crate::upgrade::{FailedImages, RunningSystem};
@@ -84,6 +84,8 @@ pub struct Machine {
     pub events: EventLog,
     /// What is true.
     pub store: Store,
+    /// Versions of what is shown to clients without being in the store.
+    pub ledger: Ledger,
     /// What is kept running.
     pub services: Services,
     /// The way to init.
@@ -179,6 +181,7 @@ impl Machine {
             services: Services::new(events.clone(), store.clone(), log_disk.clone()),
             events,
             store,
+            ledger: Ledger::default(),
             init: parts.init,
             images: parts.images,
             own_log: parts.own_log,

@@ -76,6 +76,16 @@ impl Meta {
         self.change(|values| values.remove(&key).map(drop).ok_or(MetaError::Unknown(key)))
     }
 
+    /// All values, by key.
+    pub fn values(&self) -> Result<BTreeMap<u8, Vec<u8>>, MetaError> {
+        let decoded = self.read()?.into_iter().map(|(key, value)| {
+            let value = BASE64.decode(value);
+            let value = value.map_err(|error| self.failed("read", io::Error::other(error)))?;
+            Ok((key, value))
+        });
+        decoded.collect()
+    }
+
     fn change(
         &self,
         change: impl FnOnce(&mut BTreeMap<u8, String>) -> Result<(), MetaError>,
@@ -125,6 +135,7 @@ mod tests {
         let again = Meta::on(state.path()).read().unwrap();
         assert_eq!(again[&10], BASE64.encode("another"));
         assert_eq!(again.len(), 2);
+        assert_eq!(meta.values().unwrap()[&12], [0, 255]);
         meta.delete(10).unwrap();
         assert_eq!(meta.read().unwrap().len(), 1);
     }

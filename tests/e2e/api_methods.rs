@@ -586,7 +586,7 @@ fn learned_by_reflection(grpcio: &Grpcio, node: &Node) -> Outcome {
             ["machine.MachineService", "EtcdMemberList", {}],
             ["machine.MachineService", "Restart", {"id": "greeter"}],
             ["storage.StorageService", "BlockDeviceWipe", {}],
-            ["cosi.resource.State", "Get", {}],
+            ["cosi.resource.State", "Destroy", {}],
         ]),
     )?;
     ensure!(learned["health"] == "SERVING", "{learned}");
@@ -601,6 +601,7 @@ fn learned_by_reflection(grpcio: &Grpcio, node: &Node) -> Outcome {
         services
             == [
                 "cluster.ClusterService",
+                "cosi.resource.State",
                 "grpc.health.v1.Health",
                 "inspect.InspectService",
                 "machine.ImageService",
@@ -637,7 +638,6 @@ fn learned_by_reflection(grpcio: &Grpcio, node: &Node) -> Outcome {
         (8, "no Kubernetes"),
         (9, "restart the service"),
         (10, "wipes no disks"),
-        (11, "does not serve /cosi.resource.State/Get"),
     ] {
         let said = said(index);
         ensure!(
@@ -648,5 +648,6 @@ fn learned_by_reflection(grpcio: &Grpcio, node: &Node) -> Outcome {
             "{said}"
         );
     }
+    ensure!(said(11)["code"] == "PERMISSION_DENIED", "{}", said(11));
     Ok(())
 }

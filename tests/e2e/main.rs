@@ -21,6 +21,7 @@ mod machine_config;
 mod other_clients;
 mod peers;
 mod refused_images;
+mod resources;
 mod rollback;
 mod secure_boot;
 mod small_machine;
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         boot::tests(),
         api_methods::tests(),
         other_clients::tests(),
+        resources::tests(),
         upgrade::tests(),
         rollback::tests(),
         containers::tests(),

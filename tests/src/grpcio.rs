@@ -10,14 +10,16 @@ use crate::node::Node;
 use crate::python::python_with;
 use crate::run_command::run;
 use crate::scratch::Scratch;
+use crate::told::Told;
 use crate::workspace::workspace_root;
 
 /// What pip installs, pinned: a peer that changes by itself is no measure.
-const PACKAGES: [&str; 4] = [
+const PACKAGES: [&str; 5] = [
     "grpcio==1.85.1",
     "grpcio-tools==1.85.1",
     "grpcio-reflection==1.85.1",
     "grpcio-health-checking==1.85.1",
+    "PyYAML==6.0.3",
 ];
 
 /// An environment with the client in it.
@@ -56,19 +58,50 @@ impl Grpcio {
         self.run_peer("reflect.py", node, &[&calls.to_string()])
     }
 
+    /// Resources by any name of their type, as `talosctl get` reads them: `kind`, `rows`, `specs`, `decoded`, or `code` and
+    /// `details` of a refusal.
+    pub fn get(&self, node: &Node, wanted: &[&str]) -> Result<Value> {
+        self.run_peer(
+            "resources.py",
+            node,
+            &[
+                &[self.compile_protos()?.to_string_lossy().as_ref(), "get"],
+                wanted,
+            ]
+            .concat(),
+        )
+    }
+
+    /// The same, and what changes: a line of JSON for each event.
+    pub fn watch(&self, node: &Node, wanted: &[&str]) -> Result<Told> {
+        let mut command = self.peer("resources.py", node)?;
+        Told::by(
+            command
+                .arg(self.compile_protos()?)
+                .arg("watch")
+                .args(wanted),
+        )
+    }
+
     fn run_peer(&self, script: &str, node: &Node, arguments: &[&str]) -> Result<Value> {
+        let output = run(self.peer(script, node)?.args(arguments))?;
+        serde_json::from_str(&output).with_context(|| format!("the peer printed {output:?}"))
+    }
+
+    /// A script with its first arguments: whom to ask, as whom.
+    fn peer(&self, script: &str, node: &Node) -> Result<Command> {
         let identity = node.identity();
         let authority = self
             .scratch
             .write("grpcio-ca.crt", identity.authority_certificate())?;
         let certificate = self.scratch.write("grpcio.crt", &identity.certificate)?;
         let key = self.scratch.write("grpcio.key", &identity.key)?;
-        let output = run(Command::new(&self.python)
+        let mut command = Command::new(&self.python);
+        command
             .arg(workspace_root().join("tests/peers").join(script))
             .arg(node.endpoint()?)
-            .args([authority, certificate, key])
-            .args(arguments))?;
-        serde_json::from_str(&output).with_context(|| format!("the peer printed {output:?}"))
+            .args([authority, certificate, key]);
+        Ok(command)
     }
 
     /// Returns the folder with the Python modules.

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::node::Node;
 use crate::scratch::Scratch;
+use crate::told::Told;
 use crate::workspace::host_program;
 
 /// The program and whom it talks to.
@@ -47,6 +48,14 @@ impl Instarctl {
             client_config,
             endpoint: self.endpoint.clone(),
         }
+    }
+
+    /// Starts a command that goes on.
+    pub fn follow(&self, arguments: &[&str]) -> Result<Told> {
+        let mut command = std::process::Command::new(&self.program);
+        command.arg("--talosconfig").arg(&self.client_config);
+        command.args(["--endpoints", &self.endpoint]);
+        Told::by(command.args(arguments))
     }
 
     /// Runs a command to its end.

@@ -41,6 +41,7 @@ mod runner;
 mod scratch;
 mod scripted_init;
 mod time_server;
+mod told;
 mod workspace;
 mod wrong_time_server;
 
@@ -67,6 +68,7 @@ pub use runner::{Outcome, Test, run};
 pub use scratch::Scratch;
 pub use scripted_init::{DoubleRootfs, ScriptedInit};
 pub use time_server::TimeServer;
+pub use told::Told;
 pub use workspace::{guest_program, image_program, target_directory, workspace_root};
 pub use wrong_time_server::WrongTimeServer;
 

@@ -1,10 +1,20 @@
 //! Who calls, by apid's word.
 
+use instar_pki::Role;
 use tonic::Request;
 use tonic::metadata::MetadataMap;
 
 /// The metadata key of the caller's address; apid sets it, callers cannot.
 const PEER: &str = "instar-peer";
+
+/// The metadata key of the caller's roles; apid sets it, callers cannot.
+const ROLES: &str = "instar-roles";
+
+/// What the caller may do.
+pub(super) fn roles(metadata: &MetadataMap) -> Vec<Role> {
+    let list = metadata.get(ROLES).and_then(|list| list.to_str().ok());
+    instar_pki::roles_from_list(list.unwrap_or_default())
+}
 
 /// The caller's address for the log.
 pub(super) fn peer<T>(request: &Request<T>) -> &str {

@@ -19,6 +19,7 @@ mod netstat;
 mod reflection;
 mod reset;
 mod service_list;
+mod state;
 mod storage;
 mod time_service;
 
@@ -30,6 +31,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use instar_api::MAX_MESSAGE_BYTES;
 use instar_api::cluster::cluster_service_server::ClusterServiceServer;
+use instar_api::cosi::resource::state_server::StateServer;
 use instar_api::inspect::inspect_service_server::InspectServiceServer;
 use instar_api::machine::image_service_server::ImageServiceServer;
 use instar_api::machine::machine_service_server::MachineServiceServer;
@@ -48,8 +50,13 @@ use cluster_service::ClusterApi;
 use images::ImageApi;
 use inspect_service::InspectApi;
 use machine_service::MachineApi;
+use state::StateApi;
 use storage::StorageApi;
 use time_service::TimeApi;
+
+/// Calls at a time. apid brings those of everybody over one connection: with a limit as it is usual for one client, readers who
+/// stay would lock out everybody else.
+const STREAMS: u32 = 16 * 1024;
 
 /// Makes machined's socket, reachable for apid and root.
 pub fn bind() -> anyhow::Result<UnixListener> {
@@ -85,12 +92,14 @@ pub async fn serve(listener: UnixListener, machine: Arc<Machine>) -> anyhow::Res
     let connections = UnixListenerStream::new(listener)
         .filter(|connection| connection.as_ref().map_or(true, is_apid_or_root));
     tonic::transport::Server::builder()
+        .max_concurrent_streams(STREAMS)
         .add_service(machine_service)
         .add_service(ImageServiceServer::new(ImageApi::new(machine.clone())))
         .add_service(DiskServiceServer::new(storage.clone()))
         .add_service(FilesystemServiceServer::new(storage))
         .add_service(TimeServiceServer::new(TimeApi::new(machine.clone())))
-        .add_service(ClusterServiceServer::new(ClusterApi::new(machine)))
+        .add_service(ClusterServiceServer::new(ClusterApi::new(machine.clone())))
+        .add_service(StateServer::new(StateApi::new(machine)))
         .add_service(InspectServiceServer::new(InspectApi))
         .add_service(health)
         .add_service(reflection::V1)

@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 
 use instar_api::FILE_DESCRIPTOR_SET;
 use instar_api::cluster::cluster_service_server;
+use instar_api::cosi::resource::state_server;
 use instar_api::inspect::inspect_service_server;
 use instar_api::machine::{
     image_service_server, machine_service_server, storage_service_server as filesystems,
@@ -29,13 +30,14 @@ pub(super) struct V1;
 pub(super) struct V1Alpha;
 
 /// What is served. The descriptors hold more than that.
-const SERVED: [&str; 8] = [
+const SERVED: [&str; 9] = [
     machine_service_server::SERVICE_NAME,
     image_service_server::SERVICE_NAME,
     filesystems::SERVICE_NAME,
     disks::SERVICE_NAME,
     time_service_server::SERVICE_NAME,
     cluster_service_server::SERVICE_NAME,
+    state_server::SERVICE_NAME,
     inspect_service_server::SERVICE_NAME,
     tonic_health::pb::health_server::SERVICE_NAME,
 ];

@@ -196,7 +196,7 @@ fn symlinks(disk: &Disk) -> Vec<String> {
 }
 
 /// Sizes for people: `32 GiB`, `512 MiB`.
-pub(super) fn human(bytes: u64) -> String {
+pub fn human(bytes: u64) -> String {
     let units = [
         (1 << 40, "TiB"),
         (1 << 30, "GiB"),

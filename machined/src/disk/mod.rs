@@ -31,7 +31,7 @@ mod wipe;
 mod write_table;
 
 pub use apply::{ApplyError, apply, partition_path};
-pub use discover::{DevPath, DiscoverError, Disk, discover};
+pub use discover::{DevPath, DiscoverError, Disk, discover, human};
 pub use holders::{Holder, holders};
 pub use layout::{LAYOUT, Label, PartitionSize, PartitionSpec};
 pub use owned::{

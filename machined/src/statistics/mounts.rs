@@ -32,6 +32,38 @@ pub fn mounts() -> anyhow::Result<Vec<MountStat>> {
     Ok(stats)
 }
 
+/// A filesystem that is mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mounted {
+    /// The device, or whatever the filesystem calls its source.
+    pub source: String,
+    /// Where.
+    pub target: String,
+    /// Its type, such as `ext4`.
+    pub filesystem: String,
+    /// Cannot be written through this mount.
+    pub read_only: bool,
+}
+
+/// Every mount of machined's generation that has room: the kernel's own filesystems have none.
+pub fn mounted() -> anyhow::Result<Vec<Mounted>> {
+    let table = super::read("/proc/self/mounts")?;
+    let sized = |mount: &Mounted| room(&mount.target).is_ok_and(|room| room.size > 0);
+    Ok(parse_mounted(&table).filter(sized).collect())
+}
+
+fn parse_mounted(table: &str) -> impl Iterator<Item = Mounted> {
+    table.lines().filter_map(|line| {
+        let mut fields = line.split(' ');
+        Some(Mounted {
+            source: unescape(fields.next()?),
+            target: unescape(fields.next()?),
+            filesystem: fields.next()?.to_owned(),
+            read_only: fields.next()?.split(',').any(|option| option == "ro"),
+        })
+    })
+}
+
 /// Room on the filesystem of a path.
 pub fn room(path: impl rustix::path::Arg) -> std::io::Result<Room> {
     let stat = rustix::fs::statvfs(path)?;
@@ -88,6 +120,8 @@ mod tests {
         let table = "/dev/vda2 /var/a\\040b\\134040 ext4 rw 0 0\ntmpfs /run tmpfs rw 0 0\n";
         let names: Vec<_> = parse(table).map(|mount| mount.mounted_on).collect();
         assert_eq!(names, ["/var/a b\\040", "/run"]);
+        let mounts: Vec<_> = parse_mounted("/dev/loop0 / squashfs ro,relatime 0 0\n").collect();
+        assert!(mounts[0].read_only && mounts[0].filesystem == "squashfs");
         assert_eq!(unescape("end\\"), "end\\");
         assert_eq!(unescape("\\0ä"), "\\0ä");
     }

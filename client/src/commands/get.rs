@@ -1,0 +1,179 @@
+//! `get`: the node's state as resources, read once or watched.
+
+mod kind;
+mod path;
+mod row;
+
+use instar_api::MAX_MESSAGE_BYTES;
+use instar_api::cosi::resource::state_client::StateClient;
+use instar_api::cosi::resource::{
+    EventType, GetRequest, ListRequest, Resource, WatchOptions, WatchRequest,
+};
+use serde_json::Value;
+use tonic::Status;
+use tonic::transport::Channel;
+
+use self::kind::Kind;
+use self::row::{Happened, Rows};
+use crate::cli::{Get, Global};
+use crate::failure::{Exit, Failure};
+use crate::node::Node;
+use crate::output::{Output, print_line};
+use crate::target;
+
+pub(super) async fn run(global: &Global, wanted: &Get) -> Result<(), Failure> {
+    if wanted.watch {
+        let node = target::one(global).await?;
+        let kind = kind::find(&node, &wanted.kind).await?;
+        return watch(global.output, &node, &kind, wanted).await;
+    }
+    let nodes = target::all(global).await?;
+    let Some(first) = nodes.first() else {
+        return Ok(());
+    };
+    let kind = kind::find(first, &wanted.kind).await?;
+    let mut found = Vec::new();
+    for node in &nodes {
+        for resource in read(node, &kind, wanted).await? {
+            found.push((node, resource));
+        }
+    }
+    match global.output {
+        Output::Table => {
+            let rows = found.iter();
+            let rows = rows.map(|(node, resource)| row::cells(&kind, node.name(), None, resource));
+            print_line(&Rows::new(&kind, false).table(&rows.collect::<Vec<_>>()))
+        }
+        output => found.iter().try_for_each(|(node, resource)| {
+            output.show(String::new, || row::json(node.name(), None, resource))
+        }),
+    }
+}
+
+/// The resource service of a node.
+fn state(node: &Node) -> StateClient<Channel> {
+    StateClient::new(node.channel()).max_decoding_message_size(MAX_MESSAGE_BYTES)
+}
+
+/// The resource of an id, or all of the kind.
+async fn read(node: &Node, kind: &Kind, wanted: &Get) -> Result<Vec<Resource>, Failure> {
+    let namespace = wanted
+        .namespace
+        .clone()
+        .unwrap_or_else(|| kind.namespace().to_owned());
+    let doing = format!("cannot get {}", wanted.kind);
+    let failed = |status: Status| node.explain(&doing, status);
+    if let Some(id) = &wanted.id {
+        let request = node.request(GetRequest {
+            namespace,
+            r#type: kind.name().to_owned(),
+            id: id.clone(),
+            options: None,
+        })?;
+        let reply = state(node).get(request).await.map_err(failed)?;
+        return Ok(reply.into_inner().resource.into_iter().collect());
+    }
+    list(node, &namespace, kind.name())
+        .await
+        .map_err(|error| match error {
+            ListError::Request(failure) => failure,
+            ListError::Status(status) => failed(status),
+        })
+}
+
+/// Why there is no list.
+enum ListError {
+    Request(Failure),
+    Status(Status),
+}
+
+impl From<Status> for ListError {
+    fn from(status: Status) -> Self {
+        ListError::Status(status)
+    }
+}
+
+/// All resources of a type.
+async fn list(node: &Node, namespace: &str, name: &str) -> Result<Vec<Resource>, ListError> {
+    let request = node
+        .request(ListRequest {
+            namespace: namespace.to_owned(),
+            r#type: name.to_owned(),
+            options: None,
+        })
+        .map_err(ListError::Request)?;
+    let mut stream = state(node).list(request).await?.into_inner();
+    let mut resources = Vec::new();
+    while let Some(reply) = stream.message().await? {
+        resources.extend(reply.resource);
+    }
+    Ok(resources)
+}
+
+/// Shows what there is and then what changes, until the node or the caller ends it.
+async fn watch(output: Output, node: &Node, kind: &Kind, wanted: &Get) -> Result<(), Failure> {
+    let doing = format!("cannot watch {}", wanted.kind);
+    let request = node.request(WatchRequest {
+        namespace: wanted
+            .namespace
+            .clone()
+            .unwrap_or_else(|| kind.namespace().to_owned()),
+        r#type: kind.name().to_owned(),
+        id: wanted.id.clone(),
+        options: Some(WatchOptions {
+            bootstrap_contents: wanted.id.is_none(),
+            ..WatchOptions::default()
+        }),
+        api_version: 1,
+    })?;
+    let reply = state(node).watch(request).await;
+    let mut stream = reply
+        .map_err(|status| node.explain(&doing, status))?
+        .into_inner();
+    let mut rows = Rows::new(kind, true);
+    if output == Output::Table {
+        print_line(&rows.header())?;
+    }
+    while let Some(message) = stream
+        .message()
+        .await
+        .map_err(|status| node.explain(&doing, status))?
+    {
+        for event in message.event {
+            let happened = match event.event_type() {
+                EventType::Created => Happened::Created,
+                EventType::Updated => Happened::Updated,
+                EventType::Destroyed => Happened::Destroyed,
+                EventType::Bootstrapped | EventType::Noop => continue,
+                EventType::Errored => {
+                    let reason = event.error.unwrap_or_default();
+                    return Err(Failure::new(
+                        Exit::Failed,
+                        format!("{}: {doing}: {reason}", node.name()),
+                    ));
+                }
+            };
+            let Some(resource) = &event.resource else {
+                continue;
+            };
+            match output {
+                Output::Table => {
+                    let cells = row::cells(kind, node.name(), Some(happened), resource);
+                    print_line(&rows.line(&cells))?;
+                }
+                output => {
+                    output.show(String::new, || {
+                        row::json(node.name(), Some(happened), resource)
+                    })?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The content of a resource.
+fn content(resource: &Resource) -> Value {
+    let yaml = resource.spec.as_ref().map_or("", |spec| &spec.yaml_spec);
+    serde_saphyr::from_str(yaml).unwrap_or_default()
+}

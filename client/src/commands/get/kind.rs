@@ -1,0 +1,140 @@
+//! Which type of resource a word means: the node says what its types are called.
+
+use instar_api::cosi::resource::Resource;
+use serde::Deserialize;
+
+use super::{ListError, content, list};
+use crate::failure::{Exit, Failure};
+use crate::node::Node;
+
+/// Where the definitions of all types are.
+const META: &str = "meta";
+const DEFINITIONS: &str = "ResourceDefinitions.meta.cosi.dev";
+
+/// A type of resource, as its definition describes it.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Kind {
+    #[serde(rename = "type")]
+    name: String,
+    display_type: String,
+    default_namespace: String,
+    #[serde(default)]
+    all_aliases: Vec<String>,
+    #[serde(default)]
+    print_columns: Vec<Column>,
+}
+
+/// A column of the type's table.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Column {
+    pub(super) name: String,
+    pub(super) json_path: String,
+}
+
+impl Kind {
+    /// Its full name.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What one of them is called.
+    pub(super) fn singular(&self) -> &str {
+        &self.display_type
+    }
+
+    /// Where they are unless another namespace is asked for.
+    pub(super) fn namespace(&self) -> &str {
+        &self.default_namespace
+    }
+
+    /// What a table shows of them.
+    pub(super) fn columns(&self) -> &[Column] {
+        &self.print_columns
+    }
+
+    fn is_called(&self, word: &str) -> bool {
+        let names = self.all_aliases.iter().chain([&self.name]);
+        names
+            .into_iter()
+            .any(|name| name.eq_ignore_ascii_case(word))
+    }
+}
+
+/// The type that a node knows under this name.
+pub(super) async fn find(node: &Node, word: &str) -> Result<Kind, Failure> {
+    let definitions = list(node, META, DEFINITIONS)
+        .await
+        .map_err(|error| match error {
+            ListError::Request(failure) => failure,
+            ListError::Status(status) => {
+                node.explain("cannot ask what resources there are", status)
+            }
+        })?;
+    choose(&definitions, word)
+}
+
+fn choose(definitions: &[Resource], word: &str) -> Result<Kind, Failure> {
+    let kinds = definitions
+        .iter()
+        .filter_map(|resource| serde_json::from_value(content(resource)).ok());
+    let mut meant: Vec<Kind> = kinds.filter(|kind: &Kind| kind.is_called(word)).collect();
+    match (meant.pop(), meant.is_empty()) {
+        (Some(kind), true) => Ok(kind),
+        (None, _) => Err(Failure::new(
+            Exit::Usage,
+            format!("the node has no resources called {word:?}"),
+        )
+        .advise("`instarctl get rd` lists those that it has")),
+        (Some(last), false) => {
+            meant.push(last);
+            let names: Vec<_> = meant.iter().map(Kind::name).collect();
+            Err(Failure::new(
+                Exit::Usage,
+                format!("{word:?} may mean {}; name one of them", names.join(" or ")),
+            ))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use instar_api::cosi::resource::Spec;
+
+    use super::*;
+
+    fn definition(name: &str, alias: &str) -> Resource {
+        let yaml = format!(
+            "type: {name}\ndisplayType: X\ndefaultNamespace: runtime\naliases: []\nallAliases: [{alias}, x]\n"
+        );
+        Resource {
+            metadata: None,
+            spec: Some(Spec {
+                yaml_spec: yaml,
+                ..Spec::default()
+            }),
+        }
+    }
+
+    #[test]
+    fn a_word_means_one_type() {
+        let definitions = [
+            definition("Lamps.test", "lamp"),
+            definition("Doors.test", "door"),
+        ];
+        assert_eq!(choose(&definitions, "LAMP").unwrap().name(), "Lamps.test");
+        assert_eq!(
+            choose(&definitions, "doors.test").unwrap().name(),
+            "Doors.test"
+        );
+        assert!(
+            choose(&definitions, "x")
+                .unwrap_err()
+                .to_string()
+                .contains("Lamps.test or Doors.test")
+        );
+        assert!(choose(&definitions, "window").is_err());
+    }
+}

@@ -1,0 +1,210 @@
+//! What a watcher waits for, and what is new to it when it has waited.
+//!
+//! A watcher is told what is different from what it was told last. Changes that come faster than it reads are one change: nobody
+//! waits for it, and it holds no more than one copy of what it watches.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{broadcast, watch};
+
+use crate::disk::OwnedDiskStatus;
+use crate::machine::{Configured, Machine};
+use crate::network::NetworkStatus;
+
+use super::kind::Source;
+use super::listing::Listed;
+use super::store::Change;
+
+/// How often what nobody announces is looked at.
+const LOOK_AGAIN: Duration = Duration::from_secs(3);
+
+/// Everything that may change the resources of a kind.
+pub struct Changes {
+    types: Vec<&'static str>,
+    store: Option<broadcast::Receiver<Change>>,
+    network: Option<watch::Receiver<NetworkStatus>>,
+    disk: Option<watch::Receiver<OwnedDiskStatus>>,
+    config: Option<watch::Receiver<Option<Arc<Configured>>>>,
+    unannounced: bool,
+}
+
+impl Changes {
+    /// From now on.
+    pub fn of(machine: &Machine, sources: &[Source]) -> Self {
+        let types: Vec<&'static str> = sources
+            .iter()
+            .filter_map(|source| match source {
+                Source::Store(kind) => Some(*kind),
+                _ => None,
+            })
+            .collect();
+        let has = |source| sources.contains(&source);
+        let mut changes = Changes {
+            store: (!types.is_empty()).then(|| machine.store.watch()),
+            types,
+            network: has(Source::Network).then(|| machine.network.status()),
+            disk: has(Source::Disk).then(|| machine.disk.status()),
+            config: has(Source::Config).then(|| machine.watch_config()),
+            unannounced: has(Source::Unannounced),
+        };
+        // A clone has seen what its original had seen, which may be less than what is read now.
+        if let Some(network) = &mut changes.network {
+            network.mark_unchanged();
+        }
+        changes
+    }
+
+    /// Waits until it is time to look again.
+    pub async fn next(&mut self) {
+        let (types, network) = (&self.types, &mut self.network);
+        let (store, disk, config) = (&mut self.store, &mut self.disk, &mut self.config);
+        tokio::select! {
+            () = changed_in_store(store, types) => {}
+            () = changed(network) => {}
+            () = changed(disk) => {}
+            () = changed(config) => {}
+            () = tokio::time::sleep(LOOK_AGAIN), if self.unannounced => {}
+        }
+    }
+}
+
+async fn changed_in_store(store: &mut Option<broadcast::Receiver<Change>>, types: &[&'static str]) {
+    let Some(store) = store else {
+        return std::future::pending().await;
+    };
+    loop {
+        match store.recv().await {
+            Ok(change) if !types.contains(&change.kind) => {}
+            // Who is far behind has missed some: look.
+            Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => return,
+            Err(broadcast::error::RecvError::Closed) => return std::future::pending().await,
+        }
+    }
+}
+
+async fn changed<T>(state: &mut Option<watch::Receiver<T>>) {
+    let told = match state {
+        Some(state) => state.changed().await.is_ok(),
+        None => false,
+    };
+    // Nothing there, or nobody left who could change it.
+    if !told {
+        std::future::pending().await
+    }
+}
+
+/// One thing that is different.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Difference {
+    /// It is new.
+    Created(Listed),
+    /// It was there, with the old content.
+    Updated(Listed, Listed),
+    /// It was there, and is gone.
+    Destroyed(Listed),
+}
+
+/// What a watcher was told.
+#[derive(Debug, Default)]
+pub struct Told(BTreeMap<String, Listed>);
+
+impl Told {
+    /// What is different now, in the order of ids; from then on it was told.
+    pub fn differences(&mut self, now: Vec<Listed>) -> Vec<Difference> {
+        let mut before = std::mem::take(&mut self.0);
+        let mut differences = Vec::new();
+        for listed in now {
+            match before.remove(&listed.metadata.id) {
+                None => differences.push(Difference::Created(listed.clone())),
+                // One that went and came back meanwhile is another one.
+                Some(old) if old.metadata.created != listed.metadata.created => {
+                    differences.push(Difference::Destroyed(old));
+                    differences.push(Difference::Created(listed.clone()));
+                }
+                Some(old) if old.metadata.version != listed.metadata.version => {
+                    differences.push(Difference::Updated(listed.clone(), old));
+                }
+                Some(_) => {}
+            }
+            self.0.insert(listed.metadata.id.clone(), listed);
+        }
+        differences.extend(before.into_values().map(Difference::Destroyed));
+        differences
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::resources::Metadata;
+
+    fn listed(id: &str, version: u64, created: u64) -> Listed {
+        let created = SystemTime::UNIX_EPOCH + Duration::from_secs(created);
+        Listed {
+            metadata: Metadata {
+                id: id.to_owned(),
+                version,
+                created,
+                updated: created,
+            },
+            yaml: format!("{id}{version}"),
+            protobuf: Vec::new(),
+            annotations: &[],
+        }
+    }
+
+    #[test]
+    fn only_what_is_different_is_told() {
+        let mut told = Told::default();
+        let (a, b) = (listed("a", 1, 0), listed("b", 1, 0));
+        let first = told.differences(vec![a.clone(), b.clone()]);
+        assert_eq!(
+            first,
+            [
+                Difference::Created(a.clone()),
+                Difference::Created(b.clone())
+            ]
+        );
+        assert_eq!(told.differences(vec![a.clone(), b.clone()]), []);
+        // Two changes since it looked are one.
+        let a3 = listed("a", 3, 0);
+        assert_eq!(
+            told.differences(vec![a3.clone()]),
+            [Difference::Updated(a3.clone(), a), Difference::Destroyed(b)]
+        );
+        let another = listed("a", 3, 9);
+        assert_eq!(
+            told.differences(vec![another.clone()]),
+            [Difference::Destroyed(a3), Difference::Created(another)]
+        );
+    }
+
+    #[tokio::test]
+    async fn a_watcher_wakes_for_its_own_types_and_when_it_has_missed_some() {
+        let store = crate::resources::Store::default();
+        let mut changes = Some(store.watch());
+        let put = |ready| {
+            let fact = crate::resources::NetworkFact {
+                address_ready: ready,
+                ..Default::default()
+            };
+            store.put("status", fact);
+        };
+        let types = ["Services.v1alpha1.talos.dev"];
+        put(true);
+        let woken = changed_in_store(&mut changes, &types);
+        assert!(
+            tokio::time::timeout(Duration::from_millis(20), woken)
+                .await
+                .is_err()
+        );
+        for round in 0..1000 {
+            put(round % 2 == 0);
+        }
+        changed_in_store(&mut changes, &types).await;
+    }
+}

@@ -1,0 +1,296 @@
+//! What kinds of resources there are to clients: names, columns, who may look, and where the content comes from.
+
+use crate::machine::Machine;
+
+use super::spec::{Record, Spec, Value};
+use super::store::Metadata;
+
+/// The part of the names' space that a kind is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Namespace {
+    /// About resources.
+    Meta,
+    /// The machine as it runs.
+    Runtime,
+    /// Links, addresses, names.
+    Network,
+    /// Other machines.
+    Cluster,
+    /// What the machine was told.
+    Config,
+    /// What the machine is built of.
+    Hardware,
+}
+
+impl Namespace {
+    /// All of them, with a line about each.
+    pub const ALL: [(Namespace, &'static str); 6] = [
+        (Namespace::Meta, "what kinds of resources there are"),
+        (Namespace::Runtime, "the machine as it runs"),
+        (Namespace::Network, "links, addresses, routes, names"),
+        (Namespace::Cluster, "the machines of the cluster"),
+        (Namespace::Config, "the machine config"),
+        (Namespace::Hardware, "what the machine is built of"),
+    ];
+
+    /// Its name on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            Namespace::Meta => "meta",
+            Namespace::Runtime => "runtime",
+            Namespace::Network => "network",
+            Namespace::Cluster => "cluster",
+            Namespace::Config => "config",
+            Namespace::Hardware => "hardware",
+        }
+    }
+
+    /// By its name.
+    pub fn of(name: &str) -> Option<Self> {
+        let mut all = Self::ALL.iter().map(|(namespace, _)| *namespace);
+        all.find(|namespace| namespace.name() == name)
+    }
+}
+
+/// Who may look at a kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sensitivity {
+    /// Everybody with a role that may look at resources.
+    Open,
+    /// `os:admin` alone.
+    Secret,
+}
+
+/// How a watcher learns that it has to look again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// A resource of this type changed in the store.
+    Store(&'static str),
+    /// The network's state changed.
+    Network,
+    /// The state of the owned disk changed.
+    Disk,
+    /// There is another machine config.
+    Config,
+    /// Nobody tells: it is looked at every few seconds while somebody watches.
+    Unannounced,
+}
+
+/// One resource, made when it was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Item {
+    /// Identity within its kind.
+    pub id: String,
+    /// Its content.
+    pub spec: Spec,
+    /// Version and times, for those that the store keeps.
+    pub stored: Option<Metadata>,
+    /// Remarks for clients.
+    pub annotations: &'static [(&'static str, &'static str)],
+}
+
+impl Item {
+    /// One that only exists while it is looked at.
+    pub fn new(id: impl Into<String>, spec: impl Into<Spec>) -> Self {
+        Item {
+            id: id.into(),
+            spec: spec.into(),
+            stored: None,
+            annotations: &[],
+        }
+    }
+
+    /// One that the store keeps.
+    pub fn stored(metadata: Metadata, spec: impl Into<Spec>) -> Self {
+        Item {
+            stored: Some(metadata.clone()),
+            ..Item::new(metadata.id, spec)
+        }
+    }
+}
+
+/// A kind of resource.
+pub struct Kind {
+    /// `Plural.group.domain`, as clients know it.
+    pub name: &'static str,
+    /// One of them.
+    pub singular: &'static str,
+    /// Where they are.
+    pub namespace: Namespace,
+    /// Names beside those that follow from the full one.
+    pub aliases: &'static [&'static str],
+    /// Columns of a table: title, and the path of the value in the YAML.
+    pub columns: &'static [(&'static str, &'static str)],
+    /// Who may look.
+    pub sensitivity: Sensitivity,
+    /// What tells that they changed; nothing for what never does.
+    pub sources: &'static [Source],
+    /// All of them.
+    pub read: fn(&Machine) -> anyhow::Result<Vec<Item>>,
+}
+
+impl Kind {
+    /// Whether reading them may wait for a disk: what nobody announces, nobody has at hand.
+    pub fn may_wait(&self) -> bool {
+        self.sources.contains(&Source::Unannounced)
+    }
+
+    /// `Plural` of `Plural.group.domain`.
+    fn plural(&self) -> &'static str {
+        self.name
+            .split_once('.')
+            .map_or(self.name, |(plural, _)| plural)
+    }
+
+    /// `ms` of `MachineStatus`; none for a name of one word.
+    fn initials(&self) -> Option<String> {
+        let initials: String = self
+            .plural()
+            .chars()
+            .filter(char::is_ascii_uppercase)
+            .collect();
+        (initials.len() > 1).then(|| initials.to_ascii_lowercase())
+    }
+
+    /// Names that leave out the group: those given, the singular, the initials with and without a plural s.
+    ///
+    /// `is_free` says whether nobody else goes by a name already; initials are given away only once.
+    fn short_names(&self, is_free: impl Fn(&str) -> bool) -> Vec<String> {
+        let mut names: Vec<String> = self.aliases.iter().map(|&name| name.to_owned()).collect();
+        names.push(self.singular.to_ascii_lowercase());
+        if let Some(initials) = self.initials() {
+            let plural = (!initials.ends_with('s')).then(|| format!("{initials}s"));
+            names.extend(
+                std::iter::once(initials)
+                    .chain(plural)
+                    .filter(|name| is_free(name)),
+            );
+        }
+        let mut seen = Vec::new();
+        names.retain(|name| {
+            !seen.contains(name) && {
+                seen.push(name.clone());
+                true
+            }
+        });
+        names
+    }
+
+    /// The plural with ever more of the group: `plural`, `plural.group`, …; without the full name, which is the id.
+    fn long_names(&self) -> Vec<String> {
+        let full = self.name.to_ascii_lowercase();
+        let dots = full.match_indices('.').map(|(at, _)| at);
+        dots.map(|at| full[..at].to_owned()).collect()
+    }
+}
+
+/// What clients are told about the kinds, in their order.
+pub fn definitions(kinds: &[&'static Kind]) -> Vec<Item> {
+    let mut taken: Vec<String> = kinds
+        .iter()
+        .flat_map(|kind| {
+            let given = kind.aliases.iter().map(|&name| name.to_owned());
+            given
+                .chain([kind.singular.to_ascii_lowercase()])
+                .chain(kind.long_names())
+        })
+        .collect();
+    let mut items = Vec::new();
+    for kind in kinds {
+        let short = kind.short_names(|name| !taken.iter().any(|taken| taken == name));
+        taken.extend(short.iter().cloned());
+        items.push(definition(kind, short));
+    }
+    items
+}
+
+fn definition(kind: &Kind, short: Vec<String>) -> Item {
+    let all: Vec<String> = kind
+        .long_names()
+        .into_iter()
+        .chain(short.iter().cloned())
+        .collect();
+    let columns = kind.columns.iter().map(|(name, path)| {
+        Record::default()
+            .with("name", 1, *name)
+            .with("jsonPath", 2, *path)
+    });
+    let sensitivity = match kind.sensitivity {
+        Sensitivity::Open => Value::Word(0, ""),
+        Sensitivity::Secret => Value::Word(1, "sensitive"),
+    };
+    Item::new(
+        kind.name.to_ascii_lowercase(),
+        Record::default()
+            .with("type", 1, kind.name)
+            .with("displayType", 2, kind.singular)
+            .with("defaultNamespace", 3, kind.namespace.name())
+            .with("aliases", 4, short.into_iter().collect::<Value>())
+            .with("allAliases", 5, all.into_iter().collect::<Value>())
+            .with("printColumns", 6, columns.collect::<Value>())
+            .with("sensitivity", 7, sensitivity),
+    )
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    #![allow(clippy::unwrap_used)]
+    use instar_api::cosi::resource::meta::ResourceDefinitionSpec;
+    use prost::Message as _;
+
+    use super::*;
+
+    const STATUS: Kind = Kind {
+        name: "MachineStatuses.runtime.talos.dev",
+        singular: "MachineStatus",
+        namespace: Namespace::Runtime,
+        aliases: &[],
+        columns: &[("Stage", "{.stage}")],
+        sensitivity: Sensitivity::Open,
+        sources: &[],
+        read: |_| Ok(Vec::new()),
+    };
+    const MOUNT: Kind = Kind {
+        name: "MountStatuses.block.talos.dev",
+        singular: "MountStatus",
+        aliases: &["mounts"],
+        sensitivity: Sensitivity::Secret,
+        ..STATUS
+    };
+    const DEFINITION: Kind = Kind {
+        name: "ResourceDefinitions.meta.cosi.dev",
+        singular: "ResourceDefinition",
+        ..STATUS
+    };
+
+    #[test]
+    fn names_follow_from_the_full_one() {
+        let kinds: [&'static Kind; 3] = [&STATUS, &MOUNT, &DEFINITION];
+        let items = definitions(&kinds);
+        let specs: Vec<ResourceDefinitionSpec> = items
+            .iter()
+            .map(|item| ResourceDefinitionSpec::decode(item.spec.protobuf().as_slice()).unwrap())
+            .collect();
+        assert_eq!(items[0].id, "machinestatuses.runtime.talos.dev");
+        assert_eq!(specs[0].aliases, ["machinestatus", "ms"]);
+        assert_eq!(
+            specs[0].all_aliases,
+            [
+                "machinestatuses",
+                "machinestatuses.runtime",
+                "machinestatuses.runtime.talos",
+                "machinestatus",
+                "ms"
+            ]
+        );
+        // Its initials are those of the first one.
+        assert_eq!(specs[1].aliases, ["mounts", "mountstatus"]);
+        assert_eq!(specs[2].aliases, ["resourcedefinition", "rd", "rds"]);
+        assert_eq!(specs[0].print_columns[0].json_path, "{.stage}");
+        assert_eq!((specs[0].sensitivity, specs[1].sensitivity), (0, 1));
+        let yaml: serde_json::Value = serde_saphyr::from_str(&items[1].spec.yaml()).unwrap();
+        assert_eq!(yaml["displayType"], "MountStatus");
+        assert_eq!(yaml["printColumns"][0]["name"], "Stage");
+        assert_eq!(yaml["sensitivity"], "sensitive");
+    }
+}

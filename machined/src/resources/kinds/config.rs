@@ -1,0 +1,147 @@
+//! What the machine was told, and what it tells others about itself.
+
+use std::path::Path;
+
+use super::{Item, Kind, Namespace, Record, Sensitivity, Source, Spec, Value, hardware, network};
+use crate::config::MachineType;
+use crate::machine::Machine;
+use crate::network::NetworkStatus;
+
+/// Machines of the cluster, as far as this one knows: itself.
+pub(super) const MEMBERS: Kind = Kind {
+    name: "Members.cluster.talos.dev",
+    singular: "Member",
+    namespace: Namespace::Cluster,
+    aliases: &[],
+    columns: &[
+        ("Hostname", "{.hostname}"),
+        ("Machine Type", "{.machineType}"),
+        ("OS", "{.operatingSystem}"),
+        ("Addresses", "{.addresses}"),
+    ],
+    sensitivity: Sensitivity::Open,
+    sources: &[Source::Network, Source::Config],
+    read: |machine| {
+        let id = hardware::uuid(Path::new("/sys"));
+        let (kind, version) = (machine_type(machine), &machine.running.version);
+        let network = machine.network.status();
+        let network = network.borrow();
+        Ok(member(&network, id, kind, version).into_iter().collect())
+    },
+};
+
+/// The machine's role.
+pub(super) const MACHINE_TYPES: Kind = Kind {
+    name: "MachineTypes.config.talos.dev",
+    singular: "MachineType",
+    namespace: Namespace::Config,
+    columns: &[("Type", "{@}")],
+    sources: &[Source::Config],
+    read: |machine| {
+        let spec = Spec::Bare(1, type_word(machine_type(machine)));
+        Ok(vec![Item::new("machine-type", spec)])
+    },
+    ..MEMBERS
+};
+
+/// The machine config: as it is in force, and as it outlasts a trial. It holds the authority's key.
+pub(super) const MACHINE_CONFIGS: Kind = Kind {
+    name: "MachineConfigs.config.talos.dev",
+    singular: "MachineConfig",
+    namespace: Namespace::Config,
+    columns: &[],
+    sensitivity: Sensitivity::Secret,
+    sources: &[Source::Config],
+    read: |machine| {
+        let in_force = machine.config().map(|it| document("v1alpha1", &it.text));
+        let settled = machine
+            .settled_config()
+            .map(|it| document("persistent", &it.text));
+        Ok(settled.into_iter().chain(in_force).collect())
+    },
+    ..MEMBERS
+};
+
+fn machine_type(machine: &Machine) -> Option<MachineType> {
+    Some(machine.config()?.config.machine_type)
+}
+
+fn type_word(machine_type: Option<MachineType>) -> Value {
+    match machine_type {
+        None => Value::Word(0, "unknown"),
+        Some(MachineType::ControlPlane) => Value::Word(2, "controlplane"),
+        Some(MachineType::Worker) => Value::Word(3, "worker"),
+    }
+}
+
+/// None until there is a hostname.
+fn member(
+    network: &NetworkStatus,
+    node_id: String,
+    kind: Option<MachineType>,
+    version: &str,
+) -> Option<Item> {
+    if network.hostname.is_empty() {
+        return None;
+    }
+    let spec = Record::default()
+        .with("nodeId", 1, node_id)
+        .with("addresses", 2, network::own_addresses(network))
+        .with("hostname", 3, network.hostname.as_str())
+        .with("machineType", 4, type_word(kind))
+        .with("operatingSystem", 5, format!("Instar ({version})"));
+    Some(Item::new(network.hostname.as_str(), spec))
+}
+
+/// The content as one text: clients that edit it look for this remark.
+fn document(id: &str, text: &str) -> Item {
+    Item {
+        annotations: &[("talos.dev/yaml-spec", "1")],
+        ..Item::new(id, Spec::Bare(1, Value::Document(text.to_owned())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use instar_api::definitions::{cluster, config as wire};
+    use prost::Message as _;
+
+    use super::*;
+
+    #[test]
+    fn both_encodings_are_those_of_the_contract() {
+        let network = NetworkStatus {
+            hostname: "node-1".to_owned(),
+            ..NetworkStatus::default()
+        };
+        let item = member(
+            &network,
+            "id".into(),
+            Some(MachineType::ControlPlane),
+            "v0.1.0",
+        )
+        .unwrap();
+        let spec = cluster::MemberSpec::decode(item.spec.protobuf().as_slice()).unwrap();
+        assert_eq!(
+            (item.id.as_str(), spec.hostname.as_str()),
+            ("node-1", "node-1")
+        );
+        assert_eq!(
+            (spec.machine_type, spec.operating_system.as_str()),
+            (2, "Instar (v0.1.0)")
+        );
+        let yaml: serde_json::Value = serde_saphyr::from_str(&item.spec.yaml()).unwrap();
+        assert_eq!(yaml["machineType"], "controlplane");
+
+        let spec = Spec::Bare(1, type_word(Some(MachineType::Worker)));
+        let decoded = wire::MachineTypeSpec::decode(spec.protobuf().as_slice()).unwrap();
+        assert_eq!(decoded.machine_type, 3);
+
+        let item = document("v1alpha1", "version: v1alpha1\n");
+        let decoded = wire::MachineConfigSpec::decode(item.spec.protobuf().as_slice()).unwrap();
+        assert_eq!(decoded.yaml_marshalled, b"version: v1alpha1\n");
+        let yaml: String = serde_saphyr::from_str(&item.spec.yaml()).unwrap();
+        assert_eq!(yaml, "version: v1alpha1\n");
+    }
+}

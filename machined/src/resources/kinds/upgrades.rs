@@ -1,0 +1,78 @@
+//! What became of upgrades.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use super::{Item, Kind, Namespace, Record, Sensitivity, Source, Value};
+use crate::resources::Resource as _;
+use crate::upgrade_history::{Outcome, UpgradeFact};
+
+/// The history, oldest first.
+pub(super) const UPGRADES: Kind = Kind {
+    name: UpgradeFact::TYPE,
+    singular: "UpgradeRecord",
+    namespace: Namespace::Runtime,
+    aliases: &["upgrades", "history"],
+    columns: &[
+        ("At", "{.at}"),
+        ("From", "{.from}"),
+        ("Runs", "{.version}"),
+        ("Outcome", "{.outcome}"),
+        ("Reason", "{.reason}"),
+    ],
+    sensitivity: Sensitivity::Open,
+    sources: &[Source::Store(UpgradeFact::TYPE)],
+    read: |machine| {
+        let listed = machine.store.list::<UpgradeFact>().into_iter();
+        Ok(listed
+            .map(|(about, fact)| Item::stored(about, record(fact)))
+            .collect())
+    },
+};
+
+fn record(fact: UpgradeFact) -> Record {
+    let outcome = match fact.outcome {
+        Outcome::Running => Value::Word(1, "running"),
+        Outcome::Failed => Value::Word(2, "failed"),
+    };
+    Record::default()
+        .with(
+            "at",
+            1,
+            Value::Time(UNIX_EPOCH + Duration::from_secs(fact.at)),
+        )
+        .with("from", 2, fact.from)
+        .with("version", 3, fact.version)
+        .with("outcome", 4, outcome)
+        .with("reason", 5, fact.reason)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use instar_api::definitions::instar as wire;
+    use prost::Message as _;
+
+    use super::*;
+    use crate::resources::Spec;
+
+    #[test]
+    fn both_encodings_are_those_of_the_contract() {
+        let spec = Spec::from(record(UpgradeFact {
+            number: 2,
+            at: 1_795_262_400,
+            from: "v0.1.0".to_owned(),
+            version: "v0.1.0".to_owned(),
+            outcome: Outcome::Failed,
+            reason: "no room".to_owned(),
+        }));
+        let decoded = wire::UpgradeRecordSpec::decode(spec.protobuf().as_slice()).unwrap();
+        assert_eq!(decoded.outcome(), wire::Outcome::Failed);
+        assert_eq!(decoded.at.unwrap().seconds, 1_795_262_400);
+        let yaml: serde_json::Value = serde_saphyr::from_str(&spec.yaml()).unwrap();
+        assert_eq!(yaml["at"], "2026-11-21T12:00:00Z");
+        assert_eq!(
+            (&yaml["outcome"], &yaml["reason"]),
+            (&"failed".into(), &"no room".into())
+        );
+    }
+}

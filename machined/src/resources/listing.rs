@@ -1,0 +1,59 @@
+//! All resources of a kind as they are now, each with its version and times.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use crate::machine::Machine;
+
+use super::kind::{Item, Kind};
+use super::store::Metadata;
+
+/// A resource as clients see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// Identity, version, times.
+    pub metadata: Metadata,
+    /// The content for people.
+    pub yaml: String,
+    /// The content for programs.
+    pub protobuf: Vec<u8>,
+    /// Remarks for clients.
+    pub annotations: &'static [(&'static str, &'static str)],
+}
+
+/// All resources of a kind, by id. Waits for a disk if the kind [may](Kind::may_wait).
+pub fn list(machine: &Machine, kind: &'static Kind) -> anyhow::Result<Vec<Listed>> {
+    let mut items = BTreeMap::new();
+    for item in (kind.read)(machine)? {
+        // Of two with one id the later counts: the mount that covers another.
+        items.insert(item.id.clone(), item);
+    }
+    let encoded: Vec<(Item, String)> = items
+        .into_values()
+        .map(|item| {
+            let yaml = item.spec.yaml();
+            (item, yaml)
+        })
+        .collect();
+    let seen: Vec<(&str, &[u8])> = encoded
+        .iter()
+        .filter(|(item, _)| item.stored.is_none())
+        .map(|(item, yaml)| (item.id.as_str(), yaml.as_bytes()))
+        .collect();
+    let mut noted = machine
+        .ledger
+        .note(kind.name, &seen, SystemTime::now())
+        .into_iter();
+    let listed = encoded.into_iter().filter_map(|(item, yaml)| {
+        Some(Listed {
+            protobuf: item.spec.protobuf(),
+            yaml,
+            annotations: item.annotations,
+            metadata: match item.stored {
+                Some(metadata) => metadata,
+                None => noted.next()?,
+            },
+        })
+    });
+    Ok(listed.collect())
+}

@@ -1,0 +1,392 @@
+//! The content of a resource, written down once and shown in both encodings of the wire: YAML for people and for clients that do
+//! not know the type, protobuf for those that do.
+//!
+//! `api/proto/resource/definitions` describes the same messages; tests hold the two against each other.
+
+use std::net::IpAddr;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use prost::encoding::{WireType, encode_key, encode_varint};
+use serde::ser::{SerializeMap as _, SerializeSeq as _};
+use serde::{Serialize, Serializer};
+
+use crate::network::Cidr;
+
+/// The content of a resource.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Spec {
+    /// Keys and values.
+    Record(Record),
+    /// In YAML a value alone; in protobuf a message that has it under this number.
+    Bare(u32, Value),
+}
+
+/// Values in their order, each with its key in YAML and its number in protobuf.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Record(Vec<(&'static str, u32, Value)>);
+
+/// A value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Value {
+    /// Yes or no.
+    Bool(bool),
+    /// A count.
+    Number(u64),
+    /// Text.
+    Text(String),
+    /// Text in YAML, bytes in protobuf.
+    Document(String),
+    /// One of a fixed set: its number in protobuf, its word in YAML.
+    Word(u32, &'static str),
+    /// Text for people, in YAML alone.
+    Remark(String),
+    /// Bytes in protobuf, `52:54:00:12:34:56` in YAML.
+    Hardware(Vec<u8>),
+    /// An address; none is the empty text.
+    Address(Option<IpAddr>),
+    /// An address with the length of its prefix; none is the empty text.
+    Prefix(Option<Cidr>),
+    /// A moment, to the second.
+    Time(SystemTime),
+    /// Several values of one kind.
+    List(Vec<Value>),
+    /// A message of its own.
+    Record(Record),
+}
+
+impl Record {
+    /// With one more value.
+    pub fn with(mut self, key: &'static str, number: u32, value: impl Into<Value>) -> Self {
+        self.0.push((key, number, value.into()));
+        self
+    }
+
+    /// The protobuf encoding.
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (_, number, value) in &self.0 {
+            value.encode_field(*number, &mut bytes);
+        }
+        bytes
+    }
+}
+
+impl Spec {
+    /// One YAML document, never empty.
+    pub fn yaml(&self) -> String {
+        match self {
+            // Any text can be said this way on one line, and JSON is YAML.
+            Spec::Bare(_, Value::Document(text)) => {
+                serde_json::Value::from(text.as_str()).to_string()
+            }
+            Spec::Bare(_, value) => to_yaml(value),
+            Spec::Record(record) => to_yaml(record),
+        }
+    }
+
+    /// The protobuf message.
+    pub fn protobuf(&self) -> Vec<u8> {
+        match self {
+            Spec::Record(record) => record.encode(),
+            Spec::Bare(number, value) => {
+                let mut bytes = Vec::new();
+                value.encode_field(*number, &mut bytes);
+                bytes
+            }
+        }
+    }
+}
+
+impl From<Record> for Spec {
+    fn from(record: Record) -> Self {
+        Spec::Record(record)
+    }
+}
+
+/// There is nothing in these values that YAML could not say; should the writer think otherwise, JSON is YAML too.
+fn to_yaml(value: &impl Serialize) -> String {
+    serde_saphyr::to_string(value)
+        .or_else(|_| serde_json::to_string(value).map_err(drop))
+        .unwrap_or_else(|()| "{}".to_owned())
+}
+
+impl Value {
+    /// As a field of a message, which is left out when it has the value that a missing one means.
+    fn encode_field(&self, number: u32, bytes: &mut Vec<u8>) {
+        match self {
+            Value::List(values) => encode_list(values, number, bytes),
+            value if value.is_default() => {}
+            value => value.encode_element(number, bytes),
+        }
+    }
+
+    /// With its key, whatever it is.
+    fn encode_element(&self, number: u32, bytes: &mut Vec<u8>) {
+        if let Some(varint) = self.as_varint() {
+            encode_key(number, WireType::Varint, bytes);
+            encode_varint(varint, bytes);
+            return;
+        }
+        let content = match self {
+            Value::Text(text) | Value::Document(text) => text.clone().into_bytes(),
+            Value::Hardware(content) => content.clone(),
+            Value::Address(address) => net_ip(*address).encode(),
+            Value::Prefix(prefix) => net_ip(prefix.map(Cidr::address))
+                .with("", 2, prefix.map_or(0, |prefix| u64::from(prefix.prefix())))
+                .encode(),
+            Value::Time(time) => Record::default().with("", 1, seconds(*time)).encode(),
+            Value::Record(record) => record.encode(),
+            // Numbers are encoded above; lists are their elements; remarks are for people.
+            Value::Bool(_)
+            | Value::Number(_)
+            | Value::Word(..)
+            | Value::List(_)
+            | Value::Remark(_) => return,
+        };
+        encode_key(number, WireType::LengthDelimited, bytes);
+        encode_varint(content.len() as u64, bytes);
+        bytes.extend(content);
+    }
+
+    fn as_varint(&self) -> Option<u64> {
+        match self {
+            Value::Bool(value) => Some((*value).into()),
+            Value::Number(value) => Some(*value),
+            Value::Word(value, _) => Some((*value).into()),
+            _ => None,
+        }
+    }
+
+    fn is_default(&self) -> bool {
+        match self {
+            Value::Text(text) | Value::Document(text) => text.is_empty(),
+            Value::Hardware(bytes) => bytes.is_empty(),
+            Value::Address(address) => address.is_none(),
+            Value::Prefix(prefix) => prefix.is_none(),
+            Value::Record(_) | Value::List(_) | Value::Time(_) => false,
+            number => number.as_varint() == Some(0),
+        }
+    }
+}
+
+/// Since 1970.
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs()
+}
+
+/// Numbers are packed into one field, everything else is a field each.
+fn encode_list(values: &[Value], number: u32, bytes: &mut Vec<u8>) {
+    let numbers: Vec<u64> = values.iter().filter_map(Value::as_varint).collect();
+    if numbers.is_empty() {
+        for value in values {
+            value.encode_element(number, bytes);
+        }
+        return;
+    }
+    let mut packed = Vec::new();
+    for number in numbers {
+        encode_varint(number, &mut packed);
+    }
+    encode_key(number, WireType::LengthDelimited, bytes);
+    encode_varint(packed.len() as u64, bytes);
+    bytes.extend(packed);
+}
+
+/// `common.NetIP`, and the beginning of `common.NetIPPrefix`.
+fn net_ip(address: Option<IpAddr>) -> Record {
+    let bytes = match address {
+        None => Vec::new(),
+        Some(IpAddr::V4(v4)) => v4.octets().to_vec(),
+        Some(IpAddr::V6(v6)) => v6.octets().to_vec(),
+    };
+    Record::default().with("", 1, Value::Hardware(bytes))
+}
+
+impl Serialize for Record {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (key, _, value) in &self.0 {
+            map.serialize_entry(key, value)?;
+        }
+        map.end()
+    }
+}
+
+impl Serialize for Value {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Value::Bool(value) => serializer.serialize_bool(*value),
+            Value::Number(value) => serializer.serialize_u64(*value),
+            Value::Text(text) | Value::Document(text) | Value::Remark(text) => {
+                serializer.serialize_str(text)
+            }
+            Value::Word(_, word) => serializer.serialize_str(word),
+            Value::Hardware(bytes) => serializer.serialize_str(&hardware_text(bytes)),
+            Value::Address(address) => {
+                serializer.serialize_str(&address.map_or_else(String::new, |it| it.to_string()))
+            }
+            Value::Prefix(prefix) => {
+                serializer.serialize_str(&prefix.map_or_else(String::new, |it| it.to_string()))
+            }
+            Value::Time(time) => {
+                let at = i64::try_from(seconds(*time)).map(|it| jiff::Timestamp::new(it, 0));
+                serializer.serialize_str(
+                    &at.ok()
+                        .and_then(Result::ok)
+                        .map_or_else(String::new, |it| it.to_string()),
+                )
+            }
+            Value::List(values) => {
+                let mut sequence = serializer.serialize_seq(Some(values.len()))?;
+                for value in values {
+                    sequence.serialize_element(value)?;
+                }
+                sequence.end()
+            }
+            Value::Record(record) => record.serialize(serializer),
+        }
+    }
+}
+
+fn hardware_text(bytes: &[u8]) -> String {
+    let pairs: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    pairs.join(":")
+}
+
+impl From<bool> for Value {
+    fn from(value: bool) -> Self {
+        Value::Bool(value)
+    }
+}
+
+impl From<u64> for Value {
+    fn from(value: u64) -> Self {
+        Value::Number(value)
+    }
+}
+
+impl From<u32> for Value {
+    fn from(value: u32) -> Self {
+        Value::Number(value.into())
+    }
+}
+
+impl From<String> for Value {
+    fn from(value: String) -> Self {
+        Value::Text(value)
+    }
+}
+
+impl From<&str> for Value {
+    fn from(value: &str) -> Self {
+        Value::Text(value.to_owned())
+    }
+}
+
+impl From<IpAddr> for Value {
+    fn from(value: IpAddr) -> Self {
+        Value::Address(Some(value))
+    }
+}
+
+impl From<Cidr> for Value {
+    fn from(value: Cidr) -> Self {
+        Value::Prefix(Some(value))
+    }
+}
+
+impl From<Record> for Value {
+    fn from(value: Record) -> Self {
+        Value::Record(value)
+    }
+}
+
+impl<T: Into<Value>> FromIterator<T> for Value {
+    fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
+        Value::List(values.into_iter().map(Into::into).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn yaml_says_what_was_meant() {
+        let spec: Spec = Record::default()
+            .with("on", 1, true)
+            .with("size", 2, 5_u64)
+            // What YAML takes for something else unless it is quoted.
+            .with(
+                "texts",
+                3,
+                [
+                    "yes",
+                    "",
+                    "1.0",
+                    "0x10",
+                    "null",
+                    "a: b",
+                    "- x",
+                    "ä\n\"b\" #c",
+                ]
+                .into_iter()
+                .collect::<Value>(),
+            )
+            .with("stage", 4, Value::Word(6, "shutting down"))
+            .with("empty", 5, Value::List(Vec::new()))
+            .with("nothing", 6, Record::default())
+            .with("mac", 7, Value::Hardware(vec![0x52, 0x54, 0, 1, 2, 3]))
+            .with("at", 8, Value::Prefix("10.0.0.1/8".parse().ok()))
+            .with("via", 9, Value::Address(None))
+            .into();
+        let back: serde_json::Value = serde_saphyr::from_str(&spec.yaml()).unwrap();
+        let expected = serde_json::json!({
+            "on": true,
+            "size": 5,
+            "texts": ["yes", "", "1.0", "0x10", "null", "a: b", "- x", "ä\n\"b\" #c"],
+            "stage": "shutting down",
+            "empty": [],
+            "nothing": {},
+            "mac": "52:54:00:01:02:03",
+            "at": "10.0.0.1/8",
+            "via": "",
+        });
+        assert_eq!(back, expected, "{}", spec.yaml());
+    }
+
+    #[test]
+    fn a_bare_value_is_a_scalar() {
+        assert_eq!(
+            Spec::Bare(1, Value::Word(3, "worker")).yaml().trim(),
+            "worker"
+        );
+        let text = "a: 1\n# ä \"quoted\"\n---\nb: |\n  c\n";
+        let config = Spec::Bare(1, Value::Document(text.to_owned()));
+        let back: String = serde_saphyr::from_str(&config.yaml()).unwrap();
+        assert_eq!(back, text);
+        assert_eq!(&config.protobuf()[2..], text.as_bytes());
+    }
+
+    #[test]
+    fn what_is_missing_is_not_encoded_and_elements_always_are() {
+        let zero = Record::default()
+            .with("a", 1, 0_u64)
+            .with("b", 2, "")
+            .with("c", 3, false)
+            .with("d", 4, Value::List(Vec::new()))
+            .with("e", 5, Value::Prefix(None));
+        assert_eq!(zero.encode(), [0_u8; 0]);
+        let lists = Record::default()
+            .with("a", 1, [0_u64, 300].into_iter().collect::<Value>())
+            .with("b", 2, ["", "x"].into_iter().collect::<Value>())
+            .with("c", 3, Record::default());
+        assert_eq!(
+            lists.encode(),
+            [0x0a, 3, 0, 0xac, 0x02, 0x12, 0, 0x12, 1, b'x', 0x1a, 0]
+        );
+    }
+}

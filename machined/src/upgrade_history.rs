@@ -1,0 +1,297 @@
+//! Which versions this machine has run, and which upgrades have failed: what is left to look at when an upgrade is over.
+//!
+//! The history only watches: the running version once the machine is up, and failures in the event log. It is kept on STATE, and
+//! beside that in a memfd that init holds, because a machine without a disk has upgrades without a reboot too.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::Context as _;
+use instar_api::events::EventPayload;
+use rustix::fs::MemfdFlags;
+use serde::{Deserialize, Serialize};
+
+use crate::event_log::Start;
+use crate::init_link::Scope;
+use crate::machine::Machine;
+use crate::resources::{MachineStage, Resource};
+use crate::whole_file;
+
+/// The record's name, on STATE and with init.
+const FILE: &str = "upgrade-history.json";
+const NAME: &str = "upgrade-history";
+/// The sequences whose failures are of interest.
+const UPGRADES: [&str; 2] = ["upgrade", "stageUpgrade"];
+/// So many entries are kept; the oldest go first.
+const REMEMBERED: usize = 32;
+/// Larger than so many entries with long reasons; what is larger is none of ours.
+const LARGEST: u64 = 1 << 20;
+/// A reason that is longer than this, in bytes, is cut off.
+const REASON: usize = 2048;
+
+/// How an upgrade ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// The version runs: the machine came up with it.
+    Running,
+    /// It does not; the version before goes on.
+    Failed,
+}
+
+/// One entry of the history.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpgradeFact {
+    /// Counts up.
+    pub number: u64,
+    /// When it was over, in seconds since 1970.
+    pub at: u64,
+    /// The version that ran before; empty for the first entry of a machine.
+    pub from: String,
+    /// The version that runs since, the old one after a failure.
+    pub version: String,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Why it failed; empty otherwise.
+    #[serde(default)]
+    pub reason: String,
+}
+
+impl Resource for UpgradeFact {
+    const NAMESPACE: &'static str = "runtime";
+    const TYPE: &'static str = "UpgradeRecords.instar.dev";
+}
+
+/// All entries, oldest first.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+struct History(Vec<UpgradeFact>);
+
+impl History {
+    /// Takes down that this version runs; nothing when it did before. Whether it is news.
+    fn note_running(&mut self, version: &str, at: u64) -> bool {
+        let before = self.0.last().map(|last| last.version.clone());
+        if before.as_deref() == Some(version) {
+            return false;
+        }
+        self.push(
+            before.unwrap_or_default(),
+            version,
+            at,
+            Outcome::Running,
+            String::new(),
+        );
+        true
+    }
+
+    /// Takes down that an upgrade failed while, or after which, this version runs.
+    fn note_failure(&mut self, version: &str, at: u64, reason: &str) {
+        let mut reason = reason.to_owned();
+        reason.truncate(reason.floor_char_boundary(REASON));
+        self.push(version.to_owned(), version, at, Outcome::Failed, reason);
+    }
+
+    fn push(&mut self, from: String, version: &str, at: u64, outcome: Outcome, reason: String) {
+        let number = self.0.last().map_or(1, |last| last.number + 1);
+        self.0.push(UpgradeFact {
+            number,
+            at,
+            from,
+            version: version.to_owned(),
+            outcome,
+            reason,
+        });
+        let gone = self.0.len().saturating_sub(REMEMBERED);
+        self.0.drain(..gone);
+    }
+
+    /// Reads one; none when there is none.
+    fn load(state: &Path) -> anyhow::Result<Option<Self>> {
+        let file = state.join(FILE);
+        match std::fs::read(&file) {
+            Ok(json) => serde_json::from_slice(&json)
+                .map(Some)
+                .with_context(|| format!("parse {}", file.display())),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).with_context(|| format!("read {}", file.display())),
+        }
+    }
+
+    fn save(&self, state: &Path) -> anyhow::Result<()> {
+        let file = state.join(FILE);
+        whole_file::replace(&file, 0o644, &serde_json::to_vec(self)?)
+            .with_context(|| format!("write {}", file.display()))
+    }
+
+    fn from_memfd(memfd: OwnedFd) -> anyhow::Result<Self> {
+        let file = File::from(memfd);
+        let length = file.metadata()?.len();
+        anyhow::ensure!(length <= LARGEST, "it has {length} bytes");
+        let mut json = vec![0; usize::try_from(length)?];
+        file.read_exact_at(&mut json, 0)?;
+        Ok(serde_json::from_slice(&json)?)
+    }
+
+    fn to_memfd(&self) -> anyhow::Result<OwnedFd> {
+        let memfd = rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC)?;
+        let file = File::from(memfd);
+        file.write_all_at(&serde_json::to_vec(self)?, 0)?;
+        Ok(file.into())
+    }
+}
+
+/// Keeps the history for as long as machined runs.
+pub async fn keep(machine: Arc<Machine>) {
+    let mut events = machine.events.read(&Start::History);
+    let mut changes = machine.store.watch();
+    // Before that it is not known whether this version stays, and STATE is not mounted.
+    while machine.status().stage != MachineStage::Running {
+        // Lagging behind only means that much has changed.
+        let _ = changes.recv().await;
+    }
+    drop(changes);
+    let mut history = find(&machine).await;
+    let version = machine.running.version.clone();
+    let is_news = history.note_running(&version, seconds(SystemTime::now()));
+    publish(&machine, &history);
+    if is_news {
+        store(&machine, &history).await;
+    }
+    loop {
+        let event = events.next().await;
+        let EventPayload::Sequence(sequence) = &event.payload else {
+            continue;
+        };
+        if let Some(error) = &sequence.error
+            && UPGRADES.contains(&sequence.sequence.as_str())
+        {
+            history.note_failure(&version, seconds(event.at), &error.message);
+            publish(&machine, &history);
+            store(&machine, &history).await;
+        }
+    }
+}
+
+/// What the generation before left, else what is on STATE. A history that cannot be read is begun anew.
+async fn find(machine: &Machine) -> History {
+    let left = machine.take_kept(NAME).map(History::from_memfd);
+    if let Some(left) = left {
+        match left {
+            Ok(history) => return history,
+            Err(error) => tracing::warn!(
+                "the history of upgrades left by the last generation is lost: {error:#}"
+            ),
+        }
+    }
+    let Some(state) = machine.disk.state().map(Path::to_owned) else {
+        return History::default();
+    };
+    let loaded = tokio::task::spawn_blocking(move || History::load(&state)).await;
+    match loaded.map_err(anyhow::Error::from).flatten() {
+        Ok(history) => history.unwrap_or_default(),
+        Err(error) => {
+            tracing::warn!("the history of upgrades is begun anew: {error:#}");
+            History::default()
+        }
+    }
+}
+
+/// Shows it to clients.
+fn publish(machine: &Machine, history: &History) {
+    for entry in &history.0 {
+        machine.store.put(&id(entry), entry.clone());
+    }
+    let oldest = history.0.first().map_or(0, |entry| entry.number);
+    for (_, shown) in machine.store.list::<UpgradeFact>() {
+        if shown.number < oldest {
+            machine.store.remove::<UpgradeFact>(&id(&shown));
+        }
+    }
+}
+
+/// Sorted as text, as clients list them.
+fn id(entry: &UpgradeFact) -> String {
+    format!("{:06}", entry.number)
+}
+
+/// Nothing in it is worth failing for.
+async fn store(machine: &Machine, history: &History) {
+    let kept = async {
+        let memfd = history.to_memfd()?;
+        machine.init.keep(NAME, Scope::Machine, &memfd).await
+    };
+    if let Err(error) = kept.await {
+        tracing::warn!("init does not keep the history of upgrades: {error:#}");
+    }
+    let Some(state) = machine.disk.state().map(Path::to_owned) else {
+        return;
+    };
+    let history = history.clone();
+    let saved = tokio::task::spawn_blocking(move || history.save(&state)).await;
+    if let Err(error) = saved.map_err(anyhow::Error::from).flatten() {
+        tracing::warn!("the history of upgrades is not kept over a reboot: {error:#}");
+    }
+}
+
+fn seconds(at: SystemTime) -> u64 {
+    at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn versions_and_failures_follow_each_other() {
+        let mut history = History::default();
+        assert!(history.note_running("v0.1.0", 1));
+        assert!(!history.note_running("v0.1.0", 2));
+        assert!(history.note_running("v0.2.0", 3));
+        history.note_failure("v0.2.0", 4, "no room");
+        assert!(!history.note_running("v0.2.0", 5));
+        assert!(history.note_running("v0.1.0", 6));
+        let told: Vec<_> = history
+            .0
+            .iter()
+            .map(|it| (it.number, it.from.as_str(), it.version.as_str(), it.outcome))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                (1, "", "v0.1.0", Outcome::Running),
+                (2, "v0.1.0", "v0.2.0", Outcome::Running),
+                (3, "v0.2.0", "v0.2.0", Outcome::Failed),
+                (4, "v0.2.0", "v0.1.0", Outcome::Running),
+            ]
+        );
+    }
+
+    #[test]
+    fn it_is_bounded_and_comes_back_from_both_places() {
+        let mut history = History::default();
+        for at in 0..100 {
+            history.note_failure("v0.1.0", at, &"ä".repeat(REASON));
+        }
+        assert_eq!(history.0.len(), REMEMBERED);
+        assert_eq!(history.0[0].number, 100 - REMEMBERED as u64 + 1);
+        assert!(history.0[0].reason.len() <= REASON);
+        let state = tempfile::tempdir().unwrap();
+        assert_eq!(History::load(state.path()).unwrap(), None);
+        history.save(state.path()).unwrap();
+        assert_eq!(
+            History::load(state.path()).unwrap().as_ref(),
+            Some(&history)
+        );
+        assert_eq!(
+            History::from_memfd(history.to_memfd().unwrap()).unwrap(),
+            history
+        );
+        std::fs::write(state.path().join(FILE), "{").unwrap();
+        assert!(History::load(state.path()).is_err());
+    }
+}

@@ -1,0 +1,78 @@
+//! A program that goes on and on, heard line by line. It ends with its value.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+/// The running program and what it has said.
+#[derive(Debug)]
+pub struct Told {
+    child: Child,
+    lines: Receiver<String>,
+    heard: Vec<String>,
+}
+
+impl Told {
+    /// Starts it. Its standard error is the test's.
+    pub(crate) fn by(command: &mut Command) -> Result<Self> {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot run {:?}", command.get_program()))?;
+        let output = child.stdout.take().context("it has no standard output")?;
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Self {
+            child,
+            lines,
+            heard: Vec::new(),
+        })
+    }
+
+    /// Waits for the next line that is meant; lines before it are passed over.
+    pub fn wait_for(
+        &mut self,
+        what: &str,
+        within: Duration,
+        is_meant: impl Fn(&str) -> bool,
+    ) -> Result<String> {
+        let until = Instant::now() + within;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(line) => {
+                    self.heard.push(line.clone());
+                    if is_meant(&line) {
+                        return Ok(line);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    bail!(
+                        "not told within {within:?}: {what}; told was {:#?}",
+                        self.heard
+                    )
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    bail!("it ended before it told {what}; told was {:#?}", self.heard)
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
