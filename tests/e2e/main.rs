@@ -16,6 +16,7 @@ mod hangs;
 mod harness;
 mod init_failures;
 mod installed;
+mod kexec;
 mod logs;
 mod machine_config;
 mod other_clients;
@@ -25,6 +26,7 @@ mod resources;
 mod rollback;
 mod secure_boot;
 mod small_machine;
+mod staged;
 mod upgrade;
 mod volumes;
 mod ways_in;
@@ -51,6 +53,8 @@ fn main() -> ExitCode {
         disk::tests(),
         machine_config::tests(),
         installed::tests(),
+        staged::tests(),
+        kexec::tests(),
         volumes::tests(),
         clock::tests(),
         hangs::tests(),

@@ -4,9 +4,15 @@
 //! cut at any of its writes.
 
 mod boot_order;
+mod booted;
 mod efi_variables;
+mod kexec;
 mod partition;
 
 pub use boot_order::{When, keep_boot_entries};
-pub use efi_variables::{EfiError, is_uefi, loader_partition, selected_entry};
-pub use partition::{EspError, MountedEsp, bless, forget, is_installed, prefer_other};
+pub use booted::{Booted, booted};
+pub use efi_variables::{EfiError, is_uefi};
+pub use kexec::{KexecError, load_next};
+pub use partition::{
+    EspError, MountedEsp, TurnedAway, bless, forget, is_installed, prefer_other, state,
+};

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use instar_esp::EntryName;
 
-use crate::boot_loader::{self, MountedEsp, When};
+use crate::boot_loader::{self, Booted, MountedEsp, TurnedAway, When};
 use crate::machine::Machine;
 
 /// The module that shows EFI variables.
@@ -34,29 +35,42 @@ pub(super) async fn installed(machine: &Machine) -> anyhow::Result<Option<Instal
     Ok(Some(Installed { efi, booted }))
 }
 
-/// The order of the entry that was booted, where the loader came from the owned disk.
+/// The order of the entry that was booted, where that is one of the owned disk's.
 async fn booted(machine: &Machine) -> anyhow::Result<Option<u32>> {
-    if !boot_loader::is_uefi() {
+    let Some(booted) = started_by(machine).await? else {
+        return Ok(None);
+    };
+    if let Some(partition) = booted.partition
+        && partition != machine.disk.efi_partition().await?.partition.guid
+    {
         return Ok(None);
     }
-    load(machine, &[EFIVARFS]).await?;
-    let efi = machine.disk.efi_partition().await?;
-    blocking(move || {
-        if boot_loader::loader_partition()? != Some(efi.partition.guid) {
-            return Ok(None);
-        }
-        Ok(boot_loader::selected_entry()?.map(|entry| entry.order))
-    })
-    .await
+    Ok(booted.entry.map(|entry| entry.order))
 }
 
-/// Whether the loader that started this machine came from a partition of a disk.
+/// The entry that this machine was started from, where its tries are counted: a version on trial. Needs no disk, which a
+/// version that fails may not find.
+pub(super) async fn on_trial(machine: &Machine) -> anyhow::Result<Option<EntryName>> {
+    let entry = started_by(machine).await?.and_then(|booted| booted.entry);
+    Ok(entry.filter(|entry| !entry.is_blessed()))
+}
+
+/// Whether this machine was started from a disk.
 pub(super) async fn came_from_a_disk(machine: &Machine) -> anyhow::Result<bool> {
-    if !boot_loader::is_uefi() {
-        return Ok(false);
+    Ok(started_by(machine).await?.is_some())
+}
+
+async fn started_by(machine: &Machine) -> anyhow::Result<Option<Booted>> {
+    if boot_loader::is_uefi() {
+        load(machine, &[EFIVARFS]).await?;
     }
-    load(machine, &[EFIVARFS]).await?;
-    blocking(|| Ok(boot_loader::loader_partition()?.is_some())).await
+    blocking(|| Ok(boot_loader::booted()?)).await
+}
+
+/// Has the kernel ready that would be booted next, for a reboot past the firmware; gives its boot entry.
+pub(super) async fn load_next(installed: &Installed) -> anyhow::Result<EntryName> {
+    let efi = installed.efi.clone();
+    blocking(move || Ok(boot_loader::load_next(&efi)?)).await
 }
 
 /// Takes the counter off the entry of this order, and has the firmware lead to the loader often enough.
@@ -70,17 +84,32 @@ pub(super) async fn bless(
     keep_boot_entries(machine, When::Missing).await
 }
 
-/// Removes the version of this order.
+/// Whether there is a version of this order.
+pub(super) async fn has(installed: &Installed, order: u32) -> anyhow::Result<bool> {
+    let efi = installed.efi.clone();
+    let state = blocking(move || Ok(boot_loader::state(&efi)?)).await?;
+    Ok(state.of_order(order).is_some())
+}
+
+/// Removes the version of this order; one that is gone is fine.
 pub(super) async fn forget(installed: &Installed, order: u32) -> anyhow::Result<()> {
     let efi = installed.efi.clone();
     blocking(move || Ok(boot_loader::forget(&efi, order)?)).await
 }
 
-/// Has the other version booted next that was healthy once; gives its name.
-pub(super) async fn prefer_other(installed: &Installed) -> anyhow::Result<String> {
+/// Has the other version booted next that was healthy once; gives its name. The one of the order `staged` goes.
+pub(super) async fn prefer_other(
+    machine: &Machine,
+    installed: &Installed,
+    staged: Option<u32>,
+) -> anyhow::Result<String> {
     let efi = installed.efi.clone();
-    let running = installed.booted;
-    blocking(move || Ok(boot_loader::prefer_other(&efi, running)?)).await
+    let from = TurnedAway {
+        booted: installed.booted,
+        version: machine.running.version.clone(),
+        staged,
+    };
+    blocking(move || Ok(boot_loader::prefer_other(&efi, &from)?)).await
 }
 
 /// Writes the firmware's entries for the loader where they are missing.

@@ -56,12 +56,27 @@ pub(super) async fn dry_run(
     if wish.disk.is_none() {
         return Ok(None);
     }
+    load_drivers(machine).await?;
+    Ok(machine.disk.dry_run(&wish).await?)
+}
+
+/// Mounts the STATE of the disk that carries Instar, if there is one: without a config, or before there is one.
+pub(super) async fn find_state(machine: &Machine) -> anyhow::Result<()> {
+    load_drivers(machine).await?;
+    machine
+        .disk
+        .find_state()
+        .await
+        .context("look for STATE on the disks")
+}
+
+async fn load_drivers(machine: &Machine) -> anyhow::Result<()> {
     machine
         .drivers()?
         .load_for(Class::Block)
         .await
         .context("load the drivers of disks")?;
-    Ok(machine.disk.dry_run(&wish).await?)
+    Ok(())
 }
 
 /// Keeps the config over a reboot, where there is a STATE partition to keep it on.
