@@ -7,12 +7,14 @@ mod boot_order;
 mod booted;
 mod efi_variables;
 mod kexec;
+mod medium;
 mod partition;
 
 pub use boot_order::{When, keep_boot_entries};
 pub use booted::{Booted, booted};
 pub use efi_variables::{EfiError, is_uefi};
 pub use kexec::{KexecError, load_next};
+pub use medium::{Medium, MediumError};
 pub use partition::{
     EspError, MountedEsp, TurnedAway, bless, forget, is_installed, prefer_other, state,
 };

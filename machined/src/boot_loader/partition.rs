@@ -1,9 +1,9 @@
 //! The EFI system partition, mounted for as long as it is read or changed.
 
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use instar_esp::{Entry, Failed, Mounted, Plan, Refused, State, perform};
+use instar_esp::{Asset, Entry, Failed, Mounted, Plan, Refused, State, perform};
 use sys_mount::{Mount, MountFlags, UnmountDrop, UnmountFlags};
 
 use crate::disk::{ProbeError, Signature, probe_partition};
@@ -85,9 +85,18 @@ impl MountedEsp {
         if plan.is_empty() {
             return Ok(());
         }
-        tracing::info!("EFI system partition:\n{plan}");
         let none = |_| Err(io::Error::from(io::ErrorKind::NotFound));
-        Ok(perform(plan, &mut self.volume, none)?)
+        Ok(self.perform_with(plan, none)?)
+    }
+
+    /// Carries out a plan with what it needs.
+    pub(super) fn perform_with(
+        &mut self,
+        plan: &Plan,
+        open: impl FnMut(Asset) -> io::Result<Box<dyn Read>>,
+    ) -> Result<(), Failed> {
+        tracing::info!("EFI system partition:\n{plan}");
+        perform(plan, &mut self.volume, open)
     }
 }
 

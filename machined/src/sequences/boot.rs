@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::disk;
 use super::ending::leave;
 use super::find_config::find_config;
-use super::install::install_if_missing;
+use super::install::{install_if_missing, install_without_config};
 use super::overlay::load_overlay;
 use super::{Phase, Sequence, Task, emit_failure, release_memory, run, settle_upgrade};
 use crate::config;
@@ -91,6 +91,9 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
         }
         // A machine without a config has nothing else to prove.
         commit(&machine, &start, None, false).await;
+        if start == StartReason::Boot {
+            install_without_config(&machine).await;
+        }
         drop(turn);
         status::maintenance(&machine).await;
         wish_network(&machine);

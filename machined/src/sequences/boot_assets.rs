@@ -1,13 +1,16 @@
 //! The boot assets of an installed machine, as sequences read and change them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use instar_esp::EntryName;
 
-use crate::boot_loader::{self, Booted, MountedEsp, TurnedAway, When};
+use crate::boot_loader::{self, Booted, Medium, MountedEsp, TurnedAway, When};
 use crate::machine::Machine;
+use crate::modules::Class;
 
+/// The modules of the EFI system partition's filesystem.
+const FILESYSTEM: [&str; 3] = ["vfat", "nls_cp437", "nls_ascii"];
 /// The module that shows EFI variables.
 const EFIVARFS: &str = "efivarfs";
 
@@ -25,7 +28,7 @@ pub(super) async fn installed(machine: &Machine) -> anyhow::Result<Option<Instal
     let Some(efi) = machine.disk.status().borrow().efi.clone() else {
         return Ok(None);
     };
-    load(machine, &["vfat", "nls_cp437", "nls_ascii"]).await?;
+    load(machine, &FILESYSTEM).await?;
     let device = efi.clone();
     let has_loader = blocking(move || Ok(boot_loader::is_installed(&device)?)).await?;
     if !has_loader {
@@ -124,6 +127,23 @@ pub(super) async fn keep_boot_entries(machine: &Machine, when: When) -> anyhow::
         tracing::info!("the firmware has its entries for the boot loader");
     }
     Ok(())
+}
+
+/// Looks for a disk or CD that carries the version that runs.
+pub(super) async fn find_medium(machine: &Machine) -> anyhow::Result<Option<Medium>> {
+    machine
+        .drivers()?
+        .load_for(Class::Block)
+        .await
+        .context("load the drivers of disks")?;
+    load(machine, &FILESYSTEM).await?;
+    let version = machine.running.version.clone();
+    blocking(move || Ok(Medium::find(Path::new("/sys"), &version)?)).await
+}
+
+/// Puts what the medium carries on this empty EFI system partition.
+pub(super) async fn install_from(medium: Medium, efi: PathBuf) -> anyhow::Result<()> {
+    blocking(move || Ok(medium.install_to(&efi)?)).await
 }
 
 /// Mounts the EFI system partition for the installer.
