@@ -17,8 +17,10 @@ mod harness;
 mod init_failures;
 mod installed;
 mod kexec;
+mod loader;
 mod logs;
 mod machine_config;
+mod medium;
 mod other_clients;
 mod peers;
 mod refused_images;
@@ -53,6 +55,8 @@ fn main() -> ExitCode {
         disk::tests(),
         machine_config::tests(),
         installed::tests(),
+        loader::tests(),
+        medium::tests(),
         staged::tests(),
         kexec::tests(),
         volumes::tests(),

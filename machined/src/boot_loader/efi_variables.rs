@@ -65,6 +65,13 @@ pub(super) fn selected_entry() -> Result<Option<EntryName>, EfiError> {
     Ok(counted.or_else(selected))
 }
 
+/// The path of the loader on its partition, as the firmware has it; none where it does not tell.
+pub(super) fn loader_path() -> Result<Option<String>, EfiError> {
+    mount()?;
+    let content = read("LoaderImageIdentifier", LOADER);
+    Ok(content.and_then(|content| utf16(&content)))
+}
+
 /// The entry of a path as the loader writes it, with backslashes.
 fn entry_at(path: &str) -> Option<EntryName> {
     path.rsplit(['\\', '/']).next()?.parse().ok()

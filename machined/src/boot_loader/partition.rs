@@ -81,7 +81,7 @@ impl MountedEsp {
     }
 
     /// Carries out a plan that needs no assets.
-    fn perform(&mut self, plan: &Plan) -> Result<(), EspError> {
+    pub(super) fn perform(&mut self, plan: &Plan) -> Result<(), EspError> {
         if plan.is_empty() {
             return Ok(());
         }

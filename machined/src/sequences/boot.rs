@@ -13,6 +13,7 @@ use instar_api::events::EventPayload;
 use instar_api::machine::ConfigLoadErrorEvent;
 use tokio::time::Instant;
 
+use super::boot_assets;
 use super::disk;
 use super::ending::leave;
 use super::find_config::find_config;
@@ -459,6 +460,11 @@ async fn commit(
         if !upgrade.from.is_empty() {
             tracing::info!("upgraded from {} to {}", upgrade.from, upgrade.to);
         }
+    }
+    if *start == StartReason::Boot
+        && let Err(error) = boot_assets::settle_next_loader(machine).await
+    {
+        tracing::error!("a new boot loader is not put in place: {error:#}");
     }
     let soft = upgrade.filter(|_| *start == StartReason::Next);
     if let Err(error) = settle_upgrade::keep(machine, soft, passed_gate).await {

@@ -146,6 +146,45 @@ pub(super) async fn install_from(medium: Medium, efi: PathBuf) -> anyhow::Result
     blocking(move || Ok(medium.install_to(&efi)?)).await
 }
 
+/// Has the firmware start the loader that an upgrade brought along once, if it brought one.
+pub(super) async fn try_next_loader(machine: &Machine) -> anyhow::Result<()> {
+    let Some(installed) = installed(machine).await? else {
+        return Ok(());
+    };
+    let state = blocking(move || Ok(boot_loader::state(&installed.efi)?)).await?;
+    if !state.has_new_loader || !boot_loader::is_uefi() {
+        return Ok(());
+    }
+    load(machine, &[EFIVARFS]).await?;
+    let partition = machine.disk.efi_partition().await?;
+    blocking(move || Ok(boot_loader::start_next_loader_once(&partition)?)).await?;
+    tracing::info!("the firmware tries another boot loader at the next boot");
+    Ok(())
+}
+
+/// Lets the loader that an upgrade brought along take the other's place, if it has started this machine.
+pub(super) async fn settle_next_loader(machine: &Machine) -> anyhow::Result<()> {
+    let Some(installed) = installed(machine).await? else {
+        return Ok(());
+    };
+    let efi = installed.efi;
+    let state = blocking(move || Ok((boot_loader::state(&efi)?, efi))).await?;
+    let (state, efi) = state;
+    if !state.has_new_loader || !boot_loader::is_uefi() {
+        return Ok(());
+    }
+    load(machine, &[EFIVARFS]).await?;
+    let is_good = blocking(|| Ok(boot_loader::was_started_by_next_loader()?)).await?;
+    if is_good {
+        blocking(move || Ok(boot_loader::take_next_loader(&efi)?)).await?;
+        tracing::info!("the new boot loader has started this machine, and stays");
+    } else {
+        // What is done to the partition next removes it.
+        tracing::warn!("the new boot loader did not start this machine; the old one stays");
+    }
+    blocking(|| Ok(boot_loader::forget_next_loader()?)).await
+}
+
 /// Mounts the EFI system partition for the installer.
 pub(super) async fn mount(installed: &Installed) -> anyhow::Result<MountedEsp> {
     let efi = installed.efi.clone();

@@ -83,5 +83,6 @@ async fn write(machine: Arc<Machine>, checked: Checked) -> anyhow::Result<()> {
         failures: Vec::new(),
     };
     let state = machine.disk.state().context("STATE is not mounted")?;
-    record.save(state)
+    record.save(state)?;
+    boot_assets::try_next_loader(&machine).await
 }

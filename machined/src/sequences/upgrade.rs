@@ -169,6 +169,10 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
             if let (Some(state), Some(_)) = (machine.disk.state(), delivery.boot_entry) {
                 record.save(state)?;
             }
+            // A new loader comes with a new start of the machine.
+            if path != Path::Soft {
+                boot_assets::try_next_loader(&machine).await?;
+            }
             // The memfd is all that is needed from here on; the image may lie in memory as well.
             machine
                 .images
