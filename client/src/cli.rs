@@ -438,7 +438,7 @@ pub(crate) struct Upgrade {
     /// Installer image
     #[arg(short, long, value_name = "REFERENCE")]
     pub(crate) image: String,
-    /// Take the image now, install it at the next boot
+    /// Only prepare it: the next boot tries it, whatever brings that about
     #[arg(long)]
     pub(crate) stage: bool,
     /// Even if the node advises against it
@@ -459,6 +459,8 @@ pub(crate) enum UpgradeMode {
     Default,
     /// By a reboot in any case
     Powercycle,
+    /// By a reboot past the firmware in any case; through the firmware where the kernel does not allow that
+    Kexec,
 }
 
 /// Whether to see it through.
@@ -492,6 +494,8 @@ pub(crate) enum RebootMode {
     Powercycle,
     /// At once, nothing is stopped first
     Force,
+    /// Past firmware and boot loader, where the kernel allows it
+    Kexec,
 }
 
 /// Arguments of `apply-config`.

@@ -17,6 +17,10 @@ pub const DESCRIPTION: &str = "Instar";
 pub const VENDOR: &str = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
 /// What the variables are: kept, for firmware and system. efivarfs has it as four bytes before the value.
 pub const ATTRIBUTES: u32 = 7;
+/// The same for a loader that is to be started once.
+const NEXT_DESCRIPTION: &str = "Instar's next loader";
+/// The variable with what comes before the order, once.
+pub const BOOT_NEXT: &str = "BootNext";
 /// The variable with the order.
 pub const BOOT_ORDER: &str = "BootOrder";
 
@@ -109,6 +113,46 @@ pub fn plan(variables: &BTreeMap<String, Vec<u8>>, partition: &Partition) -> Vec
     changes
 }
 
+/// What has to be written so that the firmware starts [`paths::NEW_LOADER`] at the next boot and only then, before its order.
+/// If it cannot, it goes on with that.
+#[must_use]
+pub fn start_once(variables: &BTreeMap<String, Vec<u8>>, partition: &Partition) -> Vec<Change> {
+    let used = |number: &u16| variables.contains_key(&name(*number));
+    let ours = next_loaders(variables).next();
+    let Some(number) = ours.or_else(|| (0..=u16::MAX).find(|number| !used(number))) else {
+        return Vec::new();
+    };
+    let wanted = option(NEXT_DESCRIPTION, paths::NEW_LOADER, partition);
+    vec![
+        Change {
+            name: name(number),
+            value: Some(wanted),
+        },
+        Change {
+            name: BOOT_NEXT.to_owned(),
+            value: Some(number.to_le_bytes().to_vec()),
+        },
+    ]
+}
+
+/// What has to be removed when that is over. `BootNext` is the firmware's to remove, before it starts anything.
+#[must_use]
+pub fn started_once(variables: &BTreeMap<String, Vec<u8>>) -> Vec<Change> {
+    let removed = next_loaders(variables).map(|number| Change {
+        name: name(number),
+        value: None,
+    });
+    removed.collect()
+}
+
+/// The numbers of our options for a loader that is to be started once.
+fn next_loaders(variables: &BTreeMap<String, Vec<u8>>) -> impl Iterator<Item = u16> {
+    variables
+        .iter()
+        .filter(|(_, value)| is_described(value, NEXT_DESCRIPTION))
+        .filter_map(|(name, _)| number(name))
+}
+
 fn name(number: u16) -> String {
     format!("Boot{number:04X}")
 }
@@ -123,9 +167,14 @@ fn number(name: &str) -> Option<u16> {
     u16::from_str_radix(digits, 16).ok()
 }
 
-/// `EFI_LOAD_OPTION`: active, its description, and a device path of partition and file.
+/// That of the loader.
 fn load_option(partition: &Partition) -> Vec<u8> {
-    let file = utf16(&format!("\\{}", paths::LOADER.replace('/', "\\")));
+    option(DESCRIPTION, paths::LOADER, partition)
+}
+
+/// `EFI_LOAD_OPTION`: active, its description, and a device path of partition and file.
+fn option(description: &str, path: &str, partition: &Partition) -> Vec<u8> {
+    let file = utf16(&format!("\\{}", path.replace('/', "\\")));
     // Hard drive: number, first block, blocks, GUID, and that both table and name are those of a GPT.
     let mut device_path = node(
         4,
@@ -144,7 +193,7 @@ fn load_option(partition: &Partition) -> Vec<u8> {
 
     let mut option = 1_u32.to_le_bytes().to_vec();
     option.extend((device_path.len() as u16).to_le_bytes());
-    option.extend(utf16(DESCRIPTION));
+    option.extend(utf16(description));
     option.extend(device_path);
     option
 }
@@ -159,9 +208,13 @@ fn node(kind: u8, subkind: u8, content: &[u8]) -> Vec<u8> {
 
 /// Whether a load option has our description, wherever it leads.
 fn is_instars(option: &[u8]) -> bool {
+    is_described(option, DESCRIPTION)
+}
+
+fn is_described(option: &[u8], description: &str) -> bool {
     option
         .get(6..)
-        .is_some_and(|rest| rest.starts_with(&utf16(DESCRIPTION)))
+        .is_some_and(|rest| rest.starts_with(&utf16(description)))
 }
 
 /// With a NUL at the end.
@@ -245,6 +298,28 @@ mod tests {
         // In another order they are in place just as well.
         variables.insert(BOOT_ORDER.to_owned(), vec![4, 0, 5, 0, 1, 0, 3, 0, 6, 0]);
         assert_eq!(plan(&variables, &PARTITION), []);
+    }
+
+    #[test]
+    fn another_loader_is_started_once_and_leaves_the_order_alone() {
+        let mut variables = BTreeMap::from([("Boot0000".to_owned(), b"setup".to_vec())]);
+        let changes = plan(&variables, &PARTITION);
+        apply(&mut variables, changes);
+        let before = order(&variables);
+        for _ in 0..2 {
+            let changes = start_once(&variables, &PARTITION);
+            apply(&mut variables, changes);
+            assert_eq!(variables[BOOT_NEXT], [5, 0]);
+            assert_eq!(order(&variables), before);
+            assert_eq!(plan(&variables, &PARTITION), []);
+        }
+        let file = utf16("\\EFI\\BOOT\\BOOTX64.NEW");
+        let mut windows = variables["Boot0005"].windows(file.len());
+        assert!(windows.any(|window| window == file));
+        let changes = started_once(&variables);
+        apply(&mut variables, changes);
+        assert!(!variables.contains_key("Boot0005"));
+        assert_eq!(started_once(&variables), []);
     }
 
     #[test]

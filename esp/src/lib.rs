@@ -19,6 +19,7 @@
 
 pub mod boot_order;
 mod entry;
+pub mod loader;
 mod mounted;
 mod name;
 mod plan;
@@ -33,7 +34,8 @@ pub use mounted::Mounted;
 pub use name::{EntryName, NotAnEntryName, TRIES, Tries};
 pub use plan::{Asset, Cause, Content, Failed, Plan, Step, perform};
 pub use plans::{
-    NewSystem, NewVersion, Refused, add, bless, forget, install, prefer, replace_loader, tidy,
+    NewSystem, NewVersion, Refused, add, bless, forget, install, offer_loader, prefer, take_loader,
+    tidy,
 };
 pub use slot::{DEFAULT_SLOTS, Slot, Slots};
 pub use state::{Found, State};

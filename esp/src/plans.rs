@@ -67,8 +67,12 @@ pub enum Refused {
     /// Without it there would be nothing to fall back to.
     #[error("{0} is the last known good version")]
     LastKnownGood(EntryName),
-    /// There is no loader to replace.
-    #[error("the EFI system partition has no {}", paths::LOADER)]
+    /// There is no loader to replace, or none to replace it with.
+    #[error(
+        "the EFI system partition lacks {} or {}",
+        paths::LOADER,
+        paths::NEW_LOADER
+    )]
     NoLoader,
     /// No name can come after it.
     #[error("boot entries are numbered up to their limit: install anew")]
@@ -253,16 +257,29 @@ pub fn forget(state: &State, order: u32) -> Result<Plan, Refused> {
     Ok(plan)
 }
 
-/// Lets another systemd-boot take the place of the one that is there.
+/// Puts another systemd-boot beside the one that is there, for the firmware to start once (see [`crate::boot_order::start_once`]).
+/// The next plan but [`take_loader`] removes it.
 ///
 /// # Errors
 /// None is there: see [`install`].
-pub fn replace_loader(state: &State, loader: FileDigest) -> Result<Plan, Refused> {
+pub fn offer_loader(state: &State, loader: FileDigest) -> Result<Plan, Refused> {
     if !state.has_loader {
         return Err(Refused::NoLoader);
     }
     let mut plan = tidy(state);
     plan.create(paths::NEW_LOADER, Content::Asset(Asset::Loader, loader));
+    Ok(plan)
+}
+
+/// Lets the systemd-boot that was offered take the place of the other: it has started a machine.
+///
+/// # Errors
+/// None was offered.
+pub fn take_loader(state: &State) -> Result<Plan, Refused> {
+    if !state.has_loader || !state.has_new_loader {
+        return Err(Refused::NoLoader);
+    }
+    let mut plan = Plan::default();
     plan.replace(paths::NEW_LOADER, paths::LOADER);
     Ok(plan)
 }

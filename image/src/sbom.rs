@@ -40,9 +40,27 @@ pub fn document(
     packages: &[&Fetched],
     crates: &[Crate],
 ) -> Value {
-    let root = json!({
-        "SPDXID": "SPDXRef-instar",
-        "name": "instar",
+    let parts = packages
+        .iter()
+        .map(|fetched| debian_package(fetched))
+        .chain(crates.iter().map(rust_crate));
+    compose("instar", version, rootfs, parts.collect())
+}
+
+/// The document for the media of this version, around this UKI: what is in them beside the image, whose own document goes on.
+#[must_use]
+pub fn of_media(version: &Version, uki: Blake3, packages: &[&Fetched]) -> Value {
+    let image = own_package("instar", version);
+    let parts = packages.iter().map(|fetched| debian_package(fetched));
+    let parts = std::iter::once(image).chain(parts).collect();
+    compose("instar-media", version, uki, parts)
+}
+
+/// A package of Instar's own.
+fn own_package(name: &str, version: &Version) -> Value {
+    json!({
+        "SPDXID": format!("SPDXRef-{name}"),
+        "name": name,
         "versionInfo": version.to_string(),
         "primaryPackagePurpose": "OPERATING-SYSTEM",
         "downloadLocation": "NOASSERTION",
@@ -50,30 +68,24 @@ pub fn document(
         "licenseConcluded": "NOASSERTION",
         "licenseDeclared": "Apache-2.0",
         "copyrightText": "NOASSERTION",
-    });
-    let parts: Vec<Value> = packages
-        .iter()
-        .map(|fetched| debian_package(fetched))
-        .chain(crates.iter().map(rust_crate))
-        .collect();
-    let mut relationships = vec![relationship(
-        "SPDXRef-DOCUMENT",
-        "DESCRIBES",
-        "SPDXRef-instar",
-    )];
+    })
+}
+
+/// What is called `name` and consists of these parts. The digest is that of something that is only in this one.
+fn compose(name: &str, version: &Version, digest: Blake3, parts: Vec<Value>) -> Value {
+    let root = own_package(name, version);
+    let id = format!("SPDXRef-{name}");
+    let mut relationships = vec![relationship("SPDXRef-DOCUMENT", "DESCRIBES", &id)];
     relationships.extend(parts.iter().map(|part| {
-        relationship(
-            "SPDXRef-instar",
-            "CONTAINS",
-            part["SPDXID"].as_str().unwrap_or_default(),
-        )
+        let part = part["SPDXID"].as_str().unwrap_or_default();
+        relationship(&id, "CONTAINS", part)
     }));
     json!({
         "spdxVersion": "SPDX-2.3",
         "dataLicense": "CC0-1.0",
         "SPDXID": "SPDXRef-DOCUMENT",
-        "name": format!("instar-{version}-amd64"),
-        "documentNamespace": format!("https://instar.dev/spdx/{version}/{rootfs}"),
+        "name": format!("{name}-{version}-amd64"),
+        "documentNamespace": format!("https://instar.dev/spdx/{name}/{version}/{digest}"),
         // Not the time of the build: the same inputs give the same document.
         "creationInfo": { "created": "1970-01-01T00:00:00Z", "creators": ["Tool: instar-image"] },
         "packages": std::iter::once(root).chain(parts).collect::<Vec<_>>(),

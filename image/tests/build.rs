@@ -8,10 +8,8 @@ use std::{
     process::{Command, Output},
 };
 
-use image::{
-    boot::pe::Layout,
-    digest::{Blake3, Sha256},
-};
+use image::digest::{Blake3, Sha256};
+use instar_pe::Layout;
 use serde_json::{Value, json};
 
 const RELEASE: &str = "6.12.1-cloud-amd64";

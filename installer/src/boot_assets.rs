@@ -7,8 +7,8 @@ use std::{
 };
 
 use instar_esp::{
-    Asset, DEFAULT_SLOTS, FileDigest, Mounted, NewSystem, NewVersion, Plan, State, add, install,
-    perform,
+    Asset, DEFAULT_SLOTS, FileDigest, Mounted, NewSystem, NewVersion, Plan, State, Volume as _,
+    add, install, loader::is_to_be_tried, paths, perform,
 };
 
 use crate::{
@@ -16,6 +16,9 @@ use crate::{
     error::Error,
     release::{Expected, Release},
 };
+
+/// systemd-boot in the image.
+const LOADER: &str = "systemd-bootx64.efi";
 
 /// Writes the version, to an empty partition with the loader, and gives the order of its boot entry.
 pub(crate) fn write(assets: &Path, release: &Release, esp: &Esp) -> Result<u32, Error> {
@@ -30,7 +33,34 @@ pub(crate) fn write(assets: &Path, release: &Release, esp: &Esp) -> Result<u32, 
     let plan = plan(&state, release, esp)?;
     print!("{plan}");
     perform(&plan, &mut volume, |asset| open(assets, asset))?;
-    Ok(read(&volume)?.highest_order())
+    let written = read(&volume)?;
+    if state.has_loader {
+        offer_loader(assets, release, esp, &mut volume, &written)?;
+    }
+    Ok(written.highest_order())
+}
+
+/// Puts the image's loader beside the one that is there, unless that is newer or the same. machined has it started.
+fn offer_loader(
+    assets: &Path,
+    release: &Release,
+    esp: &Esp,
+    volume: &mut Mounted,
+    state: &State,
+) -> Result<(), Error> {
+    let path = assets.join(LOADER);
+    let new = std::fs::read(&path).map_err(|source| Error::Read { path, source })?;
+    let present = volume.read(paths::LOADER);
+    let present = present.map_err(|source| Error::ReadEsp {
+        path: esp.folder.clone(),
+        source,
+    })?;
+    if !is_to_be_tried(&new, &present) {
+        return Ok(());
+    }
+    let plan = instar_esp::offer_loader(state, digest(release.loader.as_ref())?)?;
+    print!("{plan}");
+    Ok(perform(&plan, volume, |asset| open(assets, asset))?)
 }
 
 fn plan(state: &State, release: &Release, esp: &Esp) -> Result<Plan, Error> {
@@ -69,7 +99,7 @@ fn digest(expected: Option<&Expected>) -> Result<FileDigest, Error> {
 fn open(assets: &Path, asset: Asset) -> io::Result<Box<dyn Read>> {
     let file = |name: &str| File::open(assets.join(name));
     Ok(match asset {
-        Asset::Loader => Box::new(file("systemd-bootx64.efi")?),
+        Asset::Loader => Box::new(file(LOADER)?),
         Asset::Uki => Box::new(
             file("uki.head")?
                 .chain(file("rootfs.squashfs")?)
@@ -122,6 +152,7 @@ mod tests {
         let (assets, release) = image("v0.2.0");
         assert_eq!(write(assets.path(), &release, &esp).unwrap(), 2);
         let state = State::read(&Mounted::at(folder.path())).unwrap();
+        assert!(!state.has_new_loader);
         let next = state.next_boot().unwrap();
         assert_eq!(next.name.to_string(), "instar-2-v0.2.0+3.conf");
         let uki = std::fs::read(folder.path().join(next.slot.uki_path())).unwrap();
@@ -130,6 +161,32 @@ mod tests {
             state.last_known_good().unwrap().name.to_string(),
             "instar-1-v0.1.0.conf"
         );
+    }
+
+    #[test]
+    fn a_newer_loader_waits_beside_the_old_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let esp = Esp {
+            folder: folder.path().to_owned(),
+            running: None,
+        };
+        let loader = |version: &str| format!("#### LoaderInfo: systemd-boot {version} ####");
+        for (number, version, waits) in [(1, "257.1", false), (2, "256", false), (3, "257.2", true)]
+        {
+            let (assets, mut release) = image(&format!("v0.{number}.0"));
+            let content = loader(version);
+            std::fs::write(assets.path().join(LOADER), &content).unwrap();
+            release.loader = Some(Expected {
+                blake3: blake3::hash(content.as_bytes()).to_hex().to_string(),
+                bytes: content.len() as u64,
+            });
+            assert_eq!(write(assets.path(), &release, &esp).unwrap(), number);
+            let volume = Mounted::at(folder.path());
+            let state = State::read(&volume).unwrap();
+            assert_eq!(state.has_new_loader, waits, "{version}");
+            let present = volume.read(paths::LOADER).unwrap();
+            assert_eq!(present, loader("257.1").as_bytes());
+        }
     }
 
     #[test]

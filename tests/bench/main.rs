@@ -1,9 +1,11 @@
 //! `make bench`: what Instar promises in numbers (docs/promises.md), each beside its limit.
 //!
-//! Times are guest instructions, one per nanosecond of the guest's clock, so that a busy host changes nothing. The table goes
-//! to standard output, the same numbers to `target/bench.json`. It fails when a limit is broken.
+//! Times are guest instructions, one per nanosecond of the guest's clock, so that a busy host changes nothing; but for those in
+//! `installed`, where firmware takes part. The table goes to standard output, the same numbers to `target/bench.json`. It fails
+//! when a limit is broken.
 
 mod boot;
+mod installed;
 mod memory;
 mod outage;
 mod sizes;
@@ -55,6 +57,8 @@ fn measure() -> Result<Table> {
     runtime.block_on(memory::measure(&scratch, &image, &mut table))?;
     eprintln!("outages of an upgrade and of a reboot");
     runtime.block_on(outage::measure(&scratch, &image, &mut table))?;
+    eprintln!("installation from a CD, and an upgrade by a reboot");
+    runtime.block_on(installed::measure(&scratch, &image, &mut table))?;
     let path = target_directory().join("bench.json");
     std::fs::write(&path, format!("{:#}\n", table.to_json()))
         .with_context(|| format!("cannot write {}", path.display()))?;

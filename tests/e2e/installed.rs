@@ -1,16 +1,21 @@
 //! A machine that boots from its disk: installed, upgraded with and without a reboot, rolled back by a person and by itself.
 
+use std::time::Duration;
+
 use anyhow::{Context, ensure};
 use instar_qemu::{Bus, Drive, VmSpec};
 use instar_tests::{
-    ImageUnderTest, Instarctl, Node, OciImage, Outcome, Registry, Scratch, Test, tests, uefi,
+    ImageUnderTest, Instarctl, MachineConfig, Node, OciImage, Outcome, Registry, Scratch, Test,
+    tests, uefi,
 };
 
 use crate::PATIENCE;
 
-const INSTALLER: &str = "instar/installer";
+pub(crate) const INSTALLER: &str = "instar/installer";
+/// Many boots of one machine, all through its firmware, on a host that runs others too.
+const LIFETIME: Duration = Duration::from_secs(1200);
 /// What instarctl ends with when a version was given up (its help).
-const ROLLED_BACK: Option<i32> = Some(6);
+pub(crate) const ROLLED_BACK: Option<i32> = Some(6);
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
@@ -21,6 +26,15 @@ pub(crate) fn tests() -> Vec<Test> {
 
 /// Boots the ISO with a blank disk beside it, and a config that has version v0.1.0 installed on that.
 async fn install(scratch: &Scratch, registry: &Registry) -> anyhow::Result<Node> {
+    install_with(scratch, registry, |config| config).await
+}
+
+/// The same with more in the config.
+pub(crate) async fn install_with(
+    scratch: &Scratch,
+    registry: &Registry,
+    more: impl FnOnce(MachineConfig) -> MachineConfig + 'static,
+) -> anyhow::Result<Node> {
     for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
         registry.push_layout(&image.installer(), INSTALLER, image.version())?;
     }
@@ -29,8 +43,8 @@ async fn install(scratch: &Scratch, registry: &Registry) -> anyhow::Result<Node>
     let iso = Drive::raw(ImageUnderTest::first()?.iso()).on(Bus::Cd);
     let node = Node::plan_from(scratch, VmSpec::uefi(uefi()?))
         .blank_disk()?
-        .spec(|spec| spec.drive(iso))
-        .configure(move |config| config.registry(&host).install("/dev/vda", &image))
+        .spec(|spec| spec.drive(iso).deadline(LIFETIME))
+        .configure(move |config| more(config.registry(&host).install("/dev/vda", &image)))
         .start()?;
     node.wait_for_line("the firmware has its entries for the boot loader", PATIENCE)?;
     node.wait_for_line("installed; the machine reboots into it", PATIENCE)?;
@@ -112,35 +126,39 @@ async fn a_version_that_does_not_start_is_given_up_after_three_tries(scratch: Sc
 
 /// An installer's image in whose UKI init expects another root filesystem than it finds.
 fn broken(image: &ImageUnderTest) -> anyhow::Result<OciImage> {
+    let digest = blake3::hash(&std::fs::read(image.rootfs())?).to_hex();
+    let first = if digest.starts_with('0') { "1" } else { "0" };
+    with_uki_text(image, &digest, &format!("{first}{}", &digest[1..]))
+}
+
+/// An installer's image in whose UKI one text, which is not in the root filesystem, is another one of the same length.
+pub(crate) fn with_uki_text(
+    image: &ImageUnderTest,
+    from: &str,
+    to: &str,
+) -> anyhow::Result<OciImage> {
     const FOLDER: &str = "usr/install/amd64";
+    ensure!(from.len() == to.len(), "{from:?} and {to:?}");
     let installer = OciImage::read(&image.installer())?;
     let rootfs = std::fs::read(image.rootfs())?;
-    let digest = blake3::hash(&rootfs).to_hex();
-    let other = digest.replacen(
-        |first: char| first.is_ascii_hexdigit(),
-        if digest.starts_with('0') { "1" } else { "0" },
-        1,
-    );
-    let mut parts = ["uki.head", "uki.tail"].map(|name| format!("{FOLDER}/{name}"));
-    let mut contents = Vec::new();
-    for part in &parts {
-        contents.push(installer.file(part)?);
-    }
+    let parts = ["uki.head", "uki.tail"].map(|name| format!("{FOLDER}/{name}"));
+    let mut contents = [installer.file(&parts[0])?, installer.file(&parts[1])?];
     let at = |content: &[u8]| {
-        let digest = digest.as_bytes();
-        content.windows(digest.len()).position(|it| it == digest)
+        let mut windows = content.windows(from.len());
+        windows.position(|window| window == from.as_bytes())
     };
-    let nth = contents.iter().position(|content| at(content).is_some());
-    let nth = nth.context("the digest of the root filesystem is not in the UKI")?;
-    let place = at(&contents[nth]).unwrap_or(0);
-    contents[nth][place..place + other.len()].copy_from_slice(other.as_bytes());
+    let found = contents.iter().map(|content| at(content));
+    let (nth, place) = (0..)
+        .zip(found)
+        .find_map(|(nth, place)| Some((nth, place?)))
+        .with_context(|| format!("the UKI does not say {from:?}"))?;
+    contents[nth][place..place + to.len()].copy_from_slice(to.as_bytes());
 
     let uki = [&*contents[0], &*rootfs, &*contents[1]].concat();
     let release = installer.file(&format!("{FOLDER}/release.json"))?;
     let mut release: serde_json::Value = serde_json::from_slice(&release)?;
     release["uki"]["blake3"] = blake3::hash(&uki).to_hex().to_string().into();
-    let part = std::mem::take(&mut parts[nth]);
-    installer.with_file(&part, &contents[nth])?.with_file(
+    installer.with_file(&parts[nth], &contents[nth])?.with_file(
         &format!("{FOLDER}/release.json"),
         release.to_string().as_bytes(),
     )

@@ -16,8 +16,11 @@ mod hangs;
 mod harness;
 mod init_failures;
 mod installed;
+mod kexec;
+mod loader;
 mod logs;
 mod machine_config;
+mod medium;
 mod other_clients;
 mod peers;
 mod refused_images;
@@ -25,6 +28,7 @@ mod resources;
 mod rollback;
 mod secure_boot;
 mod small_machine;
+mod staged;
 mod upgrade;
 mod volumes;
 mod ways_in;
@@ -51,6 +55,10 @@ fn main() -> ExitCode {
         disk::tests(),
         machine_config::tests(),
         installed::tests(),
+        loader::tests(),
+        medium::tests(),
+        staged::tests(),
+        kexec::tests(),
         volumes::tests(),
         clock::tests(),
         hangs::tests(),

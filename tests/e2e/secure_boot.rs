@@ -14,8 +14,8 @@ use instar_esp::{
 };
 use instar_qemu::{Drive, Vm, VmSpec};
 use instar_tests::{
-    EspImage, ImageUnderTest, Node, Outcome, Scratch, Test, UefiVariables, secure_uefi, test_keys,
-    tests,
+    EspImage, ImageUnderTest, Instarctl, Node, Outcome, Scratch, Test, UefiVariables, secure_uefi,
+    test_keys, tests,
 };
 
 use crate::PATIENCE;
@@ -63,7 +63,15 @@ async fn a_machine_in_setup_mode_takes_the_keys_and_starts(scratch: Scratch) -> 
             && console.contains(SECURE),
         "{console}"
     );
-    Ok(())
+    // Debian's signature of the kernel is not one of these keys.
+    node.wait_until_ready(PATIENCE).await?;
+    let client = Instarctl::of(&node, &scratch)?;
+    let said = client.run(&["reboot", "--mode", "kexec"]).await?;
+    ensure!(
+        said.code != Some(0) && said.complaint.contains("under Secure Boot"),
+        "{said:?}"
+    );
+    node.wait_until_ready(PATIENCE).await
 }
 
 /// The firmware's word for a program that no key of db has signed.

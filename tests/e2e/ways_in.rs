@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use instar_qemu::{Bus, Drive, Uefi, VmSpec};
 use instar_tests::{
     HttpServer, ImageUnderTest, Node, Outcome, Scratch, Test, UefiVariables, image_program, tests,
@@ -211,6 +211,7 @@ async fn media_are_the_same_bytes_each_time(scratch: Scratch) -> Outcome {
         "pxe/autoexec.ipxe",
         "pxe/snponly.efi",
         "pxe/undionly.kpxe",
+        "media.spdx.json",
     ] {
         let (first, second) = (image.folder().join(name), scratch.join(name));
         ensure!(
@@ -219,6 +220,28 @@ async fn media_are_the_same_bytes_each_time(scratch: Scratch) -> Outcome {
             first.display(),
             second.display()
         );
+    }
+    lists_what_is_in_them(&image)
+}
+
+/// Everything of others that a machine is started by stands in one of the two lists, with its version.
+fn lists_what_is_in_them(image: &ImageUnderTest) -> Outcome {
+    for (list, packages) in [
+        ("media.spdx.json", &["grub-pc-bin", "ipxe"][..]),
+        ("sbom.spdx.json", &["systemd-boot-efi"]),
+    ] {
+        let text = std::fs::read(image.folder().join(list))?;
+        let document: serde_json::Value = serde_json::from_slice(&text)?;
+        let listed = document["packages"].as_array();
+        let listed = listed.context("a list without packages")?;
+        for package in packages {
+            let found = listed.iter().find(|listed| listed["name"] == *package);
+            let version = found.and_then(|found| found["versionInfo"].as_str());
+            ensure!(
+                version.is_some_and(|version| !version.is_empty()),
+                "{list} does not say which {package}"
+            );
+        }
     }
     Ok(())
 }

@@ -17,6 +17,7 @@ pub(super) async fn run(global: &Global, mode: RebootMode, wait: Wait) -> Result
         RebootMode::Default => Mode::Default,
         RebootMode::Powercycle => Mode::Powercycle,
         RebootMode::Force => Mode::Force,
+        RebootMode::Kexec => Mode::Kexec,
     };
     let act = async |node: &Node| {
         let reply = node

@@ -22,14 +22,24 @@ pub(super) async fn run(global: &Global, arguments: &Upgrade) -> Result<(), Fail
         reboot_mode: match arguments.reboot_mode {
             UpgradeMode::Default => RebootMode::Default,
             UpgradeMode::Powercycle => RebootMode::Powercycle,
+            UpgradeMode::Kexec => RebootMode::Kexec,
         }
         .into(),
     };
-    let act = async |node: &Node| {
+    let ask = async |node: &Node| {
         let reply = node.machine().upgrade(node.request(request)?).await;
         let reply = reply.map_err(|status| node.explain("did not take the upgrade", status))?;
-        Ok(node.only(reply.into_inner().messages)?.actor_id)
+        node.only(reply.into_inner().messages)
     };
+    if arguments.stage {
+        // The answer comes when it is done; what the next boot makes of it is not waited for.
+        let staged = ask(&node).await?;
+        return global.output.show(
+            || format!("{}: {}", node.name(), staged.ack),
+            || json!({ "node": node.name(), "actor_id": staged.actor_id, "image": arguments.image, "staged": true }),
+        );
+    }
+    let act = async |node: &Node| Ok(ask(node).await?.actor_id);
     if !arguments.wait.wanted() {
         let actor = act(&node).await?;
         return global.output.show(

@@ -10,7 +10,8 @@ use std::io::{self, Cursor, Read};
 use disk::Disk;
 use instar_esp::{
     Asset, Cause, DEFAULT_SLOTS, Failed, FileDigest, NewSystem, NewVersion, Plan, Refused, Slots,
-    State, Step, Volume, add, bless, forget, install, paths, perform, prefer, replace_loader, tidy,
+    State, Step, Volume, add, bless, forget, install, offer_loader, paths, perform, prefer,
+    take_loader, tidy,
 };
 
 /// All UKIs that there are in these tests: a file with another content is damaged.
@@ -265,24 +266,36 @@ fn another_loader_survives_every_power_cut() {
     let start = installed();
     let next = FileDigest::of(NEXT_LOADER);
     let open = |_| Ok(Box::new(Cursor::new(NEXT_LOADER)) as Box<dyn Read>);
-    let plan = replace_loader(&read(&start), next).unwrap();
-    for length in 0..=plan.steps.len() {
-        let mut disk = start.clone();
-        let begun = Plan {
-            steps: plan.steps[..length].to_vec(),
-        };
-        perform(&begun, &mut disk, open).unwrap();
-        for mut cut in disk.after_power_cuts() {
-            check(&cut, &begun);
-            let again = replace_loader(&read(&cut), next).unwrap();
-            perform(&again, &mut cut, open).unwrap();
-            assert_eq!(cut.read(paths::LOADER).unwrap(), NEXT_LOADER);
+    let offer = offer_loader(&read(&start), next).unwrap();
+    let mut offered = start.clone();
+    perform(&offer, &mut offered, open).unwrap();
+    assert_eq!(offered.read(paths::NEW_LOADER).unwrap(), NEXT_LOADER);
+    let take = take_loader(&read(&offered)).unwrap();
+    for (start, plan) in [(&start, offer), (&offered, take)] {
+        for length in 0..=plan.steps.len() {
+            let mut disk = start.clone();
+            let begun = Plan {
+                steps: plan.steps[..length].to_vec(),
+            };
+            perform(&begun, &mut disk, open).unwrap();
+            for mut cut in disk.after_power_cuts() {
+                check(&cut, &begun);
+                let again = offer_loader(&read(&cut), next).unwrap();
+                perform(&again, &mut cut, open).unwrap();
+                let again = take_loader(&read(&cut)).unwrap();
+                perform(&again, &mut cut, open).unwrap();
+                assert_eq!(cut.read(paths::LOADER).unwrap(), NEXT_LOADER);
+                assert!(!read(&cut).has_new_loader);
+            }
         }
     }
-    assert_eq!(
-        replace_loader(&read(&Disk::new()), next),
-        Err(Refused::NoLoader)
-    );
+    // One that nobody took goes.
+    let plan = tidy(&read(&offered));
+    perform(&plan, &mut offered, open).unwrap();
+    assert!(!read(&offered).has_new_loader);
+    let nowhere = read(&Disk::new());
+    assert_eq!(offer_loader(&nowhere, next), Err(Refused::NoLoader));
+    assert_eq!(take_loader(&read(&start)), Err(Refused::NoLoader));
 }
 
 #[test]

@@ -4,11 +4,11 @@
 //! Without a time of signing: the same program and key give the same bytes.
 
 use anyhow::{Context, Result, ensure};
+use instar_pe::{Layout, put_u32, u32_at};
 use ring::digest;
 use yasna::{DERWriter, Tag, models::ObjectIdentifier};
 
 use super::{
-    pe::{Layout, put_u32, u32_at},
     signed_data::{self, Signed},
     signer::Signer,
 };

@@ -2,7 +2,6 @@
 
 pub mod authenticode;
 pub mod keys;
-pub mod pe;
 pub mod signed_data;
 pub mod signer;
 pub mod uki;

@@ -2,7 +2,7 @@
 //! one program (<https://uapi-group.org/specifications/specs/unified_kernel_image/>). One signature covers all of it, the
 //! root filesystem in the initramfs included.
 
-use super::pe::{Error, Layout, SECTION_HEADER, put_u16, put_u32, u32_at};
+use instar_pe::{Error, Layout, SECTION_HEADER, put_u16, put_u32, u32_at};
 
 /// What goes into a UKI.
 #[derive(Clone, Copy, Debug)]
@@ -130,7 +130,9 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use std::process::Command;
 
-    use super::{super::pe::test_stub, *};
+    use instar_pe::smallest;
+
+    use super::*;
 
     fn parts(stub: &[u8]) -> Parts<'_> {
         Parts {
@@ -145,7 +147,7 @@ mod tests {
 
     #[test]
     fn sections_follow_the_stubs_in_file_and_memory() {
-        let stub = test_stub();
+        let stub = smallest();
         let file = build(&parts(&stub)).unwrap();
         let layout = Layout::read(&file).unwrap();
         let names: Vec<&str> = layout
@@ -174,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_stub_without_room_is_refused() {
-        let mut stub = test_stub();
+        let mut stub = smallest();
         // The only section begins right after its header.
         let table = Layout::read(&stub).unwrap().table;
         put_u32(&mut stub, table + 20, u32::try_from(table + 80).unwrap());
@@ -190,7 +192,7 @@ mod tests {
     fn objdump_reads_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("uki.efi");
-        std::fs::write(&path, build(&parts(&test_stub())).unwrap()).unwrap();
+        std::fs::write(&path, build(&parts(&smallest())).unwrap()).unwrap();
         let output = Command::new("objdump")
             .arg("-h")
             .arg(&path)

@@ -3,10 +3,10 @@
 use std::{fs, path::Path};
 
 use anyhow::{Context, Result};
+use instar_pe::{Layout, Section};
 
 use super::command::{run, tool};
 use crate::{
-    boot::pe::{Layout, Section},
     debian::Fetched,
     programs::Programs,
     tree::{Content, Tree},

@@ -23,6 +23,8 @@ use crate::{
     boot::keys,
     build::{LOADER_FILE, SUITE, UKI_FILE},
     debian::{self, Fetched, Mirror, Request},
+    digest::Blake3,
+    sbom,
     version::Version,
 };
 
@@ -32,8 +34,13 @@ pub const DISK_FILE: &str = "disk.raw";
 pub const DISK_QCOW2_FILE: &str = "disk.qcow2";
 /// The ISO.
 pub const ISO_FILE: &str = "instar.iso";
+/// What is in the media beside the image, as an SPDX document.
+pub const SBOM_FILE: &str = "media.spdx.json";
 /// The folder for network boot.
 pub const NETWORK_FOLDER: &str = "pxe";
+
+/// GRUB starts the ISO where there is no UEFI, iPXE is for the network.
+const PACKAGES: [&str; 2] = ["grub-pc-bin", "ipxe"];
 
 /// What to make and from what.
 #[derive(Clone, Debug)]
@@ -76,9 +83,10 @@ pub fn build(options: &Options) -> Result<Vec<(PathBuf, u64)>> {
     disk::write(&esp, options.esp_bytes, scratch.path(), folder)?;
     iso::write(&esp, &parts.uki, &packages, scratch.path(), folder)?;
     network::write(&parts.uki, &packages, folder)?;
+    write_sbom(&parts, &packages, folder)?;
 
     let pxe = folder.join(NETWORK_FOLDER);
-    let mut files: Vec<PathBuf> = [DISK_FILE, DISK_QCOW2_FILE, ISO_FILE]
+    let mut files: Vec<PathBuf> = [DISK_FILE, DISK_QCOW2_FILE, ISO_FILE, SBOM_FILE]
         .map(|name| folder.join(name))
         .into();
     for entry in fs::read_dir(&pxe).with_context(|| format!("cannot list {}", pxe.display()))? {
@@ -94,6 +102,21 @@ pub fn build(options: &Options) -> Result<Vec<(PathBuf, u64)>> {
             Ok((file, bytes))
         })
         .collect()
+}
+
+/// systemd-boot is the image's already, and the tools that make media leave nothing of their own in them.
+fn write_sbom(parts: &Parts, packages: &[Fetched], folder: &Path) -> Result<()> {
+    let used: Vec<&Fetched> = packages
+        .iter()
+        .filter(|fetched| PACKAGES.contains(&fetched.package.name.as_str()))
+        .collect();
+    let version = &parts.system.version;
+    let document = sbom::of_media(&version.version, Blake3::of(&parts.uki), &used);
+    fs::write(
+        folder.join(SBOM_FILE),
+        serde_json::to_vec_pretty(&document)?,
+    )
+    .with_context(|| format!("cannot write {SBOM_FILE}"))
 }
 
 impl Parts {
@@ -135,12 +158,12 @@ fn read(folder: &Path, name: &str) -> Result<Vec<u8>> {
     fs::read(&path).with_context(|| format!("cannot read {}: image build makes it", path.display()))
 }
 
-/// GRUB starts the ISO where there is no UEFI, iPXE is for the network.
+/// What is put in the media, and the tool that makes GRUB.
 fn packages(options: &Options) -> Result<Vec<Fetched>> {
     let request = Request {
         suite: SUITE,
         with_dependencies: &["grub-common"],
-        alone: &["grub-pc-bin", "ipxe"],
+        alone: &PACKAGES,
         through: None,
         name: "media",
     };

@@ -3,9 +3,10 @@
 use std::{fs, path::Path};
 
 use anyhow::{Context, Result};
+use instar_pe::Layout;
 
 use super::NETWORK_FOLDER;
-use crate::{boot::pe::Layout, build::UKI_FILE, debian::Fetched, programs::Programs};
+use crate::{build::UKI_FILE, debian::Fetched, programs::Programs};
 
 /// iPXE for machines whose firmware boots from the network without iPXE in its ROM: with BIOS, and with UEFI.
 const IPXE: [&str; 2] = ["undionly.kpxe", "snponly.efi"];

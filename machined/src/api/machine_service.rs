@@ -7,6 +7,8 @@ use std::time::Duration;
 use instar_api::common::{ContainerDriver, Data};
 use instar_api::machine as wire;
 use instar_api::machine::machine_service_server::MachineService;
+use instar_api::machine::reboot_request::Mode;
+use instar_api::machine::upgrade_request::RebootMode;
 use tonic::{Request, Response, Status};
 
 use super::{
@@ -19,10 +21,10 @@ use crate::error_chain::chain;
 use crate::intent::{NewClient, NewClientError, client_configuration};
 use crate::machine::{Busy, Machine};
 use crate::meta::{Meta, MetaError};
-use crate::sequences;
+use crate::sequences::{self, Staged};
 use crate::services::ControlError;
 use crate::statistics;
-use crate::upgrade::{UpgradeError, UpgradeRequest};
+use crate::upgrade::{UpgradeError, UpgradeMode, UpgradeRequest};
 
 /// The service, over the machine.
 pub(super) struct MachineApi {
@@ -94,11 +96,12 @@ fn internal(error: anyhow::Error) -> Status {
 fn upgrade_status(error: UpgradeError) -> Status {
     let text = chain(&error);
     match error {
-        UpgradeError::Busy(_) | UpgradeError::Refused(_) | UpgradeError::Pull(_) => {
-            Status::failed_precondition(text)
-        }
+        UpgradeError::Busy(_)
+        | UpgradeError::Refused(_)
+        | UpgradeError::Pull(_)
+        | UpgradeError::NotInstalled => Status::failed_precondition(text),
         UpgradeError::Reference(_) => Status::invalid_argument(text),
-        UpgradeError::Machine(_) => Status::internal(text),
+        UpgradeError::NotStaged(_) | UpgradeError::Machine(_) => Status::internal(text),
     }
 }
 
@@ -332,22 +335,31 @@ impl MachineService for MachineApi {
         let peer = caller::peer(&request).to_owned();
         let request = request.into_inner();
         tracing::info!("upgrade to {} asked for by {peer}", request.image);
-        if request.stage {
-            return Err(Status::unimplemented(
-                "a staged upgrade needs an installed system; leave out stage",
-            ));
-        }
         let wanted = UpgradeRequest {
             image: request.image.clone(),
             force: request.force,
-            reboot: request.reboot_mode == i32::from(wire::upgrade_request::RebootMode::Powercycle),
+            mode: match request.reboot_mode() {
+                RebootMode::Default => UpgradeMode::Quickest,
+                RebootMode::Powercycle => UpgradeMode::Reboot,
+                RebootMode::Kexec => UpgradeMode::Kexec,
+            },
         };
-        let actor = sequences::upgrade(self.machine.clone(), wanted)
-            .await
-            .map_err(upgrade_status)?;
+        let machine = self.machine.clone();
+        let (ack, actor) = if request.stage {
+            let staged = sequences::stage(machine, wanted).await;
+            let Staged { version, actor } = staged.map_err(upgrade_status)?;
+            (
+                format!("{version} is staged: the next boot tries it"),
+                actor,
+            )
+        } else {
+            let started = sequences::upgrade(machine, wanted).await;
+            let actor = started.map_err(upgrade_status)?;
+            ("Upgrade request received".to_owned(), actor)
+        };
         let message = wire::Upgrade {
             metadata,
-            ack: "Upgrade request received".to_owned(),
+            ack,
             actor_id: actor.0,
         };
         Ok(Response::new(wire::UpgradeResponse {
@@ -361,7 +373,14 @@ impl MachineService for MachineApi {
     ) -> Result<Response<wire::RebootResponse>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
         tracing::info!("reboot asked for by {}", caller::peer(&request));
-        let actor = sequences::reboot(&self.machine).map_err(busy)?;
+        let actor = match request.get_ref().mode() {
+            Mode::Kexec => sequences::reboot_by_kexec(&self.machine)
+                .await
+                .map_err(|error| Status::failed_precondition(chain(&error)))?,
+            Mode::Default | Mode::Powercycle | Mode::Force => {
+                sequences::reboot(&self.machine).map_err(busy)?
+            }
+        };
         let message = wire::Reboot {
             metadata,
             actor_id: actor.0,

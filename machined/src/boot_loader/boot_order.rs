@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use instar_esp::boot_order::{self, BOOT_ORDER};
+use instar_esp::boot_order::{self, BOOT_ORDER, Change};
 
 use super::efi_variables::{self as variables, EfiError};
 use crate::disk::EfiPartition;
@@ -27,16 +27,23 @@ pub fn keep_boot_entries(efi: &EfiPartition, when: When) -> Result<bool, EfiErro
     if changes.is_empty() || (when == When::Missing && !is_missing && has_order) {
         return Ok(false);
     }
-    for change in &changes {
+    carry_out(&changes)?;
+    Ok(true)
+}
+
+/// Writes and removes variables, in this order.
+pub(super) fn carry_out(changes: &[Change]) -> Result<(), EfiError> {
+    for change in changes {
         match &change.value {
             Some(value) => variables::write(&change.name, value)?,
             None => variables::remove(&change.name)?,
         }
     }
-    Ok(true)
+    Ok(())
 }
 
-fn partition(efi: &EfiPartition) -> boot_order::Partition {
+/// As device paths name it.
+pub(super) fn partition(efi: &EfiPartition) -> boot_order::Partition {
     let EfiPartition { partition, sector } = efi;
     boot_order::Partition {
         number: partition.number,

@@ -49,17 +49,32 @@ pub(super) fn mount() -> Result<(), EfiError> {
 }
 
 /// The partition that the loader was started from; none where another loader was, or none.
-pub fn loader_partition() -> Result<Option<Uuid>, EfiError> {
+pub(super) fn loader_partition() -> Result<Option<Uuid>, EfiError> {
     mount()?;
     let content = read("LoaderDevicePartUUID", LOADER);
     Ok(content.and_then(|content| utf16(&content)?.parse().ok()))
 }
 
-/// The boot entry that the loader started, by its name without a counter; none where it was none of ours.
-pub fn selected_entry() -> Result<Option<EntryName>, EfiError> {
+/// The boot entry that the loader started, with its tries where it counts them; none where it was none of ours.
+pub(super) fn selected_entry() -> Result<Option<EntryName>, EfiError> {
     mount()?;
-    let content = read("LoaderEntrySelected", LOADER);
-    Ok(content.and_then(|content| utf16(&content)?.parse().ok()))
+    let text = |name| utf16(&read(name, LOADER)?);
+    // Only there for an entry with a counter, and names the file as it is since this start was counted.
+    let counted = text("LoaderBootCountPath").and_then(|path| entry_at(&path));
+    let selected = || text("LoaderEntrySelected")?.parse().ok();
+    Ok(counted.or_else(selected))
+}
+
+/// The path of the loader on its partition, as the firmware has it; none where it does not tell.
+pub(super) fn loader_path() -> Result<Option<String>, EfiError> {
+    mount()?;
+    let content = read("LoaderImageIdentifier", LOADER);
+    Ok(content.and_then(|content| utf16(&content)))
+}
+
+/// The entry of a path as the loader writes it, with backslashes.
+fn entry_at(path: &str) -> Option<EntryName> {
+    path.rsplit(['\\', '/']).next()?.parse().ok()
 }
 
 /// A variable's content; none when there is no such variable.
@@ -129,5 +144,13 @@ mod tests {
             .flat_map(u16::to_le_bytes)
             .collect();
         assert_eq!(utf16(&bytes).as_deref(), Some("instar-1-v0.1.0.conf"));
+    }
+
+    #[test]
+    fn an_entry_that_is_counted_is_known_with_its_tries() {
+        let entry = entry_at("\\loader\\entries\\instar-7-v0.2.0+2-1.conf");
+        let tries = entry.and_then(|entry| entry.tries);
+        assert_eq!(tries.map(|tries| (tries.left, tries.done)), Some((2, 1)));
+        assert_eq!(entry_at("\\EFI\\Linux\\arch+3.efi"), None);
     }
 }

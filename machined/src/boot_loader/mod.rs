@@ -4,9 +4,21 @@
 //! cut at any of its writes.
 
 mod boot_order;
+mod booted;
 mod efi_variables;
+mod kexec;
+mod medium;
+mod next_loader;
 mod partition;
 
 pub use boot_order::{When, keep_boot_entries};
-pub use efi_variables::{EfiError, is_uefi, loader_partition, selected_entry};
-pub use partition::{EspError, MountedEsp, bless, forget, is_installed, prefer_other};
+pub use booted::{Booted, booted};
+pub use efi_variables::{EfiError, is_uefi};
+pub use kexec::{KexecError, load_next};
+pub use medium::{Medium, MediumError};
+pub use next_loader::{
+    forget_next_loader, start_next_loader_once, take_next_loader, was_started_by_next_loader,
+};
+pub use partition::{
+    EspError, MountedEsp, TurnedAway, bless, forget, is_installed, prefer_other, state,
+};

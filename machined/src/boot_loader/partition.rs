@@ -1,9 +1,9 @@
 //! The EFI system partition, mounted for as long as it is read or changed.
 
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use instar_esp::{Failed, Mounted, Plan, Refused, State, perform};
+use instar_esp::{Asset, Entry, Failed, Mounted, Plan, Refused, State, perform};
 use sys_mount::{Mount, MountFlags, UnmountDrop, UnmountFlags};
 
 use crate::disk::{ProbeError, Signature, probe_partition};
@@ -72,14 +72,31 @@ impl MountedEsp {
         })
     }
 
+    fn forget(&mut self, order: u32) -> Result<(), EspError> {
+        let state = self.state()?;
+        match state.of_order(order) {
+            Some(_) => self.perform(&instar_esp::forget(&state, order)?),
+            None => Ok(()),
+        }
+    }
+
     /// Carries out a plan that needs no assets.
-    fn perform(&mut self, plan: &Plan) -> Result<(), EspError> {
+    pub(super) fn perform(&mut self, plan: &Plan) -> Result<(), EspError> {
         if plan.is_empty() {
             return Ok(());
         }
-        tracing::info!("EFI system partition:\n{plan}");
         let none = |_| Err(io::Error::from(io::ErrorKind::NotFound));
-        Ok(perform(plan, &mut self.volume, none)?)
+        Ok(self.perform_with(plan, none)?)
+    }
+
+    /// Carries out a plan with what it needs.
+    pub(super) fn perform_with(
+        &mut self,
+        plan: &Plan,
+        open: impl FnMut(Asset) -> io::Result<Box<dyn Read>>,
+    ) -> Result<(), Failed> {
+        tracing::info!("EFI system partition:\n{plan}");
+        perform(plan, &mut self.volume, open)
     }
 }
 
@@ -98,28 +115,48 @@ pub fn bless(device: &Path, order: u32) -> Result<(), EspError> {
     esp.perform(&plan)
 }
 
-/// Removes the version of this order.
-pub fn forget(device: &Path, order: u32) -> Result<(), EspError> {
-    let mut esp = MountedEsp::of(device)?;
-    let plan = instar_esp::forget(&esp.state()?, order)?;
-    esp.perform(&plan)
+/// What is on the partition.
+pub fn state(device: &Path) -> Result<State, EspError> {
+    MountedEsp::of(device)?.state()
 }
 
-/// Has the newest version booted next that was healthy once and is not the one of the order `running`; gives its version.
-pub fn prefer_other(device: &Path, running: Option<u32>) -> Result<String, EspError> {
+/// Removes the version of this order; one that is gone is fine.
+pub fn forget(device: &Path, order: u32) -> Result<(), EspError> {
+    MountedEsp::of(device)?.forget(order)
+}
+
+/// What a machine turns away from when it goes back to another version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TurnedAway {
+    /// The order of the entry that was booted, where it is known.
+    pub booted: Option<u32>,
+    /// The version that runs: another one than was booted, after an upgrade without a reboot.
+    pub version: String,
+    /// The order of a version that waits for its first boot. It goes: it would be tried when the other one fails.
+    pub staged: Option<u32>,
+}
+
+/// Has the newest version booted next that was healthy once and is not the one that runs; gives its name.
+pub fn prefer_other(device: &Path, from: &TurnedAway) -> Result<String, EspError> {
     let mut esp = MountedEsp::of(device)?;
     let state = esp.state()?;
-    // Where this boot came another way, the one that would be booted is what is turned away from.
-    let running = running
-        .and_then(|order| state.of_order(order))
+    let is_running = |entry: &&Entry| entry.name.version.to_string() == from.version;
+    let booted = from.booted.and_then(|order| state.of_order(order));
+    let running = booted
+        .filter(is_running)
+        .or_else(|| state.whole_entries().find(is_running))
+        // Where this boot came another way, the one that would be booted is what is turned away from.
         .or(state.next_boot());
     let slot = running.map(|entry| entry.slot);
     let other = state
         .whole_entries()
         .find(|entry| entry.name.is_blessed() && Some(entry.slot) != slot)
         .ok_or(EspError::NoOther)?;
-    let plan = instar_esp::prefer(&state, other.name.order)?;
-    let version = other.name.version.to_string();
+    let (order, version) = (other.name.order, other.name.version.to_string());
+    if let Some(staged) = from.staged {
+        esp.forget(staged)?;
+    }
+    let plan = instar_esp::prefer(&esp.state()?, order)?;
     esp.perform(&plan)?;
     Ok(version)
 }

@@ -10,7 +10,11 @@
 //! [`choose`] says which, as a value; it reads nothing. The machine's identity is filled into the URL there, so that
 //! one URL serves a whole rack.
 
-use std::{fmt, io::Read, path::Path};
+use std::{
+    fmt,
+    io::Read,
+    path::{Path, PathBuf},
+};
 
 use super::MAX_CONFIG_BYTES;
 
@@ -128,6 +132,12 @@ pub fn before_state(cmdline: &str, fw_cfg: bool) -> Option<&'static str> {
         return Some("the URL on the kernel's command line");
     }
     fw_cfg.then_some("QEMU's fw_cfg")
+}
+
+/// The disk that the command line has the machine install on.
+#[must_use]
+pub fn install_disk(cmdline: &str) -> Option<PathBuf> {
+    last_argument(cmdline, "instar.install.disk").map(PathBuf::from)
 }
 
 /// Whether the URL on the command line asks for this variable, so that a caller knows what to wait for.
@@ -324,6 +334,13 @@ mod tests {
         assert_eq!(before_state(none, false), None);
         assert_eq!(before_state(none, true), Some("QEMU's fw_cfg"));
         assert!(before_state(named, true).is_some_and(|source| source.contains("URL")));
+    }
+
+    #[test]
+    fn the_disk_to_install_on_is_the_last_one_named() {
+        let named = "instar.install.disk=/dev/vda quiet instar.install.disk=/dev/sda";
+        assert_eq!(install_disk(named), Some("/dev/sda".into()));
+        assert_eq!(install_disk("instar.install.disk= quiet"), None);
     }
 
     #[test]

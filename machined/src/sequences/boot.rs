@@ -13,10 +13,11 @@ use instar_api::events::EventPayload;
 use instar_api::machine::ConfigLoadErrorEvent;
 use tokio::time::Instant;
 
+use super::boot_assets;
 use super::disk;
 use super::ending::leave;
 use super::find_config::find_config;
-use super::install::install_if_missing;
+use super::install::{install_if_missing, install_without_config};
 use super::overlay::load_overlay;
 use super::{Phase, Sequence, Task, emit_failure, release_memory, run, settle_upgrade};
 use crate::config;
@@ -25,10 +26,10 @@ use crate::init_link::{End, StartReason};
 use crate::intent;
 use crate::machine::{Configured, Machine};
 use crate::modules::Class;
-use crate::resources::{EphemeralFact, MachineStage};
+use crate::resources::{EphemeralFact, MachineStage, Problem};
 use crate::services::{Apid, Cgroup, Definition, HealthCheck, Probe};
 use crate::status;
-use crate::upgrade::{FailedImages, Gate, Handover, UpgradeRecord};
+use crate::upgrade::{FailedImages, Gate, Handover, PendingUpgrade, UpgradeRecord};
 
 /// The verdict is told this long before init's deadline, so that the reason is told too.
 const BEFORE_DEADLINE: Duration = Duration::from_secs(5);
@@ -84,8 +85,16 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
     )
     .await;
     if outcome.is_ok() && machine.config().is_none() {
+        if start == StartReason::Boot
+            && let Some(record) = settle_upgrade::tried_without_config(&machine).await
+        {
+            return try_again(&machine, record, &no_config(&machine)).await;
+        }
         // A machine without a config has nothing else to prove.
-        commit(&machine, &start, &handover, false).await;
+        commit(&machine, &start, None, false).await;
+        if start == StartReason::Boot {
+            install_without_config(&machine).await;
+        }
         drop(turn);
         status::maintenance(&machine).await;
         wish_network(&machine);
@@ -96,7 +105,10 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
         let sequence = become_useful(&machine, &start, &tried);
         outcome = run(sequence, &nobody, &machine.events).await;
     }
-    let tried = tried.get().cloned();
+    let tried = match tried.get().cloned() {
+        None if start == StartReason::Boot => settle_upgrade::unrecorded(&machine).await,
+        tried => tried,
+    };
     let services_up = match &tried {
         Some(record) => record.services_up.clone(),
         None => handover.services_up.clone(),
@@ -113,7 +125,11 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
         Ok(()) => Ok(()),
     };
     match (verdict, tried) {
-        (Ok(()), _) => commit(&machine, &start, &handover, on_trial).await,
+        (Ok(()), tried) => {
+            let tried = tried.map(|record| record.upgrade);
+            let upgrade = tried.or_else(|| handover.upgrade.clone().filter(|_| on_trial));
+            commit(&machine, &start, upgrade.as_ref(), on_trial).await;
+        }
         (Err(reason), Some(record)) => try_again(&machine, record, &reason).await,
         (Err(reason), None) => give_up(&machine, &reason).await,
     }
@@ -415,29 +431,42 @@ async fn try_again(machine: &Arc<Machine>, record: UpgradeRecord, reason: &str) 
     leave(machine, End::Reboot).await;
 }
 
-/// Tells init that the generation works. `passed_gate`: an upgrade was under way, and has proved itself.
+/// Why there is no machine config, as far as that is an error.
+fn no_config(machine: &Machine) -> String {
+    let problem: Option<Problem> = machine.store.get("config");
+    problem.map_or_else(
+        || "it finds no machine config".to_owned(),
+        |problem| problem.reason,
+    )
+}
+
+/// Tells init that the generation works. `passed_gate`: an upgrade was under way, this one, and has proved itself.
 async fn commit(
     machine: &Arc<Machine>,
     start: &StartReason,
-    handover: &Handover,
+    upgrade: Option<&PendingUpgrade>,
     passed_gate: bool,
 ) {
     if let Err(error) = machine.init.healthy(&machine.generation.boot_id).await {
         tracing::error!("init did not take the report of health: {error:#}");
         return;
     }
-    match (start, &handover.upgrade) {
-        (StartReason::Next, Some(upgrade)) => {
-            machine.failed_images().forget(&upgrade.digest);
+    if *start == StartReason::Boot {
+        tracing::info!("booted {}", machine.running.version);
+    }
+    if let Some(upgrade) = upgrade {
+        // Tried again by force, it has proved itself.
+        machine.failed_images().forget(&upgrade.digest);
+        if !upgrade.from.is_empty() {
             tracing::info!("upgraded from {} to {}", upgrade.from, upgrade.to);
         }
-        (StartReason::Boot, _) => tracing::info!("booted {}", machine.running.version),
-        _ => {}
     }
-    let soft = match start {
-        StartReason::Next => handover.upgrade.as_ref(),
-        _ => None,
-    };
+    if *start == StartReason::Boot
+        && let Err(error) = boot_assets::settle_next_loader(machine).await
+    {
+        tracing::error!("a new boot loader is not put in place: {error:#}");
+    }
+    let soft = upgrade.filter(|_| *start == StartReason::Next);
     if let Err(error) = settle_upgrade::keep(machine, soft, passed_gate).await {
         tracing::error!("the boot entry of this version is not blessed: {error:#}");
         status::note_problem(machine, "boot entry", &format!("{error:#}"));

@@ -1,12 +1,16 @@
 //! The boot assets of an installed machine, as sequences read and change them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use instar_esp::EntryName;
 
-use crate::boot_loader::{self, MountedEsp, When};
+use crate::boot_loader::{self, Booted, Medium, MountedEsp, TurnedAway, When};
 use crate::machine::Machine;
+use crate::modules::Class;
 
+/// The modules of the EFI system partition's filesystem.
+const FILESYSTEM: [&str; 3] = ["vfat", "nls_cp437", "nls_ascii"];
 /// The module that shows EFI variables.
 const EFIVARFS: &str = "efivarfs";
 
@@ -24,7 +28,7 @@ pub(super) async fn installed(machine: &Machine) -> anyhow::Result<Option<Instal
     let Some(efi) = machine.disk.status().borrow().efi.clone() else {
         return Ok(None);
     };
-    load(machine, &["vfat", "nls_cp437", "nls_ascii"]).await?;
+    load(machine, &FILESYSTEM).await?;
     let device = efi.clone();
     let has_loader = blocking(move || Ok(boot_loader::is_installed(&device)?)).await?;
     if !has_loader {
@@ -34,29 +38,42 @@ pub(super) async fn installed(machine: &Machine) -> anyhow::Result<Option<Instal
     Ok(Some(Installed { efi, booted }))
 }
 
-/// The order of the entry that was booted, where the loader came from the owned disk.
+/// The order of the entry that was booted, where that is one of the owned disk's.
 async fn booted(machine: &Machine) -> anyhow::Result<Option<u32>> {
-    if !boot_loader::is_uefi() {
+    let Some(booted) = started_by(machine).await? else {
+        return Ok(None);
+    };
+    if let Some(partition) = booted.partition
+        && partition != machine.disk.efi_partition().await?.partition.guid
+    {
         return Ok(None);
     }
-    load(machine, &[EFIVARFS]).await?;
-    let efi = machine.disk.efi_partition().await?;
-    blocking(move || {
-        if boot_loader::loader_partition()? != Some(efi.partition.guid) {
-            return Ok(None);
-        }
-        Ok(boot_loader::selected_entry()?.map(|entry| entry.order))
-    })
-    .await
+    Ok(booted.entry.map(|entry| entry.order))
 }
 
-/// Whether the loader that started this machine came from a partition of a disk.
+/// The entry that this machine was started from, where its tries are counted: a version on trial. Needs no disk, which a
+/// version that fails may not find.
+pub(super) async fn on_trial(machine: &Machine) -> anyhow::Result<Option<EntryName>> {
+    let entry = started_by(machine).await?.and_then(|booted| booted.entry);
+    Ok(entry.filter(|entry| !entry.is_blessed()))
+}
+
+/// Whether this machine was started from a disk.
 pub(super) async fn came_from_a_disk(machine: &Machine) -> anyhow::Result<bool> {
-    if !boot_loader::is_uefi() {
-        return Ok(false);
+    Ok(started_by(machine).await?.is_some())
+}
+
+async fn started_by(machine: &Machine) -> anyhow::Result<Option<Booted>> {
+    if boot_loader::is_uefi() {
+        load(machine, &[EFIVARFS]).await?;
     }
-    load(machine, &[EFIVARFS]).await?;
-    blocking(|| Ok(boot_loader::loader_partition()?.is_some())).await
+    blocking(|| Ok(boot_loader::booted()?)).await
+}
+
+/// Has the kernel ready that would be booted next, for a reboot past the firmware; gives its boot entry.
+pub(super) async fn load_next(installed: &Installed) -> anyhow::Result<EntryName> {
+    let efi = installed.efi.clone();
+    blocking(move || Ok(boot_loader::load_next(&efi)?)).await
 }
 
 /// Takes the counter off the entry of this order, and has the firmware lead to the loader often enough.
@@ -70,17 +87,32 @@ pub(super) async fn bless(
     keep_boot_entries(machine, When::Missing).await
 }
 
-/// Removes the version of this order.
+/// Whether there is a version of this order.
+pub(super) async fn has(installed: &Installed, order: u32) -> anyhow::Result<bool> {
+    let efi = installed.efi.clone();
+    let state = blocking(move || Ok(boot_loader::state(&efi)?)).await?;
+    Ok(state.of_order(order).is_some())
+}
+
+/// Removes the version of this order; one that is gone is fine.
 pub(super) async fn forget(installed: &Installed, order: u32) -> anyhow::Result<()> {
     let efi = installed.efi.clone();
     blocking(move || Ok(boot_loader::forget(&efi, order)?)).await
 }
 
-/// Has the other version booted next that was healthy once; gives its name.
-pub(super) async fn prefer_other(installed: &Installed) -> anyhow::Result<String> {
+/// Has the other version booted next that was healthy once; gives its name. The one of the order `staged` goes.
+pub(super) async fn prefer_other(
+    machine: &Machine,
+    installed: &Installed,
+    staged: Option<u32>,
+) -> anyhow::Result<String> {
     let efi = installed.efi.clone();
-    let running = installed.booted;
-    blocking(move || Ok(boot_loader::prefer_other(&efi, running)?)).await
+    let from = TurnedAway {
+        booted: installed.booted,
+        version: machine.running.version.clone(),
+        staged,
+    };
+    blocking(move || Ok(boot_loader::prefer_other(&efi, &from)?)).await
 }
 
 /// Writes the firmware's entries for the loader where they are missing.
@@ -95,6 +127,62 @@ pub(super) async fn keep_boot_entries(machine: &Machine, when: When) -> anyhow::
         tracing::info!("the firmware has its entries for the boot loader");
     }
     Ok(())
+}
+
+/// Looks for a disk or CD that carries the version that runs.
+pub(super) async fn find_medium(machine: &Machine) -> anyhow::Result<Option<Medium>> {
+    machine
+        .drivers()?
+        .load_for(Class::Block)
+        .await
+        .context("load the drivers of disks")?;
+    load(machine, &FILESYSTEM).await?;
+    let version = machine.running.version.clone();
+    blocking(move || Ok(Medium::find(Path::new("/sys"), &version)?)).await
+}
+
+/// Puts what the medium carries on this empty EFI system partition.
+pub(super) async fn install_from(medium: Medium, efi: PathBuf) -> anyhow::Result<()> {
+    blocking(move || Ok(medium.install_to(&efi)?)).await
+}
+
+/// Has the firmware start the loader that an upgrade brought along once, if it brought one.
+pub(super) async fn try_next_loader(machine: &Machine) -> anyhow::Result<()> {
+    let Some(installed) = installed(machine).await? else {
+        return Ok(());
+    };
+    let state = blocking(move || Ok(boot_loader::state(&installed.efi)?)).await?;
+    if !state.has_new_loader || !boot_loader::is_uefi() {
+        return Ok(());
+    }
+    load(machine, &[EFIVARFS]).await?;
+    let partition = machine.disk.efi_partition().await?;
+    blocking(move || Ok(boot_loader::start_next_loader_once(&partition)?)).await?;
+    tracing::info!("the firmware tries another boot loader at the next boot");
+    Ok(())
+}
+
+/// Lets the loader that an upgrade brought along take the other's place, if it has started this machine.
+pub(super) async fn settle_next_loader(machine: &Machine) -> anyhow::Result<()> {
+    let Some(installed) = installed(machine).await? else {
+        return Ok(());
+    };
+    let efi = installed.efi;
+    let state = blocking(move || Ok((boot_loader::state(&efi)?, efi))).await?;
+    let (state, efi) = state;
+    if !state.has_new_loader || !boot_loader::is_uefi() {
+        return Ok(());
+    }
+    load(machine, &[EFIVARFS]).await?;
+    let is_good = blocking(|| Ok(boot_loader::was_started_by_next_loader()?)).await?;
+    if is_good {
+        blocking(move || Ok(boot_loader::take_next_loader(&efi)?)).await?;
+        tracing::info!("the new boot loader has started this machine, and stays");
+    } else {
+        // What is done to the partition next removes it.
+        tracing::warn!("the new boot loader did not start this machine; the old one stays");
+    }
+    blocking(|| Ok(boot_loader::forget_next_loader()?)).await
 }
 
 /// Mounts the EFI system partition for the installer.

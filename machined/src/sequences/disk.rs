@@ -7,7 +7,9 @@ use anyhow::Context as _;
 
 use super::boot_assets;
 use crate::config::{self, MachineConfig, UserVolumeKind};
-use crate::disk::{DiskPlan, OwnedDiskError, make_user_volume, user_volume};
+use crate::disk::{
+    DiskPlan, DiskSelector, DiskWish, OwnedDiskError, Takeover, make_user_volume, user_volume,
+};
 use crate::intent;
 use crate::machine::{Configured, Machine};
 use crate::modules::Class;
@@ -21,7 +23,7 @@ pub(super) async fn mount(machine: &Machine) -> anyhow::Result<()> {
     let Some(configured) = machine.config() else {
         return Ok(());
     };
-    let wish = intent::disk(&configured.config)?;
+    let wish = wish(&configured.config)?;
     // The config need not name a disk that the machine was started from.
     let is_to_be_found = wish.disk.is_none() && boot_assets::came_from_a_disk(machine).await?;
     // Drivers of disks take a second and two MiB, which a machine without a disk can keep.
@@ -52,16 +54,51 @@ pub(super) async fn dry_run(
     machine: &Machine,
     config: &MachineConfig,
 ) -> anyhow::Result<Option<DiskPlan>> {
-    let wish = intent::disk(config)?;
+    let wish = wish(config)?;
     if wish.disk.is_none() {
         return Ok(None);
     }
+    load_drivers(machine).await?;
+    Ok(machine.disk.dry_run(&wish).await?)
+}
+
+/// The disk that the config gives to the machine, or else the kernel's command line.
+fn wish(config: &MachineConfig) -> anyhow::Result<DiskWish> {
+    let wish = intent::disk(config)?;
+    match (&wish.disk, named_on_command_line()) {
+        (None, Some(named)) => Ok(named),
+        _ => Ok(wish),
+    }
+}
+
+/// The disk that `instar.install.disk=` gives to the machine. Whoever boots a medium may have forgotten what is on the disk, so
+/// nothing of others goes.
+pub(super) fn named_on_command_line() -> Option<DiskWish> {
+    let arguments = std::fs::read_to_string("/proc/cmdline").ok()?;
+    let disk = config::source::install_disk(&arguments)?;
+    Some(DiskWish {
+        disk: Some(DiskSelector::Path(disk)),
+        takeover: Takeover::Refuse,
+    })
+}
+
+/// Mounts the STATE of the disk that carries Instar, if there is one: without a config, or before there is one.
+pub(super) async fn find_state(machine: &Machine) -> anyhow::Result<()> {
+    load_drivers(machine).await?;
+    machine
+        .disk
+        .find_state()
+        .await
+        .context("look for STATE on the disks")
+}
+
+async fn load_drivers(machine: &Machine) -> anyhow::Result<()> {
     machine
         .drivers()?
         .load_for(Class::Block)
         .await
         .context("load the drivers of disks")?;
-    Ok(machine.disk.dry_run(&wish).await?)
+    Ok(())
 }
 
 /// Keeps the config over a reboot, where there is a STATE partition to keep it on.

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Sequence, run, stop};
+use super::{Sequence, run, settle_upgrade, stop, upgrade};
 use crate::event_log::ActorId;
 use crate::init_link::End;
-use crate::machine::{Busy, Machine};
+use crate::machine::{Busy, Machine, Turn};
 use crate::resources::MachineStage;
 
 /// Clients subscribe to events at the same time as they ask, and what comes before their subscription is lost to
@@ -17,31 +17,44 @@ const LAST_EVENTS: Duration = Duration::from_millis(200);
 
 /// Reboots the machine, kernel and all.
 pub fn reboot(machine: &Arc<Machine>) -> Result<ActorId, Busy> {
-    start(machine, "reboot", MachineStage::Rebooting, End::Reboot)
+    let turn = machine.take_turn()?;
+    Ok(start(
+        machine,
+        turn,
+        "reboot",
+        MachineStage::Rebooting,
+        End::Reboot,
+    ))
 }
 
 /// Stops the machine and powers it off.
 pub fn shutdown(machine: &Arc<Machine>) -> Result<ActorId, Busy> {
-    start(
+    let turn = machine.take_turn()?;
+    Ok(start(
         machine,
+        turn,
         "shutdown",
         MachineStage::ShuttingDown,
         End::PowerOff,
-    )
+    ))
 }
 
-fn start(
+pub(super) fn start(
     machine: &Arc<Machine>,
+    turn: Turn,
     name: &'static str,
     stage: MachineStage,
     end: End,
-) -> Result<ActorId, Busy> {
-    let turn = machine.take_turn()?;
+) -> ActorId {
     let actor = ActorId::new();
     let (machine, as_actor) = (machine.clone(), actor.clone());
     tokio::spawn(async move {
         tokio::time::sleep(ANSWER_FIRST).await;
         machine.enter(stage);
+        let up = upgrade::up(&machine);
+        if let Err(error) = settle_upgrade::note_services_up(&machine, up).await {
+            tracing::warn!("a staged version is measured by what was up earlier: {error:#}");
+        }
         let phases = vec![
             stop::stop_services(&machine),
             stop::unmount(&machine),
@@ -52,7 +65,7 @@ fn start(
         leave(&machine, end).await;
         drop(turn);
     });
-    Ok(actor)
+    actor
 }
 
 /// Tells init how the machine is to end. Does not return when init does as it is told.

@@ -3,6 +3,7 @@
 use anyhow::Context as _;
 use std::path::Path;
 
+use super::disk;
 use crate::config::fetch::{FetchPolicy, FetchStatus, fetch};
 use crate::config::persisted;
 use crate::config::source::{self, FW_CFG_PATH, Identity, Source};
@@ -55,16 +56,7 @@ async fn fetch_or_use_the_last(machine: &Machine, url: &http::Uri) -> anyhow::Re
 
 /// The config on the STATE partition of the disk that carries Instar; none without disk, partition or config.
 async fn read_state(machine: &Machine) -> anyhow::Result<Option<Vec<u8>>> {
-    machine
-        .drivers()?
-        .load_for(Class::Block)
-        .await
-        .context("load the drivers of disks")?;
-    machine
-        .disk
-        .find_state()
-        .await
-        .context("look for STATE on the disks")?;
+    disk::find_state(machine).await?;
     let path = machine.disk.state().map(persisted::path);
     match path.filter(|path| path.exists()) {
         Some(path) => Ok(Some(source::read(&path)?)),

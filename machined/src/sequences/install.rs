@@ -1,6 +1,7 @@
-//! The installation: a machine whose config names an installer's image, and that does not boot from its disk yet, puts that
-//! version on it.
+//! The installation: a machine that does not boot from its disk yet puts a version on it, that of the installer's image which its
+//! config names, or the one that runs, where the medium is at hand that carries it.
 
+use std::fmt;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -10,9 +11,10 @@ use super::disk;
 use super::ending::leave;
 use super::overlay::load_overlay;
 use super::upgrade::installer_limits;
-use crate::boot_loader::When;
+use crate::boot_loader::{self, Medium, When};
 use crate::config::InstallWish;
 use crate::containers::ImageReference;
+use crate::disk::DiskWish;
 use crate::init_link::End;
 use crate::intent;
 use crate::machine::Machine;
@@ -20,44 +22,121 @@ use crate::resources::MachineStage;
 use crate::status;
 use crate::upgrade::{Candidate, EspForInstaller, Resources, check, installer};
 
-/// Installs where that is wanted and was not done. Does not return when the config asks for a reboot into what was installed.
+/// What is installed.
+enum Origin {
+    /// What an installer's image in a registry holds.
+    Image(ImageReference),
+    /// The version that runs, from the medium that carries it.
+    Medium(Medium),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Image(reference) => reference.fmt(f),
+            Self::Medium(medium) => write!(f, "the version on {}", medium.device().display()),
+        }
+    }
+}
+
+/// Installs where that is wanted and was not done. Does not return when there is to be a reboot into what was installed.
 pub(super) async fn install_if_missing(machine: Arc<Machine>) -> anyhow::Result<()> {
     let Some(configured) = machine.config() else {
         return Ok(());
     };
-    let Some(InstallWish {
-        image: Some(image),
-        reboot,
-        ..
-    }) = &configured.config.install
-    else {
-        return Ok(());
+    let (image, reboot) = match &configured.config.install {
+        Some(InstallWish { image, reboot, .. }) => (image.as_ref(), *reboot),
+        None if disk::named_on_command_line().is_some() => (None, true),
+        None => return Ok(()),
     };
     if boot_assets::installed(&machine).await?.is_some() {
         return Ok(());
     }
+    let origin = match image {
+        Some(image) => {
+            let reference = image.to_string().parse();
+            Origin::Image(reference.context("the installer's image in the config")?)
+        }
+        None => match find_medium(&machine).await? {
+            Some(medium) => Origin::Medium(medium),
+            None => return Ok(()),
+        },
+    };
+    install_and_reboot(&machine, origin, reboot).await
+}
+
+/// Installs what runs on the disk that the kernel's command line names, on a machine that has no config: that finds its way to
+/// the installed machine. Does not return when it was installed.
+pub(super) async fn install_without_config(machine: &Arc<Machine>) {
+    let Some(wish) = disk::named_on_command_line() else {
+        return;
+    };
+    if let Err(error) = try_without_config(machine, wish).await {
+        let reason = format!("nothing is installed: {error:#}");
+        tracing::error!("{reason}");
+        status::note_problem(machine, "install", &reason);
+    }
+}
+
+async fn try_without_config(machine: &Arc<Machine>, wish: DiskWish) -> anyhow::Result<()> {
+    disk::find_state(machine).await?;
+    if boot_assets::installed(machine).await?.is_some() {
+        return Ok(());
+    }
+    let medium = find_medium(machine)
+        .await?
+        .context("no disk or CD carries the version that runs")?;
+    machine.disk.mount(&wish).await?;
+    install_and_reboot(machine, Origin::Medium(medium), true).await?;
+    // Still here: a config that comes finds the disk as it was.
+    Ok(disk::unmount(machine).await?)
+}
+
+/// The medium with the version that runs. An installed disk is started by UEFI, so it takes a machine that has that.
+async fn find_medium(machine: &Machine) -> anyhow::Result<Option<Medium>> {
+    if !boot_loader::is_uefi() {
+        tracing::info!(
+            "nothing is installed: this machine was not started by UEFI, which starts an installed disk"
+        );
+        return Ok(None);
+    }
+    boot_assets::find_medium(machine).await
+}
+
+async fn install_and_reboot(
+    machine: &Arc<Machine>,
+    origin: Origin,
+    reboot: bool,
+) -> anyhow::Result<()> {
     machine.enter(MachineStage::Installing);
-    let reference: ImageReference = image
-        .to_string()
-        .parse()
-        .context("the installer's image in the config")?;
-    tracing::info!("installing {reference}");
-    let installed = install(&machine, &reference).await;
+    tracing::info!("installing {origin}");
+    let name = origin.to_string();
+    let installed = match origin {
+        Origin::Image(reference) => install(machine, &reference).await,
+        Origin::Medium(medium) => copy(machine, medium).await,
+    };
     if let Err(error) = &installed {
         // The version that runs from memory is more than none; and the image may be meant for another system.
-        let reason = format!("{reference} is not installed: {error:#}");
+        let reason = format!("{name} is not installed: {error:#}");
         tracing::error!("{reason}");
-        status::note_problem(&machine, "install", &reason);
+        status::note_problem(machine, "install", &reason);
     }
-    if installed.is_err() || !*reboot {
+    if installed.is_err() || !reboot {
         machine.enter(MachineStage::Booting);
         return Ok(());
     }
     tracing::info!("installed; the machine reboots into it");
     machine.enter(MachineStage::Rebooting);
-    disk::unmount(&machine).await?;
-    leave(&machine, End::Reboot).await;
+    disk::unmount(machine).await?;
+    leave(machine, End::Reboot).await;
     Ok(())
+}
+
+/// Puts what is on the medium on the owned disk, as it is.
+async fn copy(machine: &Machine, medium: Medium) -> anyhow::Result<()> {
+    let efi = machine.disk.format_efi().await?;
+    boot_assets::install_from(medium, efi).await?;
+    boot_assets::keep_boot_entries(machine, When::Installing).await
 }
 
 async fn install(machine: &Machine, reference: &ImageReference) -> anyhow::Result<()> {

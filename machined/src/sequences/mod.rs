@@ -12,12 +12,14 @@ mod disk;
 mod ending;
 mod find_config;
 mod install;
+mod kexec;
 mod overlay;
 mod release_memory;
 mod reset;
 mod resume;
 mod rollback;
 mod settle_upgrade;
+mod stage;
 mod stop;
 mod upgrade;
 
@@ -25,8 +27,10 @@ pub use apply_config::{ApplyError, ApplyMode, apply_config};
 pub use boot::{Beginning, Rollback, boot};
 pub use config_change::ConfigChange;
 pub use ending::{reboot, shutdown};
+pub use kexec::{KexecRefused, reboot_by_kexec};
 pub use reset::{ResetError, ResetRequest, reset};
 pub use rollback::{RollbackError, rollback};
+pub use stage::{Staged, stage};
 pub use upgrade::upgrade;
 
 use std::future::Future;

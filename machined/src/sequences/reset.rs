@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::ending::{ANSWER_FIRST, leave};
-use super::{Phase, Sequence, disk, resume, run, stop};
-use crate::disk::Wipe;
+use super::{Phase, Sequence, disk, resume, run, settle_upgrade, stop};
+use crate::disk::{Label, Wipe};
 use crate::event_log::ActorId;
 use crate::init_link::End;
 use crate::machine::{Busy, Machine};
@@ -61,7 +61,13 @@ pub fn reset(machine: &Arc<Machine>, request: ResetRequest) -> Result<ActorId, R
 
 fn phases(machine: &Arc<Machine>, wipe: Wipe) -> Vec<Phase> {
     let unmounted = machine.clone();
+    let keeps_state =
+        matches!(&wipe, Wipe::Partitions(partitions) if !partitions.contains(&Label::State));
     let unmount = Phase::of("unmount", async move {
+        if !keeps_state {
+            // Who starts over does so with the version that runs: without its record nobody knows of another one.
+            settle_upgrade::unstage(&unmounted).await?;
+        }
         // Unlike before a reboot: what is erased may not be in use.
         Ok(disk::unmount(&unmounted).await?)
     });

@@ -29,7 +29,11 @@ pub async fn rollback(machine: &Arc<Machine>) -> Result<ActorId, RollbackError> 
         .await
         .map_err(RollbackError::Failed)?
         .ok_or(RollbackError::NotInstalled)?;
-    let version = boot_assets::prefer_other(&installed)
+    let staged = settle_upgrade::staged(machine)
+        .await
+        .map_err(RollbackError::Failed)?;
+    let staged = staged.and_then(|record| record.upgrade.boot_entry);
+    let version = boot_assets::prefer_other(machine, &installed, staged)
         .await
         .map_err(RollbackError::Failed)?;
     // What was under way is over: the next boot is what was asked for, and no failure.

@@ -3,7 +3,7 @@
 
 use anyhow::Context as _;
 
-use super::{boot_assets, emit_failure};
+use super::{boot_assets, disk, emit_failure};
 use crate::machine::Machine;
 use crate::upgrade::{PendingUpgrade, UpgradeRecord};
 
@@ -14,6 +14,14 @@ pub(super) async fn look_back(machine: &Machine) -> anyhow::Result<Option<Upgrad
         return Ok(None);
     };
     let installed = boot_assets::installed(machine).await?;
+    if let (Some(installed), Some(order)) = (&installed, record.upgrade.boot_entry)
+        && !boot_assets::has(installed, order).await?
+    {
+        // The power went before the record was removed, too.
+        tracing::info!("the upgrade to {} was taken back", record.upgrade.to);
+        remove_record(machine)?;
+        return Ok(None);
+    }
     let booted = installed.and_then(|installed| installed.booted);
     let is_tried = record.upgrade.to == machine.running.version
         && (booted.is_none() || booted == record.upgrade.boot_entry);
@@ -29,12 +37,52 @@ pub(super) async fn look_back(machine: &Machine) -> anyhow::Result<Option<Upgrad
         record.reason()
     );
     tracing::error!("{reason}");
-    machine
-        .failed_images()
-        .remember(record.upgrade.digest.clone(), record.reason());
+    // A version that was tried without a record of its image (see `unrecorded`) has none to remember.
+    if !record.upgrade.digest.is_empty() {
+        machine
+            .failed_images()
+            .remember(record.upgrade.digest.clone(), record.reason());
+    }
     emit_failure(&machine.events, &record.upgrade.actor, "upgrade", reason);
     give_up(machine, &record.upgrade).await?;
     Ok(None)
+}
+
+/// A version that the loader counts is tried, with or without a record of who asked for it: the power may have gone before that
+/// was written, a rollback leaves none, and a version that fails may not find STATE.
+pub(super) async fn unrecorded(machine: &Machine) -> Option<UpgradeRecord> {
+    let entry = match boot_assets::on_trial(machine).await {
+        Ok(entry) => entry?,
+        Err(error) => {
+            tracing::error!("nobody knows whether this version is on trial: {error:#}");
+            return None;
+        }
+    };
+    tracing::info!("the boot loader counts this start of {}", entry.version);
+    let upgrade = PendingUpgrade {
+        to: machine.running.version.clone(),
+        boot_entry: Some(entry.order),
+        ..PendingUpgrade::default()
+    };
+    Some(UpgradeRecord {
+        upgrade,
+        ..UpgradeRecord::default()
+    })
+}
+
+/// The record of a version that is tried and got nowhere near its upgrade's: it has no machine config.
+pub(super) async fn tried_without_config(machine: &Machine) -> Option<UpgradeRecord> {
+    let unrecorded = unrecorded(machine).await?;
+    // Who asked for the upgrade is told why it failed, if STATE can be had.
+    if let Err(error) = disk::find_state(machine).await {
+        tracing::error!("STATE stays away: {error:#}");
+    }
+    match record(machine) {
+        Ok(Some(record)) if record.upgrade.boot_entry == unrecorded.upgrade.boot_entry => {
+            Some(record)
+        }
+        _ => Some(unrecorded),
+    }
 }
 
 /// Notes on STATE why this try failed.
@@ -81,6 +129,35 @@ pub(super) async fn give_up(machine: &Machine, upgrade: &PendingUpgrade) -> anyh
         boot_assets::forget(&installed, order).await?;
     }
     remove_record(machine)
+}
+
+/// Forgets a version that waits for its first boot, and was never started: another one takes its place.
+pub(super) async fn unstage(machine: &Machine) -> anyhow::Result<()> {
+    let Some(record) = staged(machine).await? else {
+        return Ok(());
+    };
+    tracing::warn!("{} was staged and goes", record.upgrade.to);
+    give_up(machine, &record.upgrade).await
+}
+
+/// The upgrade that waits for the next boot; none when what is under way is what runs.
+pub(super) async fn staged(machine: &Machine) -> anyhow::Result<Option<UpgradeRecord>> {
+    let Some(record) = record(machine)? else {
+        return Ok(None);
+    };
+    let installed = boot_assets::installed(machine).await?;
+    let booted = installed.and_then(|installed| installed.booted);
+    Ok(Some(record).filter(|record| record.upgrade.boot_entry != booted))
+}
+
+/// Notes what is up now for the version that waits for the next boot: it is measured by this moment, not by that at which it
+/// was staged.
+pub(super) async fn note_services_up(machine: &Machine, up: Vec<String>) -> anyhow::Result<()> {
+    if let (Some(mut record), Some(state)) = (staged(machine).await?, machine.disk.state()) {
+        record.services_up = up;
+        record.save(state)?;
+    }
+    Ok(())
 }
 
 /// Forgets the version of the upgrade that the record names, if there is one.

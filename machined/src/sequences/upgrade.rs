@@ -8,7 +8,7 @@ use anyhow::Context as _;
 
 use super::ending::{ANSWER_FIRST, leave};
 use super::overlay::load_overlay;
-use super::{Phase, Sequence, boot_assets, resume, run, settle_upgrade, stop};
+use super::{Phase, Sequence, boot_assets, kexec, resume, run, settle_upgrade, stop};
 use crate::containers::{ImageReference, Limits, PulledImage};
 use crate::event_log::ActorId;
 use crate::init_link::{End, Scope};
@@ -17,18 +17,19 @@ use crate::machine::{Machine, Turn};
 use crate::resources::MachineStage;
 use crate::upgrade::{
     Candidate, Delivery, EspForInstaller, Handover, Path, PendingUpgrade, Refusal, Resources,
-    UpgradeError, UpgradeRecord, UpgradeRequest, check, handover, installer,
+    UpgradeError, UpgradeMode, UpgradeRecord, UpgradeRequest, check, handover, installer,
 };
 
 /// How long a new generation has to become healthy when the machine config does not say.
 const DEADLINE: Duration = Duration::from_secs(300);
 
 /// An upgrade that has been checked: nothing has been disturbed, and nothing stands against it.
-struct Checked {
-    image: PulledImage,
-    candidate: Candidate,
+pub(super) struct Checked {
+    pub(super) image: PulledImage,
+    pub(super) candidate: Candidate,
     path: Path,
-    pending: PendingUpgrade,
+    by_kexec: bool,
+    pub(super) pending: PendingUpgrade,
 }
 
 /// Checks an upgrade and starts it. Errors mean that nothing has changed.
@@ -43,7 +44,8 @@ pub async fn upgrade(
     Ok(actor)
 }
 
-async fn check_first(
+/// Everything that can be refused is refused here; the image is on the machine when this returns.
+pub(super) async fn check_first(
     machine: &Machine,
     request: &UpgradeRequest,
     actor: &ActorId,
@@ -71,8 +73,10 @@ async fn check_first(
         resources,
         limits.unpacked_bytes,
     )?;
-    if request.reboot {
-        path = Path::Reboot("a reboot was asked for");
+    match request.mode {
+        UpgradeMode::Quickest => {}
+        UpgradeMode::Reboot => path = Path::Reboot("a reboot was asked for"),
+        UpgradeMode::Kexec => path = Path::Reboot("a reboot by kexec was asked for"),
     }
     // The installer runs in a container, perhaps the first of this machine. Without it there is nothing to pull for.
     load_overlay(machine).await.map_err(UpgradeError::Machine)?;
@@ -89,6 +93,7 @@ async fn check_first(
         image,
         candidate,
         path,
+        by_kexec: request.mode == UpgradeMode::Kexec,
         pending,
     })
 }
@@ -117,11 +122,15 @@ async fn go_on(machine: Arc<Machine>, turn: Turn, checked: Checked, actor: Actor
     }
     machine.enter(MachineStage::Upgrading);
     let image = checked.image.clone();
-    let path = checked.path;
+    let (path, by_kexec) = (checked.path, checked.by_kexec);
     let pending = checked.pending.clone();
     let outcome = run(phases(&machine, checked), &actor, &machine.events).await;
     if outcome.is_ok() && path != Path::Soft {
-        leave(&machine, End::Reboot).await;
+        let end = match by_kexec {
+            true => kexec::or_reboot(&machine).await,
+            false => End::Reboot,
+        };
+        leave(&machine, end).await;
     }
     // Still here: the upgrade failed before the point of no return. The running version goes on.
     if let Err(error) = settle_upgrade::withdraw(&machine, &pending).await {
@@ -140,6 +149,7 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
         candidate,
         path,
         pending,
+        ..
     } = checked;
     let (delivered, delivery) = tokio::sync::oneshot::channel();
     let services_up = up(machine);
@@ -152,11 +162,16 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
             failures: Vec::new(),
         };
         async move {
+            settle_upgrade::unstage(&machine).await?;
             let delivery = run_installer(&machine, &image, &candidate).await?;
             record.upgrade.boot_entry = delivery.boot_entry;
             // Written for every upgrade: the power may go before a soft one is committed, too.
             if let (Some(state), Some(_)) = (machine.disk.state(), delivery.boot_entry) {
                 record.save(state)?;
+            }
+            // A new loader comes with a new start of the machine.
+            if path != Path::Soft {
+                boot_assets::try_next_loader(&machine).await?;
             }
             // The memfd is all that is needed from here on; the image may lie in memory as well.
             machine
@@ -194,7 +209,7 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
 }
 
 /// Runs the installer, with the EFI system partition where the machine boots from its disk.
-async fn run_installer(
+pub(super) async fn run_installer(
     machine: &Machine,
     image: &PulledImage,
     candidate: &Candidate,
@@ -211,7 +226,7 @@ async fn run_installer(
 }
 
 /// The services that run and are healthy now; the new version is good when they are so again.
-fn up(machine: &Machine) -> Vec<String> {
+pub(super) fn up(machine: &Machine) -> Vec<String> {
     let services = machine.services.list();
     let up = services
         .iter()

@@ -3,6 +3,7 @@
 pub mod block;
 pub mod container;
 pub mod inherited;
+pub mod kexec;
 pub mod listen;
 pub mod readiness;
 pub mod text;

@@ -11,8 +11,20 @@ pub struct UpgradeRequest {
     pub image: String,
     /// Take it even if it failed here before.
     pub force: bool,
-    /// Reboot even if that is not needed.
-    pub reboot: bool,
+    /// How the new version comes to run.
+    pub mode: UpgradeMode,
+}
+
+/// How a new version comes to run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum UpgradeMode {
+    /// Without a reboot where kernel and init are the same.
+    #[default]
+    Quickest,
+    /// By a reboot through the firmware, even if that is not needed.
+    Reboot,
+    /// By a reboot past the firmware, even if that is not needed.
+    Kexec,
 }
 
 /// Why an upgrade was not begun. Nothing has changed when this is said.
@@ -30,6 +42,14 @@ pub enum UpgradeError {
     /// The image is not for this machine as it is.
     #[error("the upgrade was refused")]
     Refused(#[from] Refusal),
+    /// Nothing is kept for the next boot.
+    #[error(
+        "this machine does not boot from its disk, so it keeps no version for its next boot; upgrade without staging"
+    )]
+    NotInstalled,
+    /// The version was not written; what was there is still there.
+    #[error("the version could not be staged")]
+    NotStaged(#[source] anyhow::Error),
     /// Something of the machine itself.
     #[error("the machine could not look at itself")]
     Machine(#[source] anyhow::Error),

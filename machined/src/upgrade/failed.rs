@@ -86,6 +86,23 @@ mod tests {
         assert_eq!(loaded.reason("sha256:034"), Some("hangs"));
     }
 
+    /// What a boot does that finishes an upgrade which was forced.
+    #[test]
+    fn an_image_that_has_proved_itself_is_forgotten_over_a_reboot() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut failed = FailedImages::default();
+        failed.remember("sha256:a".into(), "hangs".into());
+        failed.remember("sha256:b".into(), "hangs too".into());
+        failed.save(directory.path()).unwrap();
+        let mut next = FailedImages::default();
+        next.merge(FailedImages::load(directory.path()).unwrap());
+        next.forget("sha256:a");
+        next.save(directory.path()).unwrap();
+        let loaded = FailedImages::load(directory.path()).unwrap();
+        assert_eq!(loaded.reason("sha256:a"), None);
+        assert_eq!(loaded.reason("sha256:b"), Some("hangs too"));
+    }
+
     #[test]
     fn a_damaged_record_is_an_error_not_an_empty_one() {
         let directory = tempfile::tempdir().unwrap();

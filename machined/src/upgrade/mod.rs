@@ -11,7 +11,7 @@ mod record;
 mod running;
 
 pub use check::{Candidate, Path, Refusal, Resources, check};
-pub use error::{UpgradeError, UpgradeRequest};
+pub use error::{UpgradeError, UpgradeMode, UpgradeRequest};
 pub use failed::FailedImages;
 pub use gate::{Gate, GateProbe};
 pub use handover::{Handover, PendingUpgrade};

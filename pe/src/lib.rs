@@ -1,11 +1,12 @@
-//! Programs of UEFI: the PE format (Microsoft's "PE Format", UEFI specification 2.10, 2.1.1), as far as images are made of it.
+//! Programs of UEFI: the PE format (Microsoft's "PE Format", UEFI specification 2.10, 2.1.1), as far as Instar makes such programs
+//! and takes them apart: unified kernel images hold kernel, initramfs and command line as sections.
 
 use std::ops::Range;
 
 use thiserror::Error;
 
 /// Bytes of an entry in the section table.
-pub(super) const SECTION_HEADER: usize = 40;
+pub const SECTION_HEADER: usize = 40;
 /// The magic of PE32+, which 64 bit programs have.
 const PE32_PLUS: u16 = 0x20B;
 /// Which of the data directories leads to signatures.
@@ -51,11 +52,11 @@ pub struct Layout {
     /// Of the optional header.
     optional: usize,
     /// Of the section table.
-    pub(super) table: usize,
+    pub table: usize,
     /// In memory, each section begins at a multiple of this.
-    pub(super) section_alignment: u32,
+    pub section_alignment: u32,
     /// In the file, each section begins at a multiple of this.
-    pub(super) file_alignment: u32,
+    pub file_alignment: u32,
     /// In the order of the table.
     pub sections: Vec<Section>,
 }
@@ -66,6 +67,14 @@ impl Layout {
     /// # Errors
     /// See [`Error`].
     pub fn read(file: &[u8]) -> Result<Self, Error> {
+        Self::of_headers(file, file.len())
+    }
+
+    /// Reads it from the first bytes of a file of `length` bytes: a few KiB hold the headers of any program.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn of_headers(file: &[u8], length: usize) -> Result<Self, Error> {
         let short = Error::NotPe("it ends in its headers");
         if !file.starts_with(b"MZ") {
             return Err(Error::NotPe("no MZ at its start"));
@@ -86,7 +95,7 @@ impl Layout {
         }
         let table = optional + optional_size;
         let sections = (0..usize::from(count))
-            .map(|number| section(file, table + number * SECTION_HEADER))
+            .map(|number| section(file, table + number * SECTION_HEADER, length))
             .collect::<Option<_>>()
             .ok_or(short)?;
         Ok(Self {
@@ -106,72 +115,92 @@ impl Layout {
     }
 
     /// Where the number of sections stands.
-    pub(super) fn section_count(&self) -> usize {
+    #[must_use]
+    pub fn section_count(&self) -> usize {
         self.coff + 2
     }
 
     /// Where the size of all sections' content stands.
-    pub(super) fn content_size(&self) -> usize {
+    #[must_use]
+    pub fn content_size(&self) -> usize {
         self.optional + 8
     }
 
     /// Where the size in memory stands.
-    pub(super) fn image_size(&self) -> usize {
+    #[must_use]
+    pub fn image_size(&self) -> usize {
         self.optional + 56
     }
 
     /// Where the headers' size stands.
-    pub(super) fn headers_size(&self) -> usize {
+    #[must_use]
+    pub fn headers_size(&self) -> usize {
         self.optional + 60
     }
 
     /// Where the checksum stands, which UEFI does not ask for.
-    pub(super) fn checksum(&self) -> usize {
+    #[must_use]
+    pub fn checksum(&self) -> usize {
         self.optional + 64
     }
 
     /// Where position and size of the signatures stand.
-    pub(super) fn certificates(&self) -> usize {
+    #[must_use]
+    pub fn certificates(&self) -> usize {
         self.optional + 112 + CERTIFICATES * 8
     }
 }
 
-fn section(file: &[u8], at: usize) -> Option<Section> {
+fn section(file: &[u8], at: usize, length: usize) -> Option<Section> {
     let name = file.get(at..at + 8)?;
-    let length = name.iter().position(|byte| *byte == 0).unwrap_or(8);
+    let letters = name.iter().position(|byte| *byte == 0).unwrap_or(8);
     let in_memory = u32_at(file, at + 8)? as usize;
     let in_file = u32_at(file, at + 16)? as usize;
     let start = u32_at(file, at + 20)? as usize;
-    file.get(start..start.checked_add(in_file)?)?;
+    if start.checked_add(in_file)? > length {
+        return None;
+    }
     Some(Section {
-        name: String::from_utf8_lossy(&name[..length]).into_owned(),
+        name: String::from_utf8_lossy(&name[..letters]).into_owned(),
         file: start..start + in_file,
         address: u32_at(file, at + 12)?,
         bytes: in_memory.min(in_file),
     })
 }
 
-pub(super) fn u16_at(file: &[u8], at: usize) -> Option<u16> {
+/// The number of two bytes at this place; none past the end.
+#[must_use]
+pub fn u16_at(file: &[u8], at: usize) -> Option<u16> {
     let bytes = file.get(at..at.checked_add(2)?)?;
     Some(u16::from_le_bytes(bytes.try_into().ok()?))
 }
 
-pub(super) fn u32_at(file: &[u8], at: usize) -> Option<u32> {
+/// The number of four bytes at this place; none past the end.
+#[must_use]
+pub fn u32_at(file: &[u8], at: usize) -> Option<u32> {
     let bytes = file.get(at..at.checked_add(4)?)?;
     Some(u32::from_le_bytes(bytes.try_into().ok()?))
 }
 
-pub(super) fn put_u16(file: &mut [u8], at: usize, value: u16) {
+/// Writes a number of two bytes.
+///
+/// # Panics
+/// The place is not in the file.
+pub fn put_u16(file: &mut [u8], at: usize, value: u16) {
     file[at..at + 2].copy_from_slice(&value.to_le_bytes());
 }
 
-pub(super) fn put_u32(file: &mut [u8], at: usize, value: u32) {
+/// Writes a number of four bytes.
+///
+/// # Panics
+/// The place is not in the file.
+pub fn put_u32(file: &mut [u8], at: usize, value: u32) {
     file[at..at + 4].copy_from_slice(&value.to_le_bytes());
 }
 
-/// A stub for tests: headers with room for sections, and one section of code.
-#[cfg(test)]
-pub(crate) fn test_stub() -> Vec<u8> {
+/// The least that is a program: headers with room for sections, and one section of code. For tests of whoever makes programs.
+#[must_use]
+pub fn smallest() -> Vec<u8> {
     let mut file = vec![0; 0x600];
     file[..2].copy_from_slice(b"MZ");
     put_u32(&mut file, 0x3C, 0x80);
@@ -202,18 +231,21 @@ mod tests {
 
     #[test]
     fn reads_sections() {
-        let layout = Layout::read(&test_stub()).unwrap();
+        let layout = Layout::read(&smallest()).unwrap();
         let text = layout.section(".text").unwrap();
         assert_eq!(
             (text.file.clone(), text.address, text.bytes),
             (0x400..0x600, 0x1000, 0x10)
         );
         assert_eq!(layout.section(".linux"), None);
+        let headers = Layout::of_headers(&smallest()[..0x200], 0x600).unwrap();
+        assert_eq!(headers.sections, layout.sections);
+        Layout::of_headers(&smallest()[..0x200], 0x5FF).unwrap_err();
     }
 
     #[test]
     fn what_is_no_program_or_part_of_one_is_refused() {
-        let stub = test_stub();
+        let stub = smallest();
         for end in [0, 2, 0x40, 0x84, 0x90, 0x98, 0x100, 0x180, 0x1A0, 0x5FF] {
             Layout::read(&stub[..end]).unwrap_err();
         }

@@ -1,0 +1,171 @@
+//! A reboot past the firmware: the kernel of what would be booted next is taken out of its UKI and loaded.
+//!
+//! The loader has no part in such a start. It counts no try, and its EFI variables still tell of the boot before. So the kernel's
+//! arguments name the boot entry: [`entry`] reads it, and everything that asks what was booted asks there first.
+
+use std::ffi::{CString, NulError};
+use std::fs::File;
+use std::io::{self, Read, Seek as _, SeekFrom, Write as _};
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+
+use instar_esp::{Entry, EntryName};
+use instar_pe::{Layout, Section};
+use rustix::fs::MemfdFlags;
+
+use super::partition::{EspError, MountedEsp};
+use crate::sys;
+
+/// The kernel argument with the name of the boot entry that was started.
+const ARGUMENT: &str = "instar.boot-entry=";
+/// A program's headers are shorter than this.
+const HEADERS: u64 = 16 << 10;
+
+/// Why no kernel was loaded. Nothing has changed.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum KexecError {
+    #[error(transparent)]
+    Esp(#[from] EspError),
+    #[error("the EFI system partition has nothing to boot")]
+    Nothing,
+    #[error("cannot read {}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{} is not what its boot entry says: the disk is damaged", .0.display())]
+    Damaged(PathBuf),
+    #[error("cannot make sense of {}", path.display())]
+    NotAUki {
+        path: PathBuf,
+        source: instar_pe::Error,
+    },
+    #[error("{} has no section {section}", path.display())]
+    NoSection {
+        path: PathBuf,
+        section: &'static str,
+    },
+    #[error("cannot get memory for the kernel")]
+    Memory(#[source] io::Error),
+    #[error("the arguments of {} have a NUL in them", path.display())]
+    Arguments { path: PathBuf, source: NulError },
+    /// Of a signed kernel under Secure Boot the key must be known, and Debian's is not in db.
+    #[error(
+        "the running kernel does not take another one (under Secure Boot it takes none that its firmware does not trust)"
+    )]
+    Refused(#[source] io::Error),
+}
+
+/// The entry that this kernel was started from past the loader; none where the loader started it.
+pub(super) fn entry() -> Option<EntryName> {
+    entry_in(&std::fs::read_to_string("/proc/cmdline").ok()?)
+}
+
+fn entry_in(arguments: &str) -> Option<EntryName> {
+    let mut arguments = arguments.split_ascii_whitespace().rev();
+    arguments.find_map(|argument| argument.strip_prefix(ARGUMENT)?.parse().ok())
+}
+
+/// Loads what this partition would boot next; gives its entry.
+pub fn load_next(device: &Path) -> Result<EntryName, KexecError> {
+    let esp = MountedEsp::of(device)?;
+    let state = esp.state()?;
+    let entry = state.next_boot().ok_or(KexecError::Nothing)?;
+    load(&esp.path().join(entry.slot.uki_path()), entry)?;
+    Ok(entry.name.clone())
+}
+
+fn load(path: &Path, entry: &Entry) -> Result<(), KexecError> {
+    let failed = |source| KexecError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    let mut uki = File::open(path).map_err(failed)?;
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(&uki).map_err(failed)?;
+    if hasher.finalize() != entry.uki.blake3 {
+        return Err(KexecError::Damaged(path.to_owned()));
+    }
+    let layout = layout(&mut uki).map_err(failed)?;
+    let layout = layout.map_err(|source| KexecError::NotAUki {
+        path: path.to_owned(),
+        source,
+    })?;
+    let section = |section: &'static str| {
+        layout.section(section).ok_or(KexecError::NoSection {
+            path: path.to_owned(),
+            section,
+        })
+    };
+    let mut arguments = String::new();
+    part(&mut uki, section(".cmdline")?)
+        .and_then(|mut text| text.read_to_string(&mut arguments))
+        .map_err(failed)?;
+    let arguments = CString::new(with_entry(&arguments, &entry.name)).map_err(|source| {
+        KexecError::Arguments {
+            path: path.to_owned(),
+            source,
+        }
+    })?;
+    let mut in_memory = |name| {
+        let mut part = part(&mut uki, section(name)?).map_err(failed)?;
+        memfd(&mut part).map_err(KexecError::Memory)
+    };
+    let (kernel, initramfs) = (in_memory(".linux")?, in_memory(".initrd")?);
+    sys::kexec::load(kernel.as_fd(), initramfs.as_fd(), &arguments).map_err(KexecError::Refused)
+}
+
+fn layout(uki: &mut File) -> io::Result<Result<Layout, instar_pe::Error>> {
+    uki.seek(SeekFrom::Start(0))?;
+    let mut headers = Vec::new();
+    Read::by_ref(uki).take(HEADERS).read_to_end(&mut headers)?;
+    let length = usize::try_from(uki.metadata()?.len()).map_err(io::Error::other)?;
+    Ok(Layout::of_headers(&headers, length))
+}
+
+fn part<'a>(uki: &'a mut File, section: &Section) -> io::Result<io::Take<&'a mut File>> {
+    uki.seek(SeekFrom::Start(section.file.start as u64))?;
+    Ok(uki.take(section.bytes as u64))
+}
+
+/// A copy that can be read and no longer written: the kernel takes nothing that somebody could still write to.
+fn memfd(part: &mut impl Read) -> io::Result<File> {
+    let memfd = rustix::fs::memfd_create("kexec", MemfdFlags::CLOEXEC)?;
+    let mut written = File::from(memfd);
+    io::copy(part, &mut written)?;
+    written.flush()?;
+    let number = std::os::fd::AsRawFd::as_raw_fd(&written);
+    File::open(format!("/proc/self/fd/{number}"))
+}
+
+/// The UKI's own arguments, and which entry it was started from.
+fn with_entry(arguments: &str, entry: &EntryName) -> String {
+    let own = arguments.trim_end_matches(['\0', '\n', ' ']);
+    format!("{own} {ARGUMENT}{entry}")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_next_kernel_knows_its_entry() {
+        let name: EntryName = "instar-7-v0.2.0+3.conf".parse().unwrap();
+        let arguments = with_entry("console=ttyS0 panic=10\0", &name);
+        assert_eq!(
+            arguments,
+            "console=ttyS0 panic=10 instar.boot-entry=instar-7-v0.2.0+3.conf"
+        );
+        assert_eq!(entry_in(&arguments), Some(name));
+        assert_eq!(entry_in("console=ttyS0 instar.boot-entry=x"), None);
+        assert_eq!(entry_in("console=ttyS0"), None);
+    }
+
+    #[test]
+    fn what_is_loaded_cannot_be_written() {
+        let mut copy = memfd(&mut &b"kernel"[..]).unwrap();
+        let mut content = String::new();
+        copy.read_to_string(&mut content).unwrap();
+        assert_eq!(content, "kernel");
+        assert!(copy.write_all(b"x").is_err());
+    }
+}

@@ -1,0 +1,210 @@
+//! The medium that carries the version that runs, a CD or a USB stick with the ISO: what an installation without a registry copies.
+//!
+//! It is known by what is on it: a GPT, and in that an EFI system partition with this version. The kernel looks for no partitions
+//! on a CD, so the partition is mounted through a loop device, read only, on whatever it is.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use gpt::GptConfig;
+use gpt::disk::LogicalBlockSize;
+use gpt::partition_types;
+use instar_esp::{
+    Asset, Entry, FileDigest, Mounted, NewSystem, NewVersion, State, Volume as _, install, paths,
+};
+use loopdev::{LoopControl, LoopDevice};
+use sys_mount::{Mount, MountFlags, UnmountDrop, UnmountFlags};
+
+use super::partition::{EspError, MountedEsp};
+
+/// Where it is mounted; nobody else's.
+const TARGET: &str = "/run/instar/medium";
+/// An ISO's table counts such sectors, whatever those of the medium are.
+const SECTOR: u64 = 512;
+/// What the loader is told that enrols keys on real machines as well (loader.conf(5)).
+const ENROL_EVERYWHERE: &str = "secure-boot-enroll force";
+/// Devices that are made of memory or of others.
+const NOT_A_MEDIUM: [&str; 5] = ["loop", "ram", "zram", "dm-", "md"];
+
+/// Why nothing was taken from a medium.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum MediumError {
+    #[error("cannot list the disks in {}", path.display())]
+    List { path: PathBuf, source: io::Error },
+    #[error("cannot mount the partition of {} at {TARGET}", device.display())]
+    Mount { device: PathBuf, source: io::Error },
+    #[error("cannot read the medium {}", device.display())]
+    Read { device: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Esp(#[from] EspError),
+    #[error(transparent)]
+    Refused(#[from] instar_esp::Refused),
+}
+
+/// A medium with the version that runs, mounted; dropping it unmounts.
+pub struct Medium {
+    device: PathBuf,
+    volume: Mounted,
+    entry: Entry,
+    // In this order: the loop device goes with its last user.
+    #[expect(dead_code, reason = "held, not used")]
+    unmount: UnmountDrop<Mount>,
+    #[expect(dead_code, reason = "held, not used")]
+    through: LoopDevice,
+}
+
+impl Medium {
+    /// Looks for one among the block devices that sysfs shows. The modules loop, vfat and nls_* must be loaded.
+    ///
+    /// # Errors
+    /// The devices cannot be listed, or one that looks right cannot be read.
+    pub fn find(sysfs: &Path, version: &str) -> Result<Option<Self>, MediumError> {
+        let path = sysfs.join("block");
+        let failed = |source| MediumError::List {
+            path: path.clone(),
+            source,
+        };
+        for entry in fs::read_dir(&path).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name();
+            let name = name.to_string_lossy().into_owned();
+            if NOT_A_MEDIUM.iter().any(|other| name.starts_with(other)) {
+                continue;
+            }
+            let device = Path::new("/dev").join(name);
+            // A drive without a medium, or with one of somebody else's.
+            let Some((start, length)) = partition(&device) else {
+                continue;
+            };
+            if let Some(medium) = Self::with(&device, start, length, version)? {
+                return Ok(Some(medium));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The medium, if it carries this version.
+    fn with(
+        device: &Path,
+        start: u64,
+        length: u64,
+        version: &str,
+    ) -> Result<Option<Self>, MediumError> {
+        let mounted = |source| MediumError::Mount {
+            device: device.to_owned(),
+            source,
+        };
+        let through = LoopControl::open()
+            .and_then(|control| control.next_free())
+            .map_err(mounted)?;
+        through
+            .with()
+            .offset(start)
+            .size_limit(length)
+            .read_only(true)
+            .autoclear(true)
+            .attach(device)
+            .map_err(mounted)?;
+        let node = through
+            .path()
+            .ok_or_else(|| mounted(io::ErrorKind::NotFound.into()))?;
+        fs::create_dir_all(TARGET).map_err(mounted)?;
+        let unmount = Mount::builder()
+            .fstype("vfat")
+            .flags(MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC)
+            .data("codepage=437,iocharset=ascii,shortname=mixed")
+            .mount_autodrop(node, TARGET, UnmountFlags::empty());
+        // Another system's partition may hold anything.
+        let Ok(unmount) = unmount else {
+            return Ok(None);
+        };
+        let volume = Mounted::at(TARGET);
+        let state = State::read(&volume).map_err(|source| MediumError::Read {
+            device: device.to_owned(),
+            source,
+        })?;
+        let entry = state
+            .next_boot()
+            .filter(|entry| state.has_loader && entry.name.version.to_string() == version);
+        Ok(entry.map(|entry| Self {
+            device: device.to_owned(),
+            entry: entry.clone(),
+            volume,
+            unmount,
+            through,
+        }))
+    }
+
+    /// Which device it is.
+    pub fn device(&self) -> &Path {
+        &self.device
+    }
+
+    /// Copies what is on it to an empty EFI system partition: the version, the loader, and keys that the loader enrols.
+    ///
+    /// # Errors
+    /// The medium cannot be read or is damaged, or the partition cannot be written.
+    pub fn install_to(&self, efi: &Path) -> Result<(), MediumError> {
+        let failed = |source| MediumError::Read {
+            device: self.device.clone(),
+            source,
+        };
+        let system = self.system().map_err(failed)?;
+        let mut esp = MountedEsp::of(efi)?;
+        let plan = install(&esp.state()?, &system)?;
+        let performed = esp.perform_with(&plan, |asset| self.open(asset));
+        Ok(performed.map_err(EspError::from)?)
+    }
+
+    fn system(&self) -> io::Result<NewSystem> {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update_reader(self.open(Asset::Loader)?)?;
+        let mut keys = Vec::new();
+        for (name, _) in self.volume.list(paths::KEYS)? {
+            let content = self.volume.read(&format!("{}/{name}", paths::KEYS))?;
+            keys.push((name, content));
+        }
+        let config = self.volume.read(paths::LOADER_CONFIG)?;
+        let config = String::from_utf8_lossy(&config);
+        Ok(NewSystem {
+            version: NewVersion {
+                version: self.entry.name.version.clone(),
+                uki: self.entry.uki,
+            },
+            loader: FileDigest {
+                blake3: hasher.finalize(),
+                bytes: hasher.count(),
+            },
+            keys,
+            enrol_everywhere: config.lines().any(|line| line == ENROL_EVERYWHERE),
+        })
+    }
+
+    fn open(&self, asset: Asset) -> io::Result<Box<dyn Read>> {
+        let path = match asset {
+            Asset::Uki => self.entry.slot.uki_path(),
+            Asset::Loader => paths::LOADER.to_owned(),
+        };
+        Ok(Box::new(File::open(Path::new(TARGET).join(path))?))
+    }
+}
+
+/// Where the EFI system partition of a device is: start and length in bytes; none without a table or such a partition.
+fn partition(device: &Path) -> Option<(u64, u64)> {
+    let file = File::open(device).ok()?;
+    let table = GptConfig::new()
+        .writable(false)
+        .logical_block_size(LogicalBlockSize::Lb512)
+        .open_from_device(file)
+        .ok()?;
+    let esp = table
+        .partitions()
+        .values()
+        .find(|partition| partition.part_type_guid == partition_types::EFI)?;
+    let sectors = esp.last_lba.checked_sub(esp.first_lba)?.checked_add(1)?;
+    Some((
+        esp.first_lba.checked_mul(SECTOR)?,
+        sectors.checked_mul(SECTOR)?,
+    ))
+}

@@ -1,0 +1,64 @@
+//! The reboot past firmware and boot loader, into what they would start.
+//!
+//! The loader does not count such a start. A version on trial gets one start more than it has tries, and no more: whatever goes
+//! wrong in it ends in a reboot through the firmware, and from there on the loader counts as ever.
+
+use std::sync::Arc;
+
+use super::{boot_assets, ending};
+use crate::event_log::ActorId;
+use crate::init_link::End;
+use crate::machine::{Busy, Machine};
+use crate::resources::MachineStage;
+
+/// Why the machine does not reboot by kexec. It goes on as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum KexecRefused {
+    /// Something else is being done.
+    #[error(transparent)]
+    Busy(#[from] Busy),
+    /// Its kernel is nowhere to be had.
+    #[error(
+        "this machine does not boot from its disk, so there is no kernel to jump into; reboot it through the firmware"
+    )]
+    NotInstalled,
+    /// The kernel did not take another one.
+    #[error("nothing was loaded, reboot through the firmware instead: {0:#}")]
+    NotLoaded(anyhow::Error),
+}
+
+/// Loads what would be booted next, and reboots into it.
+pub async fn reboot_by_kexec(machine: &Arc<Machine>) -> Result<ActorId, KexecRefused> {
+    let turn = machine.take_turn()?;
+    load(machine).await?;
+    Ok(ending::start(
+        machine,
+        turn,
+        "reboot",
+        MachineStage::Rebooting,
+        End::Kexec,
+    ))
+}
+
+/// The end for a machine that is to be rebooted anyway: by kexec if that can be had.
+pub(super) async fn or_reboot(machine: &Machine) -> End {
+    match load(machine).await {
+        Ok(()) => End::Kexec,
+        Err(error) => {
+            tracing::warn!("the machine reboots through the firmware: {error}");
+            End::Reboot
+        }
+    }
+}
+
+async fn load(machine: &Machine) -> Result<(), KexecRefused> {
+    let installed = boot_assets::installed(machine)
+        .await
+        .map_err(KexecRefused::NotLoaded)?
+        .ok_or(KexecRefused::NotInstalled)?;
+    let entry = boot_assets::load_next(&installed)
+        .await
+        .map_err(KexecRefused::NotLoaded)?;
+    tracing::info!("loaded {entry} for a reboot past the firmware");
+    Ok(())
+}

@@ -1,0 +1,85 @@
+//! Reboots past firmware and boot loader: into the version that runs, and into a new one, which is judged as ever.
+
+use anyhow::{Context, ensure};
+use instar_tests::{ImageUnderTest, Instarctl, Node, Outcome, Registry, Scratch, Test, tests};
+
+use crate::PATIENCE;
+use crate::installed::{INSTALLER, install_with};
+
+/// What the firmware says when it starts a loader.
+const FIRMWARE: &str = "BdsDxe: starting";
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        kexec_goes_past_the_firmware_and_is_blessed_as_ever,
+        kexec_needs_a_disk,
+    ]
+}
+
+/// Does something that ends with another kernel, and without the firmware.
+async fn past_the_firmware(node: &Node, client: &Instarctl, arguments: &[&str]) -> Outcome {
+    let kernel = node.kernel_boot_id().await?;
+    let said_before = node.vm().console().len();
+    let said = client.run(arguments).await?;
+    ensure!(said.code == Some(0), "{arguments:?}: {said:?}");
+    ensure!(node.kernel_boot_id().await? != kernel, "no other kernel");
+    node.wait_until_ready(PATIENCE).await?;
+    let console = node.vm().console();
+    let since = console.get(said_before..).context("a shorter console")?;
+    ensure!(
+        since.contains("Linux version"),
+        "no kernel started: {since}"
+    );
+    ensure!(!since.contains(FIRMWARE), "the firmware ran: {since}");
+    Ok(())
+}
+
+async fn kexec_goes_past_the_firmware_and_is_blessed_as_ever(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    let node = install_with(&scratch, &registry, |config| config).await?;
+    let client = Instarctl::of(&node, &scratch)?;
+    ensure!(
+        node.vm().console().contains(FIRMWARE),
+        "this is what shows it"
+    );
+    past_the_firmware(&node, &client, &["reboot", "--mode", "kexec"]).await?;
+    ensure!(node.version().await?.tag == ImageUnderTest::first()?.version());
+
+    let image = registry.image_for_guest(&format!("{INSTALLER}:v0.2.0"));
+    let upgrade = ["upgrade", "--image", &image, "--reboot-mode", "kexec"];
+    past_the_firmware(&node, &client, &upgrade).await?;
+    ensure!(node.version().await?.tag == "v0.2.0");
+
+    // What was blessed is what ran, not what the loader had started.
+    let node = node.power_cycle().await?;
+    ensure!(node.version().await?.tag == "v0.2.0");
+    node.wait_until_ready(PATIENCE).await?;
+    // Back by a rollback, which leaves kexec aside.
+    let said = client.run(&["rollback"]).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    ensure!(node.version().await?.tag == "v0.1.0");
+    Ok(())
+}
+
+async fn kexec_needs_a_disk(scratch: Scratch) -> Outcome {
+    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+        .boot()
+        .await?;
+    node.wait_until_ready(PATIENCE).await?;
+    let client = Instarctl::of(&node, &scratch)?;
+    let said = client.run(&["reboot", "--mode", "kexec"]).await?;
+    ensure!(
+        said.code != Some(0) && said.complaint.contains("does not boot from its disk"),
+        "{said:?}"
+    );
+    // It goes on, and so does the next wish.
+    node.wait_until_ready(PATIENCE).await?;
+    let said = client
+        .run(&["upgrade", "--image", "10.0.2.2:1/i", "--stage"])
+        .await?;
+    ensure!(
+        said.code != Some(0) && said.complaint.contains("does not boot from its disk"),
+        "{said:?}"
+    );
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! Installations without a registry: the version that runs is copied from the medium that carries it.
+
+use anyhow::ensure;
+use instar_esp::{State, Volume as _, paths};
+use instar_qemu::{Bus, Drive, VmSpec};
+use instar_tests::{
+    EspImage, Identity, ImageUnderTest, Node, NodePlan, Outcome, Scratch, Test, tests, uefi,
+};
+
+use crate::PATIENCE;
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        a_config_without_an_image_installs_what_the_cd_carries,
+        an_argument_installs_what_the_cd_carries_without_a_config,
+    ]
+}
+
+/// What the firmware says when it starts the loader by the entries that an installation writes.
+const INSTALLED: &str = "\"Instar\" from HD(1,GPT";
+
+/// The ISO in the drive, and a blank disk beside it.
+fn with_cd(scratch: &Scratch) -> anyhow::Result<NodePlan> {
+    let iso = Drive::raw(ImageUnderTest::first()?.iso()).on(Bus::Cd);
+    Ok(Node::plan_from(scratch, VmSpec::uefi(uefi()?))
+        .blank_disk()?
+        .spec(|spec| spec.drive(iso)))
+}
+
+/// Waits until the machine has installed itself and was started from its disk.
+fn installs_itself(node: &Node) -> Outcome {
+    node.wait_for_line("installing the version on /dev/sr0", PATIENCE)?;
+    node.wait_for_line("installed; the machine reboots into it", PATIENCE)?;
+    let mark = node.vm().console_mark()?;
+    node.vm().wait_for_line_after(mark, INSTALLED, PATIENCE)?;
+    node.vm()
+        .wait_for_line_after(mark, "v0.1.0 as generation 1", PATIENCE)?;
+    Ok(())
+}
+
+/// The disk holds what the medium held: the version, blessed and whole, the loader, and keys for a machine in setup mode.
+fn is_on_disk(scratch: &Scratch) -> Outcome {
+    let esp = EspImage::of_disk(&scratch.join("node.disk0.img"));
+    let state = State::read(&esp)?;
+    let entry = state.next_boot();
+    ensure!(
+        entry.is_some_and(|entry| entry.name.to_string() == "instar-1-v0.1.0.conf"),
+        "{state:?}"
+    );
+    let image = ImageUnderTest::first()?;
+    let uki = esp.read("EFI/instar/a.efi")?;
+    ensure!(uki == std::fs::read(image.uki())?, "another UKI");
+    let loader = esp.read(paths::LOADER)?;
+    ensure!(loader == std::fs::read(image.loader())?, "another loader");
+    ensure!(esp.list(paths::KEYS)?.len() == 3, "no keys");
+    Ok(())
+}
+
+async fn a_config_without_an_image_installs_what_the_cd_carries(scratch: Scratch) -> Outcome {
+    let install = "apiVersion: v1alpha1\nkind: UnattendedInstallConfig\nreboot: true\nprovisioning:\n  diskSelector:\n    match: disk.dev_path == \"/dev/vda\"\n";
+    let node = with_cd(&scratch)?
+        .configure(move |config| config.document(install))
+        .start()?;
+    installs_itself(&node)?;
+    node.wait_for_api(PATIENCE).await?;
+    node.wait_until_ready(PATIENCE).await?;
+    node.end();
+    is_on_disk(&scratch)
+}
+
+/// The config finds its way to the installed machine later.
+async fn an_argument_installs_what_the_cd_carries_without_a_config(scratch: Scratch) -> Outcome {
+    // As somebody has it who cannot change the medium: systemd's stub takes further arguments from the firmware's tables.
+    let arguments =
+        "type=11,value=io.systemd.stub.kernel-cmdline-extra=instar.install.disk=/dev/vda";
+    let node = with_cd(&scratch)?
+        .spec(|spec| spec.extra_argument("-smbios").extra_argument(arguments))
+        .without_config(Identity::administrator()?)
+        .start()?;
+    installs_itself(&node)?;
+    let mark = node.vm().console_mark()?;
+    node.vm()
+        .wait_for_line_after(mark, "no machine config: maintenance mode", PATIENCE)?;
+    node.end();
+    is_on_disk(&scratch)
+}

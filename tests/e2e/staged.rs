@@ -1,0 +1,170 @@
+//! Versions that wait for the next boot, and those that a boot finds unfit: what is on the disk afterwards.
+
+use anyhow::{Context, ensure};
+use instar_esp::State;
+use instar_tests::{
+    EspImage, HttpServer, ImageUnderTest, Instarctl, Node, OciImage, Outcome, Registry, Said,
+    Scratch, Test, tests,
+};
+
+use crate::PATIENCE;
+use crate::installed::{INSTALLER, ROLLED_BACK, install_with, with_uki_text};
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        a_staged_version_starts_at_the_next_boot_unless_another_takes_its_place,
+        a_version_without_a_config_goes_back_and_one_that_was_forced_is_forgiven,
+    ]
+}
+
+/// The node of a test, and what is asked of it.
+struct Installed {
+    node: Node,
+    client: Instarctl,
+    registry: Registry,
+}
+
+impl Installed {
+    async fn upgrade(&self, tag: &str, more: &[&str]) -> anyhow::Result<Said> {
+        let image = self.registry.image_for_guest(&format!("{INSTALLER}:{tag}"));
+        let arguments = [&["upgrade", "--image", &image], more].concat();
+        self.client.run(&arguments).await
+    }
+
+    /// Has a version wait for the next boot; nothing happens to what runs.
+    async fn stage(&self, tag: &str) -> Outcome {
+        let before = (self.node.boot_id().await?, self.node.version().await?.tag);
+        let said = self.upgrade(tag, &["--stage"]).await?;
+        ensure!(
+            said.code == Some(0) && said.output.contains(&format!("{tag} is staged")),
+            "{said:?}"
+        );
+        let after = (self.node.boot_id().await?, self.node.version().await?.tag);
+        ensure!(before == after, "{before:?} became {after:?}");
+        Ok(())
+    }
+
+    async fn runs(&self, version: &str) -> Outcome {
+        let runs = self.node.version().await?.tag;
+        ensure!(runs == version, "{runs} runs");
+        self.node.wait_until_ready(PATIENCE).await
+    }
+
+    /// The power goes and comes back.
+    async fn power_cycle(self) -> anyhow::Result<Self> {
+        let node = self.node.power_cycle().await?;
+        Ok(Self { node, ..self })
+    }
+}
+
+async fn a_staged_version_starts_at_the_next_boot_unless_another_takes_its_place(
+    scratch: Scratch,
+) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    let node = install_with(&scratch, &registry, |config| config).await?;
+    let client = Instarctl::of(&node, &scratch)?;
+    let again = OciImage::read(&ImageUnderTest::first()?.installer())?;
+    let again = again.label("dev.instar.test", "again");
+    again.push(&registry, INSTALLER, "again")?;
+    let installed = Installed {
+        node,
+        client,
+        registry,
+    };
+
+    // An upgrade that does not wait takes its place.
+    installed.stage("v0.2.0").await?;
+    let said = installed.upgrade("again", &[]).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    installed.node.wait_until_ready(PATIENCE).await?;
+    let installed = installed.power_cycle().await?;
+    installed.runs("v0.1.0").await?;
+
+    // So does a rollback.
+    installed.stage("v0.2.0").await?;
+    let said = installed.client.run(&["rollback"]).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    installed.runs("v0.1.0").await?;
+    let console = installed.node.vm().console();
+    ensure!(!console.contains("v0.2.0 as generation"), "it was started");
+
+    // A reboot starts it.
+    installed.stage("v0.2.0").await?;
+    let said = installed.client.run(&["reboot"]).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    installed.runs("v0.2.0").await?;
+
+    // And so does a power cut.
+    installed.stage("v0.1.0").await?;
+    let installed = installed.power_cycle().await?;
+    installed.runs("v0.1.0").await?;
+    installed.node.end();
+    let entries = entries_on_disk(&scratch)?;
+    ensure!(
+        entries.iter().all(|name| !name.contains('+')),
+        "not blessed: {entries:?}"
+    );
+    Ok(())
+}
+
+/// The loader's entries on the node's disk, in the order in which it takes them.
+fn entries_on_disk(scratch: &Scratch) -> anyhow::Result<Vec<String>> {
+    let esp = EspImage::of_disk(&scratch.join("node.disk0.img"));
+    let state = State::read(&esp).context("cannot read the EFI system partition")?;
+    let order = state.boot_order().into_iter();
+    Ok(order.map(|entry| entry.name.to_string()).collect())
+}
+
+async fn a_version_without_a_config_goes_back_and_one_that_was_forced_is_forgiven(
+    scratch: Scratch,
+) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    let web = HttpServer::start()?;
+    let gate = format!(
+        "apiVersion: instar.dev/v1alpha1\nkind: UpgradeGateConfig\ntimeout: 60s\nprobes:\n  - name: the web\n    http: {{url: \"{}\"}}\n",
+        web.url_for_guest("/healthz")
+    );
+    let node = install_with(&scratch, &registry, move |config| config.document(&gate)).await?;
+    let client = Instarctl::of(&node, &scratch)?;
+    // It looks for its config where none can be.
+    let lost = with_uki_text(
+        &ImageUnderTest::second()?,
+        "transparent_hugepage=never",
+        "instar.config=nowhere-real",
+    )?;
+    lost.push(&registry, INSTALLER, "lost")?;
+    let installed = Installed {
+        node,
+        client,
+        registry,
+    };
+
+    let said = installed
+        .upgrade("lost", &["--reboot-mode", "powercycle"])
+        .await?;
+    ensure!(
+        said.code == ROLLED_BACK && said.complaint.contains("instar.config is no URL"),
+        "{said:?}"
+    );
+    installed.runs("v0.1.0").await?;
+    let console = installed.node.vm().console();
+    let tries = console.matches("v0.2.0 as generation 1 (boot)").count();
+    ensure!(tries == 3, "it was tried {tries} times");
+
+    // Nobody answers the probe: it fails, and is remembered.
+    let said = installed.upgrade("v0.2.0", &[]).await?;
+    ensure!(said.code == ROLLED_BACK, "{said:?}");
+    installed.runs("v0.1.0").await?;
+    let said = installed.upgrade("v0.2.0", &[]).await?;
+    ensure!(said.complaint.contains("failed here before"), "{said:?}");
+
+    // By force, and by a reboot, it proves itself: no force is needed any more.
+    web.serve("/healthz", "well");
+    let forced = ["--force", "--reboot-mode", "powercycle"];
+    let said = installed.upgrade("v0.2.0", &forced).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    installed.runs("v0.2.0").await?;
+    let said = installed.upgrade("v0.2.0", &[]).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    installed.runs("v0.2.0").await
+}
