@@ -1,0 +1,115 @@
+//! A part of the disk, and when two states are the same in it.
+
+use crate::recording::Recording;
+use crate::states::{DiskState, Fault};
+use crate::write_log::Entry;
+
+/// Sectors of the disk, and the writes that touch them.
+#[derive(Debug)]
+pub(crate) struct Region {
+    /// The first sector.
+    pub(crate) start: u64,
+    /// The one behind the last.
+    pub(crate) end: u64,
+    /// Numbers of entries.
+    touching: Vec<usize>,
+}
+
+/// Two states with the same key have the same in the region. (Not the other way round: the same may have been written twice.)
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    /// How many of the writes that touch the region have happened.
+    applied: usize,
+    fault: Fault,
+}
+
+impl Region {
+    pub(crate) fn of(recording: &Recording, start: u64, end: u64) -> Self {
+        let entries = recording.log().entries.iter().enumerate();
+        let touching = entries.filter_map(|(number, entry)| match entry {
+            Entry::Write(write) if write.sector < end && write.sector + write.sectors > start => {
+                Some(number)
+            }
+            _ => None,
+        });
+        Self {
+            start,
+            end,
+            touching: touching.collect(),
+        }
+    }
+
+    pub(crate) fn key(&self, state: &DiskState) -> Key {
+        let applied = self.touching.partition_point(|number| *number < state.entries);
+        let last = applied.checked_sub(1).map(|last| self.touching[last]);
+        match state.fault {
+            // Without the last one is before the last one.
+            Fault::Lost(lost) if last == Some(lost) => Key {
+                applied: applied - 1,
+                fault: Fault::None,
+            },
+            Fault::Lost(lost) if self.touching[..applied].binary_search(&lost).is_ok() => Key {
+                applied,
+                fault: state.fault,
+            },
+            Fault::Torn(..) if last.is_some_and(|last| last + 1 == state.entries) => Key {
+                applied,
+                fault: state.fault,
+            },
+            _ => Key {
+                applied,
+                fault: Fault::None,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::collections::HashMap;
+
+    use super::*;
+    use crate::content::Content;
+    use crate::states::states;
+    use crate::write_log::{Data, Write, WriteLog};
+
+    #[test]
+    fn states_with_one_key_have_one_content() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(64 * 512).unwrap();
+        let entries = (0..60_u64).map(|number| match number % 7 {
+            6 => Entry::Flush,
+            _ => Entry::Write(Write {
+                sector: number * 5 % 17,
+                sectors: 1 + number % 4,
+                data: Data::Bytes(vec![number as u8; 512 * (1 + number as usize % 4)]),
+                durable: number % 11 == 0,
+            }),
+        });
+        let log = WriteLog::of(entries.collect());
+        let recording = Recording::of(Content::read(file.path()).unwrap(), log).unwrap();
+        let mut shared = 0;
+        for (start, end) in [(0, 9), (9, 30)] {
+            let region = Region::of(&recording, start, end);
+            let mut known = HashMap::new();
+            for state in states(recording.log(), 0..=60) {
+                let mut sector = [0; 512];
+                let content: Vec<u8> = (start..end)
+                    .map(|number| {
+                        recording.read_sector(&state, number, &mut sector);
+                        sector[0]
+                    })
+                    .collect();
+                match known.insert(region.key(&state), content.clone()) {
+                    Some(before) => {
+                        shared += 1;
+                        assert_eq!(before, content, "{state}");
+                    }
+                    None => {}
+                }
+            }
+        }
+        assert!(shared > 100, "{shared}");
+    }
+}
