@@ -34,6 +34,7 @@ mod node_facts;
 mod oci_image;
 mod other_rootfs;
 mod outage;
+pub mod power_cuts;
 mod python;
 mod registry;
 mod run_command;
