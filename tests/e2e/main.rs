@@ -20,6 +20,7 @@ mod logs;
 mod machine_config;
 mod other_clients;
 mod peers;
+mod power_cuts;
 mod refused_images;
 mod resources;
 mod rollback;
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         disk::tests(),
         machine_config::tests(),
         installed::tests(),
+        power_cuts::tests(),
         volumes::tests(),
         clock::tests(),
         hangs::tests(),

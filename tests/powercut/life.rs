@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use instar_pki::Role;
 use instar_qemu::{Bus, DiskFormat, Drive, VmSpec, create_blank_disk};
-use instar_tests::power_cuts::{Recorded, RecordedNode, Setting};
+use instar_tests::power_cuts::{Recorded, RecordedNode, Setting, seen};
 use instar_tests::{ImageUnderTest, Instarctl, Node, Registry, Scratch, uefi};
 
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -77,7 +77,9 @@ pub(crate) async fn live(
         .context("the installation had no config")?;
 
     let config = apply_configs(&mut recorded, scratch, config).await?;
-    upgrade(&mut recorded, scratch, registry, &config).await?;
+    let image = registry.image_for_guest(&format!("{INSTALLER}:v0.2.0"));
+    let client = Instarctl::of(recorded.node(), scratch)?;
+    recorded.upgrade(&client, &image, &config).await?;
     roll_back(&mut recorded, scratch, &config).await?;
     reset(&mut recorded, scratch, &config).await?;
     recorded.end()
@@ -113,36 +115,15 @@ async fn apply_configs(
     configs.into_iter().last().context("no configs")
 }
 
-/// By a reboot, until the new version is blessed.
-async fn upgrade(
-    recorded: &mut RecordedNode,
-    scratch: &Scratch,
-    registry: &Registry,
-    config: &str,
-) -> Result<()> {
-    recorded.enter("upgrade", Setting::with_config(config))?;
-    let client = Instarctl::of(recorded.node(), scratch)?;
-    let image = registry.image_for_guest(&format!("{INSTALLER}:v0.2.0"));
-    let command = ["upgrade", "--image", &image, "--reboot-mode", "powercycle"];
-    let tried = async {
-        seen(recorded.node(), "v0.2.0 is tried").await?;
-        recorded.enter("bless", Setting::with_config(config))
-    };
-    let (said, tried) = tokio::join!(client.run(&command), tried);
-    tried?;
-    let said = said?;
-    ensure!(said.code == Some(0), "the upgrade: {said:?}");
-    recorded.node().wait_until_ready(PATIENCE).await?;
-    runs(recorded.node(), "v0.2.0").await
-}
-
 async fn roll_back(recorded: &mut RecordedNode, scratch: &Scratch, config: &str) -> Result<()> {
     recorded.enter("rollback", Setting::with_config(config))?;
     let client = Instarctl::of(recorded.node(), scratch)?;
     let said = client.run(&["rollback"]).await?;
     ensure!(said.code == Some(0), "the rollback: {said:?}");
     recorded.node().wait_until_ready(PATIENCE).await?;
-    runs(recorded.node(), "v0.1.0").await
+    let runs = recorded.node().version().await?.tag;
+    ensure!(runs == "v0.1.0", "{runs} runs");
+    Ok(())
 }
 
 /// Erases what the machine was, and has it boot into maintenance mode.
@@ -158,19 +139,4 @@ async fn reset(recorded: &mut RecordedNode, scratch: &Scratch, config: &str) -> 
     let said = client.run(&command).await?;
     ensure!(said.code == Some(0), "the reset: {said:?}");
     seen(recorded.node(), "maintenance mode").await
-}
-
-/// Waits for words on the console while something else is waited for as well.
-async fn seen(node: &Node, words: &str) -> Result<()> {
-    let console = async || {
-        ensure!(node.vm().console().contains(words), "{words:?} is not on the console");
-        Ok(())
-    };
-    node.wait_until(words, PATIENCE, console).await
-}
-
-async fn runs(node: &Node, version: &str) -> Result<()> {
-    let runs = node.version().await?.tag;
-    ensure!(runs == version, "{runs} runs");
-    Ok(())
 }

@@ -53,12 +53,17 @@ fn run() -> Result<bool> {
     let mut judged = Vec::new();
     for scenario in installation.recorded.scenarios.into_iter().chain(life.scenarios) {
         tell(&format!("judging {}", scenario.name));
-        judged.push(Scenario::judge(scenario, &scratch)?);
-    }
-    for judged in &judged {
-        for (state, why) in judged.failures().take(SHOWN) {
-            eprintln!("{}, {state}: {why}", judged.scenario.name);
+        let scenario = Scenario::judge(scenario, &scratch)?;
+        let failures = scenario.failures().count();
+        tell(&format!(
+            "{} states with {} contents, {failures} unbootable",
+            scenario.states(),
+            scenario.judged.contents
+        ));
+        for (state, why) in scenario.failures().take(SHOWN) {
+            eprintln!("  {state}: {why}");
         }
+        judged.push(scenario);
     }
     let samples: Vec<Sample<'_>> = judged.iter().flat_map(|it| it.sample(SAMPLES)).collect();
     tell(&format!("booting {} states", samples.len()));

@@ -12,8 +12,10 @@ mod boot;
 mod recorded_node;
 mod sample;
 mod scenario;
+mod upgrade;
 
 pub use boot::{Medium, boot_samples};
 pub use recorded_node::{Recorded, RecordedNode, copy_with_holes};
 pub use sample::Sample;
 pub use scenario::{JudgedScenario, Scenario, Setting};
+pub use upgrade::seen;

@@ -1,14 +1,16 @@
 //! The EFI system partition in a state, read as FAT and judged by the loader's rules.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::rc::Rc;
 
 use blake3::Hash;
 use instar_esp::{State, Volume, paths};
 
 use crate::SECTOR;
 use crate::recording::Recording;
-use crate::region::Region;
+use crate::region::{Region, Touching};
 use crate::states::DiskState;
 
 /// What the firmware and the loader make of the partition.
@@ -29,19 +31,22 @@ pub(crate) struct Whole<'a> {
     pub(crate) ukis: &'a BTreeMap<[u8; 32], String>,
 }
 
+/// Gives also what was read for it: it holds for every state that is the same there.
 pub(crate) fn judge(
     recording: &Recording,
     state: &DiskState,
     region: &Region,
     whole: &Whole<'_>,
-) -> Start {
+) -> (Start, Trace) {
     let sectors = Sectors::of(recording, state, region.start, region.end);
-    match read(sectors, whole) {
+    let trace = sectors.trace.clone();
+    let start = match read(sectors, whole) {
         Ok(start) => start,
         // Whoever cannot read the partition finds no loader on it.
         Err(Unreadable::Filesystem(_)) => Start::NoLoader,
         Err(Unreadable::File(error)) => Start::Broken(error.to_string()),
-    }
+    };
+    (start, trace.take())
 }
 
 enum Unreadable {
@@ -165,6 +170,33 @@ impl Volume for FatVolume<'_> {
     }
 }
 
+/// Which sectors were read.
+#[derive(Debug, Default)]
+pub(crate) struct Trace {
+    /// The first sector that is told of.
+    start: u64,
+    read: Vec<bool>,
+}
+
+impl Trace {
+    fn note(&mut self, sector: u64) {
+        if let Some(read) = self.read.get_mut((sector - self.start) as usize) {
+            *read = true;
+        }
+    }
+
+    /// The writes that matter for whoever reads the same.
+    pub(crate) fn touching(&self, recording: &Recording) -> Touching {
+        let place = |sector: u64| {
+            let place = sector.saturating_sub(self.start) as usize;
+            place.min(self.read.len())
+        };
+        Touching::of(recording, |from, to| {
+            self.read[place(from)..place(to)].contains(&true)
+        })
+    }
+}
+
 /// Sectors of the disk in a state, as something that can be read.
 #[derive(Debug)]
 pub(crate) struct Sectors<'a> {
@@ -173,6 +205,7 @@ pub(crate) struct Sectors<'a> {
     start: u64,
     bytes: u64,
     position: u64,
+    trace: Rc<RefCell<Trace>>,
     /// Sectors that were read last, each in a place that follows from its number: a table's sector is read for each of its
     /// hundred entries, in turns with what they stand for.
     recent: Vec<(u64, [u8; SECTOR as usize])>,
@@ -186,6 +219,10 @@ impl<'a> Sectors<'a> {
             start,
             bytes: (end - start) * SECTOR,
             position: 0,
+            trace: Rc::new(RefCell::new(Trace {
+                start,
+                read: vec![false; usize::try_from(end - start).unwrap_or_default()],
+            })),
             recent: vec![(u64::MAX, [0; SECTOR as usize]); 64],
         }
     }
@@ -205,6 +242,7 @@ impl Read for Sectors<'_> {
         if *known != sector {
             self.recording.read_sector(&self.state, sector, content);
             *known = sector;
+            self.trace.borrow_mut().note(sector);
         }
         out[..count].copy_from_slice(&content[within..within + count]);
         self.position += count as u64;

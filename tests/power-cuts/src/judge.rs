@@ -8,6 +8,7 @@ use blake3::Hash;
 use crate::SECTOR;
 use crate::esp_reader::{self, Start, Whole};
 use crate::ext4::{self, Ext4, ToolError};
+use crate::memory::Memory;
 use crate::parallel;
 use crate::recording::Recording;
 use crate::region::{Key, Region};
@@ -124,8 +125,12 @@ impl<'a> Judge<'a> {
             loaders: &expected.loaders,
             ukis: &expected.ukis,
         };
+        let memory = Memory::new();
         let starts = self.each(states, &[&self.efi], |state| {
-            Ok(esp_reader::judge(self.recording, state, &self.efi, &whole))
+            Ok(memory.recall_or(state, || {
+                let (start, trace) = esp_reader::judge(self.recording, state, &self.efi, &whole);
+                (start, trace.touching(self.recording))
+            }))
         })?;
         let configs = self.each(states, &[&self.state], |state| {
             self.config(state, expected)
@@ -134,19 +139,25 @@ impl<'a> Judge<'a> {
         let vars = self.each(&for_var, &[&self.var], |state| {
             ext4::judge(self.recording, state, &self.var, &[], &self.scratch)
         })?;
-        let contents = [tables.contents, starts.contents, configs.contents, vars.contents];
+        let contents = [
+            tables.made.len(),
+            memory.classes(),
+            configs.made.len(),
+            vars.made.len(),
+        ];
 
         let mut different = Vec::new();
         let mut before = None;
         let mut verdicts = Vec::with_capacity(states.len());
         for (number, state) in states.iter().enumerate() {
-            let key = (tables.number[number], starts.number[number], configs.number[number]);
+            let (class, start) = starts.of(number);
+            let key = (tables.number[number], *class, configs.number[number]);
             if before.replace(key) != Some(key) {
                 different.push(number);
             }
             let verdict = verdict(
                 *tables.of(number),
-                starts.of(number),
+                start,
                 configs.of(number),
                 vars.of(number),
                 expected,
@@ -210,7 +221,6 @@ impl<'a> Judge<'a> {
             .collect::<Result<Vec<Made>, ToolError>>()?;
         Ok(Each {
             number,
-            contents: made.len(),
             made,
         })
     }
@@ -221,7 +231,6 @@ struct Each<Made> {
     /// For each state, which of `made` is its.
     number: Vec<usize>,
     made: Vec<Made>,
-    contents: usize,
 }
 
 impl<Made> Each<Made> {

@@ -10,12 +10,14 @@
 //! flush; every prefix whose last write was torn between two sectors, with its head there, or its tail.
 //!
 //! No machine runs here. A state is a value, and reading it is a function of the recording; thousands of them are judged in
-//! seconds, since most differ from another one in one partition only, and a partition's content is judged once.
+//! seconds, since most differ from another one in one partition only, and a partition's content is judged once; that of the EFI
+//! system partition once for all states that are the same in what its judge has read.
 
 mod content;
 mod esp_reader;
 mod ext4;
 mod judge;
+mod memory;
 mod parallel;
 mod recording;
 mod region;

@@ -1,54 +1,70 @@
-//! A part of the disk, and when two states are the same in it.
+//! Parts of the disk, and when two states are the same in them.
 
 use crate::recording::Recording;
 use crate::states::{DiskState, Fault};
 use crate::write_log::Entry;
 
-/// Sectors of the disk, and the writes that touch them.
+/// Sectors of the disk that follow one another.
 #[derive(Debug)]
 pub(crate) struct Region {
     /// The first sector.
     pub(crate) start: u64,
     /// The one behind the last.
     pub(crate) end: u64,
-    /// Numbers of entries.
-    touching: Vec<usize>,
+    touching: Touching,
 }
 
-/// Two states with the same key have the same in the region. (Not the other way round: the same may have been written twice.)
+/// The writes that touch some sectors: numbers of entries, in order.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Touching(Vec<usize>);
+
+/// Two states with the same key have the same in these sectors. (Not the other way round: the same may have been written twice.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
-    /// How many of the writes that touch the region have happened.
+    /// How many of the writes that touch them have happened.
     applied: usize,
     fault: Fault,
 }
 
 impl Region {
     pub(crate) fn of(recording: &Recording, start: u64, end: u64) -> Self {
-        let entries = recording.log().entries.iter().enumerate();
-        let touching = entries.filter_map(|(number, entry)| match entry {
-            Entry::Write(write) if write.sector < end && write.sector + write.sectors > start => {
-                Some(number)
-            }
-            _ => None,
-        });
+        let touching = Touching::of(recording, |from, to| from < end && to > start);
         Self {
             start,
             end,
-            touching: touching.collect(),
+            touching,
         }
     }
 
     pub(crate) fn key(&self, state: &DiskState) -> Key {
-        let applied = self.touching.partition_point(|number| *number < state.entries);
-        let last = applied.checked_sub(1).map(|last| self.touching[last]);
+        self.touching.key(state)
+    }
+}
+
+impl Touching {
+    /// The writes for whose first sector, and the one behind their last, `touches` says yes.
+    pub(crate) fn of(recording: &Recording, touches: impl Fn(u64, u64) -> bool) -> Self {
+        let entries = recording.log().entries.iter().enumerate();
+        let numbers = entries.filter_map(|(number, entry)| match entry {
+            Entry::Write(write) if touches(write.sector, write.sector + write.sectors) => {
+                Some(number)
+            }
+            _ => None,
+        });
+        Self(numbers.collect())
+    }
+
+    /// What of these writes is on the disk in a state.
+    pub(crate) fn key(&self, state: &DiskState) -> Key {
+        let applied = self.0.partition_point(|number| *number < state.entries);
+        let last = applied.checked_sub(1).map(|last| self.0[last]);
         match state.fault {
             // Without the last one is before the last one.
             Fault::Lost(lost) if last == Some(lost) => Key {
                 applied: applied - 1,
                 fault: Fault::None,
             },
-            Fault::Lost(lost) if self.touching[..applied].binary_search(&lost).is_ok() => Key {
+            Fault::Lost(lost) if self.0[..applied].binary_search(&lost).is_ok() => Key {
                 applied,
                 fault: state.fault,
             },
