@@ -16,6 +16,7 @@ mod hangs;
 mod harness;
 mod init_failures;
 mod installed;
+mod io_errors;
 mod logs;
 mod machine_config;
 mod other_clients;
@@ -28,6 +29,7 @@ mod secure_boot;
 mod small_machine;
 mod upgrade;
 mod volumes;
+mod watchdog;
 mod ways_in;
 
 use std::process::ExitCode;
@@ -53,9 +55,11 @@ fn main() -> ExitCode {
         machine_config::tests(),
         installed::tests(),
         power_cuts::tests(),
+        io_errors::tests(),
         volumes::tests(),
         clock::tests(),
         hangs::tests(),
+        watchdog::tests(),
         logs::tests(),
         small_machine::tests(),
         refused_images::tests(),

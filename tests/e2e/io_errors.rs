@@ -1,0 +1,181 @@
+//! A disk that fails while it is written to: an upgrade says so, and what runs goes on, boots again, and can be upgraded later.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use instar_esp::{FileDigest, State, Volume as _};
+use instar_qemu::{Drive, VmSpec, WriteFailure, WriteFault};
+use instar_tests::power_cuts::copy_with_holes;
+use instar_tests::{
+    EspImage, ImageUnderTest, Instarctl, Node, Outcome, Registry, Scratch, Test, tests, uefi,
+};
+
+use crate::PATIENCE;
+
+const INSTALLER: &str = "instar/installer";
+/// Room for both versions, and for an installer's image in /var.
+const DISK_BYTES: u64 = 512 << 20;
+/// The EFI system partition of a disk image.
+const ESP_SECTOR: u64 = 2048;
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![in_an_upgrade_leave_the_version_that_runs]
+}
+
+/// Where a fault strikes, and what the upgrade must say of it.
+struct Case {
+    name: &'static str,
+    fault: WriteFault,
+}
+
+/// The places that an upgrade writes to on the EFI system partition.
+fn cases(disk: &Path) -> Result<Vec<Case>> {
+    let fat = Fat::read(disk)?;
+    let cluster = fat.first_free()? + fat.clusters_of(4 << 20);
+    let data = fat.sector_of(cluster);
+    let table = fat.table_sector_of(cluster);
+    let slots = fat.sector_with(b"A       EFI").context("no slot a")?;
+    let entries = fat.sector_with(b"INSTAR~1CON").context("no entry")?;
+    let case = |name, fault| Case { name, fault };
+    Ok(vec![
+        case("a bad sector in the UKI", WriteFault::BadSector(data)),
+        case("a torn write in the UKI", WriteFault::Torn(data)),
+        case(
+            "another torn write in the UKI",
+            WriteFault::Torn(fat.sector_of(cluster + fat.clusters_of(8 << 20)) + 1),
+        ),
+        case("a bad sector in the FAT", WriteFault::BadSector(table)),
+        case("a bad sector in the folder of slots", WriteFault::BadSector(slots)),
+        case("a bad sector in the folder of entries", WriteFault::BadSector(entries)),
+        case("a write without room", WriteFault::Nth(300, WriteFailure::NoRoom)),
+        case("a write with an error", WriteFault::Nth(450, WriteFailure::Io)),
+    ])
+}
+
+async fn in_an_upgrade_leave_the_version_that_runs(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    let (first, second) = (ImageUnderTest::first()?, ImageUnderTest::second()?);
+    registry.push_layout(&second.installer(), INSTALLER, second.version())?;
+    let disk = scratch.join("disk.img");
+    copy_with_holes(&first.disk(), &disk)?;
+    let file = std::fs::OpenOptions::new().write(true).open(&disk)?;
+    file.set_len(DISK_BYTES)?;
+    let cases = cases(&disk)?;
+
+    let host = registry.host_for_guest();
+    let spec = VmSpec::uefi(uefi()?).drive(Drive::raw(&disk).breakable());
+    let node = Node::plan_from(&scratch, spec)
+        .configure(move |config| config.registry(&host).install_disk("/dev/vda"))
+        .boot()
+        .await?;
+    node.wait_until_ready(PATIENCE).await?;
+    let client = Instarctl::of(&node, &scratch)?;
+    let image = registry.image_for_guest(&format!("{INSTALLER}:{}", second.version()));
+    let upgrade = ["upgrade", "--image", &image, "--reboot-mode", "powercycle"];
+    let kernel = node.kernel_boot_id().await?;
+    for case in &cases {
+        node.vm().fail_write(0, &case.fault)?;
+        let said = client.run(&upgrade).await?;
+        println!("{}: {}", case.name, said.complaint.trim());
+        ensure!(said.code != Some(0), "{}: it succeeded", case.name);
+        ensure!(
+            said.complaint.contains("I/O error") || said.complaint.contains("Input/output error"),
+            "{}: {said:?}",
+            case.name
+        );
+        node.vm().fail_write(0, &WriteFault::None)?;
+        ensure!(node.kernel_boot_id().await? == kernel, "it rebooted");
+        node.wait_until_ready(PATIENCE).await?;
+        boots_the_first(&disk, &first).with_context(|| case.name.to_owned())?;
+    }
+    let node = node.power_cycle().await?;
+    node.wait_until_ready(PATIENCE).await?;
+    ensure!(node.version().await?.tag == first.version());
+    // With a disk that works again.
+    let client = Instarctl::of(&node, &scratch)?;
+    let said = client.run(&upgrade).await?;
+    ensure!(said.code == Some(0), "the upgrade afterwards: {said:?}");
+    ensure!(node.version().await?.tag == second.version());
+    Ok(())
+}
+
+/// What the loader would start is the whole UKI of the first version.
+fn boots_the_first(disk: &Path, first: &ImageUnderTest) -> Result<()> {
+    let esp = EspImage::of_disk(disk);
+    let state = State::read(&esp)?;
+    let next = state.next_boot().context("nothing boots")?;
+    ensure!(
+        next.name.version.to_string() == first.version(),
+        "{} would be booted",
+        next.name
+    );
+    let found = FileDigest::of(&esp.read(&next.slot.uki_path())?);
+    let whole = FileDigest::of(&std::fs::read(first.uki())?);
+    ensure!(found == whole, "its UKI is {found}, expected {whole}");
+    Ok(())
+}
+
+/// The FAT32 of the EFI system partition, by its first sector (Microsoft's specification of FAT, 3.1).
+struct Fat {
+    bytes: Vec<u8>,
+}
+
+impl Fat {
+    fn read(disk: &Path) -> Result<Self> {
+        let mut bytes = vec![0; usize::try_from(instar_esp::DEFAULT_BYTES)?];
+        File::open(disk)?.read_exact_at(&mut bytes, ESP_SECTOR * 512)?;
+        Ok(Self { bytes })
+    }
+
+    fn number(&self, at: usize, bytes: usize) -> u64 {
+        let number = self.bytes[at..at + bytes].iter().rev();
+        number.fold(0, |number, byte| number << 8 | u64::from(*byte))
+    }
+
+    fn sectors_per_cluster(&self) -> u64 {
+        self.number(13, 1)
+    }
+
+    fn reserved(&self) -> u64 {
+        self.number(14, 2)
+    }
+
+    fn clusters_of(&self, bytes: u64) -> u64 {
+        bytes / 512 / self.sectors_per_cluster()
+    }
+
+    /// The first free cluster behind all that are in use.
+    fn first_free(&self) -> Result<u64> {
+        let table = usize::try_from(self.reserved() * 512)?;
+        let bytes = usize::try_from(self.number(36, 4) * 512)?;
+        let used = self.bytes[table..table + bytes]
+            .chunks_exact(4)
+            .rposition(|entry| entry != [0; 4])
+            .context("an empty FAT")?;
+        Ok(used as u64 + 1)
+    }
+
+    /// Where a cluster begins on the disk.
+    fn sector_of(&self, cluster: u64) -> u64 {
+        let tables = self.number(16, 1) * self.number(36, 4);
+        ESP_SECTOR + self.reserved() + tables + (cluster - 2) * self.sectors_per_cluster()
+    }
+
+    /// Where the first FAT has a cluster.
+    fn table_sector_of(&self, cluster: u64) -> u64 {
+        ESP_SECTOR + self.reserved() + cluster * 4 / 512
+    }
+
+    /// The first sector of a folder with this short name in it.
+    fn sector_with(&self, short_name: &[u8; 11]) -> Option<u64> {
+        let mut sectors = (0..).zip(self.bytes.chunks_exact(512));
+        let found = sectors.find(|(_, sector)| {
+            sector
+                .chunks_exact(32)
+                .any(|entry| entry.starts_with(short_name))
+        });
+        found.map(|(number, _)| ESP_SECTOR + number)
+    }
+}
