@@ -64,14 +64,17 @@ fn check(spec: &VmSpec) -> Result<()> {
     if spec.network_boot.is_some() && matches!(spec.boot, Boot::Kernel { .. }) {
         return impossible("it starts a kernel from the host or from the network, not both");
     }
-    let can_be_tapped =
-        |drive: &Drive| drive.format == DiskFormat::Raw && drive.bus == Bus::Virtio && !drive.snapshot;
+    let can_be_tapped = |drive: &Drive| {
+        drive.format == DiskFormat::Raw && drive.bus == Bus::Virtio && !drive.snapshot
+    };
     if spec
         .drives
         .iter()
         .any(|drive| drive.tap != Tap::None && !can_be_tapped(drive))
     {
-        return impossible("only a raw disk behind virtio, no snapshot, can be recorded or made to fail");
+        return impossible(
+            "only a raw disk behind virtio, no snapshot, can be recorded or made to fail",
+        );
     }
     Ok(())
 }

@@ -38,15 +38,18 @@ pub(crate) fn device(drive: usize) -> String {
 
 /// Puts a fault between the disk and its file, or takes one away.
 pub(crate) fn set(qmp: &mut Qmp, drive: usize, fault: &WriteFault) -> Result<(), QmpError> {
+    let path = format!("/machine/peripheral/{}", device(drive));
     let attach = |qmp: &mut Qmp, node: &str| {
-        let path = format!("/machine/peripheral/{}", device(drive));
         let arguments = json!({ "path": path, "property": "drive", "value": node });
         qmp.execute("qom-set", arguments).map(drop)
     };
     let (whole, faulty) = (whole_node(drive), format!("faulty{drive}"));
-    attach(qmp, &whole)?;
-    // There is none before the first fault.
-    let _ = qmp.execute("blockdev-del", json!({ "node-name": faulty }));
+    // QEMU 7.2 dies of being told what is so already.
+    let attached = qmp.execute("qom-get", json!({ "path": path, "property": "drive" }))?;
+    if attached == faulty.as_str() {
+        attach(qmp, &whole)?;
+        qmp.execute("blockdev-del", json!({ "node-name": faulty }))?;
+    }
     let Some(mut rules) = rules(*fault) else {
         return Ok(());
     };

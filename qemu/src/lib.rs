@@ -37,12 +37,12 @@ pub use command::{Host, command_line};
 pub use console::{ConsoleLine, ConsoleMark};
 pub use directory::KEEP_VARIABLE;
 pub use error::{Ended, Error, Evidence, Result};
-pub use fault::{WriteFault, WriteFailure};
+pub use fault::{WriteFailure, WriteFault};
 pub use ports::{PortLease, lease_port};
 pub use process::OwnedProcess;
 pub use qmp::{Event, Qmp, QmpError};
 pub use spec::{
-    Boot, Bus, Content, DiskFormat, Drive, Forward, FwCfg, NetworkBoot, OnPanic, Tap, Timing,
-    Uefi, VmSpec, WatchdogAction,
+    Boot, Bus, Content, DiskFormat, Drive, Forward, FwCfg, NetworkBoot, OnPanic, Tap, Timing, Uefi,
+    VmSpec, WatchdogAction,
 };
 pub use vm::Vm;

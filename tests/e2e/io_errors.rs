@@ -47,10 +47,22 @@ fn cases(disk: &Path) -> Result<Vec<Case>> {
             WriteFault::Torn(fat.sector_of(cluster + fat.clusters_of(8 << 20)) + 1),
         ),
         case("a bad sector in the FAT", WriteFault::BadSector(table)),
-        case("a bad sector in the folder of slots", WriteFault::BadSector(slots)),
-        case("a bad sector in the folder of entries", WriteFault::BadSector(entries)),
-        case("a write without room", WriteFault::Nth(300, WriteFailure::NoRoom)),
-        case("a write with an error", WriteFault::Nth(450, WriteFailure::Io)),
+        case(
+            "a bad sector in the folder of slots",
+            WriteFault::BadSector(slots),
+        ),
+        case(
+            "a bad sector in the folder of entries",
+            WriteFault::BadSector(entries),
+        ),
+        case(
+            "a write without room",
+            WriteFault::Nth(300, WriteFailure::NoRoom),
+        ),
+        case(
+            "a write with an error",
+            WriteFault::Nth(450, WriteFailure::Io),
+        ),
     ])
 }
 

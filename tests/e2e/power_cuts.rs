@@ -5,7 +5,9 @@ use instar_qemu::VmSpec;
 use instar_tests::power_cuts::{
     JudgedScenario, Medium, RecordedNode, Sample, Scenario, boot_samples, copy_with_holes,
 };
-use instar_tests::{ImageUnderTest, Instarctl, Node, Outcome, Registry, Scratch, Test, tests, uefi};
+use instar_tests::{
+    ImageUnderTest, Instarctl, Node, Outcome, Registry, Scratch, Test, tests, uefi,
+};
 
 use crate::PATIENCE;
 

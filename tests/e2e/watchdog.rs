@@ -10,7 +10,7 @@ use instar_esp::{
 use instar_qemu::{Drive, VmSpec, WatchdogAction};
 use instar_tests::power_cuts::copy_with_holes;
 use instar_tests::{
-    EspImage, Greeter, GREETER_PORT, ImageUnderTest, Node, Outcome, Registry, Scratch, Test,
+    EspImage, GREETER_PORT, Greeter, ImageUnderTest, Node, Outcome, Registry, Scratch, Test,
     push_greeter, rootfs_that_hangs, tests, uefi,
 };
 
@@ -52,7 +52,9 @@ async fn resets_a_new_version_that_hangs_and_the_old_one_is_back(scratch: Scratc
     node.wait_for_line("double: everything stops now", PATIENCE)?;
     let mark = node.vm().console_mark()?;
     node.vm().qmp().wait_event("WATCHDOG", PATIENCE)?;
-    let silence = node.vm().wait_for_line_after(mark, "double: and goes on", PATIENCE / 60);
+    let silence = node
+        .vm()
+        .wait_for_line_after(mark, "double: and goes on", PATIENCE / 60);
     ensure!(silence.is_err(), "it did not hang");
 
     node.vm()

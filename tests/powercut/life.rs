@@ -110,7 +110,10 @@ async fn apply_configs(
         let said = client
             .run(&["apply-config", "--file", &file, "--mode", "no-reboot"])
             .await?;
-        ensure!(said.code == Some(0), "the config of number {number}: {said:?}");
+        ensure!(
+            said.code == Some(0),
+            "the config of number {number}: {said:?}"
+        );
     }
     configs.into_iter().last().context("no configs")
 }
@@ -135,7 +138,13 @@ async fn reset(recorded: &mut RecordedNode, scratch: &Scratch, config: &str) -> 
     recorded.enter("reset", setting)?;
     let client = Instarctl::of(recorded.node(), scratch)?;
     let labels = "STATE,EPHEMERAL";
-    let command = ["reset", "--system-labels-to-wipe", labels, "--reboot", "--no-wait"];
+    let command = [
+        "reset",
+        "--system-labels-to-wipe",
+        labels,
+        "--reboot",
+        "--no-wait",
+    ];
     let said = client.run(&command).await?;
     ensure!(said.code == Some(0), "the reset: {said:?}");
     seen(recorded.node(), "maintenance mode").await

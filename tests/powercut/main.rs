@@ -51,7 +51,12 @@ fn run() -> Result<bool> {
     };
 
     let mut judged = Vec::new();
-    for scenario in installation.recorded.scenarios.into_iter().chain(life.scenarios) {
+    for scenario in installation
+        .recorded
+        .scenarios
+        .into_iter()
+        .chain(life.scenarios)
+    {
         tell(&format!("judging {}", scenario.name));
         let scenario = Scenario::judge(scenario, &scratch)?;
         let failures = scenario.failures().count();
@@ -69,12 +74,18 @@ fn run() -> Result<bool> {
     tell(&format!("booting {} states", samples.len()));
     let failed = boot_samples(&scratch, &samples, &medium)?;
     for (sample, error) in &failed {
-        eprintln!("{}, {} does not boot: {error:#}", sample.scenario.name, sample.state);
+        eprintln!(
+            "{}, {} does not boot: {error:#}",
+            sample.scenario.name, sample.state
+        );
     }
     tell("done");
 
     println!("{}", Table::of(&judged, &samples));
-    let unbootable: usize = judged.iter().map(|it: &JudgedScenario| it.failures().count()).sum();
+    let unbootable: usize = judged
+        .iter()
+        .map(|it: &JudgedScenario| it.failures().count())
+        .sum();
     println!(
         "{} states, {unbootable} unbootable; {} booted through the firmware, {} failed",
         judged.iter().map(JudgedScenario::states).sum::<usize>(),

@@ -53,7 +53,11 @@ impl fmt::Display for Table {
             for count in row.states {
                 write!(f, "{count:>10}")?;
             }
-            writeln!(f, "{:>10}{:>10}{:>12}", row.contents, row.booted, row.unbootable)?;
+            writeln!(
+                f,
+                "{:>10}{:>10}{:>12}",
+                row.contents, row.booted, row.unbootable
+            )?;
         }
         Ok(())
     }

@@ -357,7 +357,10 @@ async fn settle_upgrade(
 /// reset. Without one the machine is as good as others.
 async fn bring_watchdog(machine: Arc<Machine>) -> anyhow::Result<()> {
     if let Err(error) = machine.drivers()?.load_for(Class::Watchdog).await {
-        tracing::warn!("no driver for the watchdog: {:#}", anyhow::Error::from(error));
+        tracing::warn!(
+            "no driver for the watchdog: {:#}",
+            anyhow::Error::from(error)
+        );
     }
     Ok(())
 }

@@ -58,12 +58,14 @@ impl Content {
     /// What is not zero between two bytes: where, and what.
     pub(crate) fn within(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, &[u8])> {
         let first = start / CHUNK * CHUNK;
-        self.chunks.range(first..end).filter_map(move |(at, chunk)| {
-            let from = start.max(*at);
-            let to = end.min(at + chunk.len() as u64);
-            let bytes = chunk.get((from - at) as usize..to.checked_sub(*at)? as usize)?;
-            Some((from, bytes))
-        })
+        self.chunks
+            .range(first..end)
+            .filter_map(move |(at, chunk)| {
+                let from = start.max(*at);
+                let to = end.min(at + chunk.len() as u64);
+                let bytes = chunk.get((from - at) as usize..to.checked_sub(*at)? as usize)?;
+                Some((from, bytes))
+            })
     }
 
     /// All that is not zero.

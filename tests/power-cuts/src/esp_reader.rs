@@ -72,9 +72,10 @@ fn read(sectors: Sectors<'_>, whole: &Whole<'_>) -> Result<Start, Unreadable> {
         return Ok(Start::Broken("the loader finds no entry".to_owned()));
     };
     // The others come when the first one's tries are used up.
-    for entry in order.iter().filter(|entry| {
-        entry == &next || !entry.name.tries.is_some_and(|tries| tries.exhausted())
-    }) {
+    for entry in order
+        .iter()
+        .filter(|entry| entry == &next || !entry.name.tries.is_some_and(|tries| tries.exhausted()))
+    {
         let digest = volume
             .digest(&entry.slot.uki_path())
             .map_err(Unreadable::File)?;

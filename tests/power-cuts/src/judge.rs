@@ -132,9 +132,7 @@ impl<'a> Judge<'a> {
                 (start, trace.touching(self.recording))
             }))
         })?;
-        let configs = self.each(states, &[&self.state], |state| {
-            self.config(state, expected)
-        })?;
+        let configs = self.each(states, &[&self.state], |state| self.config(state, expected))?;
         let for_var: Vec<DiskState> = states.iter().map(|state| self.for_var(state)).collect();
         let vars = self.each(&for_var, &[&self.var], |state| {
             ext4::judge(self.recording, state, &self.var, &[], &self.scratch)
@@ -187,14 +185,16 @@ impl<'a> Judge<'a> {
 
     fn config(&self, state: &DiskState, expected: &Expected) -> Result<Config, ToolError> {
         let files = [CONFIG, UPGRADE_RECORD];
-        Ok(match ext4::judge(self.recording, state, &self.state, &files, &self.scratch)? {
-            Ext4::Nothing => Config::Gone,
-            Ext4::Broken(why) => Config::Broken(why),
-            Ext4::Mounted(files) => match files.as_slice() {
-                [config, record] => found(config.as_deref(), record.as_deref(), expected),
-                _ => Config::Gone,
+        Ok(
+            match ext4::judge(self.recording, state, &self.state, &files, &self.scratch)? {
+                Ext4::Nothing => Config::Gone,
+                Ext4::Broken(why) => Config::Broken(why),
+                Ext4::Mounted(files) => match files.as_slice() {
+                    [config, record] => found(config.as_deref(), record.as_deref(), expected),
+                    _ => Config::Gone,
+                },
             },
-        })
+        )
     }
 
     /// Does the work once for all states that are the same in these regions.
@@ -219,10 +219,7 @@ impl<'a> Judge<'a> {
         let made = parallel::map(&first, work)
             .into_iter()
             .collect::<Result<Vec<Made>, ToolError>>()?;
-        Ok(Each {
-            number,
-            made,
-        })
+        Ok(Each { number, made })
     }
 }
 
@@ -249,8 +246,7 @@ enum Config {
 
 fn found(config: Option<&[u8]>, record: Option<&[u8]>, expected: &Expected) -> Config {
     // A node that cannot read the record of an upgrade does not know whether it is on trial.
-    let is_readable =
-        |record: &[u8]| serde_json::from_slice::<serde_json::Value>(record).is_ok();
+    let is_readable = |record: &[u8]| serde_json::from_slice::<serde_json::Value>(record).is_ok();
     if record.is_some_and(|record| !is_readable(record)) {
         return Config::Broken("the record of an upgrade is damaged".to_owned());
     }

@@ -8,7 +8,9 @@ pub(crate) fn map<Item: Sync, Made: Send>(
     items: &[Item],
     work: impl Fn(&Item) -> Made + Sync,
 ) -> Vec<Made> {
-    let threads = available_parallelism().map_or(1, usize::from).min(items.len());
+    let threads = available_parallelism()
+        .map_or(1, usize::from)
+        .min(items.len());
     let next = AtomicUsize::new(0);
     let worker = || {
         let mut made = Vec::new();

@@ -20,7 +20,9 @@ pub enum RecordingError {
     Log(#[from] LogError),
     #[error("cannot read the disk {}", path.display())]
     Disk { path: PathBuf, source: io::Error },
-    #[error("entry {0} of the write log is beyond the end of the disk: they do not belong together")]
+    #[error(
+        "entry {0} of the write log is beyond the end of the disk: they do not belong together"
+    )]
     Beyond(usize),
     /// The log is not all that happened.
     #[error("sector {sector} of {} is not what the disk before and the write log say: record again", disk.display())]
@@ -56,7 +58,9 @@ impl Recording {
             let Entry::Write(write) = entry else { continue };
             let beyond = || RecordingError::Beyond(number);
             let end = write.sector.checked_add(write.sectors).ok_or_else(beyond)?;
-            let range = u32::try_from(write.sector).ok().zip(u32::try_from(end).ok());
+            let range = u32::try_from(write.sector)
+                .ok()
+                .zip(u32::try_from(end).ok());
             let (start, end) = range.filter(|_| end <= disk_sectors).ok_or_else(beyond)?;
             let number = u32::try_from(number).map_err(|_| beyond())?;
             written.extend((start..end).map(|sector| (sector, number)));
@@ -99,7 +103,8 @@ impl Recording {
         let zeros = [0; SECTOR as usize];
         let mut expected = zeros;
         let of_base = self.base.all().chain(found.all());
-        let sectors = of_base.flat_map(|(at, bytes)| at / SECTOR..(at + bytes.len() as u64) / SECTOR);
+        let sectors =
+            of_base.flat_map(|(at, bytes)| at / SECTOR..(at + bytes.len() as u64) / SECTOR);
         let of_log = self.written.iter().map(|(sector, _)| u64::from(*sector));
         for sector in sectors.chain(of_log) {
             self.read_sector(&state, sector, &mut expected);
@@ -114,7 +119,12 @@ impl Recording {
     }
 
     /// What a sector holds in a state.
-    pub(crate) fn read_sector(&self, state: &DiskState, sector: u64, out: &mut [u8; SECTOR as usize]) {
+    pub(crate) fn read_sector(
+        &self,
+        state: &DiskState,
+        sector: u64,
+        out: &mut [u8; SECTOR as usize],
+    ) {
         let content = match self.last_write(state, sector) {
             Some(write) => match &write.data {
                 Data::Zeros => None,
@@ -133,7 +143,10 @@ impl Recording {
 
     /// The last write of a sector that is on the disk in a state.
     fn last_write(&self, state: &DiskState, sector: u64) -> Option<&Write> {
-        let limit = (u32::try_from(sector).ok()?, u32::try_from(state.entries).ok()?);
+        let limit = (
+            u32::try_from(sector).ok()?,
+            u32::try_from(state.entries).ok()?,
+        );
         let end = self.written.partition_point(|it| *it < limit);
         self.written[..end]
             .iter()
@@ -145,7 +158,9 @@ impl Recording {
                     return None;
                 };
                 let (from, to) = state.written(number, write)?;
-                (from..to).contains(&(sector - write.sector)).then_some(write)
+                (from..to)
+                    .contains(&(sector - write.sector))
+                    .then_some(write)
             })
     }
 
@@ -272,6 +287,9 @@ mod tests {
         recording.check_end(disk.path()).unwrap();
         disk.as_file().write_all_at(&[1], 9 * SECTOR).unwrap();
         let error = recording.check_end(disk.path()).unwrap_err();
-        assert!(matches!(error, RecordingError::Different { sector: 9, .. }), "{error}");
+        assert!(
+            matches!(error, RecordingError::Different { sector: 9, .. }),
+            "{error}"
+        );
     }
 }

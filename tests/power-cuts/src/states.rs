@@ -177,7 +177,10 @@ mod tests {
             write(2, 3),
             write(5, 1),
         ]);
-        let all: Vec<String> = states(&log, 0..=5).iter().map(ToString::to_string).collect();
+        let all: Vec<String> = states(&log, 0..=5)
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         assert_eq!(
             all,
             [
@@ -212,6 +215,10 @@ mod tests {
             first.durable = true;
         }
         let log = WriteLog::of(entries);
-        assert!(states(&log, 0..=2).iter().all(|it| it.kind() == Kind::Prefix));
+        assert!(
+            states(&log, 0..=2)
+                .iter()
+                .all(|it| it.kind() == Kind::Prefix)
+        );
     }
 }

@@ -111,10 +111,16 @@ impl WriteLog {
             let (flags, text) = (u64_at(&head, 16), u64_at(&head, 24));
             let has_data = flags & (DISCARD | MARK) == 0 && sectors > 0;
             // Whoever writes nothing flushes.
-            if flags & !(FLUSH | FUA | DISCARD | MARK) != 0 || (sectors == 0 && flags & (FLUSH | MARK) == 0) {
+            if flags & !(FLUSH | FUA | DISCARD | MARK) != 0
+                || (sectors == 0 && flags & (FLUSH | MARK) == 0)
+            {
                 return Err(hole());
             }
-            let bytes = if has_data { sectors.saturating_mul(SECTOR) } else { 0 };
+            let bytes = if has_data {
+                sectors.saturating_mul(SECTOR)
+            } else {
+                0
+            };
             let data = at + SECTOR;
             if data.saturating_add(bytes) > end {
                 return Err(hole());

@@ -54,7 +54,9 @@ pub fn boot_samples<'a>(
                 // A disk of hundreds of megabytes each.
                 Ok(()) => own.remove()?,
                 Err(error) => {
-                    let mut failed = failed.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                    let mut failed = failed
+                        .lock()
+                        .unwrap_or_else(|poisoned| poisoned.into_inner());
                     failed.push((*sample, error));
                 }
             }
@@ -62,12 +64,16 @@ pub fn boot_samples<'a>(
     };
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(worker)).collect();
-        workers.into_iter().try_for_each(|worker| match worker.join() {
-            Ok(done) => done,
-            Err(panic) => std::panic::resume_unwind(panic),
-        })
+        workers
+            .into_iter()
+            .try_for_each(|worker| match worker.join() {
+                Ok(done) => done,
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
     })?;
-    Ok(failed.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    Ok(failed
+        .into_inner()
+        .unwrap_or_else(|poisoned| poisoned.into_inner()))
 }
 
 async fn boot(scratch: &Scratch, sample: &Sample<'_>, medium: &Medium) -> Result<()> {
@@ -84,7 +90,10 @@ async fn boot(scratch: &Scratch, sample: &Sample<'_>, medium: &Medium) -> Result
             version,
             has_config: true,
         } => {
-            let node = Node::plan_from(scratch, spec).without_config(identity).boot().await?;
+            let node = Node::plan_from(scratch, spec)
+                .without_config(identity)
+                .boot()
+                .await?;
             return is_well(&node, version).await;
         }
         // What was erased has to be told again.

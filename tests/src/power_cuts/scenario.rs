@@ -5,9 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use instar_power_cuts::{
-    DiskState, Expected, Judge, Judged, Kind, Recording, Verdict, states,
-};
+use instar_power_cuts::{DiskState, Expected, Judge, Judged, Kind, Recording, Verdict, states};
 
 use super::sample::{Sample, choose};
 use crate::image_under_test::ImageUnderTest;
@@ -62,7 +60,12 @@ impl Scenario {
     /// Judges every state that a power cut may leave in this stage.
     pub fn judge(self, scratch: &Scratch) -> Result<JudgedScenario> {
         let mut expected = Expected {
-            configs: self.setting.configs.iter().map(|it| it.clone().into_bytes()).collect(),
+            configs: self
+                .setting
+                .configs
+                .iter()
+                .map(|it| it.clone().into_bytes())
+                .collect(),
             has_medium: self.setting.has_medium,
             is_reset: self.setting.is_reset,
             ..Expected::default()
@@ -74,7 +77,9 @@ impl Scenario {
                 Ok(blake3::hash(&bytes))
             };
             let uki = digest(image.uki())?;
-            expected.ukis.insert(*uki.as_bytes(), image.version().to_owned());
+            expected
+                .ukis
+                .insert(*uki.as_bytes(), image.version().to_owned());
             expected.loaders.push(digest(image.loader())?);
         }
         let states = states(self.recording.log(), self.cuts.clone());
