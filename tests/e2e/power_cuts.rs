@@ -1,12 +1,16 @@
 //! The power goes at any write of an upgrade. `make powercut` does the same for all that a node writes, and boots more.
 
-use anyhow::ensure;
-use instar_qemu::VmSpec;
+use std::io::Cursor;
+use std::path::PathBuf;
+
+use anyhow::{Context, ensure};
+use instar_esp::{Slot, Volume as _};
+use instar_qemu::{Drive, VmSpec};
 use instar_tests::power_cuts::{
     JudgedScenario, Medium, RecordedNode, Sample, Scenario, boot_samples, copy_with_holes,
 };
 use instar_tests::{
-    ImageUnderTest, Instarctl, Node, Outcome, Registry, Scratch, Test, tests, uefi,
+    EspImage, Fat, ImageUnderTest, Instarctl, Node, Outcome, Registry, Scratch, Test, tests, uefi,
 };
 
 use crate::PATIENCE;
@@ -18,17 +22,17 @@ const DISK_BYTES: u64 = 512 << 20;
 const SAMPLES: usize = 1;
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![in_an_upgrade_leave_a_machine_that_boots_with_its_config]
+    tests![
+        in_an_upgrade_leave_a_machine_that_boots_with_its_config,
+        leave_nothing_that_stands_against_the_next_upgrade,
+    ]
 }
 
 async fn in_an_upgrade_leave_a_machine_that_boots_with_its_config(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
     let second = ImageUnderTest::second()?;
     registry.push_layout(&second.installer(), INSTALLER, second.version())?;
-    let base = scratch.join("base.img");
-    copy_with_holes(&ImageUnderTest::first()?.disk(), &base)?;
-    let file = std::fs::OpenOptions::new().write(true).open(&base)?;
-    file.set_len(DISK_BYTES)?;
+    let base = disk(&scratch, "base.img")?;
 
     let host = registry.host_for_guest();
     let mut recorded = RecordedNode::start(&scratch, "node", &base, |drive| {
@@ -68,4 +72,47 @@ async fn in_an_upgrade_leave_a_machine_that_boots_with_its_config(scratch: Scrat
         anyhow::bail!("{} {}: {error:#}", sample.scenario.name, sample.state);
     }
     Ok(())
+}
+
+/// A part of a UKI, of which the FAT knows half.
+async fn leave_nothing_that_stands_against_the_next_upgrade(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    let second = ImageUnderTest::second()?;
+    registry.push_layout(&second.installer(), INSTALLER, second.version())?;
+    let disk = disk(&scratch, "disk.img")?;
+    let part = vec![0x5A; 3 << 20];
+    let slot = Slot::from_letter('b').context("no slot b")?;
+    let before = Fat::read(&disk)?;
+    let cluster = before.next_free(1 << 20)?;
+    EspImage::of_disk(&disk).create(&slot.uki_path(), &mut Cursor::new(part))?;
+    Fat::read(&disk)?.lose_entry(&disk, cluster)?;
+
+    let host = registry.host_for_guest();
+    let spec = VmSpec::uefi(uefi()?).drive(Drive::raw(&disk));
+    let node = Node::plan_from(&scratch, spec)
+        .configure(move |config| config.registry(&host).install_disk("/dev/vda"))
+        .boot()
+        .await?;
+    node.wait_until_ready(PATIENCE).await?;
+    let client = Instarctl::of(&node, &scratch)?;
+    let image = registry.image_for_guest(&format!("{INSTALLER}:{}", second.version()));
+    let upgrade = ["upgrade", "--image", &image, "--reboot-mode", "powercycle"];
+    let said = client.run(&upgrade).await?;
+    let console = node.vm().console();
+    ensure!(
+        console.contains("deleting FAT entry beyond EOF"),
+        "nothing was lost"
+    );
+    ensure!(said.code == Some(0), "{said:?}");
+    ensure!(node.version().await?.tag == second.version());
+    Ok(())
+}
+
+/// The disk image on a disk with room for /var.
+fn disk(scratch: &Scratch, name: &str) -> anyhow::Result<PathBuf> {
+    let disk = scratch.join(name);
+    copy_with_holes(&ImageUnderTest::first()?.disk(), &disk)?;
+    let file = std::fs::OpenOptions::new().write(true).open(&disk)?;
+    file.set_len(DISK_BYTES)?;
+    Ok(disk)
 }

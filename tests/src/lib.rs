@@ -17,6 +17,7 @@
 
 mod bare_boot;
 mod esp_image;
+mod fat;
 mod firmware;
 mod follower;
 mod greeter;
@@ -48,6 +49,7 @@ mod wrong_time_server;
 
 pub use bare_boot::{BareBoot, BareMemory, trivial_boot};
 pub use esp_image::EspImage;
+pub use fat::Fat;
 pub use firmware::{UefiVariables, secure_uefi, test_keys, uefi};
 pub use follower::{Ending, Followed, upgrade_and_follow};
 pub use greeter::{GREETER, GREETER_PORT, Greeter, plan_with_greeter, push_greeter};

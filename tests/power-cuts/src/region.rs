@@ -117,12 +117,9 @@ mod tests {
                         sector[0]
                     })
                     .collect();
-                match known.insert(region.key(&state), content.clone()) {
-                    Some(before) => {
-                        shared += 1;
-                        assert_eq!(before, content, "{state}");
-                    }
-                    None => {}
+                if let Some(before) = known.insert(region.key(&state), content.clone()) {
+                    shared += 1;
+                    assert_eq!(before, content, "{state}");
                 }
             }
         }
