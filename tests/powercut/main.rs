@@ -72,7 +72,13 @@ fn run() -> Result<bool> {
     }
     let samples: Vec<Sample<'_>> = judged.iter().flat_map(|it| it.sample(SAMPLES)).collect();
     tell(&format!("booting {} states", samples.len()));
-    let failed = boot_samples(&scratch, &samples, &medium)?;
+    let failed = boot_samples(&scratch, &samples, &medium, |sample, outcome| {
+        let outcome = if outcome.is_ok() { "is well" } else { "fails" };
+        tell(&format!(
+            "{} {outcome}: {}",
+            sample.scenario.name, sample.state
+        ));
+    })?;
     for (sample, error) in &failed {
         eprintln!(
             "{}, {} does not boot: {error:#}",

@@ -31,11 +31,12 @@ pub struct Medium {
 }
 
 /// Boots all of them, two at a time, to nodes that are ready and run the version that was foretold; gives those that did not
-/// make it, and why.
+/// make it, and why. `booted` is told of each.
 pub fn boot_samples<'a>(
     scratch: &Scratch,
     samples: &[Sample<'a>],
     medium: &Medium,
+    booted: impl Fn(&Sample<'a>, &Result<()>) + Sync,
 ) -> Result<Vec<(Sample<'a>, anyhow::Error)>> {
     let next = AtomicUsize::new(0);
     let failed = Mutex::new(Vec::new());
@@ -50,7 +51,9 @@ pub fn boot_samples<'a>(
                 return Ok(());
             };
             let own = scratch.below(&format!("sample{number}"))?;
-            match runtime.block_on(boot(&own, sample, medium)) {
+            let outcome = runtime.block_on(boot(&own, sample, medium));
+            booted(sample, &outcome);
+            match outcome {
                 // A disk of hundreds of megabytes each.
                 Ok(()) => own.remove()?,
                 Err(error) => {
