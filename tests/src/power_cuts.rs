@@ -2,8 +2,8 @@
 //! them are really booted.
 //!
 //! ```text
-//! RecordedNode ─► Scenario ─► JudgedScenario ─► a sample ─► boot_to_health, through the firmware
-//!  stages          states      verdicts          of every kind
+//! RecordedNode ─► Scenario ─► JudgedScenario ─► samples ─► boot_samples, through the firmware
+//!  stages          states      verdicts           of every kind
 //! ```
 //!
 //! What a state is and how it is judged is in the crate `instar-power-cuts`, which knows of no machine.
