@@ -91,6 +91,10 @@ test: deps ## Run everything: lints, unit tests, end-to-end tests; one summary a
 bench: image ## Measure what is promised: sizes, boot, memory, outages
 	@target/debug/bench
 
+.PHONY: powercut
+powercut: image ## Cut the power at every write of a recorded node: all states judged, some dozens really booted
+	@target/debug/powercut
+
 .PHONY: clean
 clean: ## Remove what was built; packages in .cache stay
 	rm -rf target

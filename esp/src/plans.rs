@@ -80,7 +80,8 @@ pub enum Refused {
 }
 
 /// Fills an empty partition. The version is blessed: there is nothing else to fall back to. The loader comes last: one that
-/// finds no entry would keep the firmware from the installation medium.
+/// finds no entry would keep the firmware from the installation medium. So would half a loader, which the firmware may well
+/// start: it takes the place of an empty file once it is whole.
 ///
 /// # Errors
 /// There are entries or UKIs, or a loader.
@@ -126,7 +127,8 @@ pub fn install(state: &State, system: &NewSystem) -> Result<Plan, Refused> {
         uki: new.uki,
     };
     write_entry(&mut plan, &entry);
-    plan.create(paths::LOADER, Content::Asset(Asset::Loader, system.loader));
+    plan.create(paths::LOADER, Content::Bytes(Vec::new()));
+    write_loader(&mut plan, system.loader);
     Ok(plan)
 }
 
@@ -369,6 +371,12 @@ fn next_order(state: &State) -> Result<u32, Refused> {
 
 fn write_uki(plan: &mut Plan, slot: Slot, uki: FileDigest) {
     plan.create(&slot.uki_path(), Content::Asset(Asset::Uki, uki));
+}
+
+/// Over the one that is there.
+fn write_loader(plan: &mut Plan, loader: FileDigest) {
+    plan.create(paths::NEW_LOADER, Content::Asset(Asset::Loader, loader));
+    plan.replace(paths::NEW_LOADER, paths::LOADER);
 }
 
 fn write_entry(plan: &mut Plan, entry: &Entry) {

@@ -30,7 +30,8 @@ pub struct State {
     pub ukis: BTreeMap<Slot, u64>,
     /// Other entries, which the loader takes into account as well.
     pub strangers: Vec<String>,
-    /// Whether systemd-boot is where the firmware looks for it.
+    /// Whether systemd-boot is where the firmware looks for it. An empty file, which an interrupted installation leaves, is none:
+    /// the firmware passes it over.
     pub has_loader: bool,
     /// Whether a new systemd-boot is there that did not take its place.
     pub has_new_loader: bool,
@@ -78,12 +79,13 @@ impl State {
             }
         }
         let boot = volume.list(paths::BOOT)?;
-        let has = |path: &str| {
+        let size = |path: &str| {
             boot.iter()
-                .any(|(name, _)| path.ends_with(&format!("/{name}")))
+                .find(|(name, _)| path.ends_with(&format!("/{name}")))
+                .map(|(_, bytes)| *bytes)
         };
-        state.has_loader = has(paths::LOADER);
-        state.has_new_loader = has(paths::NEW_LOADER);
+        state.has_loader = size(paths::LOADER).is_some_and(|bytes| bytes > 0);
+        state.has_new_loader = size(paths::NEW_LOADER).is_some();
         Ok(state)
     }
 

@@ -7,7 +7,10 @@ use std::path::Path;
 use crate::accel::{Accel, QemuVersion};
 use crate::directory::{CONSOLE, CONTROL_SOCKET, OWNER_SOCKET};
 use crate::error::{Error, Result};
-use crate::spec::{Boot, Bus, Content, OnPanic, Timing, VmSpec, WatchdogAction};
+use crate::fault;
+use crate::spec::{
+    Boot, Bus, Content, DiskFormat, Drive, OnPanic, Tap, Timing, VmSpec, WatchdogAction,
+};
 
 /// What the command line depends on besides the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +63,18 @@ fn check(spec: &VmSpec) -> Result<()> {
     }
     if spec.network_boot.is_some() && matches!(spec.boot, Boot::Kernel { .. }) {
         return impossible("it starts a kernel from the host or from the network, not both");
+    }
+    let can_be_tapped = |drive: &Drive| {
+        drive.format == DiskFormat::Raw && drive.bus == Bus::Virtio && !drive.snapshot
+    };
+    if spec
+        .drives
+        .iter()
+        .any(|drive| drive.tap != Tap::None && !can_be_tapped(drive))
+    {
+        return impossible(
+            "only a raw disk behind virtio, no snapshot, can be recorded or made to fail",
+        );
     }
     Ok(())
 }
@@ -142,6 +157,17 @@ fn drives(line: &mut Line, spec: &VmSpec) {
         line.add(["-device", "qemu-xhci"]);
     }
     for (number, drive) in spec.drives.iter().enumerate() {
+        match &drive.tap {
+            Tap::None => {}
+            Tap::WriteLog(log) => {
+                recorded_drive(line, number, &drive.file, log);
+                continue;
+            }
+            Tap::Faults => {
+                breakable_drive(line, number, &drive.file);
+                continue;
+            }
+        }
         let format = drive.format.name();
         let snapshot = if drive.snapshot { ",snapshot=on" } else { "" };
         let medium = match drive.bus {
@@ -161,6 +187,47 @@ fn drives(line: &mut Line, spec: &VmSpec) {
             &format!("{device},drive=drive{number},serial=disk{number}"),
         ]);
     }
+}
+
+/// With one request for each write of the guest: QEMU 7.2 loses log entries of merged ones, and the guest then sees errors.
+fn recorded_drive(line: &mut Line, number: usize, file: &Path, log: &Path) {
+    line.property(
+        "-blockdev",
+        &format!("driver=file,node-name=file{number},discard=unmap,filename="),
+        file,
+        "",
+    );
+    line.property(
+        "-blockdev",
+        &format!("driver=file,node-name=log{number},filename="),
+        log,
+        "",
+    );
+    line.add([
+        "-blockdev",
+        &format!(
+            "driver=blklogwrites,node-name=drive{number},file=file{number},log=log{number},log-sector-size=512,discard=unmap"
+        ),
+        "-device",
+        &format!("virtio-blk-pci,drive=drive{number},serial=disk{number},request-merging=off"),
+    ]);
+}
+
+/// The guest gets to see errors, which without `werror` would stop the machine where the host is out of room.
+fn breakable_drive(line: &mut Line, number: usize, file: &Path) {
+    let (node, device) = (fault::whole_node(number), fault::device(number));
+    line.property(
+        "-blockdev",
+        &format!("driver=file,node-name={node},discard=unmap,filename="),
+        file,
+        "",
+    );
+    line.add([
+        "-device",
+        &format!(
+            "virtio-blk-pci,id={device},drive={node},serial=disk{number},request-merging=off,werror=report,rerror=report"
+        ),
+    ]);
 }
 
 fn network(line: &mut Line, spec: &VmSpec) -> Result<()> {
@@ -377,6 +444,27 @@ mod tests {
                 ),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_disk_that_is_recorded_and_one_that_fails() {
+        let spec = small()
+            .drive(Drive::raw("/a.img").recorded("/w,1.log"))
+            .drive(Drive::raw("/b.img").breakable());
+        let text = line(&spec, OLD_TCG);
+        assert!(
+            text.contains(
+                "-blockdev driver=file,node-name=file0,discard=unmap,filename=/a.img \
+                 -blockdev driver=file,node-name=log0,filename=/w,,1.log \
+                 -blockdev driver=blklogwrites,node-name=drive0,file=file0,log=log0,log-sector-size=512,discard=unmap \
+                 -device virtio-blk-pci,drive=drive0,serial=disk0,request-merging=off \
+                 -blockdev driver=file,node-name=whole1,discard=unmap,filename=/b.img \
+                 -device virtio-blk-pci,id=disk1,drive=whole1,serial=disk1,request-merging=off,werror=report,rerror=report"
+            ),
+            "{text}"
+        );
+        let impossible = small().drive(Drive::qcow2("/c").breakable());
+        assert!(command_line(&impossible, OLD_TCG).is_err());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::error::{Ended, Error, Result};
 use crate::ports::{PortLease, lease_port};
 use crate::process::OwnedProcess;
 use crate::qmp::{Qmp, QmpError};
-use crate::spec::{Boot, Content, Forward, VmSpec};
+use crate::spec::{Boot, Content, Forward, Tap, VmSpec};
 
 /// How long QEMU may take to open its control socket. A busy host needs seconds to load it.
 const START_PATIENCE: Duration = Duration::from_secs(60);
@@ -103,6 +103,10 @@ fn settle_files(spec: &VmSpec, directory: &Directory) -> Result<VmSpec> {
     }
     for drive in &mut settled.drives {
         settle("disk", &mut drive.file)?;
+        if let Tap::WriteLog(log) = &mut drive.tap {
+            std::fs::write(&*log, []).map_err(Error::directory("make the write log", log))?;
+            settle("write log", log)?;
+        }
     }
     for (number, entry) in settled.fw_cfg.iter_mut().enumerate() {
         match &mut entry.content {

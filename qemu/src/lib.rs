@@ -21,6 +21,7 @@ mod console;
 pub mod control;
 mod directory;
 mod error;
+mod fault;
 mod guest_clock;
 mod launch;
 mod ports;
@@ -36,11 +37,12 @@ pub use command::{Host, command_line};
 pub use console::{ConsoleLine, ConsoleMark};
 pub use directory::KEEP_VARIABLE;
 pub use error::{Ended, Error, Evidence, Result};
+pub use fault::{WriteFailure, WriteFault};
 pub use ports::{PortLease, lease_port};
 pub use process::OwnedProcess;
 pub use qmp::{Event, Qmp, QmpError};
 pub use spec::{
-    Boot, Bus, Content, DiskFormat, Drive, Forward, FwCfg, NetworkBoot, OnPanic, Timing, Uefi,
+    Boot, Bus, Content, DiskFormat, Drive, Forward, FwCfg, NetworkBoot, OnPanic, Tap, Timing, Uefi,
     VmSpec, WatchdogAction,
 };
 pub use vm::Vm;

@@ -118,6 +118,20 @@ pub struct Drive {
     pub bus: Bus,
     /// Writes go to a temporary file and are gone when the machine ends.
     pub snapshot: bool,
+    /// What stands between the machine and the file.
+    pub tap: Tap,
+}
+
+/// What stands between the machine and the file that holds its disk. Both kinds are for raw disks behind virtio.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Tap {
+    /// Nothing.
+    #[default]
+    None,
+    /// Every write and every flush is noted in this file, which is made: the format is that of Linux's dm-log-writes.
+    WriteLog(PathBuf),
+    /// Writes can be made to fail while the machine runs: [`crate::Vm::fail_write`].
+    Faults,
 }
 
 impl Drive {
@@ -128,6 +142,7 @@ impl Drive {
             format: DiskFormat::Raw,
             bus: Bus::Virtio,
             snapshot: false,
+            tap: Tap::None,
         }
     }
 
@@ -142,6 +157,22 @@ impl Drive {
     /// The same disk on another bus.
     pub fn on(self, bus: Bus) -> Self {
         Self { bus, ..self }
+    }
+
+    /// The same disk, its writes noted in a file.
+    pub fn recorded(self, log: impl Into<PathBuf>) -> Self {
+        Self {
+            tap: Tap::WriteLog(log.into()),
+            ..self
+        }
+    }
+
+    /// The same disk, whose writes can be made to fail.
+    pub fn breakable(self) -> Self {
+        Self {
+            tap: Tap::Faults,
+            ..self
+        }
     }
 }
 

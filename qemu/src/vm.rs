@@ -9,6 +9,7 @@ use serde_json::json;
 use crate::console::{Console, ConsoleLine, ConsoleMark, is_panic};
 use crate::directory::Directory;
 use crate::error::{Ended, Error, Evidence, Result};
+use crate::fault::{self, WriteFault};
 use crate::guest_clock;
 use crate::launch::{Launched, launch};
 use crate::ports::PortLease;
@@ -195,6 +196,12 @@ impl Vm {
     /// Lets it go on.
     pub fn resume(&self) -> Result<()> {
         self.command("cont")
+    }
+
+    /// Has a write to a disk fail that was made [`crate::Drive::breakable`]; `drive` is its place in the plan, from 0. It takes
+    /// the place of a fault that was asked for before.
+    pub fn fail_write(&self, drive: usize, what: &WriteFault) -> Result<()> {
+        fault::set(&mut self.qmp(), drive, what).map_err(|source| self.qmp_failed(source))
     }
 
     fn command(&self, name: &str) -> Result<()> {

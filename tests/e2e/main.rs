@@ -16,6 +16,7 @@ mod hangs;
 mod harness;
 mod init_failures;
 mod installed;
+mod io_errors;
 mod kexec;
 mod loader;
 mod logs;
@@ -23,6 +24,7 @@ mod machine_config;
 mod medium;
 mod other_clients;
 mod peers;
+mod power_cuts;
 mod refused_images;
 mod resources;
 mod rollback;
@@ -31,6 +33,7 @@ mod small_machine;
 mod staged;
 mod upgrade;
 mod volumes;
+mod watchdog;
 mod ways_in;
 
 use std::process::ExitCode;
@@ -59,9 +62,12 @@ fn main() -> ExitCode {
         medium::tests(),
         staged::tests(),
         kexec::tests(),
+        power_cuts::tests(),
+        io_errors::tests(),
         volumes::tests(),
         clock::tests(),
         hangs::tests(),
+        watchdog::tests(),
         logs::tests(),
         small_machine::tests(),
         refused_images::tests(),

@@ -17,6 +17,7 @@
 
 mod bare_boot;
 mod esp_image;
+mod fat;
 mod firmware;
 mod follower;
 mod greeter;
@@ -34,6 +35,7 @@ mod node_facts;
 mod oci_image;
 mod other_rootfs;
 mod outage;
+pub mod power_cuts;
 mod python;
 mod registry;
 mod run_command;
@@ -47,6 +49,7 @@ mod wrong_time_server;
 
 pub use bare_boot::{BareBoot, BareMemory, trivial_boot};
 pub use esp_image::EspImage;
+pub use fat::Fat;
 pub use firmware::{UefiVariables, secure_uefi, test_keys, uefi};
 pub use follower::{Ending, Followed, upgrade_and_follow};
 pub use greeter::{GREETER, GREETER_PORT, Greeter, plan_with_greeter, push_greeter};
@@ -61,7 +64,7 @@ pub use instarctl::{Instarctl, Said};
 pub use machine_config::MachineConfig;
 pub use node::{API_PORT, Machine, Node, NodePlan};
 pub use oci_image::{OciImage, Pushed};
-pub use other_rootfs::{rootfs_with_script, rootfs_without_runtime};
+pub use other_rootfs::{rootfs_that_hangs, rootfs_with_script, rootfs_without_runtime};
 pub use outage::{Outage, OutageProbe};
 pub use registry::{Registry, config as registry_config, sha256_digest};
 pub use runner::{Outcome, Test, run};

@@ -1,9 +1,9 @@
 //! Root filesystems of versions that fail: what a rollback is for.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::image_under_test::ImageUnderTest;
 use crate::run_command::run;
@@ -36,12 +36,36 @@ pub fn rootfs_without_runtime(
     name: &str,
     image: &ImageUnderTest,
 ) -> Result<Vec<u8>> {
+    let tree = unpacked(scratch, name, image)?;
+    put_program(&tree.join("usr/bin/crun"), b"no program at all")?;
+    squash(&tree)
+}
+
+/// That of an image, but with a container runtime that makes the machine hang: it takes the place of the image's own, with as
+/// many bytes.
+pub fn rootfs_that_hangs(scratch: &Scratch, name: &str, image: &ImageUnderTest) -> Result<Vec<u8>> {
+    let tree = unpacked(scratch, name, image)?;
+    put_program(
+        &tree.join("usr/bin/crun"),
+        &guest_program("machined-double")?,
+    )?;
+    let mut rootfs = squash_at(&tree, SMALL)?;
+    let bytes = usize::try_from(std::fs::metadata(image.rootfs())?.len())?;
+    ensure!(
+        rootfs.len() <= bytes,
+        "it has {} bytes, there is room for {bytes}",
+        rootfs.len()
+    );
+    rootfs.resize(bytes, 0);
+    Ok(rootfs)
+}
+
+fn unpacked(scratch: &Scratch, name: &str, image: &ImageUnderTest) -> Result<PathBuf> {
     let tree = scratch.join(name);
     let mut unpack = Command::new("unsquashfs");
     unpack.arg("-quiet").arg("-no-progress").arg("-dest");
     run(unpack.arg(&tree).arg(image.rootfs())).context(PACKAGE)?;
-    put_program(&tree.join("usr/bin/crun"), b"no program at all")?;
-    squash(&tree)
+    Ok(tree)
 }
 
 fn put_program(path: &Path, content: &[u8]) -> Result<()> {
@@ -51,8 +75,16 @@ fn put_program(path: &Path, content: &[u8]) -> Result<()> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).with_context(what)
 }
 
+/// Levels of zstd.
+const QUICK: &str = "1";
+const SMALL: &str = "22";
+
 /// Quickly rather than small.
 pub(crate) fn squash(tree: &Path) -> Result<Vec<u8>> {
+    squash_at(tree, QUICK)
+}
+
+fn squash_at(tree: &Path, level: &str) -> Result<Vec<u8>> {
     let file = tree.with_extension("squashfs");
     let mut pack = Command::new("mksquashfs");
     pack.arg(tree).arg(&file);
@@ -65,7 +97,7 @@ pub(crate) fn squash(tree: &Path) -> Result<Vec<u8>> {
             "-comp",
             "zstd",
         ])
-        .args(["-Xcompression-level", "1"]))
+        .args(["-Xcompression-level", level]))
     .context(PACKAGE)?;
     std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))
 }

@@ -8,6 +8,9 @@ use sys_mount::{Mount, MountFlags, UnmountDrop, UnmountFlags};
 
 use crate::disk::{ProbeError, Signature, probe_partition};
 
+/// How it is mounted. vfat would turn read-only when it removes a file of which a power cut has left half, and whatever comes
+/// after that in a plan would fail; what a plan writes is read back, so that nothing has to be feared from going on.
+const OPTIONS: &str = "umask=0077,codepage=437,iocharset=ascii,shortname=mixed,errors=continue";
 /// Where it is mounted; in memory, and nobody else's.
 const TARGET: &str = "/run/instar/efi";
 
@@ -49,7 +52,7 @@ impl MountedEsp {
         let mount = Mount::builder()
             .fstype("vfat")
             .flags(MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC)
-            .data("umask=0077,codepage=437,iocharset=ascii,shortname=mixed")
+            .data(OPTIONS)
             .mount_autodrop(device, TARGET, UnmountFlags::empty())
             .map_err(failed)?;
         Ok(Self {

@@ -45,6 +45,8 @@ pub enum Class {
     Network,
     /// Disks and their controllers, and the buses that they hang on.
     Block,
+    /// Watchdogs, which init feeds as soon as there is one.
+    Watchdog,
     /// Every driver that a device asks for.
     All,
 }
@@ -69,6 +71,7 @@ impl Class {
             Self::All => true,
             Self::Network => BUSES.contains(&folder) || NETWORK.contains(&folder),
             Self::Block => BUSES.contains(&folder) || BLOCK.contains(&folder) || usb_storage,
+            Self::Watchdog => folder == "watchdog",
         }
     }
 }
@@ -173,7 +176,9 @@ mod tests {
         assert!(Class::Network.includes(net) && !Class::Block.includes(net));
         assert!(Class::Block.includes(scsi) && !Class::Network.includes(scsi));
         assert!(Class::Block.includes(bus) && Class::Network.includes(bus));
-        for other in [gpu, crypto] {
+        let watchdog = "kernel/drivers/watchdog/i6300esb.ko.xz";
+        assert!(Class::Watchdog.includes(watchdog) && !Class::Watchdog.includes(bus));
+        for other in [gpu, crypto, watchdog] {
             assert!(
                 !Class::Block.includes(other)
                     && !Class::Network.includes(other)

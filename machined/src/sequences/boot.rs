@@ -177,6 +177,7 @@ fn become_useful(
             vec![
                 Task::new("disk", mount_disk(machine.clone(), restarted)),
                 Task::new("time", start_clock(machine.clone())),
+                Task::new("watchdog", bring_watchdog(machine.clone())),
             ],
         ),
         Phase::of(
@@ -364,6 +365,18 @@ async fn settle_upgrade(
             tracing::error!("the last upgrade cannot be settled: {error:#}");
             status::note_problem(&machine, "upgrade", &format!("{error:#}"));
         }
+    }
+    Ok(())
+}
+
+/// The driver of a watchdog, where the machine has one: init opens it within seconds, and from then on a machine that hangs is
+/// reset. Without one the machine is as good as others.
+async fn bring_watchdog(machine: Arc<Machine>) -> anyhow::Result<()> {
+    if let Err(error) = machine.drivers()?.load_for(Class::Watchdog).await {
+        tracing::warn!(
+            "no driver for the watchdog: {:#}",
+            anyhow::Error::from(error)
+        );
     }
     Ok(())
 }

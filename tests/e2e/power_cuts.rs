@@ -1,0 +1,120 @@
+//! The power goes at any write of an upgrade. `make powercut` does the same for all that a node writes, and boots more.
+
+use std::io::Cursor;
+use std::path::PathBuf;
+
+use anyhow::{Context, ensure};
+use instar_esp::{Slot, Volume as _};
+use instar_qemu::{Drive, VmSpec};
+use instar_tests::power_cuts::{
+    JudgedScenario, Medium, RecordedNode, Sample, Scenario, boot_samples, copy_with_holes,
+};
+use instar_tests::{
+    EspImage, Fat, ImageUnderTest, Instarctl, Node, Outcome, Registry, Scratch, Test, tests, uefi,
+};
+
+use crate::PATIENCE;
+
+const INSTALLER: &str = "instar/installer";
+/// Room for both versions, and for an installer's image in /var.
+const DISK_BYTES: u64 = 512 << 20;
+/// How many states of each stage are really booted.
+const SAMPLES: usize = 1;
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        in_an_upgrade_leave_a_machine_that_boots_with_its_config,
+        leave_nothing_that_stands_against_the_next_upgrade,
+    ]
+}
+
+async fn in_an_upgrade_leave_a_machine_that_boots_with_its_config(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    let second = ImageUnderTest::second()?;
+    registry.push_layout(&second.installer(), INSTALLER, second.version())?;
+    let base = disk(&scratch, "base.img")?;
+
+    let host = registry.host_for_guest();
+    let mut recorded = RecordedNode::start(&scratch, "node", &base, |drive| {
+        let spec = VmSpec::uefi(uefi()?).drive(drive);
+        Ok(Node::plan_from(&scratch, spec)
+            .configure(move |config| config.registry(&host).install_disk("/dev/vda")))
+    })?;
+    let config = recorded.node().config().to_owned();
+    recorded.node().wait_for_api(PATIENCE).await?;
+    recorded.node().wait_until_ready(PATIENCE).await?;
+    let client = Instarctl::of(recorded.node(), &scratch)?;
+    let image = registry.image_for_guest(&format!("{INSTALLER}:{}", second.version()));
+    recorded.upgrade(&client, &image, &config).await?;
+
+    let recorded = recorded.end()?;
+    let medium = Medium {
+        config,
+        identity: recorded.identity,
+    };
+    let mut judged: Vec<JudgedScenario> = Vec::new();
+    for scenario in recorded.scenarios {
+        judged.push(Scenario::judge(scenario, &scratch)?);
+    }
+    let states: usize = judged.iter().map(JudgedScenario::states).sum();
+    println!("{states} states");
+    ensure!(states > 500, "there are only {states} states");
+    for judged in &judged {
+        if let Some((state, why)) = judged.failures().next() {
+            let count = judged.failures().count();
+            let name = &judged.scenario.name;
+            anyhow::bail!("{count} states of {name} do not boot; {state}: {why}");
+        }
+    }
+    let samples: Vec<Sample<'_>> = judged.iter().flat_map(|it| it.sample(SAMPLES)).collect();
+    let failed = boot_samples(&scratch, &samples, &medium, |_, _| {})?;
+    if let Some((sample, error)) = failed.first() {
+        anyhow::bail!("{} {}: {error:#}", sample.scenario.name, sample.state);
+    }
+    Ok(())
+}
+
+/// A part of a UKI, of which the FAT knows half.
+async fn leave_nothing_that_stands_against_the_next_upgrade(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    let second = ImageUnderTest::second()?;
+    registry.push_layout(&second.installer(), INSTALLER, second.version())?;
+    let disk = disk(&scratch, "disk.img")?;
+    let part = vec![0x5A; 3 << 20];
+    let slot = Slot::from_letter('b').context("no slot b")?;
+    let before = Fat::read(&disk)?;
+    let cluster = before.next_free(1 << 20)?;
+    EspImage::of_disk(&disk).create(&slot.uki_path(), &mut Cursor::new(part))?;
+    Fat::read(&disk)?.lose_entry(&disk, cluster)?;
+
+    let host = registry.host_for_guest();
+    let spec = VmSpec::uefi(uefi()?).drive(Drive::raw(&disk));
+    let node = Node::plan_from(&scratch, spec)
+        .configure(move |config| config.registry(&host).install_disk("/dev/vda"))
+        .boot()
+        .await?;
+    node.wait_until_ready(PATIENCE).await?;
+    let client = Instarctl::of(&node, &scratch)?;
+    let image = registry.image_for_guest(&format!("{INSTALLER}:{}", second.version()));
+    let upgrade = ["upgrade", "--image", &image, "--reboot-mode", "powercycle"];
+    let said = client.run(&upgrade).await?;
+    let console = node.vm().console();
+    // The kernel stumbles over it and goes on.
+    ensure!(
+        console.contains("deleting FAT entry beyond EOF")
+            && !console.contains("Filesystem has been set read-only"),
+        "{console}"
+    );
+    ensure!(said.code == Some(0), "{said:?}");
+    ensure!(node.version().await?.tag == second.version());
+    Ok(())
+}
+
+/// The disk image on a disk with room for /var.
+fn disk(scratch: &Scratch, name: &str) -> anyhow::Result<PathBuf> {
+    let disk = scratch.join(name);
+    copy_with_holes(&ImageUnderTest::first()?.disk(), &disk)?;
+    let file = std::fs::OpenOptions::new().write(true).open(&disk)?;
+    file.set_len(DISK_BYTES)?;
+    Ok(disk)
+}

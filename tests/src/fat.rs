@@ -1,0 +1,95 @@
+//! Where the EFI system partition of a disk image has what: for tests that have its sectors fail.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+/// Where disk images have the partition.
+const ESP_SECTOR: u64 = 2048;
+
+/// The FAT32 of the EFI system partition, by its first sector (Microsoft's specification of FAT, 3.1).
+#[derive(Debug)]
+pub struct Fat {
+    bytes: Vec<u8>,
+}
+
+impl Fat {
+    /// Reads that of a disk.
+    pub fn read(disk: &Path) -> Result<Self> {
+        let mut bytes = vec![0; usize::try_from(instar_esp::DEFAULT_BYTES)?];
+        File::open(disk)?.read_exact_at(&mut bytes, ESP_SECTOR * 512)?;
+        Ok(Self { bytes })
+    }
+
+    fn number(&self, at: usize, bytes: usize) -> u64 {
+        let number = self.bytes[at..at + bytes].iter().rev();
+        number.fold(0, |number, byte| number << 8 | u64::from(*byte))
+    }
+
+    fn sectors_per_cluster(&self) -> u64 {
+        self.number(13, 1)
+    }
+
+    fn reserved(&self) -> u64 {
+        self.number(14, 2)
+    }
+
+    /// Sectors of all copies.
+    fn tables(&self) -> u64 {
+        self.number(16, 1) * self.number(36, 4)
+    }
+
+    fn clusters_of(&self, bytes: u64) -> u64 {
+        bytes / 512 / self.sectors_per_cluster()
+    }
+
+    /// The cluster that gets what is so many bytes into the next file: Linux goes on behind the one that was given out last, by
+    /// the hint in the second sector.
+    pub fn next_free(&self, bytes: u64) -> Result<u64> {
+        let table = usize::try_from(self.reserved() * 512)?;
+        let data = self.number(32, 4) - self.reserved() - self.tables();
+        let clusters = 2 + usize::try_from(data / self.sectors_per_cluster())?;
+        let last = usize::try_from(self.number(512 + 492, 4))?;
+        let is_free = |cluster: &usize| self.number(table + cluster * 4, 4) == 0;
+        let count = usize::try_from(self.clusters_of(bytes))?;
+        let behind = (last + 1..clusters)
+            .chain(2..last)
+            .filter(is_free)
+            .nth(count);
+        Ok(behind.context("the file does not fit")? as u64)
+    }
+
+    /// Where a cluster begins on the disk.
+    pub fn sector_of(&self, cluster: u64) -> u64 {
+        let first = ESP_SECTOR + self.reserved() + self.tables();
+        first + (cluster - 2) * self.sectors_per_cluster()
+    }
+
+    /// Where the first FAT has a cluster.
+    pub fn table_sector_of(&self, cluster: u64) -> u64 {
+        ESP_SECTOR + self.reserved() + cluster * 4 / 512
+    }
+
+    /// The first sector of a folder with this short name in it.
+    pub fn sector_with(&self, short_name: &[u8; 11]) -> Option<u64> {
+        let mut sectors = (0..).zip(self.bytes.chunks_exact(512));
+        let found = sectors.find(|(_, sector)| {
+            sector
+                .chunks_exact(32)
+                .any(|entry| entry.starts_with(short_name))
+        });
+        found.map(|(number, _)| ESP_SECTOR + number)
+    }
+
+    /// Has the disk lose what all copies of the FAT say of a cluster, as when the power goes before they are flushed.
+    pub fn lose_entry(&self, disk: &Path, cluster: u64) -> Result<()> {
+        let file = File::options().write(true).open(disk)?;
+        for copy in 0..self.number(16, 1) {
+            let table = ESP_SECTOR + self.reserved() + copy * self.number(36, 4);
+            file.write_all_at(&[0; 4], table * 512 + cluster * 4)?;
+        }
+        Ok(())
+    }
+}

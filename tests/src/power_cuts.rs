@@ -1,0 +1,21 @@
+//! Power cuts of a node: its disk is recorded while it lives, every state that a cut may have left is judged, and some of
+//! them are really booted.
+//!
+//! ```text
+//! RecordedNode ─► Scenario ─► JudgedScenario ─► samples ─► boot_samples, through the firmware
+//!  stages          states      verdicts           of every kind
+//! ```
+//!
+//! What a state is and how it is judged is in the crate `instar-power-cuts`, which knows of no machine.
+
+mod boot;
+mod recorded_node;
+mod sample;
+mod scenario;
+mod upgrade;
+
+pub use boot::{Medium, boot_samples};
+pub use recorded_node::{Recorded, RecordedNode, copy_with_holes};
+pub use sample::Sample;
+pub use scenario::{JudgedScenario, Scenario, Setting};
+pub use upgrade::seen;

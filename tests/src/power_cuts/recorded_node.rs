@@ -1,0 +1,150 @@
+//! A node whose disk is recorded, and the stages of its life.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use instar_power_cuts::Recording;
+use instar_qemu::Drive;
+
+use super::scenario::{Scenario, Setting};
+use crate::node::{Node, NodePlan};
+use crate::run_command::run;
+use crate::scratch::Scratch;
+
+/// A node that runs, its first disk recorded.
+#[derive(Debug)]
+pub struct RecordedNode {
+    node: Node,
+    files: Files,
+    stages: Vec<Stage>,
+}
+
+#[derive(Debug)]
+struct Files {
+    /// The disk as it was before.
+    base: PathBuf,
+    disk: PathBuf,
+    log: PathBuf,
+}
+
+/// Where a stage began.
+#[derive(Debug)]
+struct Stage {
+    name: String,
+    setting: Setting,
+    /// Bytes of the log.
+    position: u64,
+    /// What the firmware remembered.
+    variables: PathBuf,
+}
+
+impl RecordedNode {
+    /// Starts a node with a copy of this disk as `/dev/vda`. `plan` gets the disk and says the rest.
+    pub fn start(
+        scratch: &Scratch,
+        name: &str,
+        base: &Path,
+        plan: impl FnOnce(Drive) -> Result<NodePlan>,
+    ) -> Result<Self> {
+        let files = Files {
+            base: base.to_owned(),
+            disk: scratch.join(&format!("{name}.img")),
+            log: scratch.join(&format!("{name}.writes")),
+        };
+        copy_with_holes(base, &files.disk)?;
+        let drive = Drive::raw(&files.disk).recorded(&files.log);
+        Ok(Self {
+            node: plan(drive)?.name(name).start()?,
+            files,
+            stages: Vec::new(),
+        })
+    }
+
+    /// The node.
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// From now on the node does something else.
+    pub fn enter(&mut self, name: &str, setting: Setting) -> Result<()> {
+        let log = &self.files.log;
+        let position = std::fs::metadata(log)
+            .with_context(|| format!("cannot look at {}", log.display()))?
+            .len();
+        let variables = self
+            .files
+            .disk
+            .with_extension(format!("{}.fd", self.stages.len()));
+        let own = self.node.vm().directory().join("uefi-variables.fd");
+        std::fs::copy(&own, &variables)
+            .with_context(|| format!("cannot copy {}", own.display()))?;
+        self.stages.push(Stage {
+            name: name.to_owned(),
+            setting,
+            position,
+            variables,
+        });
+        Ok(())
+    }
+
+    /// The node stays behind as its disk and what its firmware remembers. A stage ends where the next one begins.
+    pub fn end(self) -> Result<Recorded> {
+        let Self {
+            node,
+            files,
+            stages,
+            ..
+        } = self;
+        let ended = node.vm().quit()?;
+        ensure!(ended.is_clean(), "QEMU did not end in order: {ended}");
+        let variables = node.vm().directory().join("uefi-variables.fd");
+        let recording = Recording::read(&files.base, &files.log)?;
+        recording.check_end(&files.disk)?;
+        let recording = Arc::new(recording);
+        let log = recording.log();
+        let begins: Vec<usize> = stages
+            .iter()
+            .map(|stage| log.entries_at(stage.position))
+            .collect();
+        let ends = begins.iter().skip(1).copied().chain([log.entries.len()]);
+        let mut scenarios = Vec::new();
+        for ((stage, begin), end) in stages.into_iter().zip(begins.iter().copied()).zip(ends) {
+            if begin == end {
+                bail!("nothing was written in the stage {}", stage.name);
+            }
+            scenarios.push(Scenario {
+                name: stage.name,
+                recording: recording.clone(),
+                cuts: begin..=end,
+                setting: stage.setting,
+                variables: stage.variables,
+            });
+        }
+        Ok(Recorded {
+            scenarios,
+            disk: files.disk,
+            variables,
+            identity: node.end(),
+        })
+    }
+}
+
+/// What is left of a node that was recorded.
+#[derive(Debug)]
+pub struct Recorded {
+    /// Its stages.
+    pub scenarios: Vec<Scenario>,
+    /// Its disk in the end.
+    pub disk: PathBuf,
+    /// What its firmware remembers.
+    pub variables: PathBuf,
+    /// Who the test was to it.
+    pub identity: crate::identity::Identity,
+}
+
+/// Copies a disk without filling its holes.
+pub fn copy_with_holes(from: &Path, to: &Path) -> Result<()> {
+    run(Command::new("cp").arg("--sparse=always").args([from, to])).map(drop)
+}

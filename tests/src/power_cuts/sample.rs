@@ -1,0 +1,65 @@
+//! Which states are really booted.
+
+use instar_power_cuts::{DiskState, Kind, Verdict};
+
+use super::scenario::{JudgedScenario, Scenario};
+
+/// A state to boot.
+#[derive(Debug, Clone, Copy)]
+pub struct Sample<'a> {
+    /// Its stage.
+    pub scenario: &'a Scenario,
+    /// The state.
+    pub state: &'a DiskState,
+    /// What becomes of it, as it was judged.
+    pub verdict: &'a Verdict,
+}
+
+/// So many states, or all that there are: of those that differ from their predecessor in what is booted, of every kind, spread
+/// evenly over the stage.
+pub(super) fn choose(judged: &JudgedScenario, count: usize) -> Vec<Sample<'_>> {
+    let of_kind = |kind: Kind| {
+        let numbers = judged.judged.different.iter();
+        let verdicts = numbers.map(|number| &judged.judged.verdicts[*number]);
+        verdicts
+            .filter(|(state, verdict)| {
+                state.kind() == kind && !matches!(verdict, Verdict::Fails(_))
+            })
+            .collect::<Vec<_>>()
+    };
+    let mut chosen = Vec::new();
+    // The first kind makes up for what others lack.
+    for (before, kind) in Kind::ALL.into_iter().enumerate().rev() {
+        let there = of_kind(kind);
+        let share = (count - chosen.len()) / (before + 1);
+        chosen.extend(spread(there.len(), share).map(|number| there[number]));
+    }
+    chosen
+        .into_iter()
+        .map(|(state, verdict)| Sample {
+            scenario: &judged.scenario,
+            state,
+            verdict,
+        })
+        .collect()
+}
+
+/// So many numbers below `there`, evenly; all of them when there are no more.
+fn spread(there: usize, count: usize) -> impl Iterator<Item = usize> {
+    let count = count.min(there);
+    (0..count).map(move |number| (number * 2 + 1) * there / (count * 2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_spread_evenly() {
+        let spread = |there, count| spread(there, count).collect::<Vec<_>>();
+        assert_eq!(spread(100, 4), [12, 37, 62, 87]);
+        assert_eq!(spread(3, 5), [0, 1, 2]);
+        assert_eq!(spread(3, 1), [1]);
+        assert!(spread(0, 2).is_empty());
+    }
+}
