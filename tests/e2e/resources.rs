@@ -181,10 +181,7 @@ async fn tables_are_as_people_know_them(instarctl: &Instarctl) -> Outcome {
     );
     ensure!(words[1][5..] == ["running", "true"], "{said:?}");
     let said = instarctl.run(&["get", "hostname", "-o", "yaml"]).await?;
-    ensure!(
-        said.output.contains("\n  hostname: node\n"),
-        "{said:?}"
-    );
+    ensure!(said.output.contains("\n  hostname: node\n"), "{said:?}");
     // Somewhere else there are none, which is no error.
     let said = instarctl
         .run(&["get", "hostname", "--namespace", "runtime"])
