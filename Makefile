@@ -73,6 +73,7 @@ stop: ## End what make run left running
 lint: deps ## Check format and lints
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy --locked $(TOOLS) --test e2e -- -D warnings
 
 .PHONY: unit
 unit: deps ## Run the tests that need no virtual machine

@@ -10,8 +10,8 @@ use instar_api::machine::{
 };
 use instar_pki::Role;
 use instar_tests::{
-    GREETER, GREETER_PORT, Greeter, Grpcio, ImageUnderTest, Instarctl, Node, Outcome, Registry,
-    Scratch, Test, WrongTimeServer, plan_with_greeter, tests,
+    GREETER, Greeter, Grpcio, Instarctl, Node, Outcome, Registry, Scratch, Test, WrongTimeServer,
+    plan_with_greeter, tests,
 };
 use serde_json::{Value, json};
 use tonic::{Code, Status, Streaming};

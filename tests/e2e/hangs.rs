@@ -4,8 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use instar_tests::{
-    GREETER, GREETER_PORT, Greeter, ImageUnderTest, Node, Outcome, Registry, Scratch, Test,
-    plan_with_greeter, tests,
+    GREETER, Greeter, Node, Outcome, Registry, Scratch, Test, plan_with_greeter, tests,
 };
 
 use crate::PATIENCE;

@@ -3,8 +3,8 @@
 use anyhow::ensure;
 use instar_qemu::{DiskFormat, create_blank_disk};
 use instar_tests::{
-    Ending, GREETER, GREETER_PORT, Greeter, ImageUnderTest, Instarctl, Node, OciImage, Outcome,
-    Registry, Scratch, Test, plan_with_greeter, tests, upgrade_and_follow,
+    Ending, GREETER, Greeter, ImageUnderTest, Instarctl, Node, OciImage, Outcome, Registry,
+    Scratch, Test, plan_with_greeter, tests, upgrade_and_follow,
 };
 
 use crate::PATIENCE;

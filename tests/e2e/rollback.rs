@@ -4,8 +4,8 @@ use anyhow::{Context, ensure};
 use instar_api::machine::ServiceRestartRequest;
 use instar_qemu::lease_port;
 use instar_tests::{
-    Ending, GREETER, GREETER_PORT, Greeter, HOST_FOR_GUEST, HttpServer, ImageUnderTest, Instarctl,
-    Node, OciImage, Outcome, Registry, Scratch, Test, plan_with_greeter, rootfs_with_script,
+    Ending, GREETER, Greeter, HOST_FOR_GUEST, HttpServer, ImageUnderTest, Instarctl, Node,
+    OciImage, Outcome, Registry, Scratch, Test, plan_with_greeter, rootfs_with_script,
     rootfs_without_runtime, tests, upgrade_and_follow,
 };
 

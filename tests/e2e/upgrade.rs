@@ -1,11 +1,9 @@
 //! From one version to the next, without a reboot where none is needed.
 
-use std::time::Duration;
-
 use anyhow::{Context, ensure};
 use instar_tests::{
-    Ending, GREETER, GREETER_PORT, Greeter, ImageUnderTest, Instarctl, Node, NodePlan, OciImage,
-    Outcome, Registry, Scratch, Test, plan_with_greeter, tests, upgrade_and_follow,
+    Ending, GREETER, Greeter, ImageUnderTest, Instarctl, Node, NodePlan, OciImage, Outcome,
+    Registry, Scratch, Test, plan_with_greeter, tests, upgrade_and_follow,
 };
 use tonic::Code;
 
@@ -39,14 +37,23 @@ async fn keeps_the_kernel_and_the_data(scratch: Scratch) -> Outcome {
     let generation = node.boot_id().await?;
     let image = registry.image_for_guest("instar/installer:v0.2.0");
     let second = async {
-        // While the first one runs, in whatever step it is.
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        node.upgrade(&image).await
+        // While the first one runs, in whatever step it is. It has begun once the node tells of it.
+        node.wait_until("the first upgrade was asked for", PATIENCE, async || {
+            ensure!(
+                node.vm()
+                    .console()
+                    .contains("instar/installer:v0.2.0 asked for by")
+            );
+            Ok(())
+        })
+        .await?;
+        anyhow::Ok(node.upgrade(&image).await?)
     };
     let (followed, second) = tokio::join!(upgrade_and_follow(&node, &image, PATIENCE), second);
+    let second = second?;
     let followed = followed?;
     ensure!(followed.ending == Ending::Done, "{followed:#?}");
-    let refused = second?.err().context("two upgrades at once")?;
+    let refused = second.err().context("two upgrades at once")?;
     ensure!(
         refused.code() == Code::FailedPrecondition && refused.message().contains("busy"),
         "the second upgrade: {refused}"
