@@ -4,10 +4,12 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod disk;
+mod failing;
 
 use std::io::{self, Cursor, Read};
 
 use disk::Disk;
+use failing::{Failing, failures};
 use instar_esp::{
     Asset, Cause, DEFAULT_SLOTS, Failed, FileDigest, NewSystem, NewVersion, Plan, Refused, Slots,
     State, Step, Volume, add, bless, forget, install, offer_loader, paths, perform, prefer,
@@ -76,6 +78,32 @@ fn cut_everywhere(start: &Disk, version: &str, change: Change<'_>) -> (Disk, usi
     let mut disk = start.clone();
     perform(&plan, &mut disk, assets(version)).unwrap();
     (disk, judged)
+}
+
+/// Makes the change on a disk of which some call fails, for every call and every way to fail: it ends with an error, and wherever
+/// the power goes afterwards, what the loader finds is whole. Returns how many failures there were.
+fn fail_everywhere(start: &Disk, version: &str, change: Change<'_>) -> usize {
+    let plan = change(&read(start)).unwrap();
+    let mut failed = 0;
+    for failure in failures() {
+        for serves in 0.. {
+            let mut failing = Failing::new(start.clone(), serves, failure);
+            let outcome = perform(&plan, &mut failing, assets(version));
+            if !failing.has_failed() {
+                outcome.unwrap();
+                break;
+            }
+            failed += 1;
+            let error = outcome.expect_err("a failure that nobody told of");
+            assert!(!error.to_string().is_empty());
+            let disk = failing.into_disk();
+            for cut in disk.after_power_cuts() {
+                check(&cut, &plan);
+            }
+            check_repeated(disk, version, change, &plan);
+        }
+    }
+    failed
 }
 
 /// What the firmware and the loader find is whole.
@@ -262,6 +290,28 @@ fn forgetting_survives_every_power_cut() {
         forget(&read(&disk), 1),
         Err(Refused::LastKnownGood(_))
     ));
+}
+
+#[test]
+fn every_change_survives_every_failing_call() {
+    let upgraded_once = upgraded(&installed(), "v0.2.0");
+    let good_twice = blessed(&upgraded_once, 2);
+    let mut full = good_twice.clone();
+    full = blessed(&upgraded(&full, "v0.3.0"), 3);
+    let add_version =
+        |version| move |state: &State| add(state, &new_version(version), None, DEFAULT_SLOTS);
+    let scenarios: [(&Disk, &str, Change<'_>); 5] = [
+        (&installed(), "v0.2.0", &add_version("v0.2.0")),
+        (&full, "v0.4.0", &add_version("v0.4.0")),
+        (&started(&upgraded_once), "v0.2.0", &|state| bless(state, 2)),
+        (&good_twice, "v0.1.0", &|state| prefer(state, 1)),
+        (&upgraded_once, "v0.2.0", &|state| forget(state, 2)),
+    ];
+    let failed: usize = scenarios
+        .into_iter()
+        .map(|(start, version, change)| fail_everywhere(start, version, change))
+        .sum();
+    assert!(failed > 400, "only {failed} failures");
 }
 
 #[test]
