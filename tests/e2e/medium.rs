@@ -4,7 +4,8 @@ use anyhow::ensure;
 use instar_esp::{State, Volume as _, paths};
 use instar_qemu::{Bus, Drive, VmSpec};
 use instar_tests::{
-    EspImage, Identity, ImageUnderTest, Node, NodePlan, Outcome, Scratch, Test, tests, uefi,
+    BY_OUR_BOOT_ENTRY, EspImage, Identity, ImageUnderTest, Node, NodePlan, Outcome, Scratch, Test,
+    tests, uefi,
 };
 
 use crate::PATIENCE;
@@ -15,9 +16,6 @@ pub(crate) fn tests() -> Vec<Test> {
         an_argument_installs_what_the_cd_carries_without_a_config,
     ]
 }
-
-/// What the firmware says when it starts the loader by the entries that an installation writes.
-const INSTALLED: &str = "\"Instar\" from HD(1,GPT";
 
 /// The ISO in the drive, and a blank disk beside it.
 fn with_cd(scratch: &Scratch) -> anyhow::Result<NodePlan> {
@@ -32,7 +30,8 @@ fn installs_itself(node: &Node) -> Outcome {
     node.wait_for_line("installing the version on /dev/sr0", PATIENCE)?;
     node.wait_for_line("installed; the machine reboots into it", PATIENCE)?;
     let mark = node.vm().console_mark()?;
-    node.vm().wait_for_line_after(mark, INSTALLED, PATIENCE)?;
+    node.vm()
+        .wait_for_line_after(mark, BY_OUR_BOOT_ENTRY, PATIENCE)?;
     node.vm()
         .wait_for_line_after(mark, "v0.1.0 as generation 1", PATIENCE)?;
     Ok(())

@@ -8,14 +8,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use instar_api::machine::RebootRequest;
 use instar_esp::boot_order::Partition;
 use instar_esp::{
     Asset, DEFAULT_SLOTS, FileDigest, NewVersion, Slot, State, Volume, add, paths, perform,
 };
 use instar_qemu::{Drive, Vm, VmSpec};
 use instar_tests::{
-    EspImage, ImageUnderTest, Instarctl, Node, Outcome, Scratch, Test, UefiVariables, secure_uefi,
-    test_keys, tests,
+    BY_OUR_BOOT_ENTRY, EspImage, ImageUnderTest, Instarctl, Node, Outcome, Scratch, Test,
+    UefiVariables, secure_uefi, test_keys, tests,
 };
 
 use crate::PATIENCE;
@@ -30,6 +31,7 @@ pub(crate) fn tests() -> Vec<Test> {
         a_changed_uki_is_refused,
         a_loader_without_signature_is_refused,
         a_version_that_is_refused_gives_way_to_the_one_before_it,
+        without_boot_entries_each_try_of_a_refused_version_takes_a_power_cycle,
     ]
 }
 
@@ -116,19 +118,7 @@ async fn a_loader_without_signature_is_refused(scratch: Scratch) -> Outcome {
 /// Three tries, each of which ends with the firmware's refusal and leads to the next of its entries; the fourth start of the
 /// loader takes the version before.
 async fn a_version_that_is_refused_gives_way_to_the_one_before_it(scratch: Scratch) -> Outcome {
-    let disk = own_disk(&scratch)?;
-    let mut esp = EspImage::of_disk(&disk);
-    let mut uki = fs::read(ImageUnderTest::second()?.uki())?;
-    remove_signature(&mut uki)?;
-    let new = NewVersion {
-        version: "v0.2.0".parse()?,
-        uki: FileDigest::of(&uki),
-    };
-    let plan = add(&State::read(&esp)?, &new, None, DEFAULT_SLOTS)?;
-    perform(&plan, &mut esp, |asset| {
-        ensure_uki(asset)?;
-        Ok(Box::new(Cursor::new(uki.clone())) as Box<dyn Read>)
-    })?;
+    let (disk, esp) = with_an_unsigned_version(&scratch)?;
     let order = |esp: &EspImage| -> Result<Vec<String>> {
         let state = State::read(esp)?;
         let names = state
@@ -153,6 +143,48 @@ async fn a_version_that_is_refused_gives_way_to_the_one_before_it(scratch: Scrat
     ensure!(order(&esp)? == ["instar-1-v0.1.0.conf", "instar-2-v0.2.0+0-3.conf"]);
     ensure!(esp.list(paths::ENTRIES)?.len() == 2);
     Ok(())
+}
+
+/// Where the firmware has lost its variables (an empty battery, another board), it tries what is on the disk once, and then shows
+/// its setup: every power cycle is a try, and the fourth one starts the version before. From then on the entries are there again.
+async fn without_boot_entries_each_try_of_a_refused_version_takes_a_power_cycle(
+    scratch: Scratch,
+) -> Outcome {
+    let (disk, _) = with_an_unsigned_version(&scratch)?;
+    let spec = enrolled(&scratch, disk)?;
+    let folder = scratch.join("node");
+    for _ in 0..3 {
+        let vm = Vm::start(&spec, &folder)?;
+        vm.wait_for_line(REFUSED, PATIENCE)?;
+        vm.cut_power();
+    }
+    let node = Node::plan_from(&scratch, spec).boot().await?;
+    ensure!(node.version().await?.tag == "v0.1.0");
+    node.wait_until_ready(PATIENCE).await?;
+    node.machine()
+        .await?
+        .reboot(RebootRequest::default())
+        .await?;
+    node.wait_for_line(BY_OUR_BOOT_ENTRY, PATIENCE)?;
+    Ok(())
+}
+
+/// A disk with v0.1.0, and a new version beside it that no firmware with keys starts.
+fn with_an_unsigned_version(scratch: &Scratch) -> Result<(PathBuf, EspImage)> {
+    let disk = own_disk(scratch)?;
+    let mut esp = EspImage::of_disk(&disk);
+    let mut uki = fs::read(ImageUnderTest::second()?.uki())?;
+    remove_signature(&mut uki)?;
+    let new = NewVersion {
+        version: "v0.2.0".parse()?,
+        uki: FileDigest::of(&uki),
+    };
+    let plan = add(&State::read(&esp)?, &new, None, DEFAULT_SLOTS)?;
+    perform(&plan, &mut esp, |asset| {
+        ensure_uki(asset)?;
+        Ok(Box::new(Cursor::new(uki.clone())) as Box<dyn Read>)
+    })?;
+    Ok((disk, esp))
 }
 
 /// The first partition of a disk, from its GPT (UEFI specification 2.10, 5.3): the entries begin at the third sector.

@@ -4,10 +4,11 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use instar_api::machine::RebootRequest;
 use instar_qemu::{Bus, Drive, Uefi, VmSpec};
 use instar_tests::{
-    HttpServer, ImageUnderTest, Node, Outcome, Scratch, Test, UefiVariables, image_program, tests,
-    uefi,
+    BY_OUR_BOOT_ENTRY, HttpServer, ImageUnderTest, Node, Outcome, Scratch, Test, UefiVariables,
+    image_program, tests, uefi,
 };
 
 use crate::PATIENCE;
@@ -87,7 +88,16 @@ async fn a_disk_image_by_uefi(scratch: Scratch) -> Outcome {
         "/var is the partition /dev/vda3 (1.8 GiB, reused)",
         PATIENCE,
     )?;
-    Ok(())
+    // This machine's firmware remembers nothing of the one before: it started what it looks for on every disk. From now on it
+    // has entries of its own, as after an installation.
+    node.wait_until_ready(PATIENCE).await?;
+    ensure!(!node.vm().console().contains(BY_OUR_BOOT_ENTRY));
+    node.machine()
+        .await?
+        .reboot(RebootRequest::default())
+        .await?;
+    node.wait_for_line(BY_OUR_BOOT_ENTRY, PATIENCE)?;
+    node.wait_until_ready(PATIENCE).await
 }
 
 fn grow_qcow2(disk: &Path, size: &str) -> Result<()> {

@@ -19,6 +19,9 @@ const PACKAGES: [&str; 1] = ["virt-firmware==26.10"];
 /// Whose keys: any GUID will do.
 const OWNER: &str = "3a7b2c51-0f6e-4d0b-9a53-8f1d6b6f21c4";
 
+/// What the firmware says when it starts the loader by an entry of ours, and not because it looks for one on every disk.
+pub const BY_OUR_BOOT_ENTRY: &str = "\"Instar\" from HD(1,GPT";
+
 /// The firmware that `make image` fetched, without Secure Boot.
 pub fn uefi() -> Result<Uefi> {
     Ok(Uefi::in_folder(made("firmware")?))

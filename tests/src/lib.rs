@@ -50,7 +50,7 @@ mod wrong_time_server;
 pub use bare_boot::{BareBoot, BareMemory, trivial_boot};
 pub use esp_image::EspImage;
 pub use fat::Fat;
-pub use firmware::{UefiVariables, secure_uefi, test_keys, uefi};
+pub use firmware::{BY_OUR_BOOT_ENTRY, UefiVariables, secure_uefi, test_keys, uefi};
 pub use follower::{Ending, Followed, upgrade_and_follow};
 pub use greeter::{GREETER, GREETER_PORT, Greeter, plan_with_greeter, push_greeter};
 pub use grpcio::Grpcio;
