@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use instar_api::machine::ShutdownRequest;
 use instar_qemu::{DiskFormat, create_blank_disk};
 use instar_tests::{
@@ -192,29 +192,47 @@ async fn is_the_only_one_that_is_written(scratch: Scratch) -> Outcome {
         })
         .without_config(identity)
         .start()?;
-    node.wait_for_line("machined: maintenance mode", PATIENCE)?;
-    let fingerprint = node.wait_for_line("machined: API certificate for", PATIENCE)?;
-    let fingerprint = fingerprint.rsplit(' ').next().unwrap_or_default().trim();
     node.wait_for_line("machined: the API answers on port", PATIENCE)?;
     let address = node.endpoint()?;
     let client = Instarctl::of(&node, &scratch)?;
+    // The certificate is another one after the node got its address; the console shows each.
+    let pinned = || -> anyhow::Result<String> {
+        let console = node.vm().console();
+        let (_, last) = console
+            .rsplit_once("machined: API certificate for")
+            .context("no certificate on the console")?;
+        let (_, fingerprint) = last.split_once("fingerprint ").context("no fingerprint")?;
+        Ok(fingerprint
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .trim()
+            .to_owned())
+    };
+    let insecure = async |arguments: &[&str]| {
+        let fingerprint = pinned()?;
+        let always = [
+            "--insecure",
+            "--cert-fingerprint",
+            &fingerprint,
+            "-n",
+            &address,
+        ];
+        client.run(&[&always, arguments].concat()).await
+    };
+    node.wait_until("it is who the console says", PATIENCE, async || {
+        let said = insecure(&["version"]).await?;
+        ensure!(said.code == Some(0), "{said:?}");
+        Ok(())
+    })
+    .await?;
     let apply = async |matches: &str, wipe: bool, more: &[&str]| {
         let document = format!(
             "apiVersion: v1alpha1\nkind: UnattendedInstallConfig\nprovisioning:\n  wipe: {wipe}\n  diskSelector:\n    match: {matches}\n"
         );
         let file = scratch.write("config.yaml", config.clone().document(&document).to_yaml())?;
         let file = file.display().to_string();
-        let always = [
-            "--insecure",
-            "--cert-fingerprint",
-            fingerprint,
-            "-n",
-            &address,
-            "apply-config",
-            "--file",
-            &file,
-        ];
-        client.run(&[&always, more].concat()).await
+        insecure(&[&["apply-config", "--file", &file], more].concat()).await
     };
 
     for (matches, said) in [
