@@ -318,7 +318,7 @@ impl Told<'_> {
             anyhow::Ok(images.iter().map(name).collect::<Vec<_>>())
         };
         let in_use = registry.image_for_guest("greeter:v1");
-        ensure!(names().await? == [in_use.clone()]);
+        ensure!(names().await? == std::slice::from_ref(&in_use));
         let pulled = self.one(&["image", "pull", &in_use]).await?;
         ensure!(
             pulled["image"]
