@@ -85,6 +85,9 @@ async fn install(scratch: &Scratch, image: &ImageUnderTest, registry: &Registry)
     Ok(node)
 }
 
+/// For one answer, with a new connection.
+const ANSWER: Duration = Duration::from_secs(3);
+
 /// How many seconds pass from the last answer of the kernel that runs to the first of the next one.
 async fn away(
     node: &Arc<Node>,
@@ -94,7 +97,8 @@ async fn away(
     let mut probe = OutageProbe::start(
         move || {
             let node = asked.clone();
-            async move { node.kernel_boot_id().await }
+            // A connection to the kernel before may never hear that it is gone.
+            async move { tokio::time::timeout(ANSWER, node.kernel_boot_id()).await? }
         },
         move || Ok(began.elapsed()),
     );
