@@ -23,6 +23,7 @@ pub mod meta;
 pub mod modules;
 pub mod network;
 pub mod resources;
+mod sealed_json;
 pub mod sequences;
 pub mod services;
 pub mod special_mounts;

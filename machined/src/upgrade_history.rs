@@ -3,27 +3,25 @@
 //! The history only watches: the running version once the machine is up, and failures in the event log. It is kept on STATE, and
 //! beside that in a memfd that init holds, because a machine without a disk has upgrades without a reboot too.
 
-use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::Context as _;
 use instar_api::events::EventPayload;
-use rustix::fs::MemfdFlags;
 use serde::{Deserialize, Serialize};
 
 use crate::event_log::Start;
 use crate::init_link::Scope;
 use crate::machine::Machine;
 use crate::resources::{MachineStage, Resource};
-use crate::whole_file;
+use crate::{sealed_json, whole_file};
 
 /// The record's name, on STATE and with init.
 const FILE: &str = "upgrade-history.json";
 const NAME: &str = "upgrade-history";
+/// Its name in errors.
+const WHAT: &str = "the history of upgrades";
 /// The sequences whose failures are of interest.
 const UPGRADES: [&str; 2] = ["upgrade", "stageUpgrade"];
 /// So many entries are kept; the oldest go first.
@@ -111,36 +109,19 @@ impl History {
 
     /// Reads one; none when there is none.
     fn load(state: &Path) -> anyhow::Result<Option<Self>> {
-        let file = state.join(FILE);
-        match std::fs::read(&file) {
-            Ok(json) => serde_json::from_slice(&json)
-                .map(Some)
-                .with_context(|| format!("parse {}", file.display())),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error).with_context(|| format!("read {}", file.display())),
-        }
+        whole_file::read_json(&state.join(FILE))
     }
 
     fn save(&self, state: &Path) -> anyhow::Result<()> {
-        let file = state.join(FILE);
-        whole_file::replace(&file, 0o644, &serde_json::to_vec(self)?)
-            .with_context(|| format!("write {}", file.display()))
+        whole_file::replace_json(&state.join(FILE), 0o644, self)
     }
 
-    fn from_memfd(memfd: OwnedFd) -> anyhow::Result<Self> {
-        let file = File::from(memfd);
-        let length = file.metadata()?.len();
-        anyhow::ensure!(length <= LARGEST, "it has {length} bytes");
-        let mut json = vec![0; usize::try_from(length)?];
-        file.read_exact_at(&mut json, 0)?;
-        Ok(serde_json::from_slice(&json)?)
+    fn from_memfd(memfd: &OwnedFd) -> anyhow::Result<Self> {
+        sealed_json::from_memfd(memfd, WHAT, LARGEST)
     }
 
     fn to_memfd(&self) -> anyhow::Result<OwnedFd> {
-        let memfd = rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC)?;
-        let file = File::from(memfd);
-        file.write_all_at(&serde_json::to_vec(self)?, 0)?;
-        Ok(file.into())
+        sealed_json::to_memfd(NAME, WHAT, self)
     }
 }
 
@@ -178,9 +159,9 @@ pub async fn keep(machine: Arc<Machine>) {
 
 /// What the generation before left, else what is on STATE. A history that cannot be read is begun anew.
 async fn find(machine: &Machine) -> History {
-    let left = machine.take_kept(NAME).map(History::from_memfd);
+    let left = machine.take_kept(NAME);
     if let Some(left) = left {
-        match left {
+        match History::from_memfd(&left) {
             Ok(history) => return history,
             Err(error) => tracing::warn!(
                 "the history of upgrades left by the last generation is lost: {error:#}"
@@ -288,7 +269,7 @@ mod tests {
             Some(&history)
         );
         assert_eq!(
-            History::from_memfd(history.to_memfd().unwrap()).unwrap(),
+            History::from_memfd(&history.to_memfd().unwrap()).unwrap(),
             history
         );
         std::fs::write(state.path().join(FILE), "{").unwrap();

@@ -4,6 +4,10 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::Path;
 
+use anyhow::Context as _;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 /// Gives a file new content: written beside it, flushed, and renamed over it. Its directory is made when it is missing.
 ///
 /// After a power cut there is the old content or the new one; a file `NAME.new` may be left, and the next call replaces
@@ -29,6 +33,23 @@ pub(crate) fn replace(path: &Path, mode: u32, content: &[u8]) -> io::Result<()> 
     file.sync_all()?;
     fs::rename(&new, path)?;
     File::open(directory)?.sync_all()
+}
+
+/// The same with JSON as its content.
+pub(crate) fn replace_json(path: &Path, mode: u32, content: &impl Serialize) -> anyhow::Result<()> {
+    let json = serde_json::to_vec(content)?;
+    replace(path, mode, &json).with_context(|| format!("write {}", path.display()))
+}
+
+/// Reads such a file; none when it is not there.
+pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> anyhow::Result<Option<T>> {
+    match fs::read(path) {
+        Ok(json) => serde_json::from_slice(&json)
+            .map(Some)
+            .with_context(|| format!("parse {}", path.display())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("read {}", path.display())),
+    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
 use crate::whole_file;
@@ -46,22 +45,12 @@ impl FailedImages {
 
     /// Reads the record in a directory; an absent one is empty.
     pub fn load(directory: &Path) -> anyhow::Result<Self> {
-        let file = directory.join(FILE);
-        match std::fs::read(&file) {
-            Ok(json) => {
-                serde_json::from_slice(&json).with_context(|| format!("parse {}", file.display()))
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
-            Err(error) => Err(error).with_context(|| format!("read {}", file.display())),
-        }
+        Ok(whole_file::read_json(&directory.join(FILE))?.unwrap_or_default())
     }
 
     /// Writes the record to a directory, whole or not at all.
     pub fn save(&self, directory: &Path) -> anyhow::Result<()> {
-        let file = directory.join(FILE);
-        let json = serde_json::to_vec(self)?;
-        whole_file::replace(&file, 0o644, &json)
-            .with_context(|| format!("write {}", file.display()))
+        whole_file::replace_json(&directory.join(FILE), 0o644, self)
     }
 }
 

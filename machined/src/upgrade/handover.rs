@@ -3,20 +3,19 @@
 //! It spares the next generation what it would have to ask for again (the machine config, the lease), so that the API
 //! is back at once, and it tells who asked for an upgrade, so that the asker gets an answer whatever comes of it.
 
-use std::fs::File;
-use std::io::Write as _;
 use std::os::fd::OwnedFd;
 
-use anyhow::Context as _;
-use rustix::fs::{MemfdFlags, SealFlags};
 use serde::{Deserialize, Serialize};
 
 use super::failed::FailedImages;
 use crate::event_log::ActorId;
 use crate::network::Lease;
+use crate::sealed_json;
 
 /// The name that init keeps it under.
 pub const NAME: &str = "handover";
+/// Its name in errors.
+const WHAT: &str = "the hand-over";
 /// A machine config is at most 1 MiB.
 const LARGEST: u64 = 4 << 20;
 
@@ -58,26 +57,12 @@ pub struct Handover {
 impl Handover {
     /// Writes it to a sealed memfd.
     pub fn to_memfd(&self) -> anyhow::Result<OwnedFd> {
-        let memfd = rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-            .context("make the hand-over's memfd")?;
-        let mut file = File::from(memfd);
-        file.write_all(&serde_json::to_vec(self)?)
-            .context("write the hand-over")?;
-        let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
-        rustix::fs::fcntl_add_seals(&file, seals).context("seal the hand-over")?;
-        Ok(file.into())
+        sealed_json::to_memfd(NAME, WHAT, self)
     }
 
     /// Reads what the previous generation left.
     pub fn from_memfd(memfd: &OwnedFd) -> anyhow::Result<Self> {
-        use std::os::unix::fs::FileExt as _;
-        let file = File::from(memfd.try_clone().context("duplicate the hand-over")?);
-        let length = file.metadata().context("look at the hand-over")?.len();
-        anyhow::ensure!(length <= LARGEST, "the hand-over has {length} bytes");
-        let mut json = vec![0; usize::try_from(length)?];
-        file.read_exact_at(&mut json, 0)
-            .context("read the hand-over")?;
-        serde_json::from_slice(&json).context("parse the hand-over")
+        sealed_json::from_memfd(memfd, WHAT, LARGEST)
     }
 }
 
@@ -85,6 +70,8 @@ impl Handover {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use std::fs::File;
+    use std::io::Write as _;
 
     #[test]
     fn a_handover_comes_back_as_it_was_and_cannot_be_changed() {

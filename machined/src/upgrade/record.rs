@@ -27,22 +27,12 @@ pub struct UpgradeRecord {
 impl UpgradeRecord {
     /// Reads the record; none when no upgrade is under way.
     pub fn load(state: &Path) -> anyhow::Result<Option<Self>> {
-        let file = state.join(FILE);
-        match std::fs::read(&file) {
-            Ok(json) => serde_json::from_slice(&json)
-                .map(Some)
-                .with_context(|| format!("parse {}", file.display())),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error).with_context(|| format!("read {}", file.display())),
-        }
+        whole_file::read_json(&state.join(FILE))
     }
 
     /// Writes the record, whole or not at all.
     pub fn save(&self, state: &Path) -> anyhow::Result<()> {
-        let file = state.join(FILE);
-        let json = serde_json::to_vec(self)?;
-        whole_file::replace(&file, 0o600, &json)
-            .with_context(|| format!("write {}", file.display()))
+        whole_file::replace_json(&state.join(FILE), 0o600, self)
     }
 
     /// Removes the record: the upgrade is over.
