@@ -93,21 +93,6 @@ impl Resource for ClockFact {
     const TYPE: &'static str = "TimeStatuses.v1alpha1.talos.dev";
 }
 
-/// Where /var lives.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct EphemeralFact {
-    /// The partition's device, or none for a tmpfs.
-    pub device: Option<String>,
-    /// One line for people.
-    pub description: String,
-}
-
-impl Resource for EphemeralFact {
-    const NAMESPACE: &'static str = "runtime";
-    const TYPE: &'static str = "VolumeStatuses.block.talos.dev";
-}
-
 /// Something that keeps the machine from being ready.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {

@@ -15,9 +15,7 @@ mod spec;
 mod store;
 
 pub use changes::{Changes, Difference, Told};
-pub use facts::{
-    ClockFact, EphemeralFact, MachineStage, MachineStatus, NetworkFact, Problem, ServiceFact,
-};
+pub use facts::{ClockFact, MachineStage, MachineStatus, NetworkFact, Problem, ServiceFact};
 pub use kind::{Item, Kind, Namespace, Sensitivity, Source, definitions};
 pub use kinds::{KINDS, kind};
 pub use ledger::Ledger;

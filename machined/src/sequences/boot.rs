@@ -26,7 +26,7 @@ use crate::init_link::{End, StartReason};
 use crate::intent;
 use crate::machine::{Configured, Machine};
 use crate::modules::Class;
-use crate::resources::{EphemeralFact, MachineStage, Problem};
+use crate::resources::{MachineStage, Problem};
 use crate::services::{Apid, Cgroup, Definition, HealthCheck, Probe};
 use crate::status;
 use crate::upgrade::{FailedImages, Gate, Handover, PendingUpgrade, UpgradeRecord};
@@ -323,14 +323,6 @@ async fn mount_disk(machine: Arc<Machine>, restarted: bool) -> anyhow::Result<()
         disk::mount(&machine).await?;
     }
     disk::furnish(&machine).await;
-    let status = machine.disk.status().borrow().clone();
-    machine.store.put(
-        "EPHEMERAL",
-        EphemeralFact {
-            device: status.var.map(|device| device.display().to_string()),
-            description: status.description,
-        },
-    );
     match FailedImages::load(&records(&machine)) {
         Ok(on_disk) => machine.failed_images().merge(on_disk),
         // Not worth staying down for: what failed once fails again, and is rolled back again.

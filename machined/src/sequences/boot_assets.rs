@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use instar_esp::EntryName;
 
+use super::disk;
 use crate::boot_loader::{self, Booted, Medium, MountedEsp, TurnedAway, When};
 use crate::machine::Machine;
-use crate::modules::Class;
 
 /// The modules of the EFI system partition's filesystem.
 const FILESYSTEM: [&str; 3] = ["vfat", "nls_cp437", "nls_ascii"];
@@ -131,11 +131,7 @@ pub(super) async fn keep_boot_entries(machine: &Machine, when: When) -> anyhow::
 
 /// Looks for a disk or CD that carries the version that runs.
 pub(super) async fn find_medium(machine: &Machine) -> anyhow::Result<Option<Medium>> {
-    machine
-        .drivers()?
-        .load_for(Class::Block)
-        .await
-        .context("load the drivers of disks")?;
+    disk::load_drivers(machine).await?;
     load(machine, &FILESYSTEM).await?;
     let version = machine.running.version.clone();
     blocking(move || Ok(Medium::find(Path::new("/sys"), &version)?)).await

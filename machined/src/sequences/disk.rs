@@ -27,19 +27,10 @@ pub(super) async fn mount(machine: &Machine) -> anyhow::Result<()> {
     // The config need not name a disk that the machine was started from.
     let is_to_be_found = wish.disk.is_none() && boot_assets::came_from_a_disk(machine).await?;
     // Drivers of disks take a second and two MiB, which a machine without a disk can keep.
-    if wish.disk.is_some() || is_to_be_found {
-        machine
-            .drivers()?
-            .load_for(Class::Block)
-            .await
-            .context("load the drivers of disks")?;
-    }
     if is_to_be_found {
-        machine
-            .disk
-            .find_state()
-            .await
-            .context("look for Instar's partitions on the disks")?;
+        find_state(machine).await?;
+    } else if wish.disk.is_some() {
+        load_drivers(machine).await?;
     }
     machine
         .disk
@@ -89,10 +80,11 @@ pub(super) async fn find_state(machine: &Machine) -> anyhow::Result<()> {
         .disk
         .find_state()
         .await
-        .context("look for STATE on the disks")
+        .context("look for Instar's partitions on the disks")
 }
 
-async fn load_drivers(machine: &Machine) -> anyhow::Result<()> {
+/// Has the kernel find the disks.
+pub(super) async fn load_drivers(machine: &Machine) -> anyhow::Result<()> {
     machine
         .drivers()?
         .load_for(Class::Block)
