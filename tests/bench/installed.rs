@@ -75,13 +75,7 @@ async fn install(scratch: &Scratch, image: &ImageUnderTest, registry: &Registry)
         .spec(|spec| spec.drive(cd))
         .configure(move |config| config.registry(&host).document(INSTALL))
         .start()?;
-    node.wait_for_line("installed; the machine reboots into it", PATIENCE)?;
-    // The API of before still answers for a moment.
-    let mark = node.vm().console_mark()?;
-    node.vm()
-        .wait_for_line_after(mark, "as generation 1", PATIENCE)?;
-    node.wait_for_api(PATIENCE).await?;
-    node.wait_until_ready(PATIENCE).await?;
+    node.wait_until_installed(image.version(), PATIENCE).await?;
     Ok(node)
 }
 

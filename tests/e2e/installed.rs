@@ -47,13 +47,7 @@ pub(crate) async fn install_with(
         .configure(move |config| more(config.registry(&host).install("/dev/vda", &image)))
         .start()?;
     node.wait_for_line("the firmware has its entries for the boot loader", PATIENCE)?;
-    node.wait_for_line("installed; the machine reboots into it", PATIENCE)?;
-    // The API of before still answers for a moment.
-    let mark = node.vm().console_mark()?;
-    node.vm()
-        .wait_for_line_after(mark, "v0.1.0 as generation 1", PATIENCE)?;
-    node.wait_for_api(PATIENCE).await?;
-    node.wait_until_ready(PATIENCE).await?;
+    node.wait_until_installed("v0.1.0", PATIENCE).await?;
     Ok(node)
 }
 

@@ -5,7 +5,6 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use instar_esp::{FileDigest, State, Volume as _};
 use instar_qemu::{Drive, VmSpec, WriteFailure, WriteFault};
-use instar_tests::power_cuts::copy_with_holes;
 use instar_tests::{
     EspImage, Fat, ImageUnderTest, Instarctl, Node, Outcome, Registry, Scratch, Test, tests, uefi,
 };
@@ -80,9 +79,7 @@ async fn in_an_upgrade_leave_the_version_that_runs(scratch: Scratch) -> Outcome 
     let (first, second) = (ImageUnderTest::first()?, ImageUnderTest::second()?);
     registry.push_layout(&second.installer(), INSTALLER, second.version())?;
     let disk = scratch.join("disk.img");
-    copy_with_holes(&first.disk(), &disk)?;
-    let file = std::fs::OpenOptions::new().write(true).open(&disk)?;
-    file.set_len(DISK_BYTES)?;
+    first.put_on_disk(&disk, DISK_BYTES)?;
 
     let host = registry.host_for_guest();
     let spec = VmSpec::uefi(uefi()?).drive(Drive::raw(&disk).breakable());

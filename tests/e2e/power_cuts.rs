@@ -1,13 +1,12 @@
 //! The power goes at any write of an upgrade. `make powercut` does the same for all that a node writes, and boots more.
 
 use std::io::Cursor;
-use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 use instar_esp::{Slot, Volume as _};
 use instar_qemu::{Drive, VmSpec};
 use instar_tests::power_cuts::{
-    JudgedScenario, Medium, RecordedNode, Sample, Scenario, boot_samples, copy_with_holes,
+    JudgedScenario, Medium, RecordedNode, Sample, Scenario, boot_samples,
 };
 use instar_tests::{
     EspImage, Fat, ImageUnderTest, Instarctl, Node, Outcome, Registry, Scratch, Test, tests, uefi,
@@ -32,7 +31,8 @@ async fn in_an_upgrade_leave_a_machine_that_boots_with_its_config(scratch: Scrat
     let registry = Registry::start(&scratch)?;
     let second = ImageUnderTest::second()?;
     registry.push_layout(&second.installer(), INSTALLER, second.version())?;
-    let base = disk(&scratch, "base.img")?;
+    let base = scratch.join("base.img");
+    ImageUnderTest::first()?.put_on_disk(&base, DISK_BYTES)?;
 
     let host = registry.host_for_guest();
     let mut recorded = RecordedNode::start(&scratch, "node", &base, |drive| {
@@ -79,7 +79,8 @@ async fn leave_nothing_that_stands_against_the_next_upgrade(scratch: Scratch) ->
     let registry = Registry::start(&scratch)?;
     let second = ImageUnderTest::second()?;
     registry.push_layout(&second.installer(), INSTALLER, second.version())?;
-    let disk = disk(&scratch, "disk.img")?;
+    let disk = scratch.join("disk.img");
+    ImageUnderTest::first()?.put_on_disk(&disk, DISK_BYTES)?;
     let part = vec![0x5A; 3 << 20];
     let slot = Slot::from_letter('b').context("no slot b")?;
     let before = Fat::read(&disk)?;
@@ -108,13 +109,4 @@ async fn leave_nothing_that_stands_against_the_next_upgrade(scratch: Scratch) ->
     ensure!(said.code == Some(0), "{said:?}");
     ensure!(node.version().await?.tag == second.version());
     Ok(())
-}
-
-/// The disk image on a disk with room for /var.
-fn disk(scratch: &Scratch, name: &str) -> anyhow::Result<PathBuf> {
-    let disk = scratch.join(name);
-    copy_with_holes(&ImageUnderTest::first()?.disk(), &disk)?;
-    let file = std::fs::OpenOptions::new().write(true).open(&disk)?;
-    file.set_len(DISK_BYTES)?;
-    Ok(disk)
 }

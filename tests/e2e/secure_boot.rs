@@ -38,12 +38,7 @@ pub(crate) fn tests() -> Vec<Test> {
 /// A disk with the image on it, which the test can change.
 fn own_disk(scratch: &Scratch) -> Result<PathBuf> {
     let disk = scratch.join("disk.img");
-    fs::copy(ImageUnderTest::first()?.disk(), &disk).context("cannot copy the disk image")?;
-    // Room for what the node makes at its first boot.
-    fs::File::options()
-        .write(true)
-        .open(&disk)?
-        .set_len(1 << 30)?;
+    ImageUnderTest::first()?.put_on_disk(&disk, 1 << 30)?;
     Ok(disk)
 }
 

@@ -8,7 +8,6 @@ use instar_esp::{
     DEFAULT_SLOTS, Entry, FileDigest, NewVersion, State, Tries, Volume as _, add, perform,
 };
 use instar_qemu::{Drive, VmSpec, WatchdogAction};
-use instar_tests::power_cuts::copy_with_holes;
 use instar_tests::{
     EspImage, GREETER_PORT, Greeter, ImageUnderTest, Node, Outcome, Registry, Scratch, Test,
     push_greeter, rootfs_that_hangs, tests, uefi,
@@ -25,11 +24,7 @@ async fn resets_a_new_version_that_hangs_and_the_old_one_is_back(scratch: Scratc
     let registry = Registry::start(&scratch)?;
     push_greeter(&registry)?;
     let disk = scratch.join("disk.img");
-    copy_with_holes(&ImageUnderTest::first()?.disk(), &disk)?;
-    fs::OpenOptions::new()
-        .write(true)
-        .open(&disk)?
-        .set_len(512 << 20)?;
+    ImageUnderTest::first()?.put_on_disk(&disk, 512 << 20)?;
     let second = ImageUnderTest::second()?;
     let rootfs = rootfs_that_hangs(&scratch, "hanging", &second)?;
     add_with_one_try(&disk, &uki_with(&second, &rootfs)?)?;

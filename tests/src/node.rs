@@ -296,6 +296,17 @@ impl Node {
         }
     }
 
+    /// Waits until a machine that is about to install this version has booted it from its disk, and is ready.
+    pub async fn wait_until_installed(&self, version: &str, within: Duration) -> Result<()> {
+        self.wait_for_line("installed; the machine reboots into it", within)?;
+        // The API of before still answers for a moment.
+        let mark = self.vm.console_mark()?;
+        let booted = format!("{version} as generation 1");
+        self.vm.wait_for_line_after(mark, &booted, within)?;
+        self.wait_for_api(within).await?;
+        self.wait_until_ready(within).await
+    }
+
     /// Waits for a line of its console.
     pub fn wait_for_line(&self, text: &str, within: Duration) -> Result<String> {
         Ok(self.vm.wait_for_line(text, within)?.text)

@@ -15,7 +15,7 @@ mod scenario;
 mod upgrade;
 
 pub use boot::{Medium, boot_samples};
-pub use recorded_node::{Recorded, RecordedNode, copy_with_holes};
+pub use recorded_node::{Recorded, RecordedNode};
 pub use sample::Sample;
 pub use scenario::{JudgedScenario, Scenario, Setting};
 pub use upgrade::seen;

@@ -1,7 +1,6 @@
 //! A node whose disk is recorded, and the stages of its life.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -9,8 +8,8 @@ use instar_power_cuts::Recording;
 use instar_qemu::Drive;
 
 use super::scenario::{Scenario, Setting};
+use crate::disk_files::copy_with_holes;
 use crate::node::{Node, NodePlan};
-use crate::run_command::run;
 use crate::scratch::Scratch;
 
 /// A node that runs, its first disk recorded.
@@ -142,9 +141,4 @@ pub struct Recorded {
     pub variables: PathBuf,
     /// Who the test was to it.
     pub identity: crate::identity::Identity,
-}
-
-/// Copies a disk without filling its holes.
-pub fn copy_with_holes(from: &Path, to: &Path) -> Result<()> {
-    run(Command::new("cp").arg("--sparse=always").args([from, to])).map(drop)
 }
