@@ -34,8 +34,8 @@ pub use mounted::Mounted;
 pub use name::{EntryName, NotAnEntryName, TRIES, Tries};
 pub use plan::{Asset, Cause, Content, Failed, Plan, Step, perform};
 pub use plans::{
-    NewSystem, NewVersion, Refused, add, bless, forget, install, offer_loader, prefer, take_loader,
-    tidy,
+    NewSystem, NewVersion, Refused, add, bless, enrols_everywhere, forget, install, offer_loader,
+    prefer, take_loader, tidy,
 };
 pub use slot::{DEFAULT_SLOTS, Slot, Slots};
 pub use state::{Found, State};

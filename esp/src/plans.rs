@@ -16,6 +16,10 @@ use crate::{
 
 /// What the loader is told. Nothing may choose an entry but their order: with `default` it takes exhausted ones too.
 const LOADER_CONFIG: &str = "timeout 0\neditor no\nauto-entries no\nauto-firmware no\n";
+/// And of keys, where there are some (loader.conf(5)): to enrol them on every machine in setup mode,
+const ENROL_EVERYWHERE: &str = "secure-boot-enroll force";
+/// or in virtual machines alone.
+const ENROL_WHERE_SAFE: &str = "secure-boot-enroll if-safe";
 
 /// A version that comes onto the partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +42,12 @@ pub struct NewSystem {
     /// Whether the loader enrols them on real machines as well, without being asked. On some, firmware that no longer trusts
     /// its maker's keys does not start its own devices.
     pub enrol_everywhere: bool,
+}
+
+/// What [`NewSystem::enrol_everywhere`] was for the loader that has this configuration.
+#[must_use]
+pub fn enrols_everywhere(loader_config: &str) -> bool {
+    loader_config.lines().any(|line| line == ENROL_EVERYWHERE)
 }
 
 /// Why there is no plan.
@@ -110,9 +120,10 @@ pub fn install(state: &State, system: &NewSystem) -> Result<Plan, Refused> {
             );
         }
         config += match system.enrol_everywhere {
-            true => "secure-boot-enroll force\n",
-            false => "secure-boot-enroll if-safe\n",
+            true => ENROL_EVERYWHERE,
+            false => ENROL_WHERE_SAFE,
         };
+        config.push('\n');
     }
     plan.create(paths::LOADER_CONFIG, Content::Bytes(config.into_bytes()));
     let new = &system.version;

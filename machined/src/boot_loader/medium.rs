@@ -11,7 +11,8 @@ use gpt::GptConfig;
 use gpt::disk::LogicalBlockSize;
 use gpt::partition_types;
 use instar_esp::{
-    Asset, Entry, FileDigest, Mounted, NewSystem, NewVersion, State, Volume as _, install, paths,
+    Asset, Entry, FileDigest, Mounted, NewSystem, NewVersion, State, Volume as _,
+    enrols_everywhere, install, paths,
 };
 use loopdev::{LoopControl, LoopDevice};
 use sys_mount::{Mount, MountFlags, UnmountDrop, UnmountFlags};
@@ -22,8 +23,6 @@ use super::partition::{EspError, MountedEsp};
 const TARGET: &str = "/run/instar/medium";
 /// An ISO's table counts such sectors, whatever those of the medium are.
 const SECTOR: u64 = 512;
-/// What the loader is told that enrols keys on real machines as well (loader.conf(5)).
-const ENROL_EVERYWHERE: &str = "secure-boot-enroll force";
 /// Devices that are made of memory or of others.
 const NOT_A_MEDIUM: [&str; 5] = ["loop", "ram", "zram", "dm-", "md"];
 
@@ -177,7 +176,7 @@ impl Medium {
                 bytes: hasher.count(),
             },
             keys,
-            enrol_everywhere: config.lines().any(|line| line == ENROL_EVERYWHERE),
+            enrol_everywhere: enrols_everywhere(&config),
         })
     }
 
