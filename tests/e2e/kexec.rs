@@ -54,7 +54,8 @@ async fn kexec_goes_past_the_firmware_and_is_blessed_as_ever(scratch: Scratch) -
     let node = node.power_cycle().await?;
     ensure!(node.version().await?.tag == "v0.2.0");
     node.wait_until_ready(PATIENCE).await?;
-    // Back by a rollback, which leaves kexec aside.
+    // Back by a rollback, which leaves kexec aside. The machine may have another port on the host since it was turned on.
+    let client = Instarctl::of(&node, &scratch)?;
     let said = client.run(&["rollback"]).await?;
     ensure!(said.code == Some(0), "{said:?}");
     ensure!(node.version().await?.tag == "v0.1.0");
