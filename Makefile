@@ -89,7 +89,9 @@ test: deps ## Run everything: lints, unit tests, end-to-end tests; one summary a
 	@build/test-everything
 
 .PHONY: bench
-bench: image ## Measure what is promised: sizes, boot, memory, outages
+bench: image ## Measure what is promised: sizes, the API's load, boot, memory, outages
+	$(STD_FOR_GUESTS) cargo build --locked $(STD_OPTIONS) $(TRIM_PATHS) --profile $(PROFILE) --target $(TARGET) \
+	    -p instar-api-load
 	@target/debug/bench
 
 .PHONY: powercut

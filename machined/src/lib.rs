@@ -9,6 +9,7 @@ pub mod config;
 pub mod container_facts;
 pub mod containers;
 pub mod daemon;
+pub mod decoders;
 pub mod disk;
 mod error_chain;
 pub mod event_log;

@@ -1,9 +1,10 @@
 //! `make bench`: what Instar promises in numbers (docs/promises.md), each beside its limit.
 //!
 //! Times are guest instructions, one per nanosecond of the guest's clock, so that a busy host changes nothing; but for those in
-//! `installed`, where firmware takes part. The table goes to standard output, the same numbers to `target/bench.json`. It fails
+//! `installed`, where firmware takes part, and in `api`, which is measured on the host. The table goes to standard output, the same numbers to `target/bench.json`. It fails
 //! when a limit is broken. `bench memory outage` measures only these parts, and leaves that file as it is.
 
+mod api;
 mod boot;
 mod installed;
 mod memory;
@@ -29,6 +30,8 @@ const MEMORY_MIB: u32 = 256;
 enum Part {
     /// Of files, and lines of init.
     Sizes,
+    /// Of requests and connections.
+    Api,
     /// Counted in instructions.
     Boot,
     /// Of an idle machine.
@@ -39,8 +42,9 @@ enum Part {
     Installed,
 }
 
-const PARTS: [(&str, Part); 5] = [
+const PARTS: [(&str, Part); 6] = [
     ("sizes", Part::Sizes),
+    ("api", Part::Api),
     ("boot", Part::Boot),
     ("memory", Part::Memory),
     ("outage", Part::Outage),
@@ -88,6 +92,7 @@ fn measure() -> Result<Table> {
         eprintln!("{name}");
         match part {
             Part::Sizes => sizes::measure(&image, &mut table)?,
+            Part::Api => api::measure(&mut table)?,
             Part::Boot => boot::measure(&scratch, &image, &mut table)?,
             Part::Memory => runtime.block_on(memory::measure(&scratch, &image, &mut table))?,
             Part::Outage => runtime.block_on(outage::measure(&scratch, &image, &mut table))?,

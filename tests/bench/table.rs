@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Limit {
     AtMost(f64),
+    AtLeast(f64),
     /// Reported only.
     None,
 }
@@ -23,6 +24,7 @@ impl Row {
     fn holds(&self) -> bool {
         match self.limit {
             Limit::AtMost(limit) => self.value <= limit,
+            Limit::AtLeast(limit) => self.value >= limit,
             Limit::None => true,
         }
     }
@@ -68,12 +70,13 @@ impl fmt::Display for Table {
         for row in &self.rows {
             let value = format!("{:.3}", row.value);
             let value = value.trim_end_matches('0').trim_end_matches('.');
-            let verdict = match (row.limit, row.holds()) {
-                (Limit::None, _) => String::new(),
-                (Limit::AtMost(limit), true) => format!("at most {limit}"),
-                (Limit::AtMost(limit), false) => format!("at most {limit}   BROKEN"),
+            let limit = match row.limit {
+                Limit::None => String::new(),
+                Limit::AtMost(limit) => format!("at most {limit}"),
+                Limit::AtLeast(limit) => format!("at least {limit}"),
             };
-            writeln!(f, "{:<34}{value:>14}   {verdict}", row.name)?;
+            let verdict = if row.holds() { "" } else { "   BROKEN" };
+            writeln!(f, "{:<34}{value:>14}   {limit}{verdict}", row.name)?;
         }
         Ok(())
     }

@@ -14,6 +14,7 @@ mod disk;
 mod fifty_upgrades;
 mod hangs;
 mod harness;
+mod hostile_clients;
 mod init_failures;
 mod installed;
 mod io_errors;
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         boot::tests(),
         api_methods::tests(),
         other_clients::tests(),
+        hostile_clients::tests(),
         resources::tests(),
         upgrade::tests(),
         rollback::tests(),

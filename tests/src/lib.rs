@@ -73,7 +73,9 @@ pub use scratch::Scratch;
 pub use scripted_init::{DoubleRootfs, ScriptedInit};
 pub use time_server::TimeServer;
 pub use told::Told;
-pub use workspace::{guest_program, image_program, target_directory, workspace_root};
+pub use workspace::{
+    guest_program, guest_program_file, image_program, target_directory, workspace_root,
+};
 pub use wrong_time_server::WrongTimeServer;
 
 /// How a guest reaches the host's 127.0.0.1 through QEMU's user network.

@@ -17,18 +17,22 @@ pub fn target_directory() -> PathBuf {
         .map_or_else(|| workspace_root().join("target"), PathBuf::from)
 }
 
-/// A static program that `make build` compiled, the newest of all profiles.
+/// A static program that `make build` compiled: its bytes.
 pub fn guest_program(name: &str) -> Result<Vec<u8>> {
+    let path = guest_program_file(name)?;
+    std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// The same program's file, the newest of all profiles.
+pub fn guest_program_file(name: &str) -> Result<PathBuf> {
     let target = target_directory().join("x86_64-unknown-linux-musl");
     let built = ["release", "quick"].map(|profile| target.join(profile).join(name));
-    let built_at = |path: &&PathBuf| path.metadata().and_then(|file| file.modified()).ok();
+    let built_at = |path: &PathBuf| path.metadata().and_then(|file| file.modified()).ok();
     let newest = built
-        .iter()
+        .into_iter()
         .filter(|path| path.exists())
         .max_by_key(built_at);
-    let path = newest
-        .with_context(|| format!("{name} is not below {}: run `make build`", target.display()))?;
-    std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+    newest.with_context(|| format!("{name} is not below {}: run `make build`", target.display()))
 }
 
 /// Runs the image builder.

@@ -14,6 +14,7 @@ mod permissions;
 mod proxy;
 mod sandbox;
 mod self_check;
+mod strangers;
 mod tls;
 
 pub use identity::{Identity, Mode};
@@ -32,6 +33,7 @@ use tokio::sync::{Semaphore, watch};
 
 use identity::Credentials;
 use proxy::Proxy;
+use strangers::{Place, Strangers};
 
 use crate::sys::text;
 
@@ -44,6 +46,8 @@ pub const SOCKET: &str = "machined.sock";
 
 /// Connections at a time. More wait in the listen queue.
 const CONNECTIONS: usize = 4096;
+/// How many of them may be of clients that have not shown a certificate: in maintenance mode all of them.
+const STRANGERS: usize = 512;
 /// A client that has not ended its handshake by then is cut off.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
@@ -58,7 +62,9 @@ pub fn run() -> anyhow::Result<()> {
     runtime.block_on(serve(listener, orders))
 }
 
-async fn serve(listener: OwnedFd, orders: OwnedFd) -> anyhow::Result<()> {
+/// Serves on a listening TCP socket as the orders say, until their stream is closed. machined's socket is [`SOCKET`] in the current
+/// directory.
+pub async fn serve(listener: OwnedFd, orders: OwnedFd) -> anyhow::Result<()> {
     let listener = std::net::TcpListener::from(listener);
     listener.set_nonblocking(true)?;
     let listener = TcpListener::from_std(listener).context("take the listening socket")?;
@@ -106,6 +112,7 @@ async fn accept(
 ) -> std::convert::Infallible {
     let proxy = Proxy::new(SOCKET);
     let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let strangers = Strangers::new(STRANGERS);
     loop {
         // The semaphore is never closed.
         let place = places.clone().acquire_owned().await;
@@ -113,11 +120,14 @@ async fn accept(
             Ok((stream, _)) => {
                 let credentials = credentials.borrow().clone();
                 let proxy = proxy.clone();
-                tokio::spawn(async move {
-                    // What a stranger's connection dies of is the stranger's business; it is not logged, or anyone
-                    // could fill the log.
-                    let _ = serve_connection(stream, credentials, proxy).await;
-                    drop(place);
+                strangers.admit(|unknown| {
+                    let connection = async move {
+                        // What a stranger's connection dies of is the stranger's business; it is not logged, or anyone
+                        // could fill the log.
+                        let _ = serve_connection(stream, unknown, credentials, proxy).await;
+                        drop(place);
+                    };
+                    tokio::spawn(connection).abort_handle()
                 });
             }
             Err(error) => {
@@ -131,6 +141,7 @@ async fn accept(
 
 async fn serve_connection(
     stream: TcpStream,
+    unknown: Place,
     credentials: Arc<Credentials>,
     proxy: Proxy,
 ) -> anyhow::Result<()> {
@@ -138,6 +149,13 @@ async fn serve_connection(
     stream.set_nodelay(true)?;
     let tls = tokio::time::timeout(HANDSHAKE, credentials.acceptor().accept(stream)).await??;
     let caller = credentials.caller(tls.get_ref().1, peer)?;
+    let _still_unknown = match credentials.mode() {
+        Mode::Normal => {
+            drop(unknown);
+            None
+        }
+        Mode::Maintenance => Some(unknown),
+    };
     let service = hyper::service::service_fn(move |request| {
         let (proxy, caller, credentials) = (proxy.clone(), caller.clone(), credentials.clone());
         async move {

@@ -3,16 +3,26 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;
-use rustix::process::{Gid, Uid};
+use rustix::process::{Gid, Resource, Rlimit, Uid, setrlimit};
 use rustix::thread::{set_no_new_privs, set_thread_gid, set_thread_groups, set_thread_uid};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
-use super::{ROOT, USER};
+use super::{CONNECTIONS, ROOT, USER};
+
+/// Descriptors for everything but connections: the listening socket, the ways to machined, the runtime.
+const OTHER_DESCRIPTORS: usize = 64;
 
 /// Enters the sandbox: own root directory, own user, no capabilities, few system calls, and no way back.
 ///
 /// Must run before the process has a second thread: user and capabilities belong to the thread.
 pub(super) fn enter() -> anyhow::Result<()> {
+    // The kernel gives 1,024 to begin with.
+    let descriptors = Some((CONNECTIONS + OTHER_DESCRIPTORS) as u64);
+    let limit = Rlimit {
+        current: descriptors,
+        maximum: descriptors,
+    };
+    setrlimit(Resource::Nofile, limit).context("set the limit of descriptors")?;
     rustix::process::chroot(ROOT).with_context(|| format!("chroot to {ROOT}"))?;
     rustix::process::chdir("/").context("chdir to the new root")?;
     caps::clear(None, caps::CapSet::Bounding).context("empty the bounding set")?;

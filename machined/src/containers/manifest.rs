@@ -130,7 +130,7 @@ pub enum ManifestError {
 /// A pointer to a blob or manifest.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Descriptor {
+pub(crate) struct Descriptor {
     #[serde(default)]
     pub(super) media_type: String,
     pub(super) digest: Digest,
@@ -149,7 +149,7 @@ struct RawPlatform {
 
 /// What a manifest request answered.
 #[derive(Debug)]
-pub(super) enum Manifest {
+pub(crate) enum Manifest {
     /// Several images, one per platform.
     Index(Vec<Descriptor>),
     /// One image.
@@ -172,7 +172,7 @@ struct RawManifest {
 }
 
 impl Manifest {
-    pub(super) fn parse(bytes: &[u8]) -> Result<Self, ManifestError> {
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, ManifestError> {
         let raw: RawManifest =
             serde_json::from_slice(bytes).map_err(|source| ManifestError::Json {
                 what: "manifest",
@@ -214,7 +214,7 @@ impl Manifest {
 }
 
 /// The image of an index that runs here.
-pub(super) fn select(manifests: Vec<Descriptor>) -> Result<Descriptor, ManifestError> {
+pub(crate) fn select(manifests: Vec<Descriptor>) -> Result<Descriptor, ManifestError> {
     let runs_here = |entry: &Descriptor| {
         // amd64/v2 and up may need instructions that this processor lacks.
         entry.platform.as_ref().is_some_and(|platform| {
@@ -280,7 +280,7 @@ struct RawRootfs {
 }
 
 /// Reads a config and pairs the manifest's layers with what they unpack to.
-pub(super) fn image(
+pub(crate) fn image(
     config: &[u8],
     layers: &[Descriptor],
 ) -> Result<(ImageConfig, Vec<Layer>), ManifestError> {

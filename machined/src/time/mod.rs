@@ -281,3 +281,8 @@ fn unix_microseconds() -> i64 {
         .saturating_mul(1_000_000)
         .saturating_add(now.tv_nsec / 1000)
 }
+/// What is made of a packet that comes as an answer to our question.
+pub(crate) fn judge_answer(packet: &[u8]) -> Option<Verdict> {
+    let sample = query::sample_of(packet).ok()?;
+    Some(Judge::new(0).judge(&sample, 1))
+}

@@ -532,6 +532,21 @@ fn said(body: &[u8]) -> Said {
     }))
 }
 
+/// What is made of these `WWW-Authenticate` headers, one a line: the token's URL, or nothing.
+pub(crate) fn answer_challenge(headers: &str) -> Option<String> {
+    match Challenge::find(headers.lines())? {
+        Challenge::Basic => None,
+        Challenge::Bearer {
+            realm,
+            service,
+            scope,
+        } => {
+            let scope = scope.unwrap_or_default();
+            Some(challenge::token_request(&realm, service.as_deref(), &scope, None).0)
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

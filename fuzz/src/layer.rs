@@ -1,0 +1,57 @@
+//! A layer of an image: the first byte says how it is packed, the rest is the blob.
+
+use std::fs;
+use std::path::Path;
+
+use machined::containers::manifest::Compression;
+use machined::containers::unpack::Unpacker;
+use machined::containers::{Digest, Layer, Limits, Ownership};
+
+/// A fraction of what a machine takes, so that thousands are tried in a second.
+const LIMITS: Limits = Limits {
+    unpacked_bytes: 1 << 20,
+    entries: 200,
+    ratio: 200,
+};
+/// Beside the directory that is unpacked into.
+const SENTINEL: &str = "sentinel";
+
+/// Unpacks it, and looks whether something outside of the directory has changed.
+pub(crate) fn decode(bytes: &[u8]) {
+    let Some((packed, blob)) = bytes.split_first() else {
+        return;
+    };
+    let compression = match packed % 3 {
+        0 => Compression::None,
+        1 => Compression::Gzip,
+        _ => Compression::Zstd,
+    };
+    let digest = Digest::of(blob);
+    let layer = Layer {
+        digest,
+        size: blob.len() as u64,
+        // Of what it unpacks to; that only an honest image has right, and it is compared at the end.
+        diff_id: digest,
+        compression,
+    };
+    let Ok(outside) = tempfile::tempdir() else {
+        return;
+    };
+    let root = outside.path().join("root");
+    assert!(fs::create_dir(&root).is_ok());
+    assert!(fs::write(outside.path().join(SENTINEL), SENTINEL).is_ok());
+    if let Ok(mut unpacker) = Unpacker::new(&root, LIMITS, Ownership::Ignore) {
+        let _ = unpacker.layer(&layer, blob);
+        assert!(unpacker.bytes() <= LIMITS.unpacked_bytes + 1);
+    }
+    assert!(
+        is_untouched(outside.path()),
+        "something was written outside"
+    );
+}
+
+fn is_untouched(outside: &Path) -> bool {
+    let entries = fs::read_dir(outside).into_iter().flatten().flatten();
+    let sentinel = fs::read_to_string(outside.join(SENTINEL));
+    entries.count() == 2 && sentinel.is_ok_and(|text| text == SENTINEL)
+}

@@ -1,0 +1,162 @@
+//! The decoders that face the network: those of the API's server and its clients, of registries, of time and DHCP servers, of
+//! images. Each takes any bytes and returns; what it must not do is in its assertions.
+//!
+//! `make fuzz` lets libFuzzer look for bytes that break one. The tests here go some thousand steps from the same seeds, each run the
+//! same ones.
+
+mod layer;
+mod seeds;
+
+use machined::decoders;
+
+/// A decoder and where to begin.
+#[derive(Debug, Clone, Copy)]
+pub struct Decoder {
+    /// As `make fuzz` names it.
+    pub name: &'static str,
+    /// Takes anything.
+    pub decode: fn(&[u8]),
+    /// Bytes that it makes something of.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+}
+
+/// All of them.
+pub const DECODERS: [Decoder; 11] = [
+    decoder("api-request", decoders::api_request, seeds::api_requests),
+    decoder(
+        "machine-config",
+        decoders::machine_config,
+        seeds::machine_configs,
+    ),
+    decoder(
+        "image-manifest",
+        decoders::image_manifest,
+        seeds::image_manifests,
+    ),
+    decoder(
+        "image-reference",
+        decoders::image_reference,
+        seeds::image_references,
+    ),
+    decoder("image-layer", layer::decode, seeds::image_layers),
+    decoder(
+        "registry-challenge",
+        decoders::registry_challenge,
+        seeds::registry_challenges,
+    ),
+    decoder("dhcp-offer", decoders::dhcp_offer, seeds::dhcp_offers),
+    decoder("time-answer", decoders::time_answer, seeds::time_answers),
+    decoder(
+        "client-certificate",
+        client_certificate,
+        seeds::client_certificates,
+    ),
+    decoder("uki", uki, seeds::ukis),
+    decoder("event", event, seeds::events),
+];
+
+const fn decoder(name: &'static str, decode: fn(&[u8]), seeds: fn() -> Vec<Vec<u8>>) -> Decoder {
+    Decoder {
+        name,
+        decode,
+        seeds,
+    }
+}
+
+/// The decoder of this name.
+pub fn named(name: &str) -> Option<&'static Decoder> {
+    DECODERS.iter().find(|decoder| decoder.name == name)
+}
+
+/// What apid reads of a certificate that TLS has let in.
+fn client_certificate(bytes: &[u8]) {
+    let _ = instar_pki::client_roles(bytes);
+    let _ = instar_pki::public_key_fingerprint(bytes);
+}
+
+/// A UKI of an installer image.
+fn uki(bytes: &[u8]) {
+    if let Ok(layout) = instar_pe::Layout::read(bytes) {
+        for section in &layout.sections {
+            assert!(bytes.get(section.file.clone()).is_some());
+        }
+    }
+}
+
+/// What clients read of a node: an event.
+fn event(bytes: &[u8]) {
+    use instar_api::events::EventPayload;
+    use prost::Message as _;
+    let Ok(event) = instar_api::machine::Event::decode(bytes) else {
+        return;
+    };
+    let Some(data) = event.data else { return };
+    if let Ok(Some(payload)) = EventPayload::unpack(&data) {
+        let again = EventPayload::unpack(&payload.pack());
+        assert!(again.is_ok_and(|again| again.is_some_and(|again| again.name() == payload.name())));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Steps from every seed.
+    const STEPS: usize = 400;
+
+    /// Numbers that look random and are the same each time (xorshift64, G. Marsaglia 2003).
+    struct Dice(u64);
+
+    impl Dice {
+        fn throw(&mut self, sides: usize) -> usize {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            (self.0 % sides.max(1) as u64) as usize
+        }
+    }
+
+    /// Changes, removes, repeats or cuts.
+    fn mutate(bytes: &mut Vec<u8>, dice: &mut Dice) {
+        let at = dice.throw(bytes.len());
+        match dice.throw(6) {
+            0 if !bytes.is_empty() => bytes[at] ^= 1 << dice.throw(8),
+            1 if !bytes.is_empty() => bytes[at] = [0, 0x7f, 0x80, 0xff][dice.throw(4)],
+            2 if !bytes.is_empty() => drop(bytes.remove(at)),
+            3 => bytes.truncate(at),
+            4 => {
+                let length = dice.throw(bytes.len() - at).min(64);
+                let piece = bytes[at..at + length].to_vec();
+                bytes.splice(at..at, piece);
+            }
+            _ => bytes.insert(at, dice.throw(256) as u8),
+        }
+    }
+
+    #[test]
+    fn seeds_and_what_is_near_them_do_no_harm() {
+        for decoder in DECODERS {
+            let mut dice = Dice(0x1257_4a12);
+            for seed in (decoder.seeds)() {
+                (decoder.decode)(&seed);
+                let mut bytes = seed.clone();
+                for step in 0..STEPS {
+                    // Back to the seed now and then: what is broken in many places is soon refused.
+                    if step % 8 == 0 {
+                        bytes.clone_from(&seed);
+                    }
+                    mutate(&mut bytes, &mut dice);
+                    (decoder.decode)(&bytes);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_decoder_has_its_name_and_seeds() {
+        for decoder in DECODERS {
+            assert!(named(decoder.name).is_some());
+            assert!(!(decoder.seeds)().is_empty(), "{}", decoder.name);
+        }
+    }
+}

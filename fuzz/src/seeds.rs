@@ -1,0 +1,210 @@
+//! Where each decoder begins: small inputs that it takes, one for every thing that it tells apart.
+
+use instar_api::machine as wire;
+use prost::Message;
+
+/// The first byte is the number of the message in the decoder's list.
+pub(crate) fn api_requests() -> Vec<Vec<u8>> {
+    let apply = wire::ApplyConfigurationRequest {
+        data: b"machine: {}".to_vec(),
+        mode: 1,
+        dry_run: true,
+        ..Default::default()
+    };
+    let upgrade = wire::UpgradeRequest {
+        image: "10.0.0.1:5000/instar/installer:v0.2.0".to_owned(),
+        force: true,
+        ..Default::default()
+    };
+    let reset = wire::ResetRequest {
+        graceful: true,
+        system_partitions_to_wipe: vec![wire::ResetPartitionSpec {
+            label: "EPHEMERAL".to_owned(),
+            wipe: true,
+        }],
+        ..Default::default()
+    };
+    let list = wire::ListRequest {
+        root: "/etc".to_owned(),
+        recurse: true,
+        types: vec![0, 1, 2],
+        ..Default::default()
+    };
+    let netstat = wire::NetstatRequest::default();
+    let seeds: [(u8, Vec<u8>); 5] = [
+        (0, apply.encode_to_vec()),
+        (1, upgrade.encode_to_vec()),
+        (3, reset.encode_to_vec()),
+        (9, list.encode_to_vec()),
+        (12, netstat.encode_to_vec()),
+    ];
+    let numbered = |(number, bytes): (u8, Vec<u8>)| [vec![number], bytes].concat();
+    seeds.map(numbered).to_vec()
+}
+
+/// Both shapes, every document that is served.
+pub(crate) fn machine_configs() -> Vec<Vec<u8>> {
+    vec![
+        b"version: v1alpha1\nmachine:\n  type: worker\n  install: {disk: /dev/vda, wipe: false}\n  network:\n    hostname: n1\n    interfaces:\n    - {interface: eth0, addresses: [10.0.0.2/24], routes: [{network: 0.0.0.0/0, gateway: 10.0.0.1}]}\n  time: {servers: [time.example.org]}\n".to_vec(),
+        b"apiVersion: v1alpha1\nkind: HostnameConfig\nhostname: n1\n---\napiVersion: v1alpha1\nkind: ContainerConfig\nname: web\nimage: a/b:c\nmounts:\n  - hostPath: {source: /var, destination: /data}\n---\napiVersion: v1alpha1\nkind: VolumeConfig\nname: EPHEMERAL\nprovisioning: {diskSelector: {match: \"disk.size > 10u * GB\"}, minSize: 1GB}\n".to_vec(),
+        b"a: &a [x]\nb: *a\nc: !!str 1\nd: |\n  text\n".to_vec(),
+    ]
+}
+
+pub(crate) fn image_manifests() -> Vec<Vec<u8>> {
+    const DIGEST: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+    let descriptor = |kind: &str| {
+        format!(
+            r#"{{"mediaType":"application/vnd.oci.image.{kind}","digest":"{DIGEST}","size":12}}"#
+        )
+    };
+    let index = format!(
+        r#"{{"schemaVersion":2,"manifests":[{{"digest":"{DIGEST}","size":1,"platform":{{"os":"linux","architecture":"amd64","variant":"v1"}}}}]}}"#
+    );
+    let image = format!(
+        r#"{{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{},"layers":[{},{}]}}"#,
+        descriptor("config.v1+json"),
+        descriptor("layer.v1.tar+gzip"),
+        descriptor("layer.v1.tar+zstd"),
+    );
+    let labels = format!(
+        r#"{{"dev.instar.version":"v0.2.0","dev.instar.protocol":"1","dev.instar.architecture":"amd64","dev.instar.kernel.blake3":"{0}","dev.instar.init.blake3":"{0}","dev.instar.rootfs.blake3":"{0}","dev.instar.rootfs.bytes":"4096"}}"#,
+        "00".repeat(32)
+    );
+    let config = format!(
+        r#"{{"os":"linux","architecture":"amd64","created":"2026-01-01T00:00:00Z","config":{{"User":"1:1","Env":["A=b"],"Entrypoint":["/x"],"Cmd":["y"],"Labels":{labels}}},"rootfs":{{"type":"layers","diff_ids":["{DIGEST}","{DIGEST}"]}}}}"#
+    );
+    vec![
+        index.into_bytes(),
+        format!("{image}\n{config}").into_bytes(),
+    ]
+}
+
+pub(crate) fn image_references() -> Vec<Vec<u8>> {
+    let digest = "0".repeat(64);
+    [
+        "instar/installer:v0.2.0".to_owned(),
+        "[fd00::1]:5000/a/b-c__d.e".to_owned(),
+        format!("ghcr.io/a/b:c@sha256:{digest}"),
+        "localhost/x".to_owned(),
+    ]
+    .map(String::into_bytes)
+    .to_vec()
+}
+
+/// An archive of everything that an archive can hold, plain, and two that leave the directory.
+pub(crate) fn image_layers() -> Vec<Vec<u8>> {
+    use tar::EntryType;
+    let archive = |entries: &[(&str, EntryType, &str)]| {
+        let mut archive = tar::Builder::new(vec![0]);
+        for (path, kind, target) in entries {
+            let mut header = tar::Header::new_ustar();
+            header.set_entry_type(*kind);
+            header.set_mode(0o644);
+            // As it is, also where a well-meaning library would refuse.
+            if let Some(field) = header.as_old_mut().name.get_mut(..path.len()) {
+                field.copy_from_slice(path.as_bytes());
+            }
+            let content: &[u8] = if *kind == EntryType::Regular {
+                b"content"
+            } else {
+                b""
+            };
+            header.set_size(content.len() as u64);
+            if !target.is_empty()
+                && let Some(field) = header.as_old_mut().linkname.get_mut(..target.len())
+            {
+                field.copy_from_slice(target.as_bytes());
+            }
+            header.set_cksum();
+            // Writing to memory does not fail.
+            let _ = archive.append(&header, content);
+        }
+        archive.into_inner().unwrap_or_default()
+    };
+    vec![
+        archive(&[
+            ("dir", EntryType::Directory, ""),
+            ("dir/file", EntryType::Regular, ""),
+            ("dir/link", EntryType::Symlink, "file"),
+            ("dir/hard", EntryType::Link, "dir/file"),
+            ("dir/.wh.file", EntryType::Regular, ""),
+            ("dir/.wh..wh..opq", EntryType::Regular, ""),
+        ]),
+        archive(&[("../sentinel", EntryType::Regular, "")]),
+        archive(&[
+            ("out", EntryType::Symlink, ".."),
+            ("out/sentinel", EntryType::Regular, ""),
+            ("hard", EntryType::Link, "../sentinel"),
+        ]),
+    ]
+}
+
+pub(crate) fn registry_challenges() -> Vec<Vec<u8>> {
+    vec![
+        br#"Bearer realm="https://auth.example.org/token",service="registry",scope="repository:a/b:pull""#
+            .to_vec(),
+        b"Basic realm=\"a \\\"quoted\\\" one\", Bearer realm=x".to_vec(),
+    ]
+}
+
+pub(crate) fn dhcp_offers() -> Vec<Vec<u8>> {
+    let words: [[u8; 4]; 11] = [
+        [10, 0, 2, 15],
+        [10, 0, 2, 2],
+        [255, 255, 255, 0],
+        [0, 0, 14, 16],
+        [0, 0, 24, 156],
+        [0, 0, 28, 32],
+        [10, 0, 2, 2],
+        [192, 168, 0, 0],
+        [0, 0, 0, 16],
+        [10, 0, 2, 3],
+        [0, 0, 0, 1],
+    ];
+    vec![words.concat()]
+}
+
+/// Version 4, a server of stratum 2, now.
+pub(crate) fn time_answers() -> Vec<Vec<u8>> {
+    let mut packet = vec![0; 48];
+    packet[0] = (4 << 3) | 4;
+    packet[1] = 2;
+    for stamp in [16, 32, 40] {
+        packet[stamp..stamp + 4].copy_from_slice(&0xed00_0000_u32.to_be_bytes());
+    }
+    vec![packet]
+}
+
+pub(crate) fn client_certificates() -> Vec<Vec<u8>> {
+    use instar_pki::{CertificateAuthority, Role};
+    use std::time::{Duration, SystemTime};
+    let now = SystemTime::now();
+    let issued = CertificateAuthority::generate(now)
+        .and_then(|authority| authority.issue_client(&[Role::Admin], now, Duration::from_secs(60)));
+    let der = issued.map(|issued| issued.der().to_vec());
+    der.into_iter().collect()
+}
+
+pub(crate) fn ukis() -> Vec<Vec<u8>> {
+    vec![instar_pe::smallest()]
+}
+
+pub(crate) fn events() -> Vec<Vec<u8>> {
+    use instar_api::events::EventPayload;
+    let payloads: [EventPayload; 2] = [
+        wire::SequenceEvent {
+            sequence: "upgrade".to_owned(),
+            ..Default::default()
+        }
+        .into(),
+        wire::MachineStatusEvent::default().into(),
+    ];
+    let event = |payload: EventPayload| wire::Event {
+        data: Some(payload.pack()),
+        ..Default::default()
+    };
+    payloads
+        .map(|payload| event(payload).encode_to_vec())
+        .to_vec()
+}

@@ -1,0 +1,152 @@
+//! What machined makes of bytes that came over the network, as functions of bytes: for tests and fuzzers, which feed them anything.
+//!
+//! Whatever comes in, they return. Where something can be written again, what is written must mean the same.
+
+use mozim::{DhcpV4ClasslessRoute, DhcpV4Lease};
+use prost::Message;
+
+use crate::config;
+use crate::containers::manifest::{self, Manifest};
+use crate::containers::reference::ImageReference;
+use crate::containers::registry::answer_challenge;
+use crate::network::Lease;
+use crate::time::judge_answer;
+use crate::upgrade::Candidate;
+
+/// A request to the API: the first byte says which message it is.
+pub fn api_request(bytes: &[u8]) {
+    use instar_api::{cluster, cosi::resource, machine, storage, time};
+    let Some((which, bytes)) = bytes.split_first() else {
+        return;
+    };
+    macro_rules! one_of {
+        ($($message:ty),+ $(,)?) => {{
+            let decoders: &[fn(&[u8])] = &[$(roundtrip::<$message>),+];
+            if let Some(decode) = decoders.get(usize::from(*which) % decoders.len()) {
+                decode(bytes);
+            }
+        }};
+    }
+    one_of![
+        machine::ApplyConfigurationRequest,
+        machine::UpgradeRequest,
+        machine::RebootRequest,
+        machine::ResetRequest,
+        machine::ShutdownRequest,
+        machine::EventsRequest,
+        machine::LogsRequest,
+        machine::DmesgRequest,
+        machine::ReadRequest,
+        machine::ListRequest,
+        machine::CopyRequest,
+        machine::DiskUsageRequest,
+        machine::NetstatRequest,
+        machine::ServiceStartRequest,
+        machine::MetaWriteRequest,
+        machine::GenerateClientConfigurationRequest,
+        machine::ContainersRequest,
+        machine::ImageServicePullRequest,
+        storage::BlockDeviceWipeRequest,
+        time::TimeRequest,
+        cluster::HealthCheckRequest,
+        resource::GetRequest,
+        resource::ListRequest,
+        resource::WatchRequest,
+    ];
+}
+
+fn roundtrip<M: Message + Default + PartialEq>(bytes: &[u8]) {
+    if let Ok(message) = M::decode(bytes) {
+        let again = M::decode(message.encode_to_vec().as_slice());
+        // NaN, which no request has, would be the one exception.
+        assert!(again.is_ok_and(|again| again == message));
+    }
+}
+
+/// A machine config, from a URL or by ApplyConfiguration.
+pub fn machine_config(bytes: &[u8]) {
+    match config::parse(bytes) {
+        Ok(parsed) => parsed.warnings.iter().for_each(say),
+        Err(errors) => say(&errors),
+    }
+}
+
+/// What a registry says of an image: a manifest, a line feed, and the image's config.
+pub fn image_manifest(bytes: &[u8]) {
+    let end = bytes.iter().position(|byte| *byte == b'\n');
+    let (manifest, config) = bytes.split_at(end.unwrap_or(bytes.len()));
+    match Manifest::parse(manifest) {
+        Ok(Manifest::Index(entries)) => {
+            let _ = manifest::select(entries).inspect_err(|refusal| say(refusal));
+        }
+        Ok(Manifest::Image { layers, .. }) => match manifest::image(config, &layers) {
+            Ok((config, layers)) => {
+                assert!(layers.len() <= 256);
+                let _ = Candidate::from_labels(&config.labels).inspect_err(|refusal| say(refusal));
+            }
+            Err(refusal) => say(&refusal),
+        },
+        Err(refusal) => say(&refusal),
+    }
+}
+
+/// The name of an image, from a request or a machine config.
+pub fn image_reference(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return;
+    };
+    match text.parse::<ImageReference>() {
+        Ok(reference) => {
+            let again = reference.to_string().parse::<ImageReference>();
+            assert!(again.is_ok_and(|again| again == reference));
+        }
+        Err(refusal) => say(&refusal),
+    }
+}
+
+/// The headers by which a registry asks who we are.
+pub fn registry_challenge(bytes: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        answer_challenge(text);
+    }
+}
+
+/// What a DHCP server offers: four bytes each of address, server, mask, times and a route, and a name.
+pub fn dhcp_offer(bytes: &[u8]) {
+    let mut words = bytes.chunks_exact(4).map(|word| {
+        let mut four = [0; 4];
+        four.copy_from_slice(word);
+        u32::from_be_bytes(four)
+    });
+    let mut next = || words.next().unwrap_or_default();
+    let mut reply = DhcpV4Lease::default();
+    reply.yiaddr = next().into();
+    reply.srv_id = next().into();
+    reply.subnet_mask = next().into();
+    reply.t1_sec = next();
+    reply.t2_sec = next();
+    reply.lease_time_sec = next();
+    reply.gateways = Some(vec![next().into()]);
+    reply.classless_routes = Some(vec![DhcpV4ClasslessRoute {
+        destination: next().into(),
+        prefix_length: next().to_be_bytes()[3],
+        router: next().into(),
+    }]);
+    reply.host_name = Some(String::from_utf8_lossy(bytes).into_owned());
+    match Lease::from_reply("eth0", "02:00:00:00:00:01", &reply, u64::from(next())) {
+        Ok(lease) => {
+            let _ = (lease.routes(), lease.remaining(u64::MAX), lease.is_over(0));
+        }
+        Err(refusal) => say(&refusal),
+    }
+}
+
+/// What a time server answers.
+pub fn time_answer(bytes: &[u8]) {
+    judge_answer(bytes);
+}
+
+/// Errors are told to people: their words must be there too.
+fn say(error: &impl std::fmt::Display) {
+    assert!(!error.to_string().is_empty());
+}

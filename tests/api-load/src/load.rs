@@ -1,0 +1,102 @@
+//! Calls on one connection: as many as it takes, and one at a time.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use instar_api::machine::machine_service_client::MachineServiceClient;
+use tokio::task::JoinSet;
+use tonic::transport::Channel;
+
+use crate::greeter::wire::HelloRequest;
+use crate::greeter::wire::greeter_client::GreeterClient;
+
+/// Calls under way at a time, when it is about how many there can be.
+const AT_ONCE: usize = 64;
+const WARMING_UP: Duration = Duration::from_secs(1);
+const MEASURED: Duration = Duration::from_secs(5);
+/// Calls one after the other, when it is about how long one takes.
+const ALONE: usize = 2_000;
+
+/// What a connection gave.
+pub(crate) struct Load {
+    pub(crate) per_second: f64,
+    /// With no other call under way.
+    pub(crate) p99_ms: f64,
+}
+
+/// `Version` of the node.
+pub(crate) async fn of_version(channel: &Channel) -> anyhow::Result<Load> {
+    let client = MachineServiceClient::new(channel.clone());
+    of(move || {
+        let mut client = client.clone();
+        async move { client.version(()).await.map(drop).context("Version") }
+    })
+    .await
+}
+
+/// `SayHello` of the greeter.
+pub(crate) async fn of_hello(channel: &Channel) -> anyhow::Result<Load> {
+    let client = GreeterClient::new(channel.clone());
+    of(move || {
+        let mut client = client.clone();
+        let name = "Instar".to_owned();
+        async move {
+            let said = client.say_hello(HelloRequest { name }).await;
+            said.map(drop).context("SayHello")
+        }
+    })
+    .await
+}
+
+/// Whether `Version` is answered.
+pub(crate) async fn answers(channel: &Channel) -> bool {
+    let mut client = MachineServiceClient::new(channel.clone());
+    client.version(()).await.is_ok()
+}
+
+async fn of<Call, Answer>(call: Call) -> anyhow::Result<Load>
+where
+    Call: Fn() -> Answer + Clone + Send + 'static,
+    Answer: Future<Output = anyhow::Result<()>> + Send + 'static,
+{
+    at_once(&call, WARMING_UP).await?;
+    let per_second = at_once(&call, MEASURED).await?;
+    let mut took = Vec::with_capacity(ALONE);
+    for _ in 0..ALONE {
+        let begun = Instant::now();
+        call().await?;
+        took.push(begun.elapsed());
+    }
+    took.sort_unstable();
+    let p99 = took.get(ALONE * 99 / 100).copied().unwrap_or_default();
+    Ok(Load {
+        per_second,
+        p99_ms: p99.as_secs_f64() * 1000.0,
+    })
+}
+
+/// Calls per second for this long.
+async fn at_once<Call, Answer>(call: &Call, duration: Duration) -> anyhow::Result<f64>
+where
+    Call: Fn() -> Answer + Clone + Send + 'static,
+    Answer: Future<Output = anyhow::Result<()>> + Send + 'static,
+{
+    let begun = Instant::now();
+    let mut callers = JoinSet::new();
+    for _ in 0..AT_ONCE {
+        let call = call.clone();
+        callers.spawn(async move {
+            let mut calls = 0_u32;
+            while begun.elapsed() < duration {
+                call().await?;
+                calls += 1;
+            }
+            anyhow::Ok(calls)
+        });
+    }
+    let mut calls = 0;
+    while let Some(done) = callers.join_next().await {
+        calls += done??;
+    }
+    Ok(f64::from(calls) / begun.elapsed().as_secs_f64())
+}

@@ -1,0 +1,102 @@
+//! machined's API over a machine that has not booted: real parts, nothing of this host in them.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail};
+use instar_init_protocol::{
+    BootId, Line, RecvFlags, Reply, Request, SendFlags, StartReason, Welcome, receive, send,
+};
+use machined::containers::ImageStore;
+use machined::disk::{OwnedDisk, Places};
+use machined::init_link::InitLink;
+use machined::machine::{Generation, Machine, Parts};
+use machined::network::{Leftovers, Network, Options};
+use machined::services::LogRing;
+use machined::time::{TimeSync, TimeWish};
+use machined::upgrade::{FailedImages, RunningSystem};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+const BOOT_ID: &str = "00000000-0000-4000-8000-000000000001";
+
+/// A machine whose files would be in this directory.
+pub(crate) async fn unbooted(directory: &Path) -> anyhow::Result<Arc<Machine>> {
+    let (init, theirs) = socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .context("make the socket to init")?;
+    std::thread::spawn(move || {
+        if let Err(error) = be_init(&init) {
+            eprintln!("init's part: {error:#}");
+        }
+    });
+    let (init, introduction) = InitLink::connect(theirs).await?;
+    let welcome = introduction.welcome;
+    let options = Options {
+        etc: directory.join("etc"),
+        leftovers: Leftovers::Keep,
+        ..Options::default()
+    };
+    let clock = TimeWish {
+        enabled: false,
+        servers: Vec::new(),
+    };
+    Ok(Arc::new(Machine::new(Parts {
+        running: RunningSystem {
+            version: "v0.1.0".to_owned(),
+            architecture: "amd64".to_owned(),
+            kernel: None,
+            init: blake3::hash(b"none"),
+        },
+        generation: Generation {
+            number: welcome.generation,
+            boot_id: welcome.boot_id,
+            kernel_boot_id: welcome.kernel_boot_id,
+        },
+        init,
+        images: ImageStore::new(directory.join("images")),
+        own_log: LogRing::default(),
+        // Without a wish it changes nothing.
+        network: Network::start(options, None, Vec::new()).context("look at the network")?,
+        disk: OwnedDisk::new(Places::default()),
+        clock: TimeSync::start(clock, 0),
+        failed: FailedImages::default(),
+        kept: Default::default(),
+    })))
+}
+
+/// Greets as init does, and agrees to everything else.
+fn be_init(socket: &OwnedFd) -> anyhow::Result<()> {
+    loop {
+        let (packet, _) = receive(socket, RecvFlags::empty())?;
+        if packet.is_empty() {
+            return Ok(());
+        }
+        let reply = match Request::parse(&packet) {
+            Ok(Request::Hello) => Reply::Welcome(welcome()?),
+            Ok(request) => Reply::Ok {
+                to: Line::lossy(request.verb()),
+            },
+            Err(error) => bail!("machined asks what init does not know: {}", error.text),
+        };
+        send(socket, &reply.encode(), &[], SendFlags::empty())?;
+    }
+}
+
+fn welcome() -> anyhow::Result<Welcome> {
+    let boot_id: BootId = BOOT_ID.parse()?;
+    Ok(Welcome {
+        generation: 1,
+        boot_id: boot_id.clone(),
+        kernel_boot_id: boot_id,
+        start: StartReason::Boot,
+        cause: None,
+        failed_version: None,
+        deadline: 300,
+        kept: Vec::new(),
+    })
+}

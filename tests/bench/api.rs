@@ -1,0 +1,46 @@
+//! What the API bears: measured on the host, since an emulated machine's processor says nothing of a real one's.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use instar_tests::guest_program_file;
+use serde_json::{Map, Value};
+
+use crate::table::{Limit, Table};
+
+/// In the order of the table.
+const NUMBERS: [(&str, Limit); 10] = [
+    ("version_requests_per_second", Limit::AtLeast(3000.0)),
+    ("hello_requests_per_second", Limit::None),
+    ("version_to_hello_ratio", Limit::AtLeast(0.5)),
+    ("version_p99_ms", Limit::AtMost(5.0)),
+    ("hello_p99_ms", Limit::None),
+    ("idle_connections", Limit::AtLeast(1000.0)),
+    ("idle_connections_kib", Limit::AtMost(40.0 * 1024.0)),
+    ("connects_per_minute", Limit::AtLeast(9_900.0)),
+    ("connects_failed", Limit::AtMost(0.0)),
+    ("connects_left_kib", Limit::AtMost(4.0 * 1024.0)),
+];
+
+pub(crate) fn measure(table: &mut Table) -> Result<()> {
+    let program = guest_program_file("instar-api-load")?;
+    // machined's parts are in it: as root of nothing they could not change this host's network if they wanted to.
+    let output = Command::new("unshare")
+        .args(["--user", "--map-root-user"])
+        .arg(program)
+        .output()
+        .context("cannot run unshare (package util-linux)")?;
+    ensure!(
+        output.status.success(),
+        "{}: {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let numbers: Map<String, Value> =
+        serde_json::from_slice(&output.stdout).context("what it printed is no object")?;
+    for (name, limit) in NUMBERS {
+        let number = numbers.get(name).and_then(Value::as_f64);
+        table.add(name, number.with_context(|| format!("no {name}"))?, limit);
+    }
+    Ok(())
+}
