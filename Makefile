@@ -28,6 +28,11 @@ STD_OPTIONS := -Z build-std=std,panic_abort -Z build-std-features=
 # Nor do they say where they were built: two checkouts give the same bytes.
 TRIM_PATHS := -Z trim-paths --config 'profile.$(PROFILE).trim-paths="all"'
 VERSIONS := v0.1.0 v0.2.0
+# libFuzzer sees which branches an input takes, and what it is compared with (rustc's sancov-module, clang's SanitizerCoverage).
+FUZZING := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Coverflow-checks
+SECONDS ?= 60
 # One selection of packages for all that runs here: another one would compile dependencies again.
 TOOLS := -p image -p instar-qemu -p instarctl -p instar-tests
 
@@ -97,6 +102,13 @@ bench: image ## Measure what is promised: sizes, the API's load, boot, memory, o
 .PHONY: powercut
 powercut: image ## Cut the power at every write of a recorded node: all states judged, some dozens really booted
 	@target/debug/powercut
+
+.PHONY: fuzz
+fuzz: deps ## Look for input from the network that breaks a decoder: SECONDS=60 for each, DECODERS="uki event" for some
+	@build/install-packages g++
+	RUSTFLAGS='$(FUZZING)' cargo build --locked --target-dir target/fuzz --target x86_64-unknown-linux-gnu --profile quick \
+	    -p instar-fuzz --features libfuzzer
+	target/fuzz/x86_64-unknown-linux-gnu/quick/run-fuzzers $(SECONDS) $(DECODERS)
 
 .PHONY: clean
 clean: ## Remove what was built; packages in .cache stay

@@ -179,6 +179,7 @@ impl CertificateAuthority {
     ) -> Result<IssuedCertificate, AuthorityError> {
         let roles: Vec<&str> = roles.iter().map(Role::as_str).collect();
         self.issue(
+            PrivateKey::generate()?,
             Purpose::Client,
             &certificate::subject(&roles, None),
             Validity::starting(now, lifetime)?,
@@ -191,6 +192,20 @@ impl CertificateAuthority {
     /// No name or a bad one, no randomness, or the authority's key fails.
     pub fn issue_server(
         &self,
+        names: &[SubjectName],
+        now: SystemTime,
+        lifetime: Duration,
+    ) -> Result<IssuedCertificate, AuthorityError> {
+        self.issue_server_for(PrivateKey::generate_p256()?, names, now, lifetime)
+    }
+
+    /// The same for a key that is there already: its fingerprint stays.
+    ///
+    /// # Errors
+    /// As [`Self::issue_server`].
+    pub fn issue_server_for(
+        &self,
+        key: PrivateKey,
         names: &[SubjectName],
         now: SystemTime,
         lifetime: Duration,
@@ -210,6 +225,7 @@ impl CertificateAuthority {
         }
         let subject = certificate::subject(&[AUTHORITY_ORGANIZATION], Some("machine"));
         self.issue(
+            key,
             Purpose::Server(names),
             &subject,
             Validity::starting(now, lifetime)?,
@@ -218,14 +234,11 @@ impl CertificateAuthority {
 
     fn issue(
         &self,
+        key: PrivateKey,
         purpose: Purpose<'_>,
         subject: &[u8],
         validity: Validity,
     ) -> Result<IssuedCertificate, AuthorityError> {
-        let key = match purpose {
-            Purpose::Server(_) => PrivateKey::generate_p256()?,
-            Purpose::Client | Purpose::Authority => PrivateKey::generate()?,
-        };
         let certificate = Template {
             purpose,
             issuer: &self.subject,

@@ -57,6 +57,14 @@ impl Identity {
             names,
         }
     }
+
+    /// What clients can pin (`--cert-fingerprint`).
+    pub fn public_key_fingerprint(&self) -> anyhow::Result<String> {
+        let certificate = BASE64
+            .decode(&self.certificate)
+            .context("decode the certificate")?;
+        Ok(instar_pki::public_key_fingerprint(&certificate)?)
+    }
 }
 
 /// Who calls.

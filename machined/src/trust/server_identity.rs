@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
-use instar_pki::{CertificateAuthority, Role, SubjectName};
+use instar_pki::{CertificateAuthority, PrivateKey, Role, SubjectName};
 use tokio::sync::watch;
 
 use crate::apid::{Identity, Mode, SelfCheck};
@@ -68,13 +68,14 @@ impl KeepIdentity {
         // cannot be looked at.
         let known = self.names.wait_for(Option::is_some);
         let _ = tokio::time::timeout(NAMES, known).await;
+        let mut pinned = PinnedKey::default();
         loop {
             let next = {
                 let trust = self.trust.borrow_and_update();
                 let names = self.names.borrow_and_update().clone().unwrap_or_default();
                 trust
                     .as_ref()
-                    .map(|trust| issue(trust, &names, SystemTime::now()))
+                    .map(|trust| issue(trust, &names, SystemTime::now(), &mut pinned))
             };
             match next {
                 Some(Ok(issued)) => {
@@ -110,8 +111,40 @@ async fn clock_moved_or_old() {
     }
 }
 
-fn issue(trust: &Trust, names: &Names, now: SystemTime) -> anyhow::Result<Issued> {
+/// The node's key where nobody signs for it: people compare its fingerprint, so it stays while machined runs.
+#[derive(Default)]
+struct PinnedKey(Option<String>);
+
+impl PinnedKey {
+    /// The same each time.
+    fn get(&mut self) -> anyhow::Result<PrivateKey> {
+        if let Some(pem) = &self.0 {
+            return Ok(PrivateKey::from_pem(pem)?);
+        }
+        let key = PrivateKey::generate_p256()?;
+        self.0 = Some(key.to_pem());
+        Ok(key)
+    }
+}
+
+fn issue(
+    trust: &Trust,
+    names: &Names,
+    now: SystemTime,
+    pinned: &mut PinnedKey,
+) -> anyhow::Result<Issued> {
     let throw_away;
+    let key = match trust {
+        Trust::Configured {
+            authority: Some(_), ..
+        } => Ok(PrivateKey::generate_p256()?),
+        // A worker's config brings no key to sign with; people pin the fingerprint instead.
+        Trust::Configured {
+            authority: None, ..
+        }
+        | Trust::Maintenance => pinned.get(),
+    }
+    .context("make the API's key")?;
     let (authority, mut accepted, extra, mode): (_, _, &[String], _) = match trust {
         Trust::Configured {
             authority: Some(authority),
@@ -128,7 +161,6 @@ fn issue(trust: &Trust, names: &Names, now: SystemTime) -> anyhow::Result<Issued
             accepted,
             extra_names,
         } => {
-            // A worker's config brings no key to sign with; people pin the fingerprint instead.
             throw_away =
                 CertificateAuthority::generate(now).context("make a throw-away authority")?;
             (&throw_away, accepted.clone(), extra_names, Mode::Normal)
@@ -148,7 +180,7 @@ fn issue(trust: &Trust, names: &Names, now: SystemTime) -> anyhow::Result<Issued
         .map(|name| SubjectName::from(name.as_str()))
         .collect::<Vec<_>>();
     let certificate = authority
-        .issue_server(&subjects, now, LIFETIME)
+        .issue_server_for(key, &subjects, now, LIFETIME)
         .context("issue the API's certificate")?;
     tracing::info!(
         "API certificate for {} names, fingerprint {}",
@@ -239,6 +271,30 @@ mod tests {
         assert!(first.contains(&"192.0.2.7".to_owned()) && first.contains(&"node-1".to_owned()));
         told.names.send_replace(Some(Names::default()));
         assert!(!next(&mut told).await.contains(&"node-1".to_owned()));
+    }
+
+    #[test]
+    fn without_an_authority_the_fingerprint_stays_as_addresses_come() {
+        let mut pinned = PinnedKey::default();
+        let mut key = |trust: &Trust, address: &str| {
+            let names = Names {
+                addresses: [address.parse().unwrap()].into(),
+                ..Names::default()
+            };
+            let issued = issue(trust, &names, SystemTime::now(), &mut pinned).unwrap();
+            issued.identity.public_key_fingerprint().unwrap()
+        };
+        let first = key(&Trust::Maintenance, "192.0.2.7");
+        assert_eq!(key(&Trust::Maintenance, "192.0.2.8"), first);
+        let authority = CertificateAuthority::generate(SystemTime::now()).unwrap();
+        let configured = Trust::Configured {
+            authority: Some(Box::new(authority)),
+            accepted: Vec::new(),
+            extra_names: Vec::new(),
+        };
+        let signed = key(&configured, "192.0.2.7");
+        assert_ne!(signed, first);
+        assert_ne!(key(&configured, "192.0.2.7"), signed);
     }
 
     #[tokio::test]
