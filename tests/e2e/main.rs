@@ -32,6 +32,7 @@ mod rollback;
 mod secure_boot;
 mod small_machine;
 mod staged;
+mod trial;
 mod upgrade;
 mod volumes;
 mod watchdog;
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
         clock::tests(),
         hangs::tests(),
         watchdog::tests(),
+        trial::tests(),
         logs::tests(),
         small_machine::tests(),
         refused_images::tests(),

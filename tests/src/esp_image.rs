@@ -4,7 +4,10 @@ use std::io::{self, Cursor, Read, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use instar_esp::Volume;
+use anyhow::{Context, Result};
+use instar_esp::{
+    DEFAULT_SLOTS, Entry, FileDigest, NewVersion, State, Tries, Volume, add, perform,
+};
 
 /// Where disk images have the partition.
 const OFFSET: &str = "@@1M";
@@ -34,6 +37,28 @@ impl EspImage {
     pub fn overwrite(&mut self, path: &str, content: &[u8]) -> io::Result<()> {
         self.remove(path)?;
         self.create(path, &mut Cursor::new(content))
+    }
+
+    /// Puts a UKI as v0.2.0 beside the version that is there, with the last of its tries left.
+    pub fn add_with_one_try(&mut self, uki: &[u8]) -> Result<()> {
+        let new = NewVersion {
+            version: "v0.2.0".parse()?,
+            uki: FileDigest::of(uki),
+        };
+        let plan = add(&State::read(self)?, &new, None, DEFAULT_SLOTS)?;
+        perform(&plan, self, |_| {
+            Ok(Box::new(Cursor::new(uki.to_vec())) as Box<dyn Read>)
+        })?;
+        let state = State::read(self)?;
+        let entry = state.next_boot().context("no entry")?;
+        let mut last = Entry {
+            name: entry.name.clone(),
+            ..entry.clone()
+        };
+        last.name.tries = Some(Tries { left: 1, done: 2 });
+        self.remove(&entry.name.path())?;
+        self.create(&last.name.path(), &mut Cursor::new(last.text()))?;
+        Ok(())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::workspace::target_directory;
 
@@ -45,6 +45,27 @@ impl ImageUnderTest {
     /// `v0.1.0`
     pub fn version(&self) -> &'static str {
         self.version
+    }
+
+    /// Its UKI with another root filesystem of the same size, which init expects.
+    pub fn uki_with(&self, rootfs: &[u8]) -> Result<Vec<u8>> {
+        let mut uki = std::fs::read(self.uki())?;
+        let own = std::fs::read(self.rootfs())?;
+        let place = |within: &[u8], what: &[u8]| {
+            let (first, rest) = what.split_at(64.min(what.len()));
+            within
+                .windows(first.len())
+                .enumerate()
+                .filter(|(_, window)| *window == first)
+                .map(|(at, _)| at)
+                .find(|at| within[at + first.len()..].starts_with(rest))
+        };
+        let at = place(&uki, &own).context("the root filesystem is not in the UKI")?;
+        uki[at..at + own.len()].copy_from_slice(rootfs);
+        let (old, new) = (blake3::hash(&own).to_hex(), blake3::hash(rootfs).to_hex());
+        let at = place(&uki, old.as_bytes()).context("its digest is not in the UKI")?;
+        uki[at..at + old.len()].copy_from_slice(new.as_bytes());
+        Ok(uki)
     }
 
     /// The bzImage.

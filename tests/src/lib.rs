@@ -65,7 +65,9 @@ pub use instarctl::{Instarctl, Said};
 pub use machine_config::MachineConfig;
 pub use node::{API_PORT, Machine, Node, NodePlan};
 pub use oci_image::{OciImage, Pushed};
-pub use other_rootfs::{rootfs_that_hangs, rootfs_with_script, rootfs_without_runtime};
+pub use other_rootfs::{
+    rootfs_that_dies_once, rootfs_that_hangs, rootfs_with_script, rootfs_without_runtime,
+};
 pub use outage::{Outage, OutageProbe};
 pub use registry::{Registry, config as registry_config, sha256_digest};
 pub use runner::{Outcome, Test, run};

@@ -49,7 +49,33 @@ pub fn rootfs_that_hangs(scratch: &Scratch, name: &str, image: &ImageUnderTest) 
         &tree.join("usr/bin/crun"),
         &guest_program("machined-double")?,
     )?;
-    let mut rootfs = squash_at(&tree, SMALL)?;
+    as_large_as(image, squash_at(&tree, SMALL)?)
+}
+
+/// That of an image, whose machined dies once when the machine boots, and then works; with as many bytes. It runs no containers.
+pub fn rootfs_that_dies_once(
+    scratch: &Scratch,
+    name: &str,
+    image: &ImageUnderTest,
+) -> Result<Vec<u8>> {
+    let tree = unpacked(scratch, name, image)?;
+    let [machined, itself] = ["usr/sbin/machined", "usr/sbin/machined-itself"];
+    std::fs::rename(tree.join(machined), tree.join(itself))?;
+    put_program(&tree.join(machined), &guest_program("machined-double")?)?;
+    let apid = tree.join("usr/sbin/apid");
+    std::fs::remove_file(&apid)?;
+    std::os::unix::fs::symlink("machined-itself", &apid)?;
+    // The double needs its room.
+    std::fs::remove_file(tree.join("usr/bin/crun"))?;
+    std::fs::write(
+        tree.join("script"),
+        format!("hello\n@boot exit 9\nbecome /{itself}\n"),
+    )?;
+    as_large_as(image, squash_at(&tree, SMALL)?)
+}
+
+/// With zeros at its end as many bytes as an image's own.
+fn as_large_as(image: &ImageUnderTest, mut rootfs: Vec<u8>) -> Result<Vec<u8>> {
     let bytes = usize::try_from(std::fs::metadata(image.rootfs())?.len())?;
     ensure!(
         rootfs.len() <= bytes,

@@ -85,8 +85,8 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
     )
     .await;
     if outcome.is_ok() && machine.config().is_none() {
-        if start == StartReason::Boot
-            && let Some(record) = settle_upgrade::tried_without_config(&machine).await
+        if is_the_boot(start)
+            && let Some(record) = settle_upgrade::counted_without_config(&machine).await
         {
             return try_again(&machine, record, &no_config(&machine)).await;
         }
@@ -106,7 +106,7 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
         outcome = run(sequence, &nobody, &machine.events).await;
     }
     let tried = match tried.get().cloned() {
-        None if start == StartReason::Boot => settle_upgrade::unrecorded(&machine).await,
+        None if is_the_boot(start) => settle_upgrade::counted(&machine).await,
         tried => tried,
     };
     let services_up = match &tried {
@@ -136,6 +136,15 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
     drop(turn);
     tokio::spawn(release_memory::after_boot(machine.clone()));
     status::follow(machine).await;
+}
+
+/// Whether what runs is what the loader started, at once or after machined has died: a version on trial stays on trial until it has
+/// proved itself.
+fn is_the_boot(start: StartReason) -> bool {
+    matches!(
+        start,
+        StartReason::Boot | StartReason::Restart | StartReason::Fresh
+    )
 }
 
 /// Config, API and network: what it takes to be asked.

@@ -37,7 +37,7 @@ pub(super) async fn look_back(machine: &Machine) -> anyhow::Result<Option<Upgrad
         record.reason()
     );
     tracing::error!("{reason}");
-    // A version that was tried without a record of its image (see `unrecorded`) has none to remember.
+    // A version that was tried without a record of its image (see `counted`) has none to remember.
     if !record.upgrade.digest.is_empty() {
         machine
             .failed_images()
@@ -48,9 +48,9 @@ pub(super) async fn look_back(machine: &Machine) -> anyhow::Result<Option<Upgrad
     Ok(None)
 }
 
-/// A version that the loader counts is tried, with or without a record of who asked for it: the power may have gone before that
-/// was written, a rollback leaves none, and a version that fails may not find STATE.
-pub(super) async fn unrecorded(machine: &Machine) -> Option<UpgradeRecord> {
+/// The version that runs, if the loader counts its start: it is tried, with or without a record of who asked for it. The power may
+/// have gone before that was written, a rollback leaves none, and a version that fails may not find STATE.
+pub(super) async fn counted(machine: &Machine) -> Option<UpgradeRecord> {
     let entry = match boot_assets::on_trial(machine).await {
         Ok(entry) => entry?,
         Err(error) => {
@@ -59,9 +59,15 @@ pub(super) async fn unrecorded(machine: &Machine) -> Option<UpgradeRecord> {
         }
     };
     tracing::info!("the boot loader counts this start of {}", entry.version);
+    let order = Some(entry.order);
+    match record(machine) {
+        Ok(Some(record)) if record.upgrade.boot_entry == order => return Some(record),
+        Ok(_) => {}
+        Err(error) => tracing::error!("nobody knows who asked for this version: {error:#}"),
+    }
     let upgrade = PendingUpgrade {
         to: machine.running.version.clone(),
-        boot_entry: Some(entry.order),
+        boot_entry: order,
         ..PendingUpgrade::default()
     };
     Some(UpgradeRecord {
@@ -70,19 +76,15 @@ pub(super) async fn unrecorded(machine: &Machine) -> Option<UpgradeRecord> {
     })
 }
 
-/// The record of a version that is tried and got nowhere near its upgrade's: it has no machine config.
-pub(super) async fn tried_without_config(machine: &Machine) -> Option<UpgradeRecord> {
-    let unrecorded = unrecorded(machine).await?;
+/// The same for a version that got nowhere near its upgrade's record: it has no machine config.
+pub(super) async fn counted_without_config(machine: &Machine) -> Option<UpgradeRecord> {
+    let unrecorded = counted(machine).await?;
     // Who asked for the upgrade is told why it failed, if STATE can be had.
     if let Err(error) = disk::find_state(machine).await {
         tracing::error!("STATE stays away: {error:#}");
+        return Some(unrecorded);
     }
-    match record(machine) {
-        Ok(Some(record)) if record.upgrade.boot_entry == unrecorded.upgrade.boot_entry => {
-            Some(record)
-        }
-        _ => Some(unrecorded),
-    }
+    counted(machine).await
 }
 
 /// Notes on STATE why this try failed.

@@ -10,6 +10,7 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
@@ -164,6 +165,11 @@ impl Double {
                 for signal in [rustix::process::Signal::KILL, rustix::process::Signal::TERM] {
                     rustix::process::kill_process(rustix::process::Pid::INIT, signal)?;
                 }
+            }
+            ["become", program] => {
+                // It has been introduced; whoever it becomes greets init again.
+                let error = Command::new(program).arg0("machined").exec();
+                return Err(error).with_context(|| format!("become {program}"));
             }
             ["exit", code] => return Ok(Some(ExitCode::from(code.parse::<u8>()?))),
             ["reboot" | "poweroff" | "halt" | "kexec"] => {

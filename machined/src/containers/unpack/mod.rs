@@ -189,6 +189,7 @@ impl Unpacker {
                 return Err(error);
             }
         }
+        let diff_id = diff_id.unwrap_or(layer.digest);
         if diff_id != layer.diff_id {
             return Err(UnpackError::DiffId {
                 expected: layer.diff_id,

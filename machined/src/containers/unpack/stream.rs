@@ -185,7 +185,8 @@ impl<R: BufRead> Read for ZstdFrames<R> {
 /// The unpacked bytes: counted, hashed and limited.
 pub(super) struct Unpacked<'a, R: Read> {
     decoder: Decoder<BufReader<&'a mut Blob<R>>>,
-    hasher: Hasher,
+    /// None for what is not packed: the blob's own digest is that of its content, and hashing is the dearest part of a pull.
+    hasher: Option<Hasher>,
     compressed: Rc<Cell<u64>>,
     count: u64,
     /// Bytes of the layers before, which count towards the limit of the image.
@@ -203,6 +204,7 @@ impl<'a, R: Read> Unpacked<'a, R> {
     ) -> Self {
         let compressed = blob.counter();
         let source = BufReader::with_capacity(BUFFER, blob);
+        let hasher = (compression != Compression::None).then(Hasher::default);
         let decoder = match compression {
             Compression::None => Decoder::Plain(source),
             Compression::Gzip => Decoder::Gzip(Box::new(MultiGzDecoder::new(source))),
@@ -210,7 +212,7 @@ impl<'a, R: Read> Unpacked<'a, R> {
         };
         Unpacked {
             decoder,
-            hasher: Hasher::default(),
+            hasher,
             compressed,
             count: 0,
             before,
@@ -232,9 +234,11 @@ impl<'a, R: Read> Unpacked<'a, R> {
         }
     }
 
-    /// Bytes of this layer and the ones before, its digest, and the limit that ended it, if one did.
-    pub(super) fn finish(self) -> (u64, Digest, Option<UnpackError>) {
-        (self.before + self.count, self.hasher.finish(), self.failure)
+    /// Bytes of this layer and the ones before, its digest if it is another one than the blob's, and the limit that ended it, if one
+    /// did.
+    pub(super) fn finish(self) -> (u64, Option<Digest>, Option<UnpackError>) {
+        let digest = self.hasher.map(Hasher::finish);
+        (self.before + self.count, digest, self.failure)
     }
 
     fn exceeded(&self) -> Option<UnpackError> {
@@ -253,7 +257,9 @@ impl<'a, R: Read> Unpacked<'a, R> {
 impl<R: Read> Read for Unpacked<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.decoder.read(buffer)?;
-        self.hasher.update(&buffer[..count]);
+        if let Some(hasher) = &mut self.hasher {
+            hasher.update(&buffer[..count]);
+        }
         self.count += count as u64;
         if let Some(failure) = self.exceeded() {
             self.failure = Some(failure);
