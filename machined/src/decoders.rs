@@ -77,12 +77,12 @@ pub fn image_manifest(bytes: &[u8]) {
     let (manifest, config) = bytes.split_at(end.unwrap_or(bytes.len()));
     match Manifest::parse(manifest) {
         Ok(Manifest::Index(entries)) => {
-            let _ = manifest::select(entries).inspect_err(|refusal| say(refusal));
+            let _ = manifest::select(entries).inspect_err(say);
         }
         Ok(Manifest::Image { layers, .. }) => match manifest::image(config, &layers) {
             Ok((config, layers)) => {
                 assert!(layers.len() <= 256);
-                let _ = Candidate::from_labels(&config.labels).inspect_err(|refusal| say(refusal));
+                let _ = Candidate::from_labels(&config.labels).inspect_err(say);
             }
             Err(refusal) => say(&refusal),
         },

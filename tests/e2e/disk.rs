@@ -20,6 +20,7 @@ pub(crate) fn tests() -> Vec<Test> {
         is_made_then_reused_and_grown,
         holds_the_config_over_a_reboot,
         forgets_what_a_reset_wipes,
+        goes_on_after_a_reset_as_a_new_machine,
         is_the_only_one_that_is_written,
         is_not_needed_and_its_absence_is_told
     ]
@@ -91,6 +92,55 @@ async fn holds_the_config_over_a_reboot(scratch: Scratch) -> Outcome {
     let hostname = node.read("/proc/sys/kernel/hostname").await?;
     ensure!(hostname.trim() == "first", "it is called {hostname}");
     Ok(())
+}
+
+/// A reset with a reboot: of STATE alone, which leaves what is on EPHEMERAL, and of the whole disk, which leaves nothing.
+async fn goes_on_after_a_reset_as_a_new_machine(scratch: Scratch) -> Outcome {
+    let disk = scratch.join("disk.img");
+    create_blank_disk(&disk, DiskFormat::Raw, GIB)?;
+    let identity = Identity::administrator()?;
+    let config = MachineConfig::new(&identity)
+        .hostname("reset-me")
+        .install_disk("/dev/vda");
+    let file = scratch
+        .write("config.yaml", config.to_yaml())?
+        .display()
+        .to_string();
+    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+        .disk(&disk)
+        .without_config(identity)
+        .start()?;
+    let client = Instarctl::of(&node, &scratch)?;
+    let address = node.endpoint()?;
+    let mark = std::cell::Cell::new(node.vm().console_mark()?);
+    let configure = async |var: &str| -> Outcome {
+        let vm = node.vm();
+        vm.wait_for_line_after(mark.get(), "no machine config: maintenance mode", PATIENCE)?;
+        vm.wait_for_line_after(mark.get(), "the API answers on port", PATIENCE)?;
+        let apply = ["apply-config", "--insecure", "-n", &address, "-f", &file];
+        node.wait_until("it takes a config", PATIENCE, async || {
+            let said = client.run(&apply).await?;
+            ensure!(said.code == Some(0), "{said:?}");
+            Ok(())
+        })
+        .await?;
+        let line =
+            vm.wait_for_line_after(mark.get(), "/var is the partition /dev/vda3", PATIENCE)?;
+        ensure!(line.text.contains(var), "{}", line.text);
+        node.wait_until_ready(PATIENCE).await?;
+        mark.set(vm.console_mark()?);
+        Ok(())
+    };
+    configure("new)").await?;
+    let reset = ["reset", "--reboot", "--system-labels-to-wipe", "STATE"];
+    let said = client.run(&reset).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    configure("reused)").await?;
+    let said = client
+        .run(&["reset", "--reboot", "--graceful=false"])
+        .await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    configure("new)").await
 }
 
 /// Nothing of what was wiped can be read from the disk; the machine waits for a config, as a new one does.

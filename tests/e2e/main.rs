@@ -24,6 +24,7 @@ mod logs;
 mod machine_config;
 mod medium;
 mod other_clients;
+mod over_the_network;
 mod peers;
 mod power_cuts;
 mod refused_images;
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
         installed::tests(),
         loader::tests(),
         medium::tests(),
+        over_the_network::tests(),
         staged::tests(),
         kexec::tests(),
         power_cuts::tests(),

@@ -179,12 +179,11 @@ fn become_useful(
     start: &StartReason,
     tried: &Arc<OnceLock<UpgradeRecord>>,
 ) -> Sequence {
-    let restarted = matches!(start, StartReason::Restart);
     let phases = vec![
         Phase::new(
             "machine",
             vec![
-                Task::new("disk", mount_disk(machine.clone(), restarted)),
+                Task::new("disk", mount_disk(machine.clone())),
                 Task::new("time", start_clock(machine.clone())),
                 Task::new("watchdog", bring_watchdog(machine.clone())),
             ],
@@ -326,11 +325,8 @@ fn wish_network(machine: &Machine) {
     }
 }
 
-async fn mount_disk(machine: Arc<Machine>, restarted: bool) -> anyhow::Result<()> {
-    // A machined that was started again finds everything where it left it.
-    if !restarted {
-        disk::mount(&machine).await?;
-    }
+async fn mount_disk(machine: Arc<Machine>) -> anyhow::Result<()> {
+    disk::mount(&machine).await?;
     disk::furnish(&machine).await;
     match FailedImages::load(&records(&machine)) {
         Ok(on_disk) => machine.failed_images().merge(on_disk),

@@ -23,7 +23,15 @@ pub(super) async fn mount(machine: &Machine) -> anyhow::Result<()> {
     let Some(configured) = machine.config() else {
         return Ok(());
     };
-    let wish = wish(&configured.config)?;
+    // An earlier machined of this generation may have done that, or have died before.
+    let is_mounted = machine.disk.status().borrow().var_mounted;
+    if !is_mounted {
+        mount_as(machine, wish(&configured.config)?).await?;
+    }
+    keep_config(machine, configured).await
+}
+
+async fn mount_as(machine: &Machine, wish: DiskWish) -> anyhow::Result<()> {
     // The config need not name a disk that the machine was started from.
     let is_to_be_found = wish.disk.is_none() && boot_assets::came_from_a_disk(machine).await?;
     // Drivers of disks take a second and two MiB, which a machine without a disk can keep.
@@ -32,12 +40,8 @@ pub(super) async fn mount(machine: &Machine) -> anyhow::Result<()> {
     } else if wish.disk.is_some() {
         load_drivers(machine).await?;
     }
-    machine
-        .disk
-        .mount(&wish)
-        .await
-        .context("mount the machine's disk")?;
-    keep_config(machine, configured).await
+    let mounted = machine.disk.mount(&wish).await;
+    mounted.context("mount the machine's disk")
 }
 
 /// What would be done to the disk that this config gives to the machine; none where it gives none. Nothing is written.
