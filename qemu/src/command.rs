@@ -259,7 +259,9 @@ fn network(line: &mut Line, spec: &VmSpec) -> Result<()> {
                 }
                 None => line.add(["-netdev", &(netdev + &bootfile)]),
             }
-            card.push_str(",bootindex=1");
+            if !spec.order_of_firmware {
+                card.push_str(",bootindex=1");
+            }
         }
     }
     line.add(["-device", &card]);

@@ -20,6 +20,9 @@ pub struct VmSpec {
     pub network: bool,
     /// What the firmware starts from the network, before it looks at the drives.
     pub network_boot: Option<NetworkBoot>,
+    /// Whether the firmware's own order decides whether the network or a disk comes first, as a machine's NVRAM keeps it; else it is
+    /// the network at every start.
+    pub order_of_firmware: bool,
     /// Files that the guest reads from QEMU's firmware configuration device.
     pub fw_cfg: Vec<FwCfg>,
     /// How time passes in the guest.
@@ -280,6 +283,7 @@ impl VmSpec {
             forwards: Vec::new(),
             network: false,
             network_boot: None,
+            order_of_firmware: false,
             fw_cfg: Vec::new(),
             timing: Timing::Host,
             watchdog: None,
@@ -368,6 +372,12 @@ impl VmSpec {
             file: url.into(),
         });
         self.network()
+    }
+
+    /// Leaves it to the firmware's own order what is started first.
+    pub fn order_of_firmware(mut self) -> Self {
+        self.order_of_firmware = true;
+        self
     }
 
     /// Makes a TCP port of the guest reachable on a free port of the host's 127.0.0.1; adds the network card.

@@ -50,10 +50,39 @@ async fn show_the_node_and_none_of_its_secrets(scratch: Scratch) -> Outcome {
     told.images(&registry).await?;
     told.health_and_values(&scratch).await?;
     told.forms().await?;
+    apid_has_given_everything_up(&node).await?;
     secrets_stay(&node, &greeter).await?;
     readers_see_less(&node).await?;
     several_nodes_at_once(&node).await?;
     learned_by_reflection(&grpcio, &node)
+}
+
+/// The part that strangers talk to is nobody on the machine, as the kernel sees it (proc_pid_status(5)).
+async fn apid_has_given_everything_up(node: &Node) -> Outcome {
+    let apid = node.service_pid("apid").await?;
+    let status = node.read(&format!("/proc/{apid}/status")).await?;
+    for (field, expected) in [
+        ("Uid:", "50 50 50 50"),
+        ("Gid:", "50 50 50 50"),
+        ("Groups:", ""),
+        ("CapInh:", "0000000000000000"),
+        ("CapPrm:", "0000000000000000"),
+        ("CapEff:", "0000000000000000"),
+        ("CapBnd:", "0000000000000000"),
+        ("CapAmb:", "0000000000000000"),
+        ("NoNewPrivs:", "1"),
+        // A filter, and not the strict mode.
+        ("Seccomp:", "2"),
+        ("Seccomp_filters:", "1"),
+    ] {
+        let line = status.lines().find_map(|line| line.strip_prefix(field));
+        let words: Vec<&str> = line
+            .with_context(|| format!("no {field} in {status}"))?
+            .split_whitespace()
+            .collect();
+        ensure!(words.join(" ") == expected, "{field} {words:?}");
+    }
+    Ok(())
 }
 
 /// instarctl and what it was told.

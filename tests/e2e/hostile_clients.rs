@@ -4,9 +4,10 @@ use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
 use instar_api::MAX_MESSAGE_BYTES;
-use instar_api::machine::ApplyConfigurationRequest;
-use instar_api::machine::VersionResponse;
 use instar_api::machine::machine_service_client::MachineServiceClient;
+use instar_api::machine::{
+    ApplyConfigurationRequest, DmesgRequest, EventsRequest, VersionResponse,
+};
 use instar_tests::{Identity, ImageUnderTest, Instarctl, Node, Outcome, Scratch, Test, tests};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -24,6 +25,8 @@ const TALKERS: usize = 100;
 const QUICK: usize = 500;
 /// Connections with endless calls, and calls on each.
 const ENDLESS: (usize, usize) = (2, 100);
+/// Streams of each kind on one connection, which has room for 128 in all.
+const READERS: usize = 60;
 /// What a node may hold more after all of it: allocators keep some of what they once had.
 const TOLERANCE_KIB: u64 = 6 << 10;
 
@@ -71,7 +74,8 @@ async fn everything_harmful(node: &Node) -> Outcome {
     garbage(node).await?;
     quick_connects(node).await?;
     oversized_message(node).await?;
-    endless_calls(node).await
+    endless_calls(node).await?;
+    readers_who_do_not_read(node).await
 }
 
 /// Without a config nobody has a certificate, and still a crowd keeps nobody out.
@@ -226,6 +230,34 @@ async fn endless_calls(node: &Node) -> Outcome {
         Some(ended) => bail!("an endless call has ended: {ended:?}"),
         None => Ok(()),
     }
+}
+
+/// Streams of events and of the kernel's log, all of it and all that comes, that nobody reads.
+async fn readers_who_do_not_read(node: &Node) -> Outcome {
+    let mut machine = node.machine().await?;
+    let (mut events, mut logs) = (Vec::new(), Vec::new());
+    for _ in 0..READERS {
+        let all = EventsRequest {
+            tail_events: -1,
+            ..EventsRequest::default()
+        };
+        events.push(machine.events(all).await?.into_inner());
+        let follow = DmesgRequest {
+            follow: true,
+            tail: false,
+        };
+        logs.push(machine.dmesg(follow).await?.into_inner());
+    }
+    // Somebody who reads gets everything, beside them.
+    let mut other = node.machine().await?;
+    let mut read = other.dmesg(DmesgRequest::default()).await?.into_inner();
+    let mut bytes = 0;
+    while let Some(piece) = read.message().await? {
+        bytes += piece.bytes.len();
+    }
+    ensure!(bytes > 4096, "{bytes} bytes of the kernel's log");
+    drop((events, logs));
+    Ok(())
 }
 
 async fn available_kib(node: &Node) -> anyhow::Result<u64> {

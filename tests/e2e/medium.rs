@@ -2,10 +2,10 @@
 
 use anyhow::ensure;
 use instar_esp::{State, Volume as _, paths};
-use instar_qemu::{Bus, Drive, VmSpec};
+use instar_qemu::{Bus, DiskFormat, Drive, VmSpec, WriteFault, create_blank_disk};
 use instar_tests::{
-    BY_OUR_BOOT_ENTRY, EspImage, Identity, ImageUnderTest, Node, NodePlan, Outcome, Scratch, Test,
-    tests, uefi,
+    BY_OUR_BOOT_ENTRY, EspImage, Identity, ImageUnderTest, Instarctl, Node, NodePlan, Outcome,
+    Scratch, Test, tests, uefi,
 };
 
 use crate::PATIENCE;
@@ -14,8 +14,14 @@ pub(crate) fn tests() -> Vec<Test> {
     tests![
         a_config_without_an_image_installs_what_the_cd_carries,
         an_argument_installs_what_the_cd_carries_without_a_config,
+        a_disk_that_fails_is_told_of_and_another_start_installs,
     ]
 }
+
+/// Has what runs installed on the blank disk.
+const INSTALL: &str = "apiVersion: v1alpha1\nkind: UnattendedInstallConfig\nreboot: true\nprovisioning:\n  diskSelector:\n    match: disk.dev_path == \"/dev/vda\"\n";
+/// A sector in the middle of the first UKI: the partition begins at 1 MiB, the UKI has 19.
+const IN_THE_UKI: u64 = (8 << 20) / 512;
 
 /// The ISO in the drive, and a blank disk beside it.
 fn with_cd(scratch: &Scratch) -> anyhow::Result<NodePlan> {
@@ -56,9 +62,8 @@ fn is_on_disk(scratch: &Scratch) -> Outcome {
 }
 
 async fn a_config_without_an_image_installs_what_the_cd_carries(scratch: Scratch) -> Outcome {
-    let install = "apiVersion: v1alpha1\nkind: UnattendedInstallConfig\nreboot: true\nprovisioning:\n  diskSelector:\n    match: disk.dev_path == \"/dev/vda\"\n";
     let node = with_cd(&scratch)?
-        .configure(move |config| config.document(install))
+        .configure(|config| config.document(INSTALL))
         .start()?;
     installs_itself(&node)?;
     node.wait_for_api(PATIENCE).await?;
@@ -80,6 +85,40 @@ async fn an_argument_installs_what_the_cd_carries_without_a_config(scratch: Scra
     let mark = node.vm().console_mark()?;
     node.vm()
         .wait_for_line_after(mark, "no machine config: maintenance mode", PATIENCE)?;
+    node.end();
+    is_on_disk(&scratch)
+}
+
+/// The machine goes on from the CD, says what is wrong with its disk, and installs itself at the next start, when that works.
+async fn a_disk_that_fails_is_told_of_and_another_start_installs(scratch: Scratch) -> Outcome {
+    let disk = scratch.join("node.disk0.img");
+    create_blank_disk(&disk, DiskFormat::Raw, 1 << 30)?;
+    let iso = Drive::raw(ImageUnderTest::first()?.iso()).on(Bus::Cd);
+    let spec = VmSpec::uefi(uefi()?)
+        .drive(Drive::raw(&disk).breakable())
+        .drive(iso);
+    let node = Node::plan_from(&scratch, spec)
+        .configure(|config| config.document(INSTALL))
+        .start()?;
+    node.vm()
+        .fail_write(0, &WriteFault::BadSector(IN_THE_UKI))?;
+    let said = node.wait_for_line("is not installed: ", PATIENCE)?;
+    ensure!(said.contains("I/O error"), "{said}");
+    node.wait_for_api(PATIENCE).await?;
+    let client = Instarctl::of(&node, &scratch)?;
+    node.wait_until("it says so to who asks", PATIENCE, async || {
+        let said = client.run(&["get", "diagnostics", "-o", "yaml"]).await?;
+        ensure!(
+            said.output.contains("is not installed") && said.output.contains("I/O error"),
+            "{said:?}"
+        );
+        Ok(())
+    })
+    .await?;
+    let node = node.power_cycle().await?;
+    installs_itself(&node)?;
+    node.wait_for_api(PATIENCE).await?;
+    node.wait_until_ready(PATIENCE).await?;
     node.end();
     is_on_disk(&scratch)
 }

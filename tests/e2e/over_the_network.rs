@@ -43,7 +43,9 @@ async fn a_machine_installs_itself(scratch: Scratch) -> Outcome {
             web.url_for_guest("/machine.yaml")
         ),
     )?;
-    let spec = VmSpec::uefi(uefi()?).network_boot(folder, "snponly.efi");
+    let spec = VmSpec::uefi(uefi()?)
+        .network_boot(folder, "snponly.efi")
+        .order_of_firmware();
     let node = Node::plan_from(&scratch, spec)
         .blank_disk()?
         .without_config(identity)
