@@ -441,6 +441,9 @@ pub(crate) struct Upgrade {
     /// Only prepare it: the next boot tries it, whatever brings that about
     #[arg(long)]
     pub(crate) stage: bool,
+    /// Only prepare it: a reboot starts it, without the kernel where kernel and init are the same
+    #[arg(long, conflicts_with_all = ["stage", "force", "reboot_mode", "no_wait"])]
+    pub(crate) no_reboot: bool,
     /// Even if the node advises against it
     #[arg(long)]
     pub(crate) force: bool,

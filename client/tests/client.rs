@@ -336,6 +336,31 @@ fn upgrade_without_waiting_returns_at_once() {
 }
 
 #[test]
+fn an_upgrade_is_only_prepared_where_it_is_not_to_reboot() {
+    let setup = Setup::new(nothing);
+    let prepare = |lines, code| {
+        setup.node.state().preparation = (lines, code);
+        setup.run(&["upgrade", "--image", "r/i:v0.2.0", "--no-reboot"])
+    };
+    let run = prepare(vec!["looking it up", "v0.2.0 is ready"], Some(0));
+    run.exits(0).tells("looking it up");
+    assert_eq!(run.out(), "127.0.0.1: v0.2.0 is ready\n");
+    let run = prepare(vec!["the image is for arm64"], Some(3));
+    run.exits(5)
+        .tells("error: 127.0.0.1: the image is for arm64");
+    let run = prepare(vec!["the disk is full"], Some(7));
+    run.exits(1).tells("the disk is full (exit code 7)");
+    // Others take that for a success.
+    prepare(vec!["well"], None)
+        .exits(1)
+        .tells("did not say how the preparation ended");
+    assert!(setup.node.state().upgrade.is_none());
+    setup
+        .run(&["upgrade", "--image", "i", "--no-reboot", "--stage"])
+        .exits(2);
+}
+
+#[test]
 fn reboot_by_somebody_who_may_not_read_files() {
     let setup = Setup::new(|node| {
         node.sequence("reboot", Action::Start, None);

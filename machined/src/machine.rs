@@ -22,7 +22,7 @@ use crate::network::Network;
 use crate::resources::{Ledger, MachineStage, MachineStatus, Store};
 use crate::services::{LogDisk, LogRing, Services};
 use crate::time::TimeSync;
-use crate::upgrade::{FailedImages, RunningSystem};
+use crate::upgrade::{FailedImages, Prepared, RunningSystem};
 
 /// The id of the only machine status.
 const MACHINE: &str = "machine";
@@ -107,6 +107,7 @@ pub struct Machine {
     trial: Mutex<Option<Trial>>,
     failed: Mutex<FailedImages>,
     kept: Mutex<BTreeMap<String, OwnedFd>>,
+    prepared: Mutex<Option<Prepared>>,
     settled: watch::Sender<bool>,
     /// Whether somebody has the turn.
     turn: watch::Sender<bool>,
@@ -171,7 +172,7 @@ impl Machine {
     }
 
     /// A machine that has not booted yet.
-    pub fn new(parts: Parts) -> Self {
+    pub fn new(mut parts: Parts) -> Self {
         let (events, store) = (EventLog::default(), Store::default());
         let log_disk = LogDisk::default();
         log_disk.follow(OWN_LOG, &parts.own_log);
@@ -193,6 +194,7 @@ impl Machine {
             config: watch::channel(None).0,
             trial: Mutex::default(),
             failed: Mutex::new(parts.failed),
+            prepared: Mutex::new(Prepared::adopt(&mut parts.kept)),
             kept: Mutex::new(parts.kept),
             settled: watch::channel(false).0,
             turn: watch::channel(false).0,
@@ -287,6 +289,36 @@ impl Machine {
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
             .remove(name)
+    }
+
+    /// Has a version wait for a reboot into it, in the place of another one.
+    pub async fn set_prepared(&self, prepared: Prepared) {
+        if let Err(error) = prepared.keep(&self.init).await {
+            tracing::warn!("the prepared version is lost should machined restart: {error:#}");
+        }
+        *self.lock_prepared() = Some(prepared);
+    }
+
+    /// The version that waits for a reboot into it, for whoever starts it now.
+    pub fn take_prepared(&self) -> Option<Prepared> {
+        self.lock_prepared().take()
+    }
+
+    /// Lets go of the version that waits for a reboot into it, if there is one.
+    pub async fn forget_prepared(&self) {
+        let Some(prepared) = self.take_prepared() else {
+            return;
+        };
+        tracing::warn!("{} was prepared and goes", prepared.upgrade.to);
+        if let Err(error) = Prepared::drop_kept(&self.init).await {
+            tracing::warn!("init holds on to the prepared version: {error:#}");
+        }
+    }
+
+    fn lock_prepared(&self) -> MutexGuard<'_, Option<Prepared>> {
+        self.prepared
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// The node's hostname.

@@ -19,6 +19,7 @@ mod init_failures;
 mod installed;
 mod io_errors;
 mod kexec;
+mod lifecycle;
 mod loader;
 mod logs;
 mod machine_config;
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         hostile_clients::tests(),
         resources::tests(),
         upgrade::tests(),
+        lifecycle::tests(),
         rollback::tests(),
         containers::tests(),
         disk::tests(),

@@ -1,8 +1,8 @@
-//! A client that sees an upgrade through as `talosctl upgrade --wait` does, quirks included: what satisfies this one
-//! satisfies that one.
+//! A client that sees an upgrade or a reboot through as `talosctl upgrade --wait` and `talosctl reboot` do, quirks included: what
+//! satisfies this one satisfies that one.
 //!
 //! ```text
-//! Version ─ Events, from now on ─ Read boot id ─ Upgrade
+//! Version ─ Events, from now on ─ Read boot id ─ Upgrade or Reboot
 //!              │
 //!              ├ own sequence has an error ───────────────────────────► failed
 //!              ├ own stopAllServices or own reboot: leave the stream, 1 s later Events from now on
@@ -21,7 +21,7 @@ use instar_api::machine::{Event, EventsRequest};
 use tonic::{Code, Status, Streaming};
 
 use crate::node::{Machine, Node};
-use crate::node_facts::{ask_for_upgrade, boot_id};
+use crate::node_facts::{ask_for_reboot, ask_for_upgrade, boot_id};
 
 /// Between two subscriptions, and between two looks at the boot id.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -37,7 +37,16 @@ pub enum Ending {
     Failed(String),
 }
 
-/// One upgrade as seen by the client.
+/// What is asked for.
+#[derive(Debug, Clone, Copy)]
+enum Action<'a> {
+    /// The upgrade to the version in this image.
+    Upgrade(&'a str),
+    /// The reboot, in the way that the node chooses.
+    Reboot,
+}
+
+/// One action as seen by the client.
 #[derive(Debug, Clone)]
 pub struct Followed {
     /// How it ended.
@@ -50,8 +59,17 @@ pub struct Followed {
 
 /// Asks for an upgrade and follows it; an error is a refusal, or that the end was not seen in time.
 pub async fn upgrade_and_follow(node: &Node, image: &str, within: Duration) -> Result<Followed> {
+    act_and_follow(node, Action::Upgrade(image), within).await
+}
+
+/// Asks for a reboot and follows it; an error is a refusal, or that the end was not seen in time.
+pub async fn reboot_and_follow(node: &Node, within: Duration) -> Result<Followed> {
+    act_and_follow(node, Action::Reboot, within).await
+}
+
+async fn act_and_follow(node: &Node, action: Action<'_>, within: Duration) -> Result<Followed> {
     let mut told = Vec::new();
-    let followed = tokio::time::timeout(within, follow(node, image, &mut told)).await;
+    let followed = tokio::time::timeout(within, follow(node, action, &mut told)).await;
     let Ok(followed) = followed else {
         anyhow::bail!(
             "the client still waits after {} s; it was told: {told:#?}{}",
@@ -63,7 +81,11 @@ pub async fn upgrade_and_follow(node: &Node, image: &str, within: Duration) -> R
     Ok(Followed { ending, took, told })
 }
 
-async fn follow(node: &Node, image: &str, told: &mut Vec<String>) -> Result<(Ending, Duration)> {
+async fn follow(
+    node: &Node,
+    action: Action<'_>,
+    told: &mut Vec<String>,
+) -> Result<(Ending, Duration)> {
     let mut machine = node.machine().await?;
     machine.version(()).await.context("Version failed")?;
     let stream = subscribe(&mut machine, 0).await.context("Events failed")?;
@@ -71,9 +93,11 @@ async fn follow(node: &Node, image: &str, told: &mut Vec<String>) -> Result<(End
         .await
         .context("cannot read the boot id")?;
     let asked = Instant::now();
-    let actor = ask_for_upgrade(&mut machine, image)
-        .await
-        .context("the upgrade was refused")?;
+    let actor = match action {
+        Action::Upgrade(image) => ask_for_upgrade(&mut machine, image).await,
+        Action::Reboot => ask_for_reboot(&mut machine).await,
+    };
+    let actor = actor.with_context(|| format!("{action:?} was refused"))?;
 
     let mut watch = Watch { actor, told };
     let mut stream = Some(stream);

@@ -5,7 +5,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use instar_api::events::EventPayload;
 use instar_api::machine::machine_status_event::MachineStage;
-use instar_api::machine::{EventsRequest, LogsRequest, ReadRequest, ServiceInfo, UpgradeRequest};
+use instar_api::machine::{
+    EventsRequest, LogsRequest, ReadRequest, RebootRequest, ServiceInfo, UpgradeRequest,
+};
 use tonic::{Code, Status};
 
 use crate::node::{Machine, Node};
@@ -126,6 +128,15 @@ pub(crate) async fn ask_for_upgrade(machine: &mut Machine, image: &str) -> Resul
     first
         .map(|message| message.actor_id)
         .ok_or_else(|| Status::internal("an empty answer to Upgrade"))
+}
+
+/// Asks for a reboot, in the way that the node chooses; the answer is the actor's id.
+pub(crate) async fn ask_for_reboot(machine: &mut Machine) -> Result<String, Status> {
+    let reply = machine.reboot(RebootRequest::default()).await?.into_inner();
+    let first = reply.messages.into_iter().next();
+    first
+        .map(|message| message.actor_id)
+        .ok_or_else(|| Status::internal("an empty answer to Reboot"))
 }
 
 /// A file, as text.

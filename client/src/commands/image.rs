@@ -32,7 +32,7 @@ fn client(node: &Node) -> ImageServiceClient<Channel> {
 }
 
 /// A node of ours has one store; others want to know which.
-fn store() -> Option<ContainerdInstance> {
+pub(super) fn store() -> Option<ContainerdInstance> {
     Some(ContainerdInstance {
         driver: ContainerDriver::Cri.into(),
         namespace: ContainerdNamespace::NsCri.into(),
@@ -82,6 +82,15 @@ async fn list(global: &Global, node: &Node) -> Result<(), Failure> {
 }
 
 async fn pull(global: &Global, node: &Node, image: &str) -> Result<(), Failure> {
+    let name = bring(global, node, image).await?;
+    global.output.show(
+        || format!("{}: {name}", node.name()),
+        || json!({ "node": node.name(), "image": name }),
+    )
+}
+
+/// Has the node pull an image, and shows how far it is; gives the name that means this very image for ever.
+pub(super) async fn bring(global: &Global, node: &Node, image: &str) -> Result<String, Failure> {
     let doing = format!("cannot pull {image}");
     let explain = |status| node.explain(&doing, status);
     let request = ImageServicePullRequest {
@@ -112,16 +121,12 @@ async fn pull(global: &Global, node: &Node, image: &str) -> Result<(), Failure> 
         }
     }
     bar.finish_and_clear();
-    let name = pulled.ok_or_else(|| {
+    pulled.ok_or_else(|| {
         Failure::new(
             Exit::Failed,
             format!("{doing}: the node did not say what it pulled"),
         )
-    })?;
-    global.output.show(
-        || format!("{}: {name}", node.name()),
-        || json!({ "node": node.name(), "image": name }),
-    )
+    })
 }
 
 async fn remove(global: &Global, node: &Node, image: &str) -> Result<(), Failure> {

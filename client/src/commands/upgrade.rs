@@ -1,5 +1,7 @@
 //! `upgrade`: to the version in an installer image, seen through to the end.
 
+mod prepare;
+
 use instar_api::machine::UpgradeRequest;
 use instar_api::machine::upgrade_request::RebootMode;
 use serde_json::json;
@@ -13,6 +15,9 @@ use crate::tracker::Goal;
 
 pub(super) async fn run(global: &Global, arguments: &Upgrade) -> Result<(), Failure> {
     let node = target::one(global).await?;
+    if arguments.no_reboot {
+        return prepare::run(global, &node, &arguments.image).await;
+    }
     let request = UpgradeRequest {
         image: arguments.image.clone(),
         // Data is always kept.

@@ -10,6 +10,8 @@ use std::time::Duration;
 use instar_api::common::{Data, Error};
 use instar_api::events::{EventPayload, hello};
 use instar_api::machine as wire;
+use instar_api::machine::image_service_server::ImageServiceServer;
+use instar_api::machine::lifecycle_service_server::LifecycleServiceServer;
 use instar_api::machine::machine_service_server::{MachineService, MachineServiceServer};
 use instar_api::machine::machine_status_event::{MachineStage, MachineStatus};
 use instar_pki::{CertificateAuthority, SubjectName};
@@ -19,6 +21,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
+mod lifecycle;
 mod tls;
 
 /// What the actions return and the events of a script carry.
@@ -55,6 +58,8 @@ pub struct State {
     pub upgrade: Option<wire::UpgradeRequest>,
     /// The last config.
     pub config: Option<wire::ApplyConfigurationRequest>,
+    /// What the preparation of an upgrade tells: its lines, and the exit code if there is one.
+    pub preparation: (Vec<&'static str>, Option<i32>),
     history: Vec<wire::Event>,
     readers: Vec<mpsc::UnboundedSender<wire::Event>>,
     count: u64,
@@ -78,6 +83,7 @@ impl FakeNode {
                 asked_for: Vec::new(),
                 upgrade: None,
                 config: None,
+                preparation: (Vec::new(), None),
                 history: Vec::new(),
                 readers: Vec::new(),
                 count: 0,
@@ -119,6 +125,8 @@ impl FakeNode {
             let serve = async move {
                 let listener = tokio::net::TcpListener::from_std(listener).unwrap();
                 tonic::transport::Server::builder()
+                    .add_service(ImageServiceServer::new(api.clone()))
+                    .add_service(LifecycleServiceServer::new(api.clone()))
                     .add_service(MachineServiceServer::new(api))
                     .serve_with_incoming(tls::accept(listener, tls))
                     .await
@@ -232,6 +240,7 @@ impl FakeNode {
     }
 }
 
+#[derive(Clone)]
 struct Api(Arc<FakeNode>);
 
 type Answer<T> = Result<Response<T>, Status>;

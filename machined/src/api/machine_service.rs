@@ -99,7 +99,8 @@ fn upgrade_status(error: UpgradeError) -> Status {
         UpgradeError::Busy(_)
         | UpgradeError::Refused(_)
         | UpgradeError::Pull(_)
-        | UpgradeError::NotInstalled => Status::failed_precondition(text),
+        | UpgradeError::NotInstalled
+        | UpgradeError::NowhereToKeep(_) => Status::failed_precondition(text),
         UpgradeError::Reference(_) => Status::invalid_argument(text),
         UpgradeError::NotStaged(_) | UpgradeError::Machine(_) => Status::internal(text),
     }
@@ -347,7 +348,7 @@ impl MachineService for MachineApi {
         let machine = self.machine.clone();
         let (ack, actor) = if request.stage {
             let staged = sequences::stage(machine, wanted).await;
-            let Staged { version, actor } = staged.map_err(upgrade_status)?;
+            let Staged { version, actor, .. } = staged.map_err(upgrade_status)?;
             (
                 format!("{version} is staged: the next boot tries it"),
                 actor,
@@ -377,9 +378,8 @@ impl MachineService for MachineApi {
             Mode::Kexec => sequences::reboot_by_kexec(&self.machine)
                 .await
                 .map_err(|error| Status::failed_precondition(chain(&error)))?,
-            Mode::Default | Mode::Powercycle | Mode::Force => {
-                sequences::reboot(&self.machine).map_err(busy)?
-            }
+            Mode::Default => sequences::reboot_quickest(&self.machine).map_err(busy)?,
+            Mode::Powercycle | Mode::Force => sequences::reboot(&self.machine).map_err(busy)?,
         };
         let message = wire::Reboot {
             metadata,

@@ -13,6 +13,7 @@ mod files;
 mod images;
 mod inspect_service;
 mod kernel_log;
+mod lifecycle;
 mod logs;
 mod machine_service;
 mod netstat;
@@ -34,6 +35,7 @@ use instar_api::cluster::cluster_service_server::ClusterServiceServer;
 use instar_api::cosi::resource::state_server::StateServer;
 use instar_api::inspect::inspect_service_server::InspectServiceServer;
 use instar_api::machine::image_service_server::ImageServiceServer;
+use instar_api::machine::lifecycle_service_server::LifecycleServiceServer;
 use instar_api::machine::machine_service_server::MachineServiceServer;
 use instar_api::machine::storage_service_server::StorageServiceServer as FilesystemServiceServer;
 use instar_api::storage::storage_service_server::StorageServiceServer as DiskServiceServer;
@@ -49,6 +51,7 @@ use crate::machine::Machine;
 use cluster_service::ClusterApi;
 use images::ImageApi;
 use inspect_service::InspectApi;
+use lifecycle::LifecycleApi;
 use machine_service::MachineApi;
 use state::StateApi;
 use storage::StorageApi;
@@ -95,6 +98,9 @@ pub async fn serve(listener: UnixListener, machine: Arc<Machine>) -> anyhow::Res
         .max_concurrent_streams(STREAMS)
         .add_service(machine_service)
         .add_service(ImageServiceServer::new(ImageApi::new(machine.clone())))
+        .add_service(LifecycleServiceServer::new(LifecycleApi::new(
+            machine.clone(),
+        )))
         .add_service(DiskServiceServer::new(storage.clone()))
         .add_service(FilesystemServiceServer::new(storage))
         .add_service(TimeServiceServer::new(TimeApi::new(machine.clone())))

@@ -38,6 +38,11 @@ pub(super) async fn installed(machine: &Machine) -> anyhow::Result<Option<Instal
     Ok(Some(Installed { efi, booted }))
 }
 
+/// Whether the machine boots from its disk.
+pub async fn is_installed(machine: &Machine) -> anyhow::Result<bool> {
+    Ok(installed(machine).await?.is_some())
+}
+
 /// The order of the entry that was booted, where that is one of the owned disk's.
 async fn booted(machine: &Machine) -> anyhow::Result<Option<u32>> {
     let Some(booted) = started_by(machine).await? else {

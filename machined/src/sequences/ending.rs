@@ -52,7 +52,7 @@ pub(super) fn start(
         tokio::time::sleep(ANSWER_FIRST).await;
         machine.enter(stage);
         let up = upgrade::up(&machine);
-        if let Err(error) = settle_upgrade::note_services_up(&machine, up).await {
+        if let Err(error) = settle_upgrade::note_start(&machine, up, &as_actor).await {
             tracing::warn!("a staged version is measured by what was up earlier: {error:#}");
         }
         let phases = vec![

@@ -20,7 +20,7 @@ use crate::intent;
 use crate::machine::Machine;
 use crate::resources::MachineStage;
 use crate::status;
-use crate::upgrade::{Candidate, EspForInstaller, Resources, check, installer};
+use crate::upgrade::{Candidate, EspForInstaller, Narrator, Resources, check, installer};
 
 /// What is installed.
 enum Origin {
@@ -160,7 +160,7 @@ async fn install(machine: &Machine, reference: &ImageReference) -> anyhow::Resul
         folder: mounted.path().to_owned(),
         running: None,
     };
-    installer::run(machine, &image, &candidate, Some(&esp)).await?;
+    installer::run(machine, &image, &candidate, Some(&esp), &Narrator::silent()).await?;
     drop(mounted);
     machine.images.remove(image.digest()).await?;
     boot_assets::keep_boot_entries(machine, When::Installing).await

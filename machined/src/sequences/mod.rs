@@ -19,18 +19,21 @@ mod reset;
 mod resume;
 mod rollback;
 mod settle_upgrade;
+mod soft_reboot;
 mod stage;
 mod stop;
 mod upgrade;
 
 pub use apply_config::{ApplyError, ApplyMode, apply_config};
 pub use boot::{Beginning, Rollback, boot};
+pub use boot_assets::is_installed;
 pub use config_change::ConfigChange;
 pub use ending::{reboot, shutdown};
 pub use kexec::{KexecRefused, reboot_by_kexec};
 pub use reset::{ResetError, ResetRequest, reset};
 pub use rollback::{RollbackError, rollback};
-pub use stage::{Staged, stage};
+pub use soft_reboot::reboot_quickest;
+pub use stage::{Staged, prepare_upgrade, stage};
 pub use upgrade::upgrade;
 
 use std::future::Future;

@@ -38,6 +38,7 @@ pub async fn rollback(machine: &Arc<Machine>) -> Result<ActorId, RollbackError> 
         .map_err(RollbackError::Failed)?;
     // What was under way is over: the next boot is what was asked for, and no failure.
     settle_upgrade::remove_record(machine).map_err(RollbackError::Failed)?;
+    machine.forget_prepared().await;
     tracing::warn!("rollback: {version} is booted next");
     drop(turn);
     Ok(ending::reboot(machine)?)

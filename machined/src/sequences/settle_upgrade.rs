@@ -4,6 +4,7 @@
 use anyhow::Context as _;
 
 use super::{boot_assets, disk, emit_failure};
+use crate::event_log::ActorId;
 use crate::machine::Machine;
 use crate::upgrade::{PendingUpgrade, UpgradeRecord};
 
@@ -135,6 +136,7 @@ pub(super) async fn give_up(machine: &Machine, upgrade: &PendingUpgrade) -> anyh
 
 /// Forgets a version that waits for its first boot, and was never started: another one takes its place.
 pub(super) async fn unstage(machine: &Machine) -> anyhow::Result<()> {
+    machine.forget_prepared().await;
     let Some(record) = staged(machine).await? else {
         return Ok(());
     };
@@ -152,11 +154,16 @@ pub(super) async fn staged(machine: &Machine) -> anyhow::Result<Option<UpgradeRe
     Ok(Some(record).filter(|record| record.upgrade.boot_entry != booted))
 }
 
-/// Notes what is up now for the version that waits for the next boot: it is measured by this moment, not by that at which it
-/// was staged.
-pub(super) async fn note_services_up(machine: &Machine, up: Vec<String>) -> anyhow::Result<()> {
+/// Notes what is up now for the version that waits for the next boot, and who brings that about: it is measured by this moment,
+/// not by that at which it was staged, and whoever waits for the boot is told when it comes to nothing.
+pub(super) async fn note_start(
+    machine: &Machine,
+    up: Vec<String>,
+    actor: &ActorId,
+) -> anyhow::Result<()> {
     if let (Some(mut record), Some(state)) = (staged(machine).await?, machine.disk.state()) {
         record.services_up = up;
+        record.upgrade.actor = actor.clone();
         record.save(state)?;
     }
     Ok(())

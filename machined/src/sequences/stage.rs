@@ -1,7 +1,10 @@
-//! The staged upgrade: a new version is put beside the one that runs, and the next boot tries it, whatever brings that about.
+//! The upgrade that waits: a new version is put beside the one that runs, and nothing that runs is disturbed.
 //!
-//! Nothing that runs is disturbed. From here on the boot is that of every upgrade with a reboot: the loader counts its tries, and
-//! what it finds on STATE tells it by what it is measured.
+//! Where the machine boots from its disk, the next boot tries it, whatever brings that about. From here on the boot is that of
+//! every upgrade with a reboot: the loader counts its tries, and what it finds on STATE tells it by what it is measured.
+//!
+//! One that was prepared for its caller's reboot is kept in memory too, if kernel and init are the same: that reboot need not be one
+//! (see `soft_reboot`).
 
 use std::sync::Arc;
 
@@ -11,7 +14,9 @@ use super::upgrade::{Checked, check_first, run_installer, up};
 use super::{Phase, Sequence, boot_assets, run, settle_upgrade};
 use crate::event_log::ActorId;
 use crate::machine::{Machine, Turn};
-use crate::upgrade::{UpgradeError, UpgradeRecord, UpgradeRequest};
+use crate::upgrade::{
+    Narrator, Path, Prepared, UpgradeError, UpgradeRecord, UpgradeRequest, installer,
+};
 
 /// What the next boot tries.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +25,17 @@ pub struct Staged {
     pub version: String,
     /// The call that asked for it.
     pub actor: ActorId,
+    /// How its caller's reboot starts it.
+    pub path: Path,
+}
+
+/// What starts the version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Start {
+    /// The next boot, so there must be a disk that it comes from.
+    Boot,
+    /// Its caller's call of Reboot.
+    CallersReboot,
 }
 
 /// Checks an upgrade and prepares it; returns when the next boot would start it.
@@ -29,33 +45,61 @@ pub struct Staged {
 pub async fn stage(machine: Arc<Machine>, request: UpgradeRequest) -> Result<Staged, UpgradeError> {
     let turn = machine.take_turn()?;
     // In a task of its own: a caller who goes away leaves nothing half done.
-    let staging = tokio::spawn(prepare(machine, turn, request));
+    let staging = tokio::spawn(async move {
+        prepare(&machine, turn, request, Start::Boot, &Narrator::silent()).await
+    });
     staging
         .await
         .context("the staging was interrupted")
         .map_err(UpgradeError::Machine)?
 }
 
-async fn prepare(
-    machine: Arc<Machine>,
+/// Checks an upgrade and prepares it for the reboot that its caller is going to ask for; tells what it does.
+///
+/// # Errors
+/// As `stage`.
+pub async fn prepare_upgrade(
+    machine: &Arc<Machine>,
     turn: Turn,
     request: UpgradeRequest,
+    narrator: &Narrator,
 ) -> Result<Staged, UpgradeError> {
-    let installed = boot_assets::installed(&machine).await;
+    prepare(machine, turn, request, Start::CallersReboot, narrator).await
+}
+
+async fn prepare(
+    machine: &Arc<Machine>,
+    turn: Turn,
+    request: UpgradeRequest,
+    start: Start,
+    narrator: &Narrator,
+) -> Result<Staged, UpgradeError> {
+    let installed = boot_assets::installed(machine).await;
     let installed = installed.map_err(UpgradeError::Machine)?;
-    if installed.is_none() || machine.disk.state().is_none() {
+    let is_kept = installed.is_some() && machine.disk.state().is_some();
+    if start == Start::Boot && !is_kept {
         return Err(UpgradeError::NotInstalled);
     }
     let actor = ActorId::new();
-    let checked = check_first(&machine, &request, &actor).await?;
-    let (pending, image) = (checked.pending.clone(), checked.image.clone());
-    let sequence = Sequence {
-        name: "stageUpgrade",
-        phases: vec![Phase::of("upgrade", write(machine.clone(), checked))],
+    let checked = check_first(machine, &request, &actor, narrator).await?;
+    let (pending, image, path) = (checked.pending.clone(), checked.image.clone(), checked.path);
+    let outcome = match path {
+        Path::Reboot(why) if !is_kept => Err(UpgradeError::NowhereToKeep(why)),
+        _ => {
+            let sequence = Sequence {
+                name: "stageUpgrade",
+                phases: vec![Phase::of(
+                    "upgrade",
+                    write(machine.clone(), checked, start, narrator.clone()),
+                )],
+            };
+            run(sequence, &actor, &machine.events)
+                .await
+                .map_err(UpgradeError::NotStaged)
+        }
     };
-    let outcome = run(sequence, &actor, &machine.events).await;
     if outcome.is_err()
-        && let Err(error) = settle_upgrade::withdraw(&machine, &pending).await
+        && let Err(error) = settle_upgrade::withdraw(machine, &pending).await
     {
         tracing::error!("the next boot may try {}: {error:#}", pending.to);
     }
@@ -63,26 +107,42 @@ async fn prepare(
         tracing::warn!("the installer's image stays: {error:#}");
     }
     drop(turn);
-    outcome.map_err(UpgradeError::NotStaged)?;
-    tracing::info!("{} is staged: the next boot tries it", pending.to);
+    outcome?;
+    match start {
+        Start::Boot => tracing::info!("{} is staged: the next boot tries it", pending.to),
+        Start::CallersReboot => tracing::info!("{} is prepared and waits for a reboot", pending.to),
+    }
     Ok(Staged {
         version: pending.to,
         actor,
+        path,
     })
 }
 
-/// Puts the version beside the one that runs, and notes what the next boot is to make of it.
-async fn write(machine: Arc<Machine>, checked: Checked) -> anyhow::Result<()> {
+/// Puts the version beside the one that runs, and notes what its start is to make of it.
+async fn write(
+    machine: Arc<Machine>,
+    checked: Checked,
+    start: Start,
+    narrator: Narrator,
+) -> anyhow::Result<()> {
     settle_upgrade::unstage(&machine).await?;
-    let delivery = run_installer(&machine, &checked.image, &checked.candidate).await?;
+    let delivery = run_installer(&machine, &checked.image, &checked.candidate, &narrator).await?;
     let mut upgrade = checked.pending;
     upgrade.boot_entry = delivery.boot_entry;
-    let record = UpgradeRecord {
-        upgrade,
-        services_up: up(&machine),
-        failures: Vec::new(),
-    };
-    let state = machine.disk.state().context("STATE is not mounted")?;
-    record.save(state)?;
+    if let (Some(state), Some(_)) = (machine.disk.state(), delivery.boot_entry) {
+        let record = UpgradeRecord {
+            upgrade: upgrade.clone(),
+            services_up: up(&machine),
+            failures: Vec::new(),
+        };
+        record.save(state)?;
+    }
+    if start == Start::CallersReboot && checked.path == Path::Soft {
+        installer::verify(&delivery).await?;
+        machine.set_prepared(Prepared { delivery, upgrade }).await;
+        return Ok(());
+    }
+    // A new loader comes with a new start of the machine.
     boot_assets::try_next_loader(&machine).await
 }

@@ -16,8 +16,9 @@ use crate::intent;
 use crate::machine::{Machine, Turn};
 use crate::resources::MachineStage;
 use crate::upgrade::{
-    Candidate, Delivery, EspForInstaller, Handover, Path, PendingUpgrade, Refusal, Resources,
-    UpgradeError, UpgradeMode, UpgradeRecord, UpgradeRequest, check, handover, installer,
+    Candidate, Delivery, EspForInstaller, Handover, Narrator, Path, PendingUpgrade, Refusal,
+    Resources, UpgradeError, UpgradeMode, UpgradeRecord, UpgradeRequest, check, handover,
+    installer,
 };
 
 /// How long a new generation has to become healthy when the machine config does not say.
@@ -27,7 +28,7 @@ const DEADLINE: Duration = Duration::from_secs(300);
 pub(super) struct Checked {
     pub(super) image: PulledImage,
     pub(super) candidate: Candidate,
-    path: Path,
+    pub(super) path: Path,
     by_kexec: bool,
     pub(super) pending: PendingUpgrade,
 }
@@ -39,7 +40,7 @@ pub async fn upgrade(
 ) -> Result<ActorId, UpgradeError> {
     let turn = machine.take_turn()?;
     let actor = ActorId::new();
-    let checked = check_first(&machine, &request, &actor).await?;
+    let checked = check_first(&machine, &request, &actor, &Narrator::silent()).await?;
     tokio::spawn(go_on(machine, turn, checked, actor.clone()));
     Ok(actor)
 }
@@ -49,7 +50,9 @@ pub(super) async fn check_first(
     machine: &Machine,
     request: &UpgradeRequest,
     actor: &ActorId,
+    narrator: &Narrator,
 ) -> Result<Checked, UpgradeError> {
+    narrator.say(format!("looking up {}", request.image));
     let reference: ImageReference = request.image.parse().map_err(UpgradeError::Reference)?;
     let puller = intent::puller(machine.config().as_deref()).map_err(UpgradeError::Machine)?;
     let resolved = puller.resolve(&reference).await?;
@@ -80,6 +83,10 @@ pub(super) async fn check_first(
     }
     // The installer runs in a container, perhaps the first of this machine. Without it there is nothing to pull for.
     load_overlay(machine).await.map_err(UpgradeError::Machine)?;
+    narrator.say(format!(
+        "{} to {}: pulling {digest}",
+        machine.running.version, candidate.version
+    ));
     let image = puller.pull(&resolved, &machine.images, &limits).await?;
     let pending = PendingUpgrade {
         actor: actor.clone(),
@@ -132,14 +139,15 @@ async fn go_on(machine: Arc<Machine>, turn: Turn, checked: Checked, actor: Actor
         };
         leave(&machine, end).await;
     }
-    // Still here: the upgrade failed before the point of no return. The running version goes on.
+    // Still here: the upgrade failed before the point of no return. The running version goes on. Its disk comes first: what
+    // there is to take back is on it.
+    resume::go_on(&machine).await;
     if let Err(error) = settle_upgrade::withdraw(&machine, &pending).await {
         tracing::error!("the next boot may try {}: {error:#}", pending.to);
     }
     if let Err(error) = machine.images.remove(image.digest()).await {
         tracing::warn!("the installer's image stays: {error:#}");
     }
-    resume::go_on(&machine).await;
     drop(turn);
 }
 
@@ -163,7 +171,8 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
         };
         async move {
             settle_upgrade::unstage(&machine).await?;
-            let delivery = run_installer(&machine, &image, &candidate).await?;
+            let silent = Narrator::silent();
+            let delivery = run_installer(&machine, &image, &candidate, &silent).await?;
             record.upgrade.boot_entry = delivery.boot_entry;
             // Written for every upgrade: the power may go before a soft one is committed, too.
             if let (Some(state), Some(_)) = (machine.disk.state(), delivery.boot_entry) {
@@ -197,7 +206,7 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
                     boot_entry: delivery.boot_entry,
                     ..pending
                 };
-                next_generation(&machine, delivery, candidate, pending, services_up).await
+                next_generation(&machine, delivery, pending, services_up).await
             }));
         }
         Path::Reboot(_) => phases.push(stop::stop_everything()),
@@ -213,16 +222,17 @@ pub(super) async fn run_installer(
     machine: &Machine,
     image: &PulledImage,
     candidate: &Candidate,
+    narrator: &Narrator,
 ) -> anyhow::Result<Delivery> {
     let Some(installed) = boot_assets::installed(machine).await? else {
-        return installer::run(machine, image, candidate, None).await;
+        return installer::run(machine, image, candidate, None, narrator).await;
     };
     let mounted = boot_assets::mount(&installed).await?;
     let esp = EspForInstaller {
         folder: mounted.path().to_owned(),
         running: installed.booted,
     };
-    installer::run(machine, image, candidate, Some(&esp)).await
+    installer::run(machine, image, candidate, Some(&esp), narrator).await
 }
 
 /// The services that run and are healthy now; the new version is good when they are so again.
@@ -235,10 +245,9 @@ pub(super) fn up(machine: &Machine) -> Vec<String> {
 }
 
 /// Leaves everything to the next generation. Does not return when init takes it.
-async fn next_generation(
+pub(super) async fn next_generation(
     machine: &Machine,
     delivery: Delivery,
-    candidate: Candidate,
     pending: PendingUpgrade,
     services_up: Vec<String>,
 ) -> anyhow::Result<()> {
@@ -247,6 +256,7 @@ async fn next_generation(
     let deadline = configured.as_ref().map_or(DEADLINE, |configured| {
         configured.config.upgrade_gate.timeout
     });
+    let version = pending.to.clone();
     let left = Handover {
         machine_config: configured.map(|configured| configured.text.clone()),
         leases: machine.network.leases(),
@@ -262,12 +272,7 @@ async fn next_generation(
         .context("leave the hand-over with init")?;
     machine
         .init
-        .next(
-            &delivery.memfd,
-            &delivery.blake3,
-            &candidate.version,
-            deadline,
-        )
+        .next(&delivery.memfd, &delivery.blake3, &version, deadline)
         .await
         .context("init did not take the next generation")?;
     std::future::pending().await

@@ -47,10 +47,71 @@ pub enum UpgradeError {
         "this machine does not boot from its disk, so it keeps no version for its next boot; upgrade without staging"
     )]
     NotInstalled,
+    /// Nothing is kept for the next boot, and only a boot could start this version.
+    #[error(
+        "only a reboot can start this version ({0}), and this machine does not boot from its disk: there is nowhere to keep it; upgrade in one step, or boot the machine with it"
+    )]
+    NowhereToKeep(&'static str),
     /// The version was not written; what was there is still there.
-    #[error("the version could not be staged")]
+    #[error("the version could not be prepared")]
     NotStaged(#[source] anyhow::Error),
     /// Something of the machine itself.
     #[error("the machine could not look at itself")]
     Machine(#[source] anyhow::Error),
+}
+
+/// Exit codes of installers (docs/contracts.md; 3 and 5 are only said by machined).
+const UNKNOWN: i32 = 1;
+const BAD_INPUT: i32 = 2;
+const UNSUPPORTED: i32 = 3;
+const ENVIRONMENT: i32 = 4;
+const DEPENDENCY: i32 = 5;
+const INSTALL_FAILED: i32 = 7;
+
+impl UpgradeError {
+    /// The installer's exit code that says the same.
+    pub fn exit_code(&self) -> i32 {
+        match self {
+            Self::Reference(_) | Self::Refused(Refusal::NoLabel(_) | Refusal::BadLabel { .. }) => {
+                BAD_INPUT
+            }
+            Self::Refused(Refusal::WrongArchitecture { .. } | Refusal::WrongProtocol { .. }) => {
+                UNSUPPORTED
+            }
+            Self::Busy(_) | Self::Refused(_) | Self::NotInstalled | Self::NowhereToKeep(_) => {
+                ENVIRONMENT
+            }
+            Self::Pull(_) => DEPENDENCY,
+            Self::NotStaged(_) => INSTALL_FAILED,
+            Self::Machine(_) => UNKNOWN,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_never_a_success() {
+        let wrong = Refusal::WrongArchitecture {
+            image: "arm64".to_owned(),
+            machine: "amd64".to_owned(),
+        };
+        let full = Refusal::NotEnoughDisk {
+            needed: 2,
+            available: 1,
+        };
+        for (error, code) in [
+            (UpgradeError::Busy(Busy), 4),
+            (UpgradeError::Refused(Refusal::NoLabel("a")), 2),
+            (UpgradeError::Refused(wrong), 3),
+            (UpgradeError::Refused(full), 4),
+            (UpgradeError::NowhereToKeep("another kernel"), 4),
+            (UpgradeError::NotStaged(anyhow::anyhow!("the disk")), 7),
+            (UpgradeError::Machine(anyhow::anyhow!("the disk")), 1),
+        ] {
+            assert_eq!(error.exit_code(), code, "{error}");
+        }
+    }
 }

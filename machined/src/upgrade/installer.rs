@@ -1,8 +1,10 @@
 //! Running the installer in its container and taking what it hands over: the next root filesystem in a sealed memfd.
 
+use std::fs::File;
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,9 +15,10 @@ use rustix::net::{
 };
 use rustix::process::Signal;
 use serde::Deserialize;
-use tokio::io::{AsyncReadExt as _, Interest};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader, Interest};
 
 use super::check::Candidate;
+use super::narrator::Narrator;
 use crate::containers::{
     ContainerSpec, HostView, Mount, MountSource, PulledImage, Runtime, Streams,
 };
@@ -72,6 +75,7 @@ pub async fn run(
     image: &PulledImage,
     candidate: &Candidate,
     esp: Option<&EspForInstaller>,
+    narrator: &Narrator,
 ) -> anyhow::Result<Delivery> {
     let (ours, theirs) = line()?;
     let name = CONTAINER.parse()?;
@@ -95,7 +99,7 @@ pub async fn run(
     }
     let (output, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
         .context("make the output's pipe")?;
-    let said = tokio::spawn(collect(output));
+    let said = tokio::spawn(collect(output, narrator.clone()));
     let streams = Streams {
         stdout: write.try_clone()?,
         stderr: write,
@@ -123,18 +127,50 @@ pub async fn run(
     }
 }
 
-/// What the installer prints, as much as an error can hold.
-async fn collect(output: OwnedFd) -> String {
+/// What the installer prints, as much as an error can hold; told line by line as it comes.
+async fn collect(output: OwnedFd, narrator: Narrator) -> String {
     let Ok(output) = tokio::net::unix::pipe::Receiver::from_owned_fd(output) else {
         return String::new();
     };
-    let mut said = Vec::new();
+    let mut output = BufReader::new(output.take(LARGEST_MESSAGE as u64));
+    let (mut said, mut line) = (String::new(), Vec::new());
     // What cannot be read is not shown.
-    let _ = output
-        .take(LARGEST_MESSAGE as u64)
-        .read_to_end(&mut said)
-        .await;
-    String::from_utf8_lossy(&said).into_owned()
+    while let Ok(1..) = output.read_until(b'\n', &mut line).await {
+        let text = String::from_utf8_lossy(&line);
+        narrator.say(text.trim_end());
+        said.push_str(&text);
+        line.clear();
+    }
+    said
+}
+
+/// Holds what was delivered against its digest. init does that as well, when it is too late to refuse without a reboot.
+pub async fn verify(delivery: &Delivery) -> anyhow::Result<()> {
+    let file = File::from(delivery.memfd.try_clone().context("copy the descriptor")?);
+    let hash = tokio::task::spawn_blocking(move || hash_from_start(&file));
+    let hash = hash.await.context("hashing was interrupted")??;
+    ensure!(
+        hash == delivery.blake3,
+        "the installer said {} of a root filesystem of digest {hash}",
+        delivery.blake3
+    );
+    Ok(())
+}
+
+/// The file's position stays as it is: whoever holds the same open file reads from it.
+fn hash_from_start(file: &File) -> anyhow::Result<blake3::Hash> {
+    let mut hasher = blake3::Hasher::new();
+    let (mut piece, mut at) = (vec![0; 64 << 10], 0);
+    loop {
+        let read = file
+            .read_at(&mut piece, at)
+            .context("read the delivered root filesystem")?;
+        if read == 0 {
+            return Ok(hasher.finalize());
+        }
+        hasher.update(&piece[..read]);
+        at += read as u64;
+    }
 }
 
 /// The two ends of the installer's line: ours, and the descriptor that becomes its number 3.
@@ -294,6 +330,22 @@ mod tests {
             let error = format!("{:#}", deliver(&text, with_memfd).await.unwrap_err());
             assert!(error.contains(complaint), "{error}");
         }
+    }
+
+    #[tokio::test]
+    async fn what_was_delivered_is_what_was_said() {
+        use std::io::Write as _;
+        let memfd = rustix::fs::memfd_create("t", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let mut file = File::from(memfd);
+        file.write_all(&[7; 200_000]).unwrap();
+        let mut delivery = Delivery {
+            memfd: file.into(),
+            blake3: blake3::hash(&[7; 200_000]),
+            boot_entry: None,
+        };
+        verify(&delivery).await.unwrap();
+        delivery.blake3 = blake3::hash(b"another");
+        assert!(verify(&delivery).await.is_err());
     }
 
     #[tokio::test]

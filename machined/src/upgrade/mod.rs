@@ -7,6 +7,8 @@ mod failed;
 mod gate;
 pub mod handover;
 pub mod installer;
+mod narrator;
+mod prepared;
 mod record;
 mod running;
 
@@ -16,5 +18,7 @@ pub use failed::FailedImages;
 pub use gate::{Gate, GateProbe};
 pub use handover::{Handover, PendingUpgrade};
 pub use installer::{Delivery, EspForInstaller};
+pub use narrator::Narrator;
+pub use prepared::Prepared;
 pub use record::UpgradeRecord;
 pub use running::RunningSystem;

@@ -1,0 +1,71 @@
+//! The reboot without one: where a version waits that has the kernel and init of the one that runs, it starts as the next
+//! generation. To whoever asked for the reboot it is the boot that they wait for, with a boot id of its own.
+
+use std::sync::Arc;
+
+use super::ending::{self, ANSWER_FIRST};
+use super::upgrade::{next_generation, up};
+use super::{Phase, Sequence, resume, run, settle_upgrade, stop};
+use crate::event_log::ActorId;
+use crate::init_link::End;
+use crate::machine::{Busy, Machine, Turn};
+use crate::resources::MachineStage;
+use crate::upgrade::Prepared;
+
+/// Reboots in the quickest way: into the version that was prepared, without the kernel, or the whole machine.
+pub fn reboot_quickest(machine: &Arc<Machine>) -> Result<ActorId, Busy> {
+    let turn = machine.take_turn()?;
+    let Some(prepared) = machine.take_prepared() else {
+        return Ok(ending::start(
+            machine,
+            turn,
+            "reboot",
+            MachineStage::Rebooting,
+            End::Reboot,
+        ));
+    };
+    let actor = ActorId::new();
+    tokio::spawn(switch(machine.clone(), turn, prepared, actor.clone()));
+    Ok(actor)
+}
+
+/// The second half of an upgrade. Its events are an upgrade's as well: clients leave the stream at those of a reboot, and would
+/// miss how a start ends that takes less than a second.
+async fn switch(machine: Arc<Machine>, turn: Turn, prepared: Prepared, actor: ActorId) {
+    tokio::time::sleep(ANSWER_FIRST).await;
+    let Prepared {
+        delivery,
+        mut upgrade,
+    } = prepared;
+    tracing::info!("{} starts, without a reboot of the kernel", upgrade.to);
+    machine.enter(MachineStage::Upgrading);
+    let services_up = up(&machine);
+    // A boot finds it on the disk, should the power go.
+    if let Err(error) = settle_upgrade::note_start(&machine, services_up.clone(), &actor).await {
+        tracing::warn!("a staged version is measured by what was up earlier: {error:#}");
+    }
+    upgrade.actor = actor.clone();
+    let pending = upgrade.clone();
+    let next = {
+        let machine = machine.clone();
+        async move { next_generation(&machine, delivery, upgrade, services_up).await }
+    };
+    let sequence = Sequence {
+        name: "upgrade",
+        phases: vec![
+            stop::stop_services(&machine),
+            stop::unmount(&machine),
+            Phase::of("nextGeneration", next),
+        ],
+    };
+    // It only ends when it failed, and has told so.
+    let _ = run(sequence, &actor, &machine.events).await;
+    resume::go_on(&machine).await;
+    if let Err(error) = settle_upgrade::withdraw(&machine, &pending).await {
+        tracing::error!("the next boot may try {}: {error:#}", pending.to);
+    }
+    if let Err(error) = Prepared::drop_kept(&machine.init).await {
+        tracing::warn!("init holds on to the version that did not start: {error:#}");
+    }
+    drop(turn);
+}

@@ -1,0 +1,120 @@
+//! A version that waits for its caller to reboot into it, as the next generation.
+//!
+//! It lies in memory: the sealed memfd that the installer handed over. init keeps that and its description too, so that a machined
+//! that is started again in the same generation still has it; the next generation does not.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+
+use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
+
+use super::handover::PendingUpgrade;
+use super::installer::Delivery;
+use crate::init_link::{InitLink, Scope};
+use crate::sealed_json;
+
+/// The names that init keeps root filesystem and description under.
+const ROOTFS: &str = "prepared-rootfs";
+const FACTS: &str = "prepared-facts";
+/// Its name in errors.
+const WHAT: &str = "the description of the prepared version";
+/// A name, two versions, a few digests.
+const LARGEST: u64 = 64 << 10;
+
+/// What a reboot starts.
+#[derive(Debug)]
+pub struct Prepared {
+    /// The root filesystem.
+    pub delivery: Delivery,
+    /// Who asked for it, and for what.
+    pub upgrade: PendingUpgrade,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Facts {
+    blake3: String,
+    upgrade: PendingUpgrade,
+}
+
+impl Prepared {
+    /// Has init keep it.
+    pub async fn keep(&self, init: &InitLink) -> anyhow::Result<()> {
+        let facts = Facts {
+            blake3: self.delivery.blake3.to_hex().to_string(),
+            upgrade: self.upgrade.clone(),
+        };
+        let facts = sealed_json::to_memfd(FACTS, WHAT, &facts)?;
+        init.keep(ROOTFS, Scope::Generation, &self.delivery.memfd)
+            .await?;
+        init.keep(FACTS, Scope::Generation, &facts).await
+    }
+
+    /// Has init let go of it.
+    pub async fn drop_kept(init: &InitLink) -> anyhow::Result<()> {
+        init.drop_kept(FACTS).await?;
+        init.drop_kept(ROOTFS).await
+    }
+
+    /// Finds what an earlier machined of this generation prepared; nothing in it is worth failing for.
+    pub fn adopt(kept: &mut BTreeMap<String, OwnedFd>) -> Option<Self> {
+        let (rootfs, facts) = (kept.remove(ROOTFS), kept.remove(FACTS));
+        let (rootfs, facts) = rootfs.zip(facts)?;
+        Self::from_parts(rootfs, &facts)
+            .inspect_err(|error| {
+                tracing::error!("the version that was prepared is lost: {error:#}")
+            })
+            .ok()
+    }
+
+    fn from_parts(memfd: OwnedFd, facts: &OwnedFd) -> anyhow::Result<Self> {
+        let facts: Facts = sealed_json::from_memfd(facts, WHAT, LARGEST)?;
+        let blake3 = blake3::Hash::from_hex(&facts.blake3).context("parse its digest")?;
+        Ok(Prepared {
+            delivery: Delivery {
+                memfd,
+                blake3,
+                boot_entry: facts.upgrade.boot_entry,
+            },
+            upgrade: facts.upgrade,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn kept() -> BTreeMap<String, OwnedFd> {
+        let facts = Facts {
+            blake3: blake3::hash(b"r").to_hex().to_string(),
+            upgrade: PendingUpgrade {
+                to: "v0.2.0".to_owned(),
+                boot_entry: Some(7),
+                ..PendingUpgrade::default()
+            },
+        };
+        let rootfs = rustix::fs::memfd_create("t", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let facts = sealed_json::to_memfd(FACTS, WHAT, &facts).unwrap();
+        BTreeMap::from([(ROOTFS.to_owned(), rootfs), (FACTS.to_owned(), facts)])
+    }
+
+    #[test]
+    fn what_was_prepared_is_found_again() {
+        let found = Prepared::adopt(&mut kept()).unwrap();
+        assert_eq!(found.upgrade.to, "v0.2.0");
+        assert_eq!(found.delivery.blake3, blake3::hash(b"r"));
+        assert_eq!(found.delivery.boot_entry, Some(7));
+    }
+
+    #[test]
+    fn half_of_it_is_nothing() {
+        for missing in [ROOTFS, FACTS] {
+            let mut kept = kept();
+            kept.remove(missing);
+            assert!(Prepared::adopt(&mut kept).is_none(), "without {missing}");
+            assert!(kept.is_empty());
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Upgrades in two steps, as newer clients ask for them: a version is prepared while everything runs, and a reboot starts it, which is
+//! none where it need not be one.
+
+use anyhow::{Context, ensure};
+use instar_api::machine::LifecycleServiceInstallRequest;
+use instar_api::machine::lifecycle_service_client::LifecycleServiceClient;
+use instar_tests::{
+    Ending, Greeter, ImageUnderTest, Instarctl, Node, OciImage, Outcome, Prepared, Registry,
+    Scratch, Test, plan_with_greeter, prepare_upgrade, reboot_and_follow, rootfs_with_script,
+    tests,
+};
+use tonic::Code;
+
+use crate::PATIENCE;
+use crate::installed::{INSTALLER, ROLLED_BACK, install_with};
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        a_reboot_starts_what_was_prepared_without_the_kernel,
+        an_installed_machine_boots_what_was_prepared
+    ]
+}
+
+/// What must not change while a version is prepared, and when none could be.
+#[derive(Debug, PartialEq, Eq)]
+struct Seen {
+    version: String,
+    generation: String,
+    kernel: String,
+}
+
+impl Seen {
+    async fn of(node: &Node) -> anyhow::Result<Self> {
+        Ok(Self {
+            version: node.version().await?.tag,
+            generation: node.boot_id().await?,
+            kernel: node.kernel_boot_id().await?,
+        })
+    }
+}
+
+/// Has a version prepared, while everything stays as it is.
+async fn prepare(node: &Node, registry: &Registry, tag: &str) -> anyhow::Result<Prepared> {
+    let before = Seen::of(node).await?;
+    let image = registry.image_for_guest(&format!("{INSTALLER}:{tag}"));
+    let prepared = prepare_upgrade(node, &image).await?;
+    let prepared = prepared.with_context(|| format!("{tag} was refused"))?;
+    print!(
+        "{tag}: exit code {}\n{}",
+        prepared.exit_code, prepared.output
+    );
+    let after = Seen::of(node).await?;
+    ensure!(before == after, "{before:?} became {after:?}");
+    ensure!(prepared.output.ends_with('\n'), "{prepared:?}");
+    Ok(prepared)
+}
+
+/// Has the node reboot; the version that was prepared runs then, in a generation of its own under the same kernel.
+async fn starts_softly(node: &Node, version: &str) -> Outcome {
+    let before = Seen::of(node).await?;
+    let followed = reboot_and_follow(node, PATIENCE).await?;
+    ensure!(followed.ending == Ending::Done, "{followed:#?}");
+    println!("{version} after {:.1} s", followed.took.as_secs_f64());
+    let after = Seen::of(node).await?;
+    ensure!(
+        after.version == version
+            && after.kernel == before.kernel
+            && after.generation != before.generation,
+        "{before:?} became {after:?}"
+    );
+    Ok(())
+}
+
+async fn a_reboot_starts_what_was_prepared_without_the_kernel(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    let good = OciImage::read(&ImageUnderTest::second()?.installer())?;
+    for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
+        registry.push_layout(&image.installer(), INSTALLER, image.version())?;
+    }
+    push_bad_ones(&scratch, &registry, &good)?;
+    let node = plan_with_greeter(&scratch, &registry, |config| config)?
+        .blank_disk()?
+        .boot()
+        .await?;
+    node.wait_until_ready(PATIENCE).await?;
+    let greeter = Greeter::of(&node)?;
+    greeter.greets()?;
+    greeter.write_to_var("kept-over-upgrades")?;
+
+    // What cannot be prepared ends with another exit code, and nothing has happened.
+    for (tag, code, why) in [
+        ("arm64", 3, "the image is for arm64"),
+        ("kernel", 4, "there is nowhere to keep it"),
+        ("other-digest", 7, "of digest"),
+        ("nowhere", -1, ""),
+    ] {
+        if tag == "nowhere" {
+            let image = registry.image_for_guest(&format!("{INSTALLER}:{tag}"));
+            let refused = prepare_upgrade(&node, &image).await?.err();
+            let refused = refused.context("there is no such image")?;
+            ensure!(refused.code() == Code::FailedPrecondition, "{refused}");
+            continue;
+        }
+        let prepared = prepare(&node, &registry, tag).await?;
+        ensure!(
+            prepared.exit_code == code && prepared.output.contains(why),
+            "{tag}: {prepared:#?}"
+        );
+    }
+
+    let prepared = prepare(&node, &registry, "v0.2.0").await?;
+    ensure!(
+        prepared.exit_code == 0 && prepared.output.contains("v0.2.0 is ready"),
+        "{prepared:#?}"
+    );
+    starts_softly(&node, "v0.2.0").await?;
+    greeter.greets()?;
+    ensure!(greeter.read_from_var("kept-over-upgrades")? == "written by greeter\n");
+
+    // One that gives itself up: who asked for the reboot is told why.
+    node.wait_until_ready(PATIENCE).await?;
+    ensure!(prepare(&node, &registry, "v0.3.4").await?.exit_code == 0);
+    let kernel = node.kernel_boot_id().await?;
+    let followed = reboot_and_follow(&node, PATIENCE).await?;
+    let Ending::Failed(why) = &followed.ending else {
+        anyhow::bail!("it was kept: {followed:#?}");
+    };
+    ensure!(why.contains("the moon is full"), "{why}");
+    node.wait_until_ready(PATIENCE).await?;
+    ensure!(node.version().await?.tag == "v0.2.0");
+    ensure!(node.kernel_boot_id().await? == kernel, "it rebooted");
+
+    // By instarctl, back again.
+    let client = Instarctl::of(&node, &scratch)?;
+    let image = registry.image_for_guest(&format!("{INSTALLER}:v0.1.0"));
+    let said = client
+        .run(&["upgrade", "--image", &image, "--no-reboot"])
+        .await?;
+    ensure!(
+        said.code == Some(0) && said.output.contains("v0.1.0 is ready"),
+        "{said:#?}"
+    );
+    ensure!(node.version().await?.tag == "v0.2.0");
+    let said = client.run(&["reboot"]).await?;
+    ensure!(said.code == Some(0), "{said:#?}");
+    ensure!(node.version().await?.tag == "v0.1.0");
+    ensure!(node.kernel_boot_id().await? == kernel, "it rebooted");
+    let image = registry.image_for_guest(&format!("{INSTALLER}:arm64"));
+    let said = client
+        .run(&["upgrade", "--image", &image, "--no-reboot"])
+        .await?;
+    ensure!(
+        said.code == Some(5) && said.complaint.contains("the image is for arm64"),
+        "{said:#?}"
+    );
+    greeter.greets()
+}
+
+/// Images that are refused in the one or the other step.
+fn push_bad_ones(scratch: &Scratch, registry: &Registry, good: &OciImage) -> Outcome {
+    let other = "0".repeat(64);
+    for (tag, label, value) in [
+        ("arm64", "dev.instar.architecture", "arm64"),
+        ("kernel", "dev.instar.kernel.blake3", other.as_str()),
+        ("other-digest", "dev.instar.rootfs.blake3", other.as_str()),
+    ] {
+        good.clone()
+            .label(label, value)
+            .push(registry, INSTALLER, tag)?;
+    }
+    let rootfs = rootfs_with_script(scratch, "v0.3.4", "hello\ngive-up the moon is full\n")?;
+    good.clone()
+        .installing("v0.3.4", &rootfs)?
+        .push(registry, INSTALLER, "v0.3.4")?;
+    Ok(())
+}
+
+async fn an_installed_machine_boots_what_was_prepared(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    let node = install_with(&scratch, &registry, |config| config).await?;
+    let kernel = OciImage::read(&ImageUnderTest::second()?.installer())?;
+    let kernel = kernel.label("dev.instar.kernel.blake3", &"0".repeat(64));
+    kernel.push(&registry, INSTALLER, "kernel")?;
+    node.wait_until_ready(PATIENCE).await?;
+
+    // It is installed.
+    let mut client = LifecycleServiceClient::new(node.channel().await?);
+    let refused = client
+        .install(LifecycleServiceInstallRequest::default())
+        .await;
+    let refused = refused.err().context("it installed itself")?;
+    ensure!(refused.code() == Code::AlreadyExists, "{refused}");
+
+    // What needs a reboot is given one.
+    let prepared = prepare(&node, &registry, "kernel").await?;
+    ensure!(
+        prepared.exit_code == 0 && prepared.output.contains("the kernel is another one"),
+        "{prepared:#?}"
+    );
+    let before = Seen::of(&node).await?;
+    let followed = reboot_and_follow(&node, PATIENCE).await?;
+    ensure!(followed.ending == Ending::Done, "{followed:#?}");
+    let after = Seen::of(&node).await?;
+    ensure!(
+        after.version == "v0.2.0" && after.kernel != before.kernel,
+        "{before:?} became {after:?}"
+    );
+
+    // What needs none is given none, and is what boots from then on.
+    node.wait_until_ready(PATIENCE).await?;
+    ensure!(prepare(&node, &registry, "v0.1.0").await?.exit_code == 0);
+    starts_softly(&node, "v0.1.0").await?;
+    node.wait_until_ready(PATIENCE).await?;
+    let node = node.power_cycle().await?;
+    ensure!(node.version().await?.tag == "v0.1.0");
+    node.wait_until_ready(PATIENCE).await?;
+
+    // A reboot that is to be one is one, and tries what was prepared as well.
+    ensure!(prepare(&node, &registry, "v0.2.0").await?.exit_code == 0);
+    let client = Instarctl::of(&node, &scratch)?;
+    let kernel = node.kernel_boot_id().await?;
+    let said = client.run(&["reboot", "--mode", "powercycle"]).await?;
+    ensure!(said.code == Some(0), "{said:#?}");
+    ensure!(node.version().await?.tag == "v0.2.0");
+    ensure!(node.kernel_boot_id().await? != kernel, "it did not reboot");
+    Ok(())
+}
