@@ -12,7 +12,7 @@ use instar_tests::{
 use tonic::Code;
 
 use crate::PATIENCE;
-use crate::installed::{INSTALLER, ROLLED_BACK, install_with};
+use crate::installed::{INSTALLER, install_with};
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![

@@ -12,6 +12,7 @@ mod clock;
 mod containers;
 mod disk;
 mod fifty_upgrades;
+mod forwarding;
 mod hangs;
 mod harness;
 mod hostile_clients;
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         api_methods::tests(),
         other_clients::tests(),
         hostile_clients::tests(),
+        forwarding::tests(),
         resources::tests(),
         upgrade::tests(),
         lifecycle::tests(),

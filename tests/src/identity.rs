@@ -15,6 +15,8 @@ const LIFETIME: Duration = Duration::from_secs(24 * 3600);
 #[derive(Debug)]
 pub struct Identity {
     authority: CertificateAuthority,
+    /// Certificates of the authorities that nodes may show a certificate of, PEM.
+    trusted: String,
     /// The client's certificate, PEM.
     pub certificate: String,
     /// The client's key, PEM under the standard label: what OpenSSL and tonic read.
@@ -35,6 +37,7 @@ impl Identity {
         Ok(Self {
             certificate: issued.pem(),
             key: with_standard_label(&issued.key_pem()),
+            trusted: authority.certificate_pem(),
             authority,
         })
     }
@@ -46,12 +49,31 @@ impl Identity {
         Self::of(authority, role)
     }
 
+    /// The same, who also believes nodes with a certificate of the other one's authority.
+    pub fn trusting(mut self, other: &Self) -> Self {
+        self.trusted.push_str(&other.authority_certificate());
+        self
+    }
+
+    /// The same, who believes nodes with a certificate of the other one's authority and no others.
+    pub fn trusting_only(self, other: &Self) -> Self {
+        Self {
+            trusted: other.authority_certificate(),
+            ..self
+        }
+    }
+
+    /// Certificates of the authorities that it believes, PEM.
+    pub fn trusted(&self) -> &str {
+        &self.trusted
+    }
+
     /// A client configuration file for this identity.
     pub fn client_config(&self, endpoint: &str) -> Result<String> {
         let encoded = |pem: &str| Some(BASE64_STANDARD.encode(pem));
         let context = Context {
             endpoints: vec![endpoint.to_owned()],
-            ca: encoded(&self.authority_certificate()),
+            ca: encoded(&self.trusted),
             crt: encoded(&self.certificate),
             key: encoded(&self.key),
             ..Context::default()

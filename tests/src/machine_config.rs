@@ -25,6 +25,16 @@ impl MachineConfig {
         }
     }
 
+    /// Lets in clients of this authority as well.
+    pub fn accepting(mut self, other: &Identity) -> Self {
+        let accepted = BASE64_STANDARD.encode(other.authority_certificate());
+        // The first document ends inside `machine:`.
+        if let Some(main) = self.documents.first_mut() {
+            main.push_str(&format!("  acceptedCAs:\n    - crt: {accepted}\n"));
+        }
+        self
+    }
+
     /// The host name.
     pub fn hostname(self, name: &str) -> Self {
         self.document(&format!(

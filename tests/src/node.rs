@@ -213,7 +213,7 @@ impl Node {
     /// The same as somebody else.
     pub async fn channel_as(&self, identity: &Identity) -> Result<Channel> {
         let tls = ClientTlsConfig::new()
-            .ca_certificate(Certificate::from_pem(identity.authority_certificate()))
+            .ca_certificate(Certificate::from_pem(identity.trusted()))
             .identity(tonic::transport::Identity::from_pem(
                 &identity.certificate,
                 &identity.key,

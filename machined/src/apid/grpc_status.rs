@@ -7,13 +7,24 @@ use http::{HeaderValue, Response};
 /// The codes that apid uses (google.rpc.Code).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Code {
+    /// Nobody knows what.
+    Unknown = 2,
     /// The request makes no sense.
     InvalidArgument = 3,
     /// The caller may not do that.
     PermissionDenied = 7,
+    /// The request is too large.
+    ResourceExhausted = 8,
+    /// Another node's answer makes no sense.
+    Internal = 13,
     /// machined does not answer; try again.
     Unavailable = 14,
 }
+
+/// The trailer with the code.
+pub(super) const STATUS: &str = "grpc-status";
+/// The trailer with the words.
+pub(super) const MESSAGE: &str = "grpc-message";
 
 /// A reply that only says how the call ended.
 pub(super) fn reply<B: Default>(code: Code, message: &str) -> Response<B> {
@@ -23,9 +34,9 @@ pub(super) fn reply<B: Default>(code: Code, message: &str) -> Response<B> {
         http::header::CONTENT_TYPE,
         HeaderValue::from_static("application/grpc"),
     );
-    headers.insert("grpc-status", HeaderValue::from(code as u16));
+    headers.insert(STATUS, HeaderValue::from(code as u16));
     if let Some(message) = self::message(message) {
-        headers.insert("grpc-message", message);
+        headers.insert(MESSAGE, message);
     }
     response
 }
@@ -47,6 +58,24 @@ fn percent_encode(text: &str) -> String {
     encoded
 }
 
+/// The reverse. What is no encoding stays as it is, as the protocol wants it.
+pub(super) fn percent_decode(text: &str) -> String {
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        let digits = after.get(..2).filter(|_| byte == b'%');
+        let code = digits
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        decoded.push(code.unwrap_or(byte));
+        rest = match code {
+            Some(_) => &after[2..],
+            None => after,
+        };
+    }
+    String::from_utf8_lossy(&decoded).into_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,6 +83,10 @@ mod tests {
     #[test]
     fn messages_are_encoded_as_grpc_wants_them() {
         assert_eq!(percent_encode("50% naïve\n"), "50%25 na%C3%AFve%0A");
+        for text in ["50% naïve\n", "", "plain", "%"] {
+            assert_eq!(percent_decode(&percent_encode(text)), text);
+        }
+        assert_eq!(percent_decode("100% %zz %4"), "100% %zz %4");
         let response: Response<String> = reply(Code::Unavailable, "later");
         assert_eq!(response.headers()["grpc-status"], "14");
         assert_eq!(response.headers()["grpc-message"], "later");

@@ -13,6 +13,7 @@ use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use serde::{Deserialize, Serialize};
 use tokio_rustls::TlsAcceptor;
 
+use super::peers::Peers;
 use super::tls;
 
 /// How callers are told apart.
@@ -35,6 +36,15 @@ pub struct Identity {
     client_authorities: Vec<String>,
     /// Addresses and names that mean this node when a caller asks for a node.
     pub names: Vec<String>,
+    /// Who the node is to other nodes; none where it may not pass calls on.
+    forwarder: Option<Forwarder>,
+}
+
+/// A client certificate and its key, with which calls are passed on to other nodes.
+#[derive(Clone, Serialize, Deserialize)]
+struct Forwarder {
+    certificate: String,
+    key: String,
 }
 
 impl Identity {
@@ -55,6 +65,7 @@ impl Identity {
                 .map(|der| BASE64.encode(der))
                 .collect(),
             names,
+            forwarder: None,
         }
     }
 
@@ -64,6 +75,15 @@ impl Identity {
             .decode(&self.certificate)
             .context("decode the certificate")?;
         Ok(instar_pki::public_key_fingerprint(&certificate)?)
+    }
+
+    /// With a client certificate, and its PKCS#8 key, for calls to other nodes.
+    pub fn passing_on(mut self, certificate: &[u8], key: &[u8]) -> Self {
+        self.forwarder = Some(Forwarder {
+            certificate: BASE64.encode(certificate),
+            key: BASE64.encode(key),
+        });
+        self
     }
 }
 
@@ -81,6 +101,7 @@ pub(super) struct Credentials {
     mode: Mode,
     names: Vec<String>,
     config: Arc<ServerConfig>,
+    peers: Option<Arc<Peers>>,
 }
 
 impl Credentials {
@@ -89,18 +110,26 @@ impl Credentials {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?;
+        let mut roots = RootCertStore::empty();
+        for authority in &identity.client_authorities {
+            let der = BASE64
+                .decode(authority)
+                .context("decode a client authority")?;
+            roots
+                .add(CertificateDer::from(der))
+                .context("add a client authority")?;
+        }
+        let peers = match &identity.forwarder {
+            Some(Forwarder { certificate, key }) => Some(Arc::new(Peers::new(
+                roots.clone(),
+                BASE64.decode(certificate)?,
+                BASE64.decode(key)?,
+            )?)),
+            None => None,
+        };
         let builder = match identity.mode {
             Mode::Maintenance => builder.with_no_client_auth(),
             Mode::Normal => {
-                let mut roots = RootCertStore::empty();
-                for authority in &identity.client_authorities {
-                    let der = BASE64
-                        .decode(authority)
-                        .context("decode a client authority")?;
-                    roots
-                        .add(CertificateDer::from(der))
-                        .context("add a client authority")?;
-                }
                 let verifier =
                     WebPkiClientVerifier::builder_with_provider(roots.into(), provider).build()?;
                 builder.with_client_cert_verifier(verifier)
@@ -122,6 +151,7 @@ impl Credentials {
             mode: identity.mode,
             names: identity.names.clone(),
             config: Arc::new(config),
+            peers,
         })
     }
 
@@ -148,8 +178,46 @@ impl Credentials {
         self.mode
     }
 
+    /// The way to other nodes; none where this one may not pass calls on.
+    pub(super) fn peers(&self) -> Option<&Arc<Peers>> {
+        self.peers.as_ref()
+    }
+
     /// Whether a name that a caller gave means this node.
     pub(super) fn is_this_node(&self, name: &str) -> bool {
         self.names.iter().any(|own| own.eq_ignore_ascii_case(name))
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use instar_pki::{CertificateAuthority, SubjectName};
+    use std::time::{Duration, SystemTime};
+
+    /// Those of a node with these names.
+    pub(in crate::apid) fn credentials(names: &[&str], passes_on: bool) -> Credentials {
+        let (now, lifetime) = (SystemTime::now(), Duration::from_secs(3600));
+        let authority = CertificateAuthority::generate(now).unwrap();
+        let subjects: Vec<SubjectName> = names.iter().map(|name| (*name).into()).collect();
+        let server = authority.issue_server(&subjects, now, lifetime).unwrap();
+        let accepted = instar_pki::certificate_from_pem(&authority.certificate_pem()).unwrap();
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        let identity = Identity::new(
+            Mode::Normal,
+            server.der(),
+            server.key_der(),
+            &[accepted],
+            names,
+        );
+        let client = authority
+            .issue_client(&[Role::Impersonator], now, lifetime)
+            .unwrap();
+        let identity = match passes_on {
+            true => identity.passing_on(client.der(), client.key_der()),
+            false => identity,
+        };
+        Credentials::new(&identity).unwrap()
     }
 }

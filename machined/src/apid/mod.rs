@@ -7,14 +7,20 @@
 //! Descriptors that machined gives it: 0 is the listening TCP socket, 1 a unix stream on which machined's orders arrive,
 //! 2 its log.
 
+mod elements;
 mod grpc_status;
 mod identity;
+mod impersonation;
+mod messages;
 mod order;
+mod peers;
 mod permissions;
 mod proxy;
 mod sandbox;
 mod self_check;
+mod several;
 mod strangers;
+mod target;
 mod tls;
 
 pub use identity::{Identity, Mode};

@@ -210,6 +210,39 @@ mod tests {
     }
 
     #[test]
+    fn whoever_acts_for_others_may_do_what_they_may() {
+        use crate::apid::impersonation::roles_in_force;
+        let named = |role: &Role| {
+            let mut metadata = http::HeaderMap::new();
+            metadata.insert("talos-role", role.as_str().parse().unwrap());
+            metadata
+        };
+        for method in methods() {
+            for (_, role) in &ROLES {
+                let own = std::slice::from_ref(role);
+                let wanted = may_call(&method, own, Mode::Normal);
+                let acting = roles_in_force(&[Role::Impersonator], &named(role));
+                assert_eq!(
+                    may_call(&method, &acting, Mode::Normal),
+                    wanted,
+                    "{method} for {role}"
+                );
+                // Whoever may not act for others gains nothing by saying so.
+                if *role != Role::Impersonator {
+                    let claiming = roles_in_force(own, &named(&Role::Admin));
+                    assert_eq!(
+                        may_call(&method, &claiming, Mode::Normal),
+                        wanted,
+                        "{method} by {role}"
+                    );
+                }
+            }
+            let unnamed = roles_in_force(&[Role::Impersonator], &http::HeaderMap::new());
+            assert!(!may_call(&method, &unnamed, Mode::Normal), "{method}");
+        }
+    }
+
+    #[test]
     fn roles_add_up() {
         let roles = [Role::Reader, Role::MetaWriter];
         assert!(may_call(

@@ -1,11 +1,13 @@
 //! Passing calls on to machined: one HTTP/2 connection over the unix socket, shared by all callers.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue, Request, Response, Uri};
-use http_body_util::{Either, Empty};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Either, Empty, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -14,29 +16,25 @@ use tokio::sync::Mutex;
 
 use super::grpc_status::{self, Code};
 use super::identity::{Caller, Credentials, Mode};
-use super::permissions;
+use super::several::{self, Ways};
+use super::target::{self, Target};
+use super::{impersonation, permissions};
 
 /// Roles of the caller; only apid may set it.
 const ROLES: HeaderName = HeaderName::from_static("instar-roles");
 /// Address of the caller; only apid may set it.
 const PEER: HeaderName = HeaderName::from_static("instar-peer");
 
-type Body = Either<Incoming, Empty<Bytes>>;
-
-/// Services whose calls may name several nodes at once. The messages of the others have no place for who answers.
-const FOR_SEVERAL: [&str; 5] = [
-    "machine.MachineService",
-    "cluster.ClusterService",
-    "inspect.InspectService",
-    "storage.StorageService",
-    "time.TimeService",
-];
+/// What goes to machined and to other nodes: a caller's own body, or one that is sent to several nodes.
+pub(super) type RequestBody = Either<Incoming, Full<Bytes>>;
+/// What goes back: as it came, or made here.
+pub(super) type Body = Either<Incoming, UnsyncBoxBody<Bytes, Infallible>>;
 
 /// The way to machined; clones share one connection.
 #[derive(Clone)]
 pub(super) struct Proxy {
     socket: &'static str,
-    connection: Arc<Mutex<Option<SendRequest<Incoming>>>>,
+    connection: Arc<Mutex<Option<SendRequest<RequestBody>>>>,
 }
 
 impl Proxy {
@@ -48,38 +46,73 @@ impl Proxy {
         }
     }
 
-    /// Answers a call: by machined if the caller may make it, with a status otherwise.
+    /// Answers a call: by machined or by other nodes if the caller may make it, with a status otherwise.
     pub(super) async fn forward(
         &self,
         request: Request<Incoming>,
         caller: &Caller,
         credentials: &Credentials,
     ) -> Response<Body> {
-        let method = request.uri().path();
-        if !permissions::may_call(method, &caller.roles, credentials.mode()) {
+        let caller = Caller {
+            roles: impersonation::roles_in_force(&caller.roles, request.headers()),
+            peer: caller.peer,
+        };
+        // For whichever node it is: that one judges once more, by its own table.
+        if !permissions::may_call(request.uri().path(), &caller.roles, credentials.mode()) {
             return refuse(Code::PermissionDenied, "not authorized");
         }
-        if credentials.mode() == Mode::Normal
-            && let Err((code, message)) = check_target(&request, credentials)
-        {
-            return refuse(code, message);
-        }
-        let method = method.to_owned();
-        match self.pass_on(request, caller).await {
-            Ok(mut response) => {
-                explain_unimplemented(response.headers_mut(), &method);
-                response.map(Either::Left)
+        let target = match credentials.mode() {
+            Mode::Normal => target::of(&request, credentials),
+            Mode::Maintenance => Ok(Target::Here),
+        };
+        match target {
+            Ok(Target::Here) => self.answer(request, &caller).await,
+            Ok(Target::Other(address)) => {
+                let Some(peers) = credentials.peers() else {
+                    return refuse(Code::PermissionDenied, "no request forwarding");
+                };
+                let request = request.map(Either::Left);
+                match peers.call(address, request, &caller.roles).await {
+                    Ok(response) => response.map(Either::Left),
+                    Err(error) => refuse(Code::Unavailable, &format!("{error:#}")),
+                }
             }
-            Err(error) => refuse(
-                Code::Unavailable,
-                &format!("machined does not answer: {error:#}"),
-            ),
+            Ok(Target::Several(nodes)) => {
+                let ways = Ways {
+                    here: self.clone(),
+                    others: credentials.peers().cloned(),
+                    caller,
+                };
+                several::ask(nodes, request, ways).await
+            }
+            Err((code, message)) => refuse(code, message),
         }
     }
 
-    async fn pass_on(
+    /// Answers a call by machined.
+    async fn answer(&self, request: Request<Incoming>, caller: &Caller) -> Response<Body> {
+        match self.pass_on(request.map(Either::Left), caller).await {
+            Ok(response) => response.map(Either::Left),
+            Err(error) => refuse(Code::Unavailable, &format!("{error:#}")),
+        }
+    }
+
+    /// Has machined answer. An error says that it was not reached.
+    pub(super) async fn pass_on(
         &self,
-        request: Request<Incoming>,
+        request: Request<RequestBody>,
+        caller: &Caller,
+    ) -> anyhow::Result<Response<Incoming>> {
+        let method = request.uri().path().to_owned();
+        let passed_on = self.try_to_pass_on(request, caller).await;
+        let mut response = passed_on.context("machined does not answer")?;
+        explain_unimplemented(response.headers_mut(), &method);
+        Ok(response)
+    }
+
+    async fn try_to_pass_on(
+        &self,
+        request: Request<RequestBody>,
         caller: &Caller,
     ) -> anyhow::Result<Response<Incoming>> {
         let mut sender = self.connection().await?;
@@ -101,7 +134,7 @@ impl Proxy {
     }
 
     /// The shared connection, made anew when the last one has ended (machined was restarted).
-    async fn connection(&self) -> anyhow::Result<SendRequest<Incoming>> {
+    async fn connection(&self) -> anyhow::Result<SendRequest<RequestBody>> {
         let mut shared = self.connection.lock().await;
         if let Some(sender) = shared.as_ref().filter(|sender| !sender.is_closed()) {
             return Ok(sender.clone());
@@ -118,8 +151,15 @@ impl Proxy {
     }
 }
 
-fn refuse(code: Code, message: &str) -> Response<Body> {
-    grpc_status::reply::<Empty<Bytes>>(code, message).map(Either::Right)
+/// An answer that only says why there is none.
+pub(super) fn refuse(code: Code, message: &str) -> Response<Body> {
+    grpc_status::reply::<Empty<Bytes>>(code, message).map(|body| Either::Right(body.boxed_unsync()))
+}
+
+/// Drops what a caller claims about itself.
+pub(super) fn drop_claims(headers: &mut HeaderMap) {
+    headers.remove(ROLES);
+    headers.remove(PEER);
 }
 
 /// What the caller claims about itself is dropped; what the certificate says is put in.
@@ -146,75 +186,9 @@ fn explain_unimplemented(headers: &mut HeaderMap, method: &str) {
     }
 }
 
-/// `package.Service` of `/package.Service/Method`.
-fn service_of(path: &str) -> &str {
-    let path = path.strip_prefix('/').unwrap_or(path);
-    path.split_once('/').map_or(path, |(service, _)| service)
-}
-
-/// Only calls for this node are served: by one of its names, or by what the caller dialled.
-fn check_target<B>(
-    request: &Request<B>,
-    credentials: &Credentials,
-) -> Result<(), (Code, &'static str)> {
-    let headers = request.headers();
-    if headers.contains_key("proxyfrom") {
-        return Ok(());
-    }
-    let dialled = request.uri().host().unwrap_or_default();
-    let is_here = |value: &HeaderValue| {
-        let Ok(name) = value.to_str() else {
-            return false;
-        };
-        let host = host_of(name);
-        name.is_empty() || host == host_of(dialled) || credentials.is_this_node(host)
-    };
-    if headers.get_all("node").iter().count() > 1 {
-        return Err((
-            Code::InvalidArgument,
-            "more than one value of node; use nodes for several",
-        ));
-    }
-    if headers.contains_key("nodes") && !FOR_SEVERAL.contains(&service_of(request.uri().path())) {
-        return Err((
-            Code::InvalidArgument,
-            "this service answers for one node at a time; use node instead of nodes",
-        ));
-    }
-    let targets = headers
-        .get_all("node")
-        .iter()
-        .chain(headers.get_all("nodes"));
-    if targets.into_iter().all(is_here) {
-        Ok(())
-    } else {
-        Err((
-            Code::PermissionDenied,
-            "no request forwarding: this node was asked for another one",
-        ))
-    }
-}
-
-/// The host of `host`, `host:port`, `[v6]` and `[v6]:port`.
-fn host_of(name: &str) -> &str {
-    if let Some(rest) = name.strip_prefix('[') {
-        return rest.split(']').next().unwrap_or(rest);
-    }
-    match name.split_once(':') {
-        Some((host, port)) if !port.contains(':') => host,
-        _ => name,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn services_are_told_from_methods() {
-        assert_eq!(service_of("/time.TimeService/Time"), "time.TimeService");
-        assert_eq!(service_of("nonsense"), "nonsense");
-    }
 
     #[test]
     fn only_silence_is_explained() {
@@ -233,18 +207,5 @@ mod tests {
         assert!(explained("12", Some("")).is_some_and(|said| said.ends_with("/a.B/C")));
         assert_eq!(explained("12", Some("etcd")).as_deref(), Some("etcd"));
         assert_eq!(explained("5", None), None);
-    }
-
-    #[test]
-    fn hosts_are_told_from_ports() {
-        for (name, host) in [
-            ("node", "node"),
-            ("10.0.0.1:50000", "10.0.0.1"),
-            ("[fd00::1]:50000", "fd00::1"),
-            ("[fd00::1]", "fd00::1"),
-            ("fd00::1", "fd00::1"),
-        ] {
-            assert_eq!(host_of(name), host);
-        }
     }
 }

@@ -208,13 +208,25 @@ fn issue(
             .map(|client| (client.der().as_ref(), client.key_der())),
     )
     .context("make the API's check")?;
-    let identity = Identity::new(
+    let mut identity = Identity::new(
         mode,
         certificate.der(),
         certificate.key_der(),
         &accepted,
         known.into_iter().collect(),
     );
+    // Other nodes know this authority, too: calls may be passed on to them. With its key the node could make such a
+    // certificate at any time; apid gets one that ends by itself.
+    if let Trust::Configured {
+        authority: Some(authority),
+        ..
+    } = trust
+    {
+        let forwarder = authority
+            .issue_client(&[Role::Impersonator], now, LIFETIME)
+            .context("issue the certificate for calls to other nodes")?;
+        identity = identity.passing_on(forwarder.der(), forwarder.key_der());
+    }
     Ok(Issued {
         identity,
         self_check,

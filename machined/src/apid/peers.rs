@@ -1,0 +1,168 @@
+//! The way to other nodes: calls that are for them are passed on over mutual TLS, under this node's certificate for that.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use http::{HeaderMap, HeaderValue, Request, Response, Uri};
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use instar_pki::Role;
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::impersonation;
+use super::proxy::{RequestBody, drop_claims};
+use super::target::{NODE, NODES, PROXY_FROM};
+
+/// A node that takes longer to be connected to is away.
+const CONNECT: Duration = Duration::from_secs(10);
+/// A node that says nothing is asked for a sign of life after this, and is away without one after that.
+const SILENCE: Duration = Duration::from_secs(20);
+const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
+
+/// Whom this node believes to be another node, and who it is there.
+pub(super) struct Peers {
+    tls: TlsConnector,
+}
+
+impl Peers {
+    /// From the accepted authorities, and the DER of a certificate and its PKCS#8 key.
+    pub(super) fn new(
+        authorities: RootCertStore,
+        certificate: Vec<u8>,
+        key: Vec<u8>,
+    ) -> anyhow::Result<Self> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?
+            .with_root_certificates(authorities)
+            .with_client_auth_cert(
+                vec![CertificateDer::from(certificate)],
+                PrivatePkcs8KeyDer::from(key).into(),
+            )
+            .context("take the certificate for calls to other nodes")?;
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        config.resumption = rustls::client::Resumption::disabled();
+        Ok(Self {
+            tls: TlsConnector::from(Arc::new(config)),
+        })
+    }
+
+    /// Has another node answer a call of somebody with these roles. An error says that it was not reached.
+    pub(super) async fn call(
+        &self,
+        address: IpAddr,
+        request: Request<RequestBody>,
+        roles: &[Role],
+    ) -> anyhow::Result<Response<Incoming>> {
+        let request = addressed_to(address, request, roles)?;
+        let connecting = tokio::time::timeout(CONNECT, self.connect(address));
+        let stream = connecting
+            .await
+            .context("no answer")
+            .flatten()
+            .with_context(|| format!("cannot connect to the node {address}"))?;
+        // One call, one connection: it ends with the answer, and nothing is left over when the other node reboots.
+        let (mut sender, connection) =
+            hyper::client::conn::http2::Builder::new(TokioExecutor::new())
+                .timer(TokioTimer::new())
+                .keep_alive_interval(SILENCE)
+                .keep_alive_timeout(SIGN_OF_LIFE)
+                .handshake(TokioIo::new(stream))
+                .await
+                .with_context(|| format!("the node {address} speaks no HTTP/2"))?;
+        tokio::spawn(connection);
+        sender
+            .send_request(request)
+            .await
+            .with_context(|| format!("the node {address} does not answer"))
+    }
+
+    async fn connect(
+        &self,
+        address: IpAddr,
+    ) -> anyhow::Result<tokio_rustls::client::TlsStream<TcpStream>> {
+        let stream = TcpStream::connect((address, instar_api::PORT))
+            .await
+            .context("TCP")?;
+        stream.set_nodelay(true)?;
+        let name = ServerName::IpAddress(address.into());
+        self.tls.connect(name, stream).await.context("TLS")
+    }
+}
+
+/// The same call as the other node is to see it.
+fn addressed_to<B>(
+    address: IpAddr,
+    request: Request<B>,
+    roles: &[Role],
+) -> anyhow::Result<Request<B>> {
+    let (mut parts, body) = request.into_parts();
+    let from = match parts.uri.authority() {
+        Some(authority) => HeaderValue::from_str(authority.as_str())?,
+        None => HeaderValue::from_static("apid"),
+    };
+    let path = parts
+        .uri
+        .path_and_query()
+        .context("the request has no path")?
+        .clone();
+    parts.uri = Uri::builder()
+        .scheme("https")
+        .authority(std::net::SocketAddr::new(address, instar_api::PORT).to_string())
+        .path_and_query(path)
+        .build()?;
+    pass_on(&mut parts.headers, from, roles);
+    Ok(Request::from_parts(parts, body))
+}
+
+fn pass_on(metadata: &mut HeaderMap, from: HeaderValue, roles: &[Role]) {
+    metadata.remove(NODE);
+    metadata.remove(NODES);
+    drop_claims(metadata);
+    metadata.insert(PROXY_FROM, from);
+    impersonation::act_as(metadata, roles);
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_call_that_is_passed_on_goes_no_further_and_claims_nothing() {
+        let request = Request::post("https://10.0.0.1:50000/machine.MachineService/Version")
+            .header("node", "fd00::2")
+            .header("nodes", "10.0.0.3")
+            .header("talos-role", "os:admin")
+            .header("instar-roles", "os:admin")
+            .header("instar-peer", "10.0.0.1:1")
+            .header("grpc-timeout", "1S")
+            .body(())
+            .unwrap();
+        let address = "fd00::2".parse().unwrap();
+        let passed = addressed_to(address, request, &[Role::Reader]).unwrap();
+        assert_eq!(
+            passed.uri(),
+            "https://[fd00::2]:50000/machine.MachineService/Version"
+        );
+        let mut metadata: Vec<(&str, &str)> = passed
+            .headers()
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.to_str().unwrap()))
+            .collect();
+        metadata.sort_unstable();
+        assert_eq!(
+            metadata,
+            [
+                ("grpc-timeout", "1S"),
+                ("proxyfrom", "10.0.0.1:50000"),
+                ("talos-role", "os:reader")
+            ]
+        );
+    }
+}
