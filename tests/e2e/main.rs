@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod api_methods;
+mod authorities;
 mod boot;
 mod clock;
 mod containers;
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
         other_clients::tests(),
         hostile_clients::tests(),
         forwarding::tests(),
+        authorities::tests(),
         resources::tests(),
         upgrade::tests(),
         lifecycle::tests(),

@@ -1,0 +1,144 @@
+//! A new certificate authority for a machine that runs, step by step, and who is let in at each.
+
+use anyhow::{Context as _, ensure};
+use instar_api::machine::ApplyConfigurationRequest;
+use instar_api::machine::apply_configuration_request::Mode;
+use instar_api::machine::machine_service_client::MachineServiceClient;
+use instar_pki::Role;
+use instar_tests::{
+    GREETER, Greeter, Identity, MachineConfig, Node, Outcome, Registry, Scratch, Test,
+    plan_with_greeter, tests,
+};
+
+use crate::PATIENCE;
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![an_authority_takes_anothers_place_while_everything_runs]
+}
+
+/// What runs; nothing of it starts anew.
+#[derive(Debug, PartialEq, Eq)]
+struct Running {
+    generation: String,
+    apid: u32,
+    greeter: u32,
+}
+
+impl Running {
+    async fn of(node: &Node, who: &Identity) -> anyhow::Result<Self> {
+        let mut machine = MachineServiceClient::new(node.channel_as(who).await?);
+        let services = machine.service_list(()).await?.into_inner().messages;
+        let services: Vec<_> = services.into_iter().flat_map(|it| it.services).collect();
+        let pid = |id: &str| {
+            let service = services.iter().find(|service| service.id == id);
+            let events = service.and_then(|it| it.events.as_ref());
+            let last = events.and_then(|events| events.events.last());
+            let words = last.context("it does nothing")?.msg.rsplit(' ').next();
+            words
+                .and_then(|word| word.parse().ok())
+                .with_context(|| format!("{id} does not run: {last:?}"))
+        };
+        Ok(Self {
+            generation: generation(node, who).await?,
+            apid: pid("apid")?,
+            greeter: pid(GREETER)?,
+        })
+    }
+}
+
+async fn generation(node: &Node, who: &Identity) -> anyhow::Result<String> {
+    let mut machine = MachineServiceClient::new(node.channel_as(who).await?);
+    let path = "/proc/sys/kernel/random/boot_id".to_owned();
+    let read = instar_api::machine::ReadRequest { path };
+    let mut stream = machine.read(read).await?.into_inner();
+    let data = stream.message().await?.context("an empty file")?;
+    Ok(String::from_utf8(data.bytes)?)
+}
+
+/// Gives the node another config by somebody who is let in.
+async fn apply(node: &Node, who: &Identity, yaml: String) -> Outcome {
+    let mut machine = MachineServiceClient::new(node.channel_as(who).await?);
+    let request = ApplyConfigurationRequest {
+        data: yaml.into_bytes(),
+        mode: Mode::NoReboot.into(),
+        ..ApplyConfigurationRequest::default()
+    };
+    let reply = machine.apply_configuration(request).await?.into_inner();
+    println!("{}", reply.messages[0].mode_details);
+    Ok(())
+}
+
+/// Whether somebody is let in, at once, on a connection of his own.
+async fn is_let_in(node: &Node, who: &Identity) -> Outcome {
+    let mut machine = MachineServiceClient::new(node.channel_as(who).await?);
+    machine.version(()).await?;
+    Ok(())
+}
+
+/// Waits until the node shows a certificate of this authority, and lets `who` in.
+async fn shows(node: &Node, authority: &Identity, who: &Identity) -> Outcome {
+    let only = who.with_role(Role::Admin)?.trusting_only(authority);
+    node.wait_until("it shows its new certificate", PATIENCE, async || {
+        is_let_in(node, &only).await
+    })
+    .await
+}
+
+async fn an_authority_takes_anothers_place_while_everything_runs(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    let node = plan_with_greeter(&scratch, &registry, |config| config)?
+        .blank_disk()?
+        .boot()
+        .await?;
+    node.wait_until_ready(PATIENCE).await?;
+    let greeter = Greeter::of(&node)?;
+    greeter.greets()?;
+    let (_, rest) = node
+        .config()
+        .split_once("---\n")
+        .context("a config of one document")?;
+    let with = |main: MachineConfig| format!("{}---\n{rest}", main.to_yaml());
+
+    let old = node.identity().with_role(Role::Admin)?;
+    let new = Identity::administrator()?.trusting(&old);
+    let old = old.trusting(&new);
+    let before = Running::of(&node, &old).await?;
+    ensure!(
+        is_let_in(&node, &new).await.is_err(),
+        "a stranger was let in"
+    );
+
+    // The new one is accepted.
+    let both = MachineConfig::new(&old).accepting(&new);
+    apply(&node, &old, with(both)).await?;
+    node.wait_until("the new one is let in", PATIENCE, async || {
+        is_let_in(&node, &new).await
+    })
+    .await?;
+    shows(&node, &old, &old).await?;
+
+    // It takes the other's place, which is still accepted.
+    let both = MachineConfig::new(&new).accepting(&old);
+    apply(&node, &old, with(both)).await?;
+    shows(&node, &new, &new).await?;
+    is_let_in(&node, &old).await?;
+
+    // The old one goes. Whoever has it does not get through the handshake.
+    apply(&node, &new, with(MachineConfig::new(&new))).await?;
+    node.wait_until("the old one is turned away", PATIENCE, async || {
+        ensure!(is_let_in(&node, &old).await.is_err());
+        Ok(())
+    })
+    .await?;
+    let refused = is_let_in(&node, &old).await;
+    let refused = format!("{:#}", refused.err().context("it was let in")?);
+    println!("{refused}");
+    ensure!(!refused.contains("not authorized"), "{refused}");
+    is_let_in(&node, &new).await?;
+    shows(&node, &new, &new).await?;
+
+    // The node finds its own way in, so apid is not taken to be broken.
+    let after = Running::of(&node, &new).await?;
+    ensure!(before == after, "{before:?} became {after:?}");
+    greeter.greets()
+}
