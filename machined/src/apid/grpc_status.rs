@@ -19,6 +19,8 @@ pub(super) enum Code {
     Internal = 13,
     /// machined does not answer; try again.
     Unavailable = 14,
+    /// Nobody knows any more who the caller is.
+    Unauthenticated = 16,
 }
 
 /// The trailer with the code.

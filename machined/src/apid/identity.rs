@@ -8,8 +8,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use instar_pki::Role;
 use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection};
-use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer, UnixTime};
 use serde::{Deserialize, Serialize};
 use tokio_rustls::TlsAcceptor;
 
@@ -101,6 +102,8 @@ pub(super) struct Credentials {
     mode: Mode,
     names: Vec<String>,
     config: Arc<ServerConfig>,
+    /// Judges client certificates; none where nobody is asked for one.
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
     peers: Option<Arc<Peers>>,
 }
 
@@ -127,13 +130,15 @@ impl Credentials {
             )?)),
             None => None,
         };
-        let builder = match identity.mode {
-            Mode::Maintenance => builder.with_no_client_auth(),
+        let verifier = match identity.mode {
+            Mode::Maintenance => None,
             Mode::Normal => {
-                let verifier =
-                    WebPkiClientVerifier::builder_with_provider(roots.into(), provider).build()?;
-                builder.with_client_cert_verifier(verifier)
+                Some(WebPkiClientVerifier::builder_with_provider(roots.into(), provider).build()?)
             }
+        };
+        let builder = match &verifier {
+            None => builder.with_no_client_auth(),
+            Some(verifier) => builder.with_client_cert_verifier(verifier.clone()),
         };
         let certificate = BASE64
             .decode(&identity.certificate)
@@ -151,6 +156,7 @@ impl Credentials {
             mode: identity.mode,
             names: identity.names.clone(),
             config: Arc::new(config),
+            verifier,
             peers,
         })
     }
@@ -171,6 +177,18 @@ impl Credentials {
             Mode::Normal => tls::roles_of(connection)?,
         };
         Ok(Caller { roles, peer })
+    }
+
+    /// Whether a caller with these certificates, its own first, would be let in now.
+    pub(super) fn lets_in(&self, chain: &[CertificateDer<'static>]) -> bool {
+        let Some(verifier) = &self.verifier else {
+            return true;
+        };
+        chain.split_first().is_some_and(|(own, others)| {
+            verifier
+                .verify_client_cert(own, others, UnixTime::now())
+                .is_ok()
+        })
     }
 
     /// How callers are told apart.
@@ -195,6 +213,34 @@ pub(super) mod tests {
     use super::*;
     use instar_pki::{CertificateAuthority, SubjectName};
     use std::time::{Duration, SystemTime};
+
+    #[test]
+    fn only_clients_of_accepted_authorities_are_let_in() {
+        let (now, lifetime) = (SystemTime::now(), Duration::from_secs(3600));
+        let [one, other] = [(); 2].map(|()| CertificateAuthority::generate(now).unwrap());
+        let der = |authority: &CertificateAuthority| {
+            instar_pki::certificate_from_pem(&authority.certificate_pem()).unwrap()
+        };
+        let server = one.issue_server(&["node".into()], now, lifetime).unwrap();
+        let accepting = |mode, accepted: &[Vec<u8>]| {
+            let (certificate, key) = (server.der(), server.key_der());
+            let identity = Identity::new(mode, certificate, key, accepted, Vec::new());
+            Credentials::new(&identity).unwrap()
+        };
+        let client = |authority: &CertificateAuthority, from| {
+            let issued = authority.issue_client(&[Role::Reader], from, lifetime);
+            vec![CertificateDer::from(issued.unwrap().der().to_vec())]
+        };
+        let long_ago = now - Duration::from_secs(48 * 3600);
+        let both = accepting(Mode::Normal, &[der(&one), der(&other)]);
+        assert!(both.lets_in(&client(&one, now)) && both.lets_in(&client(&other, now)));
+        let first = accepting(Mode::Normal, &[der(&one)]);
+        assert!(first.lets_in(&client(&one, now)));
+        for stranger in [client(&other, now), client(&one, long_ago), Vec::new()] {
+            assert!(!first.lets_in(&stranger));
+            assert!(accepting(Mode::Maintenance, &[]).lets_in(&stranger));
+        }
+    }
 
     /// Those of a node with these names.
     pub(in crate::apid) fn credentials(names: &[&str], passes_on: bool) -> Credentials {

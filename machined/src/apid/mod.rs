@@ -19,6 +19,7 @@ mod proxy;
 mod sandbox;
 mod self_check;
 mod several;
+mod standing;
 mod strangers;
 mod target;
 mod tls;
@@ -37,8 +38,10 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::{Semaphore, watch};
 
+use grpc_status::Code;
 use identity::Credentials;
 use proxy::Proxy;
+use standing::Standing;
 use strangers::{Place, Strangers};
 
 use crate::sys::text;
@@ -54,6 +57,8 @@ pub const SOCKET: &str = "machined.sock";
 const CONNECTIONS: usize = 4096;
 /// How many of them may be of clients that have not shown a certificate: in maintenance mode all of them.
 const STRANGERS: usize = 512;
+/// What was asked by somebody who is no longer let in has so long to be answered.
+const LAST_ANSWERS: Duration = Duration::from_secs(10);
 /// A client that has not ended its handshake by then is cut off.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
@@ -124,7 +129,7 @@ async fn accept(
         let place = places.clone().acquire_owned().await;
         match listener.accept().await {
             Ok((stream, _)) => {
-                let credentials = credentials.borrow().clone();
+                let credentials = credentials.clone();
                 let proxy = proxy.clone();
                 strangers.admit(|unknown| {
                     let connection = async move {
@@ -148,9 +153,10 @@ async fn accept(
 async fn serve_connection(
     stream: TcpStream,
     unknown: Place,
-    credentials: Arc<Credentials>,
+    mut newest: watch::Receiver<Arc<Credentials>>,
     proxy: Proxy,
 ) -> anyhow::Result<()> {
+    let credentials = newest.borrow_and_update().clone();
     let peer = stream.peer_addr()?;
     stream.set_nodelay(true)?;
     let tls = tokio::time::timeout(HANDSHAKE, credentials.acceptor().accept(stream)).await??;
@@ -162,19 +168,34 @@ async fn serve_connection(
         }
         Mode::Maintenance => Some(unknown),
     };
+    let mut standing = Standing::of(tls.get_ref().1, newest);
+    let lost = standing.is_lost();
     let service = hyper::service::service_fn(move |request| {
         let (proxy, caller, credentials) = (proxy.clone(), caller.clone(), credentials.clone());
+        let lost = lost.clone();
         async move {
-            Ok::<_, std::convert::Infallible>(proxy.forward(request, &caller, &credentials).await)
+            let answer = match lost.is_so() {
+                false => proxy.forward(request, &caller, &credentials).await,
+                true => proxy::refuse(
+                    Code::Unauthenticated,
+                    "the certificate is no longer accepted",
+                ),
+            };
+            Ok::<_, std::convert::Infallible>(answer)
         }
     });
-    hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+    let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(128)
         .max_header_list_size(16 * 1024)
         // A peer that vanished without a word does not hold its place for ever.
         .keep_alive_interval(Duration::from_secs(60))
-        .serve_connection(TokioIo::new(tls), service)
-        .await?;
-    Ok(())
+        .serve_connection(TokioIo::new(tls), service);
+    let mut connection = std::pin::pin!(connection);
+    tokio::select! {
+        ended = connection.as_mut() => return Ok(ended?),
+        () = standing.lost() => connection.as_mut().graceful_shutdown(),
+    }
+    // The call that brought the change may be among those that wait for their answer.
+    Ok(tokio::time::timeout(LAST_ANSWERS, connection).await??)
 }

@@ -1,0 +1,75 @@
+//! Whether somebody who was let in still would be. A connection outlives its handshake by far: the authority of its caller may be
+//! removed meanwhile, the caller's certificate may end, and a node that let everybody in may get its config.
+//!
+//! It is asked again whenever the node's identity changes, which it does twice a day by itself.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustls::ServerConnection;
+use rustls_pki_types::CertificateDer;
+use tokio::sync::watch;
+
+use super::identity::Credentials;
+
+/// The standing of one connection's caller.
+pub(super) struct Standing {
+    newest: watch::Receiver<Arc<Credentials>>,
+    /// The certificates that the caller showed, its own first; none where nobody was asked.
+    chain: Vec<CertificateDer<'static>>,
+    is_lost: Lost,
+}
+
+/// Whether it is lost; clones tell the same.
+#[derive(Clone, Default)]
+pub(super) struct Lost(Arc<AtomicBool>);
+
+impl Lost {
+    /// Whether nothing more is to be answered.
+    pub(super) fn is_so(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Standing {
+    /// Of the caller at the other end of an accepted connection; `newest` has seen the credentials that accepted it.
+    pub(super) fn of(
+        connection: &ServerConnection,
+        newest: watch::Receiver<Arc<Credentials>>,
+    ) -> Self {
+        Standing {
+            newest,
+            chain: connection
+                .peer_certificates()
+                .map(|chain| {
+                    chain
+                        .iter()
+                        .cloned()
+                        .map(CertificateDer::into_owned)
+                        .collect()
+                })
+                .unwrap_or_default(),
+            is_lost: Lost::default(),
+        }
+    }
+
+    /// Tells whether it is lost by now.
+    pub(super) fn is_lost(&self) -> Lost {
+        self.is_lost.clone()
+    }
+
+    /// Ends when it is lost.
+    pub(super) async fn lost(&mut self) {
+        loop {
+            if self.newest.changed().await.is_err() {
+                // No identity comes any more: apid is about to end.
+                return std::future::pending().await;
+            }
+            let newest = self.newest.borrow_and_update().clone();
+            if !newest.lets_in(&self.chain) {
+                self.is_lost.0.store(true, Ordering::Relaxed);
+                return;
+            }
+        }
+    }
+}
