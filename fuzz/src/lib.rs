@@ -21,7 +21,7 @@ pub struct Decoder {
 }
 
 /// All of them.
-pub const DECODERS: [Decoder; 11] = [
+pub const DECODERS: [Decoder; 12] = [
     decoder("api-request", decoders::api_request, seeds::api_requests),
     decoder(
         "machine-config",
@@ -46,6 +46,11 @@ pub const DECODERS: [Decoder; 11] = [
     ),
     decoder("dhcp-offer", decoders::dhcp_offer, seeds::dhcp_offers),
     decoder("time-answer", decoders::time_answer, seeds::time_answers),
+    decoder(
+        "forwarded-answer",
+        decoders::forwarded_answer,
+        seeds::forwarded_answers,
+    ),
     decoder(
         "client-certificate",
         client_certificate,

@@ -208,3 +208,26 @@ pub(crate) fn events() -> Vec<Vec<u8>> {
         .map(|payload| event(payload).encode_to_vec())
         .to_vec()
 }
+
+/// A reply and a part of a stream, as they come from another node, in one piece and in many.
+pub(crate) fn forwarded_answers() -> Vec<Vec<u8>> {
+    let framed = |how: u8, message: Vec<u8>| {
+        let length = u32::try_from(message.len()).unwrap_or_default();
+        [&[how, 0][..], &length.to_be_bytes(), &message].concat()
+    };
+    let reply = wire::HostnameResponse {
+        messages: vec![wire::Hostname {
+            hostname: "other".to_owned(),
+            ..Default::default()
+        }],
+    };
+    let part = instar_api::common::Data {
+        bytes: b"a line\n".to_vec(),
+        ..Default::default()
+    };
+    vec![
+        framed(0xfe, reply.encode_to_vec()),
+        framed(0x02, reply.encode_to_vec()),
+        framed(0xff, part.encode_to_vec()),
+    ]
+}

@@ -141,6 +141,11 @@ pub fn dhcp_offer(bytes: &[u8]) {
     }
 }
 
+/// What another node answers to a call that was passed on to it.
+pub fn forwarded_answer(bytes: &[u8]) {
+    crate::apid::decode_answer_of_another_node(bytes);
+}
+
 /// What a time server answers.
 pub fn time_answer(bytes: &[u8]) {
     judge_answer(bytes);

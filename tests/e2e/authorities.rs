@@ -1,19 +1,27 @@
 //! A new certificate authority for a machine that runs, step by step, and who is let in at each.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, ensure};
-use instar_api::machine::ApplyConfigurationRequest;
 use instar_api::machine::apply_configuration_request::Mode;
 use instar_api::machine::machine_service_client::MachineServiceClient;
+use instar_api::machine::{ApplyConfigurationRequest, EventsRequest};
 use instar_pki::Role;
 use instar_tests::{
-    GREETER, Greeter, Identity, MachineConfig, Node, Outcome, Registry, Scratch, Test,
-    plan_with_greeter, tests,
+    GREETER, Greeter, Identity, ImageUnderTest, Instarctl, MachineConfig, Node, Outcome, Registry,
+    Scratch, Test, plan_with_greeter, tests,
 };
 
 use crate::PATIENCE;
 
+/// What was asked before has ten seconds; the rest is for a busy host.
+const STAY: Duration = Duration::from_secs(30);
+
 pub(crate) fn tests() -> Vec<Test> {
-    tests![an_authority_takes_anothers_place_while_everything_runs]
+    tests![
+        an_authority_takes_anothers_place_while_everything_runs,
+        who_came_before_the_config_does_not_stay
+    ]
 }
 
 /// What runs; nothing of it starts anew.
@@ -123,7 +131,15 @@ async fn an_authority_takes_anothers_place_while_everything_runs(scratch: Scratc
     shows(&node, &new, &new).await?;
     is_let_in(&node, &old).await?;
 
-    // The old one goes. Whoever has it does not get through the handshake.
+    // The old one goes. Whoever has it does not get through the handshake, and a connection from before ends.
+    let mut from_before = MachineServiceClient::new(node.channel_as(&old).await?);
+    let events = from_before.events(EventsRequest::default()).await?;
+    let mut stays = MachineServiceClient::new(node.channel_as(&new).await?);
+    let others_events = stays.events(EventsRequest::default()).await?;
+    let ended = async {
+        let mut events = events.into_inner();
+        while let Ok(Some(_)) = events.message().await {}
+    };
     apply(&node, &new, with(MachineConfig::new(&new))).await?;
     node.wait_until("the old one is turned away", PATIENCE, async || {
         ensure!(is_let_in(&node, &old).await.is_err());
@@ -136,9 +152,51 @@ async fn an_authority_takes_anothers_place_while_everything_runs(scratch: Scratc
     ensure!(!refused.contains("not authorized"), "{refused}");
     is_let_in(&node, &new).await?;
     shows(&node, &new, &new).await?;
+    tokio::time::timeout(STAY, ended)
+        .await
+        .context("its events went on")?;
+    ensure!(from_before.version(()).await.is_err(), "it is answered");
+    // That of others goes on.
+    let mut others_events = others_events.into_inner();
+    let end = async { while let Ok(Some(_)) = others_events.message().await {} };
+    ensure!(
+        tokio::time::timeout(Duration::from_secs(1), end)
+            .await
+            .is_err(),
+        "it ended as well"
+    );
 
     // The node finds its own way in, so apid is not taken to be broken.
     let after = Running::of(&node, &new).await?;
     ensure!(before == after, "{before:?} became {after:?}");
     greeter.greets()
+}
+
+/// In maintenance mode everybody may bring a config. Once there is one, nobody who connected before may.
+async fn who_came_before_the_config_does_not_stay(scratch: Scratch) -> Outcome {
+    let identity = Identity::administrator()?;
+    let config = MachineConfig::new(&identity).hostname("configured");
+    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+        .without_config(identity)
+        .start()?;
+    node.wait_for_line("machined: the API answers on port", PATIENCE)?;
+    let client = Instarctl::of(&node, &scratch)?;
+    let address = node.endpoint()?;
+    let insecure = ["--insecure", "-n", &address];
+    let file = scratch.write("config.yaml", config.to_yaml())?;
+    let file = file.display().to_string();
+
+    let mut stays = client.follow(&[&insecure[..], &["dmesg", "--follow"]].concat())?;
+    stays.wait_for("the kernel's first words", PATIENCE, |line| {
+        line.contains("Linux version")
+    })?;
+    let apply = [&insecure[..], &["apply-config", "--file", &file]].concat();
+    let said = client.run(&apply).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    node.wait_for_api(PATIENCE).await?;
+    stays.wait_for_end(STAY)?;
+    // Nobody comes in without a certificate from here on.
+    let refused = client.run(&apply).await?;
+    ensure!(refused.code != Some(0), "{refused:?}");
+    Ok(())
 }

@@ -70,6 +70,23 @@ impl Told {
     }
 }
 
+impl Told {
+    /// Waits until it has nothing more to say, because it ended; lines are passed over.
+    pub fn wait_for_end(mut self, within: Duration) -> Result<()> {
+        let until = Instant::now() + within;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(line) => self.heard.push(line),
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Err(RecvTimeoutError::Timeout) => {
+                    bail!("it goes on after {within:?}; told was {:#?}", self.heard)
+                }
+            }
+        }
+    }
+}
+
 impl Drop for Told {
     fn drop(&mut self) {
         let _ = self.child.kill();

@@ -62,6 +62,11 @@ const LAST_ANSWERS: Duration = Duration::from_secs(10);
 /// A client that has not ended its handshake by then is cut off.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
+/// What apid makes of bytes that another node answers with, for tests and fuzzers.
+pub fn decode_answer_of_another_node(bytes: &[u8]) {
+    several::decode(bytes);
+}
+
 /// Runs apid until machined closes the stream of orders.
 pub fn run() -> anyhow::Result<()> {
     let listener = std::io::stdin().as_fd().try_clone_to_owned()?;

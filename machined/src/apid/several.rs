@@ -233,6 +233,28 @@ impl Answer {
     }
 }
 
+/// What apid makes of another node's answer: the first byte says in pieces of how many bytes it comes, and whether it is a stream.
+pub(super) fn decode(bytes: &[u8]) {
+    const LIMIT: usize = 1 << 20;
+    let Some((&how, body)) = bytes.split_first() else {
+        return;
+    };
+    let mut messages = Messages::of(LIMIT);
+    for piece in body.chunks(usize::from(how >> 1) + 1) {
+        messages.push(piece);
+        while let Ok(Some(message)) = messages.next() {
+            assert!(message.len() <= LIMIT);
+            if how & 1 == 1 {
+                assert!(elements::named(&message, "n").starts_with(&message));
+            } else if let Ok(named) = elements::of_reply(&message, "n") {
+                let count = named.len();
+                let again = elements::of_reply(&elements::reply(named), "n");
+                assert!(again.is_ok_and(|again| again.len() == count));
+            }
+        }
+    }
+}
+
 /// How a call failed, by its trailers; none when it went well.
 fn failure(trailers: &HeaderMap) -> Option<Failure> {
     let text = |value: &HeaderValue| value.to_str().ok().map(str::to_owned);
