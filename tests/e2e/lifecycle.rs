@@ -14,6 +14,9 @@ use tonic::Code;
 use crate::PATIENCE;
 use crate::installed::{INSTALLER, install_with};
 
+/// Of a greeter that sees the node's cgroups.
+const OTHER_PORT: u16 = 8085;
+
 pub(crate) fn tests() -> Vec<Test> {
     tests![
         a_reboot_starts_what_was_prepared_without_the_kernel,
@@ -78,8 +81,17 @@ async fn a_reboot_starts_what_was_prepared_without_the_kernel(scratch: Scratch) 
         registry.push_layout(&image.installer(), INSTALLER, image.version())?;
     }
     push_bad_ones(&scratch, &registry, &good)?;
-    let node = plan_with_greeter(&scratch, &registry, |config| config)?
+    let greeter = registry.image_for_guest("greeter:v1");
+    let node = plan_with_greeter(&scratch, &registry, move |config| {
+            config.greeter_at(
+                "other",
+                &greeter,
+                OTHER_PORT,
+                "mounts:\n  - hostPath: {source: /sys/fs/cgroup, destination: /cgroup, options: [rw]}\n",
+            )
+        })?
         .blank_disk()?
+        .forward(OTHER_PORT)
         .boot()
         .await?;
     node.wait_until_ready(PATIENCE).await?;
@@ -113,6 +125,7 @@ async fn a_reboot_starts_what_was_prepared_without_the_kernel(scratch: Scratch) 
         prepared.exit_code == 0 && prepared.output.contains("v0.2.0 is ready"),
         "{prepared:#?}"
     );
+    machined_is_killed(&node).await?;
     starts_softly(&node, "v0.2.0").await?;
     greeter.greets()?;
     ensure!(greeter.read_from_var("kept-over-upgrades")? == "written by greeter\n");
@@ -154,6 +167,18 @@ async fn a_reboot_starts_what_was_prepared_without_the_kernel(scratch: Scratch) 
         "{said:#?}"
     );
     greeter.greets()
+}
+
+/// What was prepared outlives machined.
+async fn machined_is_killed(node: &Node) -> Outcome {
+    let before = Seen::of(node).await?;
+    Greeter::at(node, OTHER_PORT)?.get("/write/cgroup/generation.1/machined/cgroup.kill?1")?;
+    node.wait_for_line("starting machined again", PATIENCE)?;
+    node.wait_for_api(PATIENCE).await?;
+    node.wait_until_ready(PATIENCE).await?;
+    let after = Seen::of(node).await?;
+    ensure!(before == after, "{before:?} became {after:?}");
+    Ok(())
 }
 
 /// Images that are refused in the one or the other step.

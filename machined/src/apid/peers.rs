@@ -12,8 +12,10 @@ use instar_pki::Role;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use tokio_rustls::TlsConnector;
 
+use super::grpc_status::Code;
 use super::impersonation;
 use super::proxy::{RequestBody, drop_claims};
 use super::target::{NODE, NODES, PROXY_FROM};
@@ -23,6 +25,41 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// A node that says nothing is asked for a sign of life after this, and is away without one after that.
 const SILENCE: Duration = Duration::from_secs(20);
 const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
+
+/// Calls to other nodes at a time, whoever asks: each is a connection. One caller who may ask for 64 nodes in each of a hundred calls
+/// does not take the descriptors that others come in by.
+pub(super) const CALLS: usize = 256;
+
+/// The places for calls to other nodes; clones share them.
+#[derive(Clone)]
+pub(super) struct Calls(Arc<Semaphore>);
+
+impl Default for Calls {
+    fn default() -> Self {
+        Calls(Arc::new(Semaphore::new(CALLS)))
+    }
+}
+
+/// Why another node did not answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CallError {
+    /// All places are taken.
+    #[error("this node passes on {CALLS} calls at a time; try again when some have ended")]
+    TooMany,
+    /// It was not reached.
+    #[error("{0:#}")]
+    Away(#[from] anyhow::Error),
+}
+
+impl CallError {
+    /// How it looks on the wire.
+    pub(super) fn code(&self) -> Code {
+        match self {
+            Self::TooMany => Code::ResourceExhausted,
+            Self::Away(_) => Code::Unavailable,
+        }
+    }
+}
 
 /// Whom this node believes to be another node, and who it is there.
 pub(super) struct Peers {
@@ -52,13 +89,16 @@ impl Peers {
         })
     }
 
-    /// Has another node answer a call of somebody with these roles. An error says that it was not reached.
+    /// Has another node answer a call of somebody with these roles.
     pub(super) async fn call(
         &self,
         address: IpAddr,
         request: Request<RequestBody>,
         roles: &[Role],
-    ) -> anyhow::Result<Response<Incoming>> {
+        calls: &Calls,
+    ) -> Result<Response<Incoming>, CallError> {
+        let place = calls.0.clone().try_acquire_owned();
+        let place = place.map_err(|_| CallError::TooMany)?;
         let request = addressed_to(address, request, roles)?;
         let connecting = tokio::time::timeout(CONNECT, self.connect(address));
         let stream = connecting
@@ -75,11 +115,13 @@ impl Peers {
                 .handshake(TokioIo::new(stream))
                 .await
                 .with_context(|| format!("the node {address} speaks no HTTP/2"))?;
-        tokio::spawn(connection);
-        sender
-            .send_request(request)
-            .await
-            .with_context(|| format!("the node {address} does not answer"))
+        tokio::spawn(async move {
+            // How it ended is told by the call.
+            let _ = connection.await;
+            drop(place);
+        });
+        let response = sender.send_request(request).await;
+        Ok(response.with_context(|| format!("the node {address} does not answer"))?)
     }
 
     async fn connect(

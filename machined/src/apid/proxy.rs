@@ -16,6 +16,7 @@ use tokio::sync::Mutex;
 
 use super::grpc_status::{self, Code};
 use super::identity::{Caller, Credentials, Mode};
+use super::peers::Calls;
 use super::several::{self, Ways};
 use super::target::{self, Target};
 use super::{impersonation, permissions};
@@ -35,6 +36,8 @@ pub(super) type Body = Either<Incoming, UnsyncBoxBody<Bytes, Infallible>>;
 pub(super) struct Proxy {
     socket: &'static str,
     connection: Arc<Mutex<Option<SendRequest<RequestBody>>>>,
+    /// Calls that are passed on to other nodes.
+    calls: Calls,
 }
 
 impl Proxy {
@@ -43,6 +46,7 @@ impl Proxy {
         Proxy {
             socket,
             connection: Arc::default(),
+            calls: Calls::default(),
         }
     }
 
@@ -72,9 +76,10 @@ impl Proxy {
                     return refuse(Code::PermissionDenied, "no request forwarding");
                 };
                 let request = request.map(Either::Left);
-                match peers.call(address, request, &caller.roles).await {
+                let answer = peers.call(address, request, &caller.roles, &self.calls);
+                match answer.await {
                     Ok(response) => response.map(Either::Left),
-                    Err(error) => refuse(Code::Unavailable, &format!("{error:#}")),
+                    Err(error) => refuse(error.code(), &error.to_string()),
                 }
             }
             Ok(Target::Several(nodes)) => {
@@ -87,6 +92,11 @@ impl Proxy {
             }
             Err((code, message)) => refuse(code, message),
         }
+    }
+
+    /// The calls that are passed on to other nodes.
+    pub(super) fn calls(&self) -> &Calls {
+        &self.calls
     }
 
     /// Answers a call by machined.

@@ -7,6 +7,7 @@ use rustix::process::{Gid, Resource, Rlimit, Uid, setrlimit};
 use rustix::thread::{set_no_new_privs, set_thread_gid, set_thread_groups, set_thread_uid};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
+use super::peers::CALLS;
 use super::{CONNECTIONS, ROOT, USER};
 
 /// Descriptors for everything but connections: the listening socket, the ways to machined, the runtime.
@@ -17,7 +18,7 @@ const OTHER_DESCRIPTORS: usize = 64;
 /// Must run before the process has a second thread: user and capabilities belong to the thread.
 pub(super) fn enter() -> anyhow::Result<()> {
     // The kernel gives 1,024 to begin with.
-    let descriptors = Some((CONNECTIONS + OTHER_DESCRIPTORS) as u64);
+    let descriptors = Some((CONNECTIONS + CALLS + OTHER_DESCRIPTORS) as u64);
     let limit = Rlimit {
         current: descriptors,
         maximum: descriptors,

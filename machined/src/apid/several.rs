@@ -58,23 +58,22 @@ impl Ways {
         place: &Place,
         question: Request<RequestBody>,
     ) -> Result<Response<Incoming>, Failure> {
-        let unavailable = |error: anyhow::Error| Failure {
-            code: Code::Unavailable as i32,
-            message: format!("{error:#}"),
+        let failed = |code: Code, message: String| Failure {
+            code: code as i32,
+            message,
         };
-        let response = match (place, &self.others) {
-            (Place::Here, _) => self.here.pass_on(question, &self.caller).await,
+        match (place, &self.others) {
+            (Place::Here, _) => {
+                let response = self.here.pass_on(question, &self.caller).await;
+                response.map_err(|error| failed(Code::Unavailable, format!("{error:#}")))
+            }
             (Place::At(address), Some(others)) => {
-                others.call(*address, question, &self.caller.roles).await
+                let (roles, calls) = (&self.caller.roles, self.here.calls());
+                let response = others.call(*address, question, roles, calls).await;
+                response.map_err(|error| failed(error.code(), error.to_string()))
             }
-            _ => {
-                return Err(Failure {
-                    code: Code::InvalidArgument as i32,
-                    message: NO_ADDRESS.to_owned(),
-                });
-            }
-        };
-        response.map_err(unavailable)
+            _ => Err(failed(Code::InvalidArgument, NO_ADDRESS.to_owned())),
+        }
     }
 }
 
