@@ -1,8 +1,8 @@
 //! apid: the only part of the machine that strangers talk to.
 //!
 //! It terminates TLS, reads the caller's roles from the client certificate, checks them against the table of methods,
-//! and passes what is allowed on to machined over a unix socket. It holds no secret but the key of its own
-//! certificate, has its own user and no capabilities, and sees nothing of the filesystem but that socket.
+//! and passes what is allowed on to machined over a unix socket, or to other nodes. It holds no secrets but the keys of its
+//! own certificates, has its own user and no capabilities, and sees nothing of the filesystem but that socket.
 //!
 //! Descriptors that machined gives it: 0 is the listening TCP socket, 1 a unix stream on which machined's orders arrive,
 //! 2 its log.
