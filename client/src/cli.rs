@@ -185,6 +185,16 @@ pub(crate) enum Command {
     Image(Image),
     /// Show resources: what the node is, as it says itself; `get rd` lists their types
     Get(Get),
+    /// Watch nodes live: what they are, their services, load and logs
+    ///
+    /// Works on any terminal of 80 x 24 characters, also over a serial line. Keys: q quits; 1, 2, 3 (or F1, F2, F3) show the summary,
+    /// load and processes, or the log alone; left and right (or h and l) go to another node; tab and shift-tab to another log; up and
+    /// down (or k and j), ^U and ^D, page up and page down (or ^B and ^F), home and end scroll; ^L paints everything anew.
+    Dashboard {
+        /// How often figures are asked for: seconds, or with a unit
+        #[arg(short = 'd', long, value_name = "TIME", default_value = "3s", value_parser = duration)]
+        update_interval: Duration,
+    },
     /// Wait until the node is healthy
     Health {
         /// Longest wait: seconds, or with a unit (90s, 30m, 1h)

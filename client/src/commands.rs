@@ -5,6 +5,7 @@ mod completion;
 mod config_new;
 mod containers;
 mod copy;
+mod dashboard;
 mod disks;
 mod dmesg;
 mod events;
@@ -64,6 +65,7 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Time { check } => time::run(&global, check).await,
         Command::Image(image) => image::run(&global, &image).await,
         Command::Get(wanted) => get::run(&global, &wanted).await,
+        Command::Dashboard { update_interval } => dashboard::run(&global, update_interval).await,
         Command::Health { wait_timeout } => health::run(&global, wait_timeout).await,
         Command::Meta(meta) => meta::run(&global, meta).await,
         Command::Config(Config::New {

@@ -11,6 +11,7 @@ mod authorities;
 mod boot;
 mod clock;
 mod containers;
+mod dashboard;
 mod disk;
 mod fifty_upgrades;
 mod forwarding;
@@ -65,6 +66,7 @@ fn main() -> ExitCode {
         lifecycle::tests(),
         rollback::tests(),
         containers::tests(),
+        dashboard::tests(),
         disk::tests(),
         machine_config::tests(),
         installed::tests(),
