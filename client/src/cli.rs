@@ -136,6 +136,16 @@ pub(crate) enum Command {
     },
     /// Give the node a machine config
     ApplyConfig(ApplyConfig),
+    /// Change the node's machine config in an editor
+    ///
+    /// The editor is $VISUAL, $EDITOR or vi. What is not changed there, or is left empty, is not applied. What the node does not take is
+    /// kept in a file.
+    Edit(Edit),
+    /// Change parts of the node's machine config
+    ///
+    /// A patch is a piece of machine config. Maps are merged, lists appended to, other values replaced; `$patch: delete` removes what it
+    /// stands in. Documents are matched by kind and name. What a patch does not touch stays as it was written, comments too.
+    Patch(Patch),
     /// List files of the node
     #[command(visible_alias = "ls")]
     List(List),
@@ -421,6 +431,9 @@ pub(crate) struct GenConfig {
     /// Further names and addresses of the node's certificate
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) additional_sans: Vec<String>,
+    /// Piece of machine config to lay over it, or @FILE with one; any number of them
+    #[arg(long = "config-patch", value_name = "PATCH")]
+    pub(crate) patches: Vec<String>,
     /// Directory for machine.yaml and talosconfig
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(crate) output_dir: PathBuf,
@@ -517,6 +530,16 @@ pub(crate) struct ApplyConfig {
     /// Machine config
     #[arg(short, long, value_name = "FILE")]
     pub(crate) file: PathBuf,
+    /// Piece of machine config to lay over it, or @FILE with one; any number of them
+    #[arg(short = 'p', long = "config-patch", value_name = "PATCH")]
+    pub(crate) patches: Vec<String>,
+    #[command(flatten)]
+    pub(crate) how: ApplyHow,
+}
+
+/// How a machine config is applied.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct ApplyHow {
     /// When it takes effect
     #[arg(short, long, value_enum, default_value_t)]
     pub(crate) mode: ApplyMode,
@@ -526,6 +549,54 @@ pub(crate) struct ApplyConfig {
     /// With the mode try: after which the config is taken back
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = duration)]
     pub(crate) timeout: Duration,
+}
+
+/// Which machine config of a node.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct WhichConfig {
+    /// What to change: the machine config is all that can be
+    #[arg(value_name = "TYPE", value_enum, ignore_case = true)]
+    _kind: WrittenKind,
+    /// The one in force (v1alpha1), or the one that the next boot finds (persistent)
+    #[arg(default_value = "v1alpha1")]
+    pub(crate) id: String,
+}
+
+/// Resources that are not only read.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum WrittenKind {
+    /// The machine config
+    #[value(name = "mc", aliases = ["machineconfig", "machineconfigs", "machineconfigs.config.talos.dev"])]
+    MachineConfig,
+}
+
+/// Arguments of `edit`.
+#[derive(Args, Debug)]
+pub(crate) struct Edit {
+    #[command(flatten)]
+    pub(crate) which: WhichConfig,
+    #[command(flatten)]
+    pub(crate) how: ApplyHow,
+}
+
+/// Arguments of `patch`.
+#[derive(Args, Debug)]
+pub(crate) struct Patch {
+    #[command(flatten)]
+    pub(crate) which: WhichConfig,
+    /// Piece of machine config, or @FILE with one; any number of them
+    #[arg(
+        short,
+        long = "patch",
+        value_name = "PATCH",
+        required_unless_present = "patch_file"
+    )]
+    pub(crate) patches: Vec<String>,
+    /// File with a piece of machine config
+    #[arg(long, value_name = "FILE")]
+    pub(crate) patch_file: Option<String>,
+    #[command(flatten)]
+    pub(crate) how: ApplyHow,
 }
 
 /// Arguments of `reset`.

@@ -8,6 +8,7 @@ mod copy;
 mod dashboard;
 mod disks;
 mod dmesg;
+mod edit;
 mod events;
 mod gen_config;
 mod get;
@@ -20,6 +21,7 @@ mod memory;
 mod meta;
 mod mounts;
 mod netstat;
+mod patch;
 mod processes;
 mod read;
 mod reboot;
@@ -52,6 +54,8 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Rollback { wait } => rollback::run(&global, wait).await,
         Command::Reset(arguments) => reset::run(&global, &arguments).await,
         Command::ApplyConfig(arguments) => apply_config::run(&global, &arguments).await,
+        Command::Edit(arguments) => edit::run(&global, &arguments).await,
+        Command::Patch(arguments) => patch::run(&global, &arguments).await,
         Command::List(arguments) => list::run(&global, &arguments).await,
         Command::Copy { path, target } => copy::run(&global, &path, &target).await,
         Command::Usage(arguments) => usage::run(&global, &arguments).await,

@@ -13,6 +13,7 @@ mod clock;
 mod containers;
 mod dashboard;
 mod disk;
+mod edits;
 mod fifty_upgrades;
 mod forwarding;
 mod hangs;
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
         rollback::tests(),
         containers::tests(),
         dashboard::tests(),
+        edits::tests(),
         disk::tests(),
         machine_config::tests(),
         installed::tests(),

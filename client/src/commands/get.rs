@@ -51,7 +51,7 @@ pub(super) async fn run(global: &Global, wanted: &Get) -> Result<(), Failure> {
 }
 
 /// The resource service of a node.
-fn state(node: &Node) -> StateClient<Channel> {
+pub(super) fn state(node: &Node) -> StateClient<Channel> {
     StateClient::new(node.channel()).max_decoding_message_size(MAX_MESSAGE_BYTES)
 }
 
@@ -173,7 +173,7 @@ async fn watch(output: Output, node: &Node, kind: &Kind, wanted: &Get) -> Result
 }
 
 /// The content of a resource.
-fn content(resource: &Resource) -> Value {
+pub(super) fn content(resource: &Resource) -> Value {
     let yaml = resource.spec.as_ref().map_or("", |spec| &spec.yaml_spec);
     serde_saphyr::from_str(yaml).unwrap_or_default()
 }
