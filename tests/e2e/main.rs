@@ -10,6 +10,7 @@ mod api_methods;
 mod authorities;
 mod boot;
 mod clock;
+mod console;
 mod containers;
 mod dashboard;
 mod disk;
@@ -68,6 +69,7 @@ fn main() -> ExitCode {
         rollback::tests(),
         containers::tests(),
         dashboard::tests(),
+        console::tests(),
         edits::tests(),
         disk::tests(),
         machine_config::tests(),
