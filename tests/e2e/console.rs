@@ -14,7 +14,8 @@ const ROWS: usize = 25;
 pub(crate) fn tests() -> Vec<Test> {
     tests![
         shows_the_machine_to_whoever_stands_before_it,
-        is_left_to_messages_when_told_so
+        is_left_to_messages_when_told_so,
+        is_not_there_without_a_card
     ]
 }
 
@@ -137,6 +138,18 @@ async fn is_left_to_messages_when_told_so(scratch: Scratch) -> Outcome {
         .await?;
     node.wait_until_ready(PATIENCE).await?;
     shows(&node, "machined: booted v0.1.0").await?;
+    ensure!(
+        node.service("dashboard").await.is_err(),
+        "there is a dashboard"
+    );
+    Ok(())
+}
+
+async fn is_not_there_without_a_card(scratch: Scratch) -> Outcome {
+    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+        .boot()
+        .await?;
+    node.wait_until_ready(PATIENCE).await?;
     ensure!(
         node.service("dashboard").await.is_err(),
         "there is a dashboard"

@@ -1,7 +1,7 @@
 //! The dashboard on the machine's own screen.
 //!
-//! It runs where there is a screen: a virtual terminal that is text of a VGA card or a framebuffer, and not the kernel's dummy of a
-//! machine without one. It takes the second terminal; the kernel's messages, machined's among them, go on in the first (Alt+F1). Serial
+//! It runs where there is a screen: a virtual terminal that is text of a VGA card or a framebuffer, and not what the kernel imagines on
+//! a machine without one. It takes the second terminal; the kernel's messages, machined's among them, go on in the first (Alt+F1). Serial
 //! consoles have no part in it. `instar.dashboard=off` on the kernel's command line leaves the screen to the messages.
 //!
 //! It is a process of its own, as locked up as apid: own user, no capabilities, few system calls, no files, no network. It has the

@@ -44,10 +44,13 @@ pub(super) fn exists() -> anyhow::Result<bool> {
     Ok(false)
 }
 
-/// The driver's name and whether terminals are bound to it (`show_name` and `show_bind` of
-/// drivers/tty/vt/vt.c in the kernel's source). `(S) dummy device` is the driver of a machine without a screen.
+/// The driver's name and whether terminals are bound to it (`show_name` and `show_bind` of drivers/tty/vt/vt.c in the kernel's
+/// source).
+///
+/// `VGA+` is text of a graphics card, as drivers/video/console/vgacon.c calls it. Without a card the same driver believes in a
+/// `*CGA`, which no machine of this architecture has had, and other kernels have a `dummy device`.
 fn is_screen(name: &str, bind: &str) -> bool {
-    bind.trim() == "1" && !name.contains("dummy")
+    bind.trim() == "1" && (name.contains("VGA+") || name.contains("frame buffer"))
 }
 
 /// The screen while the dashboard has it.
@@ -100,10 +103,11 @@ mod tests {
     }
 
     #[test]
-    fn a_dummy_is_no_screen() {
+    fn a_screen_is_text_of_a_card_or_a_framebuffer() {
         assert!(is_screen("(S) VGA+\n", "1\n"));
         assert!(is_screen("(M) frame buffer device\n", "1\n"));
         assert!(!is_screen("(M) frame buffer device\n", "0\n"));
         assert!(!is_screen("(S) dummy device\n", "1\n"));
+        assert!(!is_screen("(S) *CGA\n", "1\n"));
     }
 }
