@@ -74,15 +74,15 @@ pub(crate) enum Command {
         #[arg(value_enum, requires = "id")]
         action: Option<ServiceAction>,
     },
-    /// Show the log of a service
+    /// Show the log of a service, or list those that have one
     Logs {
-        /// The service
-        id: String,
+        /// The service; their names if absent
+        id: Option<String>,
         /// Go on with what comes
-        #[arg(short, long)]
+        #[arg(short, long, requires = "id")]
         follow: bool,
         /// Only the last lines
-        #[arg(long, value_name = "LINES")]
+        #[arg(long, value_name = "LINES", requires = "id")]
         tail: Option<u32>,
     },
     /// Show the kernel log
@@ -135,6 +135,7 @@ pub(crate) enum Command {
         path: String,
     },
     /// Give the node a machine config
+    #[command(visible_alias = "apply")]
     ApplyConfig(ApplyConfig),
     /// Change the node's machine config in an editor
     ///
@@ -162,12 +163,14 @@ pub(crate) enum Command {
     #[command(visible_alias = "du")]
     Usage(Usage),
     /// Show what the node's memory is used for
+    #[command(visible_alias = "free")]
     Memory {
         /// Every figure of the kernel
         #[arg(short, long)]
         verbose: bool,
     },
     /// List processes
+    #[command(visible_alias = "ps")]
     Processes {
         /// What the first one has most of
         #[arg(short, long, value_enum, default_value_t)]
@@ -175,7 +178,11 @@ pub(crate) enum Command {
     },
     /// List mounts and the room on them
     Mounts,
+    /// Show the room on filesystems, as each of them says
+    #[command(visible_alias = "df")]
+    Diskfree,
     /// List sockets
+    #[command(visible_alias = "ss")]
     Netstat(Netstat),
     /// List containers
     #[command(visible_alias = "c")]
@@ -210,6 +217,26 @@ pub(crate) enum Command {
         /// Longest wait: seconds, or with a unit (90s, 30m, 1h)
         #[arg(long, value_name = "TIME", default_value = "20m", value_parser = duration)]
         wait_timeout: Duration,
+    },
+    /// Look into the node's own workings
+    #[command(subcommand)]
+    Inspect(Inspect),
+    /// Collect what may explain a trouble in one file: versions, services, logs, figures, resources; no secrets
+    ///
+    /// What cannot be had is said on standard error and in the file itself, which is written in any case.
+    Support {
+        /// File for it (tar.gz) [default: support.tar.gz]
+        #[arg(
+            short = 'O',
+            long,
+            value_name = "FILE",
+            default_value = "support.tar.gz",
+            hide_default_value = true
+        )]
+        file: PathBuf,
+        /// Replace an existing file
+        #[arg(long)]
+        force: bool,
     },
     /// Leave values with the node
     #[command(subcommand)]
@@ -365,6 +392,13 @@ pub(crate) enum Image {
         /// The image
         image: String,
     },
+}
+
+/// What to look into.
+#[derive(Clone, Copy, Debug, Subcommand)]
+pub(crate) enum Inspect {
+    /// Show which parts of the daemon depend on which
+    Dependencies,
 }
 
 /// What to do with values.

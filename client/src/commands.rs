@@ -6,6 +6,7 @@ mod config_new;
 mod containers;
 mod copy;
 mod dashboard;
+mod diskfree;
 mod disks;
 mod dmesg;
 mod edit;
@@ -14,6 +15,7 @@ mod gen_config;
 mod get;
 mod health;
 mod image;
+mod inspect;
 mod list;
 mod logs;
 mod man;
@@ -29,12 +31,13 @@ mod reset;
 mod rollback;
 mod service;
 mod shutdown;
+mod support;
 mod time;
 mod upgrade;
 mod usage;
 mod version;
 
-use crate::cli::{Cli, Command, Config, Gen};
+use crate::cli::{Cli, Command, Config, Gen, Inspect};
 use crate::failure::Failure;
 
 /// Does what was asked for.
@@ -44,7 +47,12 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Gen(Gen::Config(arguments)) => gen_config::run(&global, &arguments),
         Command::Version => version::run(&global).await,
         Command::Service { id, action } => service::run(&global, id.as_deref(), action).await,
-        Command::Logs { id, follow, tail } => logs::run(&global, &id, follow, tail).await,
+        Command::Logs {
+            id: Some(id),
+            follow,
+            tail,
+        } => logs::run(&global, &id, follow, tail).await,
+        Command::Logs { id: None, .. } => logs::names(&global).await,
         Command::Dmesg { follow, tail } => dmesg::run(&global, follow, tail).await,
         Command::Events { tail, actor_id } => events::run(&global, tail, actor_id).await,
         Command::Upgrade(arguments) => upgrade::run(&global, &arguments).await,
@@ -62,6 +70,7 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Memory { verbose } => memory::run(&global, verbose).await,
         Command::Processes { sort } => processes::run(&global, sort).await,
         Command::Mounts => mounts::run(&global).await,
+        Command::Diskfree => diskfree::run(&global).await,
         Command::Netstat(arguments) => netstat::run(&global, &arguments).await,
         Command::Containers => containers::list(&global).await,
         Command::Stats => containers::stats(&global).await,
@@ -71,6 +80,8 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Get(wanted) => get::run(&global, &wanted).await,
         Command::Dashboard { update_interval } => dashboard::run(&global, update_interval).await,
         Command::Health { wait_timeout } => health::run(&global, wait_timeout).await,
+        Command::Inspect(Inspect::Dependencies) => inspect::dependencies(&global).await,
+        Command::Support { file, force } => support::run(&global, &file, force).await,
         Command::Meta(meta) => meta::run(&global, meta).await,
         Command::Config(Config::New {
             file,

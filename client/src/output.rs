@@ -36,7 +36,7 @@ impl Output {
 }
 
 /// A value as YAML. What YAML cannot say is not in JSON either; should it ever be, JSON is YAML too.
-fn yaml(value: &Value) -> String {
+pub(crate) fn yaml(value: &Value) -> String {
     serde_saphyr::to_string(value).unwrap_or_else(|_| value.to_string())
 }
 

@@ -343,7 +343,7 @@ mod tests {
             ..wire::CpuStat::default()
         };
         Update::System(wire::SystemStat {
-            cpu_total: Some(stat.clone()),
+            cpu_total: Some(stat),
             cpu: vec![stat],
             ..wire::SystemStat::default()
         })

@@ -168,7 +168,7 @@ fn screen() -> Screen {
         };
         for update in [
             Update::System(wire::SystemStat {
-                cpu_total: Some(stat.clone()),
+                cpu_total: Some(stat),
                 cpu: vec![stat],
                 ..wire::SystemStat::default()
             }),
