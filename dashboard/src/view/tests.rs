@@ -244,7 +244,7 @@ fn load_and_processes_have_a_page() {
     screen.page = Page::Monitor;
     let drawn = drawn(&mut screen, 80, 24, PLAIN);
     shows(&drawn, include_str!("screens/monitor-80x24.txt"));
-    assert_eq!(screen.rows, 11);
+    assert_eq!(screen.rows, 10);
 }
 
 #[test]
