@@ -74,15 +74,15 @@ pub(crate) enum Command {
         #[arg(value_enum, requires = "id")]
         action: Option<ServiceAction>,
     },
-    /// Show the log of a service
+    /// Show the log of a service, or list those that have one
     Logs {
-        /// The service
-        id: String,
+        /// The service; their names if absent
+        id: Option<String>,
         /// Go on with what comes
-        #[arg(short, long)]
+        #[arg(short, long, requires = "id")]
         follow: bool,
         /// Only the last lines
-        #[arg(long, value_name = "LINES")]
+        #[arg(long, value_name = "LINES", requires = "id")]
         tail: Option<u32>,
     },
     /// Show the kernel log
@@ -135,7 +135,18 @@ pub(crate) enum Command {
         path: String,
     },
     /// Give the node a machine config
+    #[command(visible_alias = "apply")]
     ApplyConfig(ApplyConfig),
+    /// Change the node's machine config in an editor
+    ///
+    /// The editor is $VISUAL, $EDITOR or vi. What is not changed there, or is left empty, is not applied. What the node does not take is
+    /// kept in a file.
+    Edit(Edit),
+    /// Change parts of the node's machine config
+    ///
+    /// A patch is a piece of machine config. Maps are merged, lists appended to, other values replaced; `$patch: delete` removes what it
+    /// stands in. Documents are matched by kind and name. What a patch does not touch stays as it was written, comments too.
+    Patch(Patch),
     /// List files of the node
     #[command(visible_alias = "ls")]
     List(List),
@@ -152,12 +163,14 @@ pub(crate) enum Command {
     #[command(visible_alias = "du")]
     Usage(Usage),
     /// Show what the node's memory is used for
+    #[command(visible_alias = "free")]
     Memory {
         /// Every figure of the kernel
         #[arg(short, long)]
         verbose: bool,
     },
     /// List processes
+    #[command(visible_alias = "ps")]
     Processes {
         /// What the first one has most of
         #[arg(short, long, value_enum, default_value_t)]
@@ -165,7 +178,11 @@ pub(crate) enum Command {
     },
     /// List mounts and the room on them
     Mounts,
+    /// Show the room on filesystems, as each of them says
+    #[command(visible_alias = "df")]
+    Diskfree,
     /// List sockets
+    #[command(visible_alias = "ss")]
     Netstat(Netstat),
     /// List containers
     #[command(visible_alias = "c")]
@@ -185,11 +202,41 @@ pub(crate) enum Command {
     Image(Image),
     /// Show resources: what the node is, as it says itself; `get rd` lists their types
     Get(Get),
+    /// Watch nodes live: what they are, their services, load and logs
+    ///
+    /// Works on any terminal of 80 x 24 characters, also over a serial line. Keys: q quits; 1, 2, 3 (or F1, F2, F3) show the summary,
+    /// load and processes, or the log alone; left and right (or h and l) go to another node; tab and shift-tab to another log; up and
+    /// down (or k and j), ^U and ^D, page up and page down (or ^B and ^F), home and end scroll; ^L paints everything anew.
+    Dashboard {
+        /// How often figures are asked for: seconds, or with a unit
+        #[arg(short = 'd', long, value_name = "TIME", default_value = "3s", value_parser = duration)]
+        update_interval: Duration,
+    },
     /// Wait until the node is healthy
     Health {
         /// Longest wait: seconds, or with a unit (90s, 30m, 1h)
         #[arg(long, value_name = "TIME", default_value = "20m", value_parser = duration)]
         wait_timeout: Duration,
+    },
+    /// Look into the node's own workings
+    #[command(subcommand)]
+    Inspect(Inspect),
+    /// Collect what may explain a trouble in one file: versions, services, logs, figures, resources; no secrets
+    ///
+    /// What cannot be had is said on standard error and in the file itself, which is written in any case.
+    Support {
+        /// File for it (tar.gz) [default: support.tar.gz]
+        #[arg(
+            short = 'O',
+            long,
+            value_name = "FILE",
+            default_value = "support.tar.gz",
+            hide_default_value = true
+        )]
+        file: PathBuf,
+        /// Replace an existing file
+        #[arg(long)]
+        force: bool,
     },
     /// Leave values with the node
     #[command(subcommand)]
@@ -347,6 +394,13 @@ pub(crate) enum Image {
     },
 }
 
+/// What to look into.
+#[derive(Clone, Copy, Debug, Subcommand)]
+pub(crate) enum Inspect {
+    /// Show which parts of the daemon depend on which
+    Dependencies,
+}
+
 /// What to do with values.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Meta {
@@ -411,6 +465,9 @@ pub(crate) struct GenConfig {
     /// Further names and addresses of the node's certificate
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) additional_sans: Vec<String>,
+    /// Piece of machine config to lay over it, or @FILE with one; any number of them
+    #[arg(long = "config-patch", value_name = "PATCH")]
+    pub(crate) patches: Vec<String>,
     /// Directory for machine.yaml and talosconfig
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(crate) output_dir: PathBuf,
@@ -507,6 +564,16 @@ pub(crate) struct ApplyConfig {
     /// Machine config
     #[arg(short, long, value_name = "FILE")]
     pub(crate) file: PathBuf,
+    /// Piece of machine config to lay over it, or @FILE with one; any number of them
+    #[arg(short = 'p', long = "config-patch", value_name = "PATCH")]
+    pub(crate) patches: Vec<String>,
+    #[command(flatten)]
+    pub(crate) how: ApplyHow,
+}
+
+/// How a machine config is applied.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct ApplyHow {
     /// When it takes effect
     #[arg(short, long, value_enum, default_value_t)]
     pub(crate) mode: ApplyMode,
@@ -516,6 +583,54 @@ pub(crate) struct ApplyConfig {
     /// With the mode try: after which the config is taken back
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = duration)]
     pub(crate) timeout: Duration,
+}
+
+/// Which machine config of a node.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct WhichConfig {
+    /// What to change: the machine config is all that can be
+    #[arg(value_name = "TYPE", value_enum, ignore_case = true)]
+    _kind: WrittenKind,
+    /// The one in force (v1alpha1), or the one that the next boot finds (persistent)
+    #[arg(default_value = "v1alpha1")]
+    pub(crate) id: String,
+}
+
+/// Resources that are not only read.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum WrittenKind {
+    /// The machine config
+    #[value(name = "mc", aliases = ["machineconfig", "machineconfigs", "machineconfigs.config.talos.dev"])]
+    MachineConfig,
+}
+
+/// Arguments of `edit`.
+#[derive(Args, Debug)]
+pub(crate) struct Edit {
+    #[command(flatten)]
+    pub(crate) which: WhichConfig,
+    #[command(flatten)]
+    pub(crate) how: ApplyHow,
+}
+
+/// Arguments of `patch`.
+#[derive(Args, Debug)]
+pub(crate) struct Patch {
+    #[command(flatten)]
+    pub(crate) which: WhichConfig,
+    /// Piece of machine config, or @FILE with one; any number of them
+    #[arg(
+        short,
+        long = "patch",
+        value_name = "PATCH",
+        required_unless_present = "patch_file"
+    )]
+    pub(crate) patches: Vec<String>,
+    /// File with a piece of machine config
+    #[arg(long, value_name = "FILE")]
+    pub(crate) patch_file: Option<String>,
+    #[command(flatten)]
+    pub(crate) how: ApplyHow,
 }
 
 /// Arguments of `reset`.

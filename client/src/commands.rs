@@ -5,13 +5,17 @@ mod completion;
 mod config_new;
 mod containers;
 mod copy;
+mod dashboard;
+mod diskfree;
 mod disks;
 mod dmesg;
+mod edit;
 mod events;
 mod gen_config;
 mod get;
 mod health;
 mod image;
+mod inspect;
 mod list;
 mod logs;
 mod man;
@@ -19,6 +23,7 @@ mod memory;
 mod meta;
 mod mounts;
 mod netstat;
+mod patch;
 mod processes;
 mod read;
 mod reboot;
@@ -26,12 +31,13 @@ mod reset;
 mod rollback;
 mod service;
 mod shutdown;
+mod support;
 mod time;
 mod upgrade;
 mod usage;
 mod version;
 
-use crate::cli::{Cli, Command, Config, Gen};
+use crate::cli::{Cli, Command, Config, Gen, Inspect};
 use crate::failure::Failure;
 
 /// Does what was asked for.
@@ -41,7 +47,12 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Gen(Gen::Config(arguments)) => gen_config::run(&global, &arguments),
         Command::Version => version::run(&global).await,
         Command::Service { id, action } => service::run(&global, id.as_deref(), action).await,
-        Command::Logs { id, follow, tail } => logs::run(&global, &id, follow, tail).await,
+        Command::Logs {
+            id: Some(id),
+            follow,
+            tail,
+        } => logs::run(&global, &id, follow, tail).await,
+        Command::Logs { id: None, .. } => logs::names(&global).await,
         Command::Dmesg { follow, tail } => dmesg::run(&global, follow, tail).await,
         Command::Events { tail, actor_id } => events::run(&global, tail, actor_id).await,
         Command::Upgrade(arguments) => upgrade::run(&global, &arguments).await,
@@ -51,12 +62,15 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Rollback { wait } => rollback::run(&global, wait).await,
         Command::Reset(arguments) => reset::run(&global, &arguments).await,
         Command::ApplyConfig(arguments) => apply_config::run(&global, &arguments).await,
+        Command::Edit(arguments) => edit::run(&global, &arguments).await,
+        Command::Patch(arguments) => patch::run(&global, &arguments).await,
         Command::List(arguments) => list::run(&global, &arguments).await,
         Command::Copy { path, target } => copy::run(&global, &path, &target).await,
         Command::Usage(arguments) => usage::run(&global, &arguments).await,
         Command::Memory { verbose } => memory::run(&global, verbose).await,
         Command::Processes { sort } => processes::run(&global, sort).await,
         Command::Mounts => mounts::run(&global).await,
+        Command::Diskfree => diskfree::run(&global).await,
         Command::Netstat(arguments) => netstat::run(&global, &arguments).await,
         Command::Containers => containers::list(&global).await,
         Command::Stats => containers::stats(&global).await,
@@ -64,7 +78,10 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Time { check } => time::run(&global, check).await,
         Command::Image(image) => image::run(&global, &image).await,
         Command::Get(wanted) => get::run(&global, &wanted).await,
+        Command::Dashboard { update_interval } => dashboard::run(&global, update_interval).await,
         Command::Health { wait_timeout } => health::run(&global, wait_timeout).await,
+        Command::Inspect(Inspect::Dependencies) => inspect::dependencies(&global).await,
+        Command::Support { file, force } => support::run(&global, &file, force).await,
         Command::Meta(meta) => meta::run(&global, meta).await,
         Command::Config(Config::New {
             file,

@@ -12,6 +12,7 @@ mod follow;
 mod lines;
 mod node;
 mod output;
+mod patch;
 mod progress;
 mod target;
 mod tracker;

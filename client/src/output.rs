@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+pub(crate) use instar_dashboard::human;
 use serde_json::Value;
 
 use crate::failure::Failure;
@@ -35,26 +36,8 @@ impl Output {
 }
 
 /// A value as YAML. What YAML cannot say is not in JSON either; should it ever be, JSON is YAML too.
-fn yaml(value: &Value) -> String {
+pub(crate) fn yaml(value: &Value) -> String {
     serde_saphyr::to_string(value).unwrap_or_else(|_| value.to_string())
-}
-
-/// Bytes for people: `5.1 MiB`.
-pub(crate) fn human(bytes: u64) -> String {
-    let units = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-    let mut size = bytes as f64;
-    let mut unit = None;
-    for larger in units {
-        if size < 1024.0 {
-            break;
-        }
-        size /= 1024.0;
-        unit = Some(larger);
-    }
-    match unit {
-        Some(unit) => format!("{size:.1} {unit}"),
-        None => format!("{bytes} B"),
-    }
 }
 
 /// A time of the wire, in UTC.
@@ -106,19 +89,6 @@ pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_have_units() {
-        for (bytes, shown) in [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1024, "1.0 KiB"),
-            (5 << 20, "5.0 MiB"),
-            (u64::MAX, "16384.0 PiB"),
-        ] {
-            assert_eq!(human(bytes), shown);
-        }
-    }
 
     #[test]
     fn yaml_says_what_json_says() {

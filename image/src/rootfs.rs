@@ -53,15 +53,22 @@ pub fn add_system(tree: &mut Tree, machined: &[u8]) -> Result<()> {
     tree.directory_with_mode("tmp", 0o1777)?;
     tree.file("usr/sbin/machined", 0o755, machined)?;
     tree.symlink("usr/sbin/apid", "machined")?;
+    tree.symlink("usr/sbin/dashboard", "machined")?;
     for name in ["resolv.conf", "hosts", "hostname"] {
         tree.symlink(&format!("etc/{name}"), &format!("/run/etc/{name}"))?;
     }
     tree.file(
         "etc/passwd",
         0o644,
-        *b"root:x:0:0:root:/:/usr/sbin/nologin\napid:x:50:50:apid:/:/usr/sbin/nologin\n",
+        *b"root:x:0:0:root:/:/usr/sbin/nologin\n\
+           apid:x:50:50:apid:/:/usr/sbin/nologin\n\
+           dashboard:x:51:51:dashboard:/:/usr/sbin/nologin\n",
     )?;
-    tree.file("etc/group", 0o644, *b"root:x:0:\napid:x:50:\n")
+    tree.file(
+        "etc/group",
+        0o644,
+        *b"root:x:0:\napid:x:50:\ndashboard:x:51:\n",
+    )
 }
 
 /// Adds the modules and their index for the kernel `release`.

@@ -264,6 +264,7 @@ fn the_parts_are_what_the_contracts_say() {
         "drwxr-xr-x 0/0 squashfs-root/etc/instar",
         "-rwxr-xr-x 0/0 squashfs-root/usr/sbin/machined",
         "lrwxrwxrwx 0/0 squashfs-root/usr/sbin/apid -> machined",
+        "lrwxrwxrwx 0/0 squashfs-root/usr/sbin/dashboard -> machined",
         "lrwxrwxrwx 0/0 squashfs-root/sbin -> usr/sbin",
         "lrwxrwxrwx 0/0 squashfs-root/etc/resolv.conf -> /run/etc/resolv.conf",
         "lrwxrwxrwx 0/0 squashfs-root/usr/sbin/mkfs.ext4 -> mke2fs",

@@ -1,8 +1,9 @@
-//! machined and apid: one program, told apart by the name that it is started under, so that both share their pages.
+//! machined, apid and the dashboard on the console: one program, told apart by the name that it is started under, so that they
+//! share their pages.
 
 use std::process::ExitCode;
 
-use machined::{apid, daemon};
+use machined::{apid, console, daemon};
 
 fn main() -> ExitCode {
     // It only makes the start cheaper.
@@ -13,6 +14,7 @@ fn main() -> ExitCode {
         .and_then(|name| name.to_str())
     {
         Some("apid") => apid::run(),
+        Some("dashboard") => console::run(),
         _ => daemon::run(),
     };
     match outcome {

@@ -51,6 +51,7 @@ async fn show_the_node_and_none_of_its_secrets(scratch: Scratch) -> Outcome {
     told.health_and_values(&scratch).await?;
     told.forms().await?;
     apid_has_given_everything_up(&node).await?;
+    told.support(&node, &scratch).await?;
     secrets_stay(&node, &greeter).await?;
     readers_see_less(&node).await?;
     several_nodes_at_once(&node).await?;
@@ -321,6 +322,70 @@ impl Told<'_> {
                 && parts.iter().any(|line| line["name"] == "/var/lib"),
             "{usage:?}"
         );
+        Ok(())
+    }
+
+    /// Everything in one file, and no secret in it.
+    async fn support(&self, node: &Node, scratch: &Scratch) -> Outcome {
+        let filesystems = self.one(&["diskfree"]).await?;
+        let var = filesystems["filesystems"]
+            .as_array()
+            .and_then(|all| all.iter().find(|one| one["mounted_on"] == "/var"))
+            .with_context(|| filesystems.to_string())?;
+        ensure!(
+            var["size"].as_u64() > Some(1 << 30) && var["inodes_used"].as_u64() > Some(0),
+            "{var}"
+        );
+        let logs = self.one(&["logs"]).await?;
+        ensure!(
+            logs["logs"]
+                .as_array()
+                .is_some_and(|logs| logs.contains(&json!("apid"))),
+            "{logs}"
+        );
+        let edges = self.one(&["inspect", "dependencies"]).await?;
+        ensure!(edges["edges"] == json!([]), "{edges}");
+
+        let file = scratch.join("support.tar.gz");
+        let path = file.display().to_string();
+        let said = self.one(&["support", "--file", &path]).await?;
+        ensure!(said["missing"] == json!([]), "{said}");
+        let refused = self.refused(&["support", "--file", &path]).await?;
+        ensure!(refused.contains("exists"), "{refused}");
+        let packed = flate2::read::GzDecoder::new(std::fs::File::open(&file)?);
+        let mut parts = std::collections::BTreeMap::new();
+        for entry in tar::Archive::new(packed).entries()? {
+            let mut entry = entry?;
+            let mut text = String::new();
+            std::io::Read::read_to_string(&mut entry, &mut text)?;
+            parts.insert(entry.path()?.display().to_string(), text);
+        }
+        for (name, word) in [
+            ("version.txt", "v0.1.0"),
+            ("kernel.log", "machined: booted v0.1.0"),
+            ("services.txt", GREETER),
+            ("logs/machined.log", "boot"),
+            ("events.txt", "SequenceEvent"),
+            ("processes.txt", "/usr/sbin/machined"),
+            (
+                "resources/MachineStatuses.runtime.talos.dev.yaml",
+                "stage: running",
+            ),
+        ] {
+            let text = parts.get(&format!("127.0.0.1/{name}"));
+            let text = text.with_context(|| format!("no {name}: {:?}", parts.keys()))?;
+            ensure!(text.contains(word), "no {word} in {name}: {text}");
+        }
+        let secrets = [node.identity().authority_key(), node.identity().key.clone()];
+        for secret in secrets {
+            let encoded = base64::Engine::encode(&base64::prelude::BASE64_STANDARD, &secret);
+            for (name, text) in &parts {
+                ensure!(
+                    !text.contains(&secret) && !text.contains(&encoded),
+                    "a key is in {name}"
+                );
+            }
+        }
         Ok(())
     }
 

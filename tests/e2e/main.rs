@@ -10,8 +10,11 @@ mod api_methods;
 mod authorities;
 mod boot;
 mod clock;
+mod console;
 mod containers;
+mod dashboard;
 mod disk;
+mod edits;
 mod fifty_upgrades;
 mod forwarding;
 mod hangs;
@@ -65,6 +68,9 @@ fn main() -> ExitCode {
         lifecycle::tests(),
         rollback::tests(),
         containers::tests(),
+        dashboard::tests(),
+        console::tests(),
+        edits::tests(),
         disk::tests(),
         machine_config::tests(),
         installed::tests(),

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::node::Node;
 use crate::scratch::Scratch;
+use crate::terminal::Terminal;
 use crate::told::Told;
 use crate::workspace::host_program;
 
@@ -56,6 +57,24 @@ impl Instarctl {
         command.arg("--talosconfig").arg(&self.client_config);
         command.args(["--endpoints", &self.endpoint]);
         Told::by(command.args(arguments))
+    }
+
+    /// Starts a command on a terminal of this size, in an environment with these variables.
+    pub fn on_terminal(
+        &self,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+        (columns, rows): (u16, u16),
+    ) -> Result<Terminal> {
+        let mut words = vec![
+            self.program.clone().into_os_string(),
+            "--talosconfig".into(),
+            self.client_config.clone().into_os_string(),
+            "--endpoints".into(),
+            self.endpoint.clone().into(),
+        ];
+        words.extend(arguments.iter().map(Into::into));
+        Terminal::start(&words, variables, columns, rows)
     }
 
     /// Runs a command to its end.

@@ -44,6 +44,7 @@ mod run_command;
 mod runner;
 mod scratch;
 mod scripted_init;
+mod terminal;
 mod time_server;
 mod told;
 mod workspace;
@@ -75,6 +76,7 @@ pub use registry::{Registry, config as registry_config, sha256_digest};
 pub use runner::{Outcome, Test, run};
 pub use scratch::Scratch;
 pub use scripted_init::{DoubleRootfs, ScriptedInit};
+pub use terminal::Terminal;
 pub use time_server::TimeServer;
 pub use told::Told;
 pub use workspace::{

@@ -4,42 +4,61 @@ use instar_api::machine::ApplyConfigurationRequest;
 use instar_api::machine::apply_configuration_request::Mode;
 use serde_json::json;
 
-use crate::cli::{ApplyConfig, ApplyMode, Global};
-use crate::failure::Failure;
-use crate::target;
+use crate::cli::{ApplyConfig, ApplyHow, ApplyMode, Global};
+use crate::failure::{Exit, Failure};
+use crate::node::Node;
+use crate::{patch, target};
 
 pub(super) async fn run(global: &Global, arguments: &ApplyConfig) -> Result<(), Failure> {
-    let data = std::fs::read(&arguments.file)
-        .map_err(|error| Failure::io(format!("cannot read {}", arguments.file.display()), error))?;
-    let mode = match arguments.mode {
+    let file = arguments.file.display();
+    let mut data = std::fs::read(&arguments.file)
+        .map_err(|error| Failure::io(format!("cannot read {file}"), error))?;
+    // Without patches the node judges whatever the file holds.
+    if !arguments.patches.is_empty() {
+        let patches = patch::read_all(&arguments.patches)?;
+        let text = String::from_utf8(data).map_err(|error| {
+            Failure::new(Exit::Usage, format!("{file} is no text")).because(error)
+        })?;
+        data = patch::apply(&text, &patches)?.into_bytes();
+    }
+    for node in target::all(global).await? {
+        apply(global, &node, data.clone(), arguments.how).await?;
+    }
+    Ok(())
+}
+
+/// Gives one node a config, and shows what it said to it.
+pub(super) async fn apply(
+    global: &Global,
+    node: &Node,
+    data: Vec<u8>,
+    how: ApplyHow,
+) -> Result<(), Failure> {
+    let mode = match how.mode {
         ApplyMode::Auto => Mode::Auto,
         ApplyMode::NoReboot => Mode::NoReboot,
         ApplyMode::Reboot => Mode::Reboot,
         ApplyMode::Staged => Mode::Staged,
         ApplyMode::Try => Mode::Try,
     };
-    for node in target::all(global).await? {
-        let request = ApplyConfigurationRequest {
-            data: data.clone(),
-            mode: mode.into(),
-            dry_run: arguments.dry_run,
-            try_mode_timeout: arguments.timeout.try_into().ok(),
-        };
-        let reply = node
-            .machine()
-            .apply_configuration(node.request(request)?)
-            .await;
-        let reply =
-            reply.map_err(|status| node.explain("did not take the machine config", status))?;
-        let applied = node.only(reply.into_inner().messages)?;
-        global.output.show(
-            || {
-                let warnings = applied.warnings.iter().map(|warning| format!("warning: {warning}\n"));
-                let details = if applied.mode_details.is_empty() { "taken" } else { applied.mode_details.trim_end() };
-                format!("{}{}: {details}", warnings.collect::<String>(), node.name())
-            },
-            || json!({ "node": node.name(), "warnings": applied.warnings, "details": applied.mode_details }),
-        )?;
-    }
-    Ok(())
+    let request = ApplyConfigurationRequest {
+        data,
+        mode: mode.into(),
+        dry_run: how.dry_run,
+        try_mode_timeout: how.timeout.try_into().ok(),
+    };
+    let reply = node
+        .machine()
+        .apply_configuration(node.request(request)?)
+        .await;
+    let reply = reply.map_err(|status| node.explain("did not take the machine config", status))?;
+    let applied = node.only(reply.into_inner().messages)?;
+    global.output.show(
+        || {
+            let warnings = applied.warnings.iter().map(|warning| format!("warning: {warning}\n"));
+            let details = if applied.mode_details.is_empty() { "taken" } else { applied.mode_details.trim_end() };
+            format!("{}{}: {details}", warnings.collect::<String>(), node.name())
+        },
+        || json!({ "node": node.name(), "warnings": applied.warnings, "details": applied.mode_details }),
+    )
 }

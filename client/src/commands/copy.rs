@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use crate::cli::Global;
 use crate::failure::Failure;
-use crate::output::print_bytes;
+use crate::output::{Output, print_bytes};
 use crate::target;
 
 /// Where the archive goes as it is.
@@ -34,10 +34,21 @@ pub(super) async fn run(global: &Global, path: &str, target: &Path) -> Result<()
     let directory = target.to_owned();
     let unpacking = tokio::task::spawn_blocking(move || unpack(Pieces::new(receiver), &directory));
     let mut broken = None;
+    // Standard error, and only where somebody looks: indicatif finds that out by itself. The node does not know how much it will be.
+    let bar = match global.output {
+        Output::Table => indicatif::ProgressBar::no_length(),
+        Output::Json | Output::Yaml => indicatif::ProgressBar::hidden(),
+    };
+    let style = indicatif::ProgressStyle::with_template(
+        "{spinner} {bytes} packed, {bytes_per_sec} {wide_msg}",
+    );
+    bar.set_style(style.unwrap_or_else(|_| indicatif::ProgressStyle::default_spinner()));
+    bar.set_message(path.to_owned());
     loop {
         match stream.message().await {
             // Whoever unpacks has given up, and says why below.
             Ok(Some(data)) => {
+                bar.inc(data.bytes.len() as u64);
                 if sender.send(data.bytes).await.is_err() {
                     break;
                 }
@@ -49,6 +60,7 @@ pub(super) async fn run(global: &Global, path: &str, target: &Path) -> Result<()
             }
         }
     }
+    bar.finish_and_clear();
     drop(sender);
     let unpacked = unpacking.await.map_err(io::Error::other).flatten();
     if let Some(status) = broken {

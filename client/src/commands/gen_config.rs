@@ -15,6 +15,7 @@ use serde_json::json;
 use crate::cli::{GenConfig, Global};
 use crate::endpoint::Endpoint;
 use crate::failure::{Exit, Failure};
+use crate::patch;
 
 mod documents;
 
@@ -81,6 +82,7 @@ fn make(arguments: &GenConfig, now: SystemTime) -> Result<Files, Failure> {
         disk: arguments.install_disk.clone(),
     })
     .map_err(|error| failed("the machine config").because(error))?;
+    let machine = patch::apply(&machine, &patch::read_all(&arguments.patches)?)?;
     let context = Context::new(vec![endpoint.to_string()], &authority, &administrator);
     let client = ClientConfig::single(&arguments.name, context)
         .to_yaml()
@@ -152,6 +154,7 @@ mod tests {
             install_disk: Some("/dev/vda".into()),
             hostname: None,
             additional_sans: vec!["node.example.org".into(), "127.0.0.1".into()],
+            patches: Vec::new(),
             output_dir: directory.into(),
             force: false,
         }
@@ -171,6 +174,19 @@ mod tests {
         assert_eq!(
             instar_pki::client_roles(&certificate).unwrap(),
             [Role::Admin]
+        );
+    }
+
+    #[test]
+    fn patches_are_laid_over_the_machine_config() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut arguments = arguments(directory.path());
+        arguments.patches = vec!["machine: {sysctls: {vm.swappiness: \"1\"}}".into()];
+        let files = make(&arguments, SystemTime::now()).unwrap();
+        assert!(
+            files.machine.contains("vm.swappiness: '1'") && files.machine.contains("/dev/vda"),
+            "{}",
+            files.machine
         );
     }
 

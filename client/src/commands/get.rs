@@ -51,7 +51,7 @@ pub(super) async fn run(global: &Global, wanted: &Get) -> Result<(), Failure> {
 }
 
 /// The resource service of a node.
-fn state(node: &Node) -> StateClient<Channel> {
+pub(super) fn state(node: &Node) -> StateClient<Channel> {
     StateClient::new(node.channel()).max_decoding_message_size(MAX_MESSAGE_BYTES)
 }
 
@@ -73,12 +73,44 @@ async fn read(node: &Node, kind: &Kind, wanted: &Get) -> Result<Vec<Resource>, F
         let reply = state(node).get(request).await.map_err(failed)?;
         return Ok(reply.into_inner().resource.into_iter().collect());
     }
-    list(node, &namespace, kind.name())
+    all(node, &namespace, kind.name(), &doing).await
+}
+
+/// All resources of a type, by its full name.
+pub(super) async fn all(
+    node: &Node,
+    namespace: &str,
+    name: &str,
+    doing: &str,
+) -> Result<Vec<Resource>, Failure> {
+    list(node, namespace, name)
         .await
         .map_err(|error| match error {
             ListError::Request(failure) => failure,
-            ListError::Status(status) => failed(status),
+            ListError::Status(status) => node.explain(doing, status),
         })
+}
+
+/// Every type that is no secret, as what it is called and its resources: what the caller may know of the node.
+pub(super) async fn everything(
+    node: &Node,
+) -> Result<Vec<(String, Result<Vec<Value>, Failure>)>, Failure> {
+    let mut found = Vec::new();
+    for kind in kind::all(node).await? {
+        if kind.is_sensitive() {
+            continue;
+        }
+        let doing = format!("cannot get {}", kind.name());
+        let resources = all(node, kind.namespace(), kind.name(), &doing).await;
+        let shown = resources.map(|resources| {
+            let shown = resources.iter();
+            shown
+                .map(|resource| row::json(node.name(), None, resource))
+                .collect()
+        });
+        found.push((kind.name().to_owned(), shown));
+    }
+    Ok(found)
 }
 
 /// Why there is no list.
@@ -173,7 +205,7 @@ async fn watch(output: Output, node: &Node, kind: &Kind, wanted: &Get) -> Result
 }
 
 /// The content of a resource.
-fn content(resource: &Resource) -> Value {
+pub(super) fn content(resource: &Resource) -> Value {
     let yaml = resource.spec.as_ref().map_or("", |spec| &spec.yaml_spec);
     serde_saphyr::from_str(yaml).unwrap_or_default()
 }

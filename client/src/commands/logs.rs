@@ -1,10 +1,12 @@
-//! `logs`: what a service wrote.
+//! `logs`: what a service wrote, and who wrote anything.
 
 use instar_api::common::ContainerDriver;
 use instar_api::machine::LogsRequest;
+use serde_json::json;
 
 use crate::cli::Global;
 use crate::failure::Failure;
+use crate::output::table;
 use crate::{lines, target};
 
 /// Where services' logs live.
@@ -32,4 +34,22 @@ pub(super) async fn run(
         .map_err(|status| node.explain(&doing, status))?
         .into_inner();
     lines::print(global.output, &node, &doing, stream).await
+}
+
+/// Lists what has a log.
+pub(super) async fn names(global: &Global) -> Result<(), Failure> {
+    for node in target::all(global).await? {
+        let reply = node.machine().logs_containers(node.request(())?).await;
+        let reply =
+            reply.map_err(|status| node.explain("cannot ask for the logs' names", status))?;
+        let names = node.only(reply.into_inner().messages)?.ids;
+        global.output.show(
+            || {
+                let row = |name: &String| vec![node.name().to_owned(), name.clone()];
+                table(&["NODE", "LOG"], &names.iter().map(row).collect::<Vec<_>>())
+            },
+            || json!({ "node": node.name(), "logs": names }),
+        )?;
+    }
+    Ok(())
 }

@@ -8,7 +8,7 @@ use tonic::metadata::MetadataMap;
 const PEER: &str = "instar-peer";
 
 /// The metadata key of the caller's roles; apid sets it, callers cannot.
-const ROLES: &str = "instar-roles";
+pub(super) const ROLES: &str = "instar-roles";
 
 /// What the caller may do.
 pub(super) fn roles(metadata: &MetadataMap) -> Vec<Role> {

@@ -17,6 +17,7 @@ mod lifecycle;
 mod logs;
 mod machine_service;
 mod netstat;
+mod readers;
 mod reflection;
 mod reset;
 mod service_list;
@@ -25,6 +26,7 @@ mod storage;
 mod time_service;
 
 pub use kernel_log::KernelLog;
+pub use readers::serve_reader;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -44,6 +46,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tonic::codegen::BoxStream;
+use tonic::service::Routes;
 use tonic::{Response, Status};
 
 use crate::apid;
@@ -86,17 +89,25 @@ pub fn bind() -> anyhow::Result<UnixListener> {
 
 /// Serves the API until the process ends.
 pub async fn serve(listener: UnixListener, machine: Arc<Machine>) -> anyhow::Result<()> {
+    let connections = UnixListenerStream::new(listener)
+        .filter(|connection| connection.as_ref().map_or(true, is_apid_or_root));
+    tonic::transport::Server::builder()
+        .max_concurrent_streams(STREAMS)
+        .add_routes(routes(&machine))
+        .serve_with_incoming(connections)
+        .await
+        .context("serve the API")
+}
+
+/// Every service.
+fn routes(machine: &Arc<Machine>) -> Routes {
     let machine_service = MachineServiceServer::new(MachineApi::new(machine.clone()))
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
     let storage = StorageApi::new(machine.clone());
     // Without a word about any one service it says that all are served, which is true from here on.
     let (_, health) = tonic_health::server::health_reporter();
-    let connections = UnixListenerStream::new(listener)
-        .filter(|connection| connection.as_ref().map_or(true, is_apid_or_root));
-    tonic::transport::Server::builder()
-        .max_concurrent_streams(STREAMS)
-        .add_service(machine_service)
+    Routes::new(machine_service)
         .add_service(ImageServiceServer::new(ImageApi::new(machine.clone())))
         .add_service(LifecycleServiceServer::new(LifecycleApi::new(
             machine.clone(),
@@ -105,14 +116,11 @@ pub async fn serve(listener: UnixListener, machine: Arc<Machine>) -> anyhow::Res
         .add_service(FilesystemServiceServer::new(storage))
         .add_service(TimeServiceServer::new(TimeApi::new(machine.clone())))
         .add_service(ClusterServiceServer::new(ClusterApi::new(machine.clone())))
-        .add_service(StateServer::new(StateApi::new(machine)))
+        .add_service(StateServer::new(StateApi::new(machine.clone())))
         .add_service(InspectServiceServer::new(InspectApi))
         .add_service(health)
         .add_service(reflection::V1)
         .add_service(reflection::V1Alpha)
-        .serve_with_incoming(connections)
-        .await
-        .context("serve the API")
 }
 
 /// A boxed stream, as the generated traits want it.

@@ -21,6 +21,7 @@ use super::install::{install_if_missing, install_without_config};
 use super::overlay::load_overlay;
 use super::{Phase, Sequence, Task, emit_failure, release_memory, run, settle_upgrade};
 use crate::config;
+use crate::console;
 use crate::event_log::ActorId;
 use crate::init_link::{End, StartReason};
 use crate::intent;
@@ -84,6 +85,7 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
         &machine.events,
     )
     .await;
+    console::start_if_there_is_one(&machine);
     if outcome.is_ok() && machine.config().is_none() {
         if is_the_boot(start)
             && let Some(record) = settle_upgrade::counted_without_config(&machine).await

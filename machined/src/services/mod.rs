@@ -3,6 +3,7 @@
 mod apid;
 mod cgroup;
 mod container;
+mod dashboard;
 mod health;
 mod log_disk;
 mod log_files;
@@ -15,6 +16,7 @@ mod workload;
 pub use apid::{Apid, Keys};
 pub use cgroup::Cgroup;
 pub use container::{ContainerWorkload, output_name};
+pub use dashboard::Dashboard;
 pub use health::{HealthCheck, Probe, Question};
 pub use log_disk::LogDisk;
 pub use log_files::OldLines;

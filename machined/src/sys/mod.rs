@@ -7,3 +7,4 @@ pub mod kexec;
 pub mod listen;
 pub mod readiness;
 pub mod text;
+pub mod virtual_terminal;

@@ -3,7 +3,7 @@
 use instar_api::cosi::resource::Resource;
 use serde::Deserialize;
 
-use super::{ListError, content, list};
+use super::content;
 use crate::failure::{Exit, Failure};
 use crate::node::Node;
 
@@ -23,6 +23,9 @@ pub(super) struct Kind {
     all_aliases: Vec<String>,
     #[serde(default)]
     print_columns: Vec<Column>,
+    /// A word if it is for administrators alone.
+    #[serde(default)]
+    sensitivity: Option<String>,
 }
 
 /// A column of the type's table.
@@ -49,6 +52,13 @@ impl Kind {
         &self.default_namespace
     }
 
+    /// Whether they hold secrets.
+    pub(super) fn is_sensitive(&self) -> bool {
+        self.sensitivity
+            .as_ref()
+            .is_some_and(|word| !word.is_empty())
+    }
+
     /// What a table shows of them.
     pub(super) fn columns(&self) -> &[Column] {
         &self.print_columns
@@ -64,15 +74,21 @@ impl Kind {
 
 /// The type that a node knows under this name.
 pub(super) async fn find(node: &Node, word: &str) -> Result<Kind, Failure> {
-    let definitions = list(node, META, DEFINITIONS)
-        .await
-        .map_err(|error| match error {
-            ListError::Request(failure) => failure,
-            ListError::Status(status) => {
-                node.explain("cannot ask what resources there are", status)
-            }
-        })?;
-    choose(&definitions, word)
+    choose(&definitions(node).await?, word)
+}
+
+/// Every type that a node has.
+pub(super) async fn all(node: &Node) -> Result<Vec<Kind>, Failure> {
+    let definitions = definitions(node).await?;
+    let kinds = definitions
+        .iter()
+        .filter_map(|resource| serde_json::from_value(content(resource)).ok());
+    Ok(kinds.collect())
+}
+
+async fn definitions(node: &Node) -> Result<Vec<Resource>, Failure> {
+    let doing = "cannot ask what resources there are";
+    super::all(node, META, DEFINITIONS, doing).await
 }
 
 fn choose(definitions: &[Resource], word: &str) -> Result<Kind, Failure> {

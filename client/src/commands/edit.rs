@@ -1,0 +1,110 @@
+//! `edit`: changes a node's machine config in an editor.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use super::apply_config::apply;
+use super::patch::{nothing_applied, read_config};
+use crate::cli::{Edit, Global};
+use crate::failure::{Exit, Failure};
+use crate::target;
+
+/// What everybody has.
+const USUAL_EDITOR: &str = "vi";
+
+pub(super) async fn run(global: &Global, arguments: &Edit) -> Result<(), Failure> {
+    let editor = editor(|name| std::env::var_os(name));
+    for node in target::all(global).await? {
+        let config = read_config(&node, &arguments.which).await?;
+        // Readable for its owner alone: it holds the authority's key.
+        let file = tempfile::Builder::new()
+            .prefix("instarctl-edit-")
+            .suffix(".yaml")
+            .tempfile()
+            .and_then(|mut file| file.write_all(config.as_bytes()).map(|()| file))
+            .map_err(|error| Failure::io("cannot write a file to edit", error))?;
+        open(&editor, file.path())?;
+        // Many editors put a new file in the old one's place.
+        let edited = std::fs::read_to_string(file.path())
+            .map_err(|error| Failure::io("cannot read the file that was edited", error))?;
+        if edited == config || edited.trim().is_empty() {
+            nothing_applied(global, &node)?;
+            continue;
+        }
+        if let Err(failure) = apply(global, &node, edited.into_bytes(), arguments.how).await {
+            let path = file.into_temp_path();
+            let kept = path.keep().map_err(|error| {
+                Failure::io("cannot keep the file that was edited", error.error)
+            })?;
+            return Err(failure.advise(format!(
+                "what you wrote is in {} (it holds secrets): mend it, and give it to the node with apply-config --file",
+                kept.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The user's editor, as a shell would run it.
+fn editor(variable: impl Fn(&str) -> Option<OsString>) -> OsString {
+    ["VISUAL", "EDITOR"]
+        .into_iter()
+        .filter_map(variable)
+        .find(|value| !value.is_empty())
+        .unwrap_or_else(|| USUAL_EDITOR.into())
+}
+
+/// Runs it on a file until the user has done. It may be several words, which is the shell's to take apart.
+fn open(editor: &OsStr, file: &Path) -> Result<(), Failure> {
+    let mut line = editor.to_owned();
+    line.push(" \"$1\"");
+    let name = editor.to_string_lossy();
+    let status = Command::new("sh")
+        .arg("-c")
+        .arg(line)
+        .arg("sh")
+        .arg(file)
+        .status()
+        .map_err(|error| Failure::io(format!("cannot run the editor {name}"), error))?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Exit::Failed,
+        format!("the editor {name} ended with {status}"),
+    )
+    .advise("nothing was applied; name another editor in $VISUAL or $EDITOR"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn the_editor_is_the_users() {
+        let of = |visual: Option<&str>, editor_: Option<&str>| {
+            editor(|name| {
+                let value = if name == "VISUAL" { visual } else { editor_ };
+                value.map(OsString::from)
+            })
+        };
+        assert_eq!(of(Some("code --wait"), Some("ed")), "code --wait");
+        assert_eq!(of(Some(""), Some("ed")), "ed");
+        assert_eq!(of(None, None), "vi");
+    }
+
+    #[test]
+    fn an_editor_has_words_and_may_fail() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("with space.yaml");
+        std::fs::write(&file, "a: 1\n").unwrap();
+        open(OsStr::new("sed -i s/1/2/"), &file).unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "a: 2\n");
+        assert!(open(OsStr::new("false"), &file).is_err());
+        assert!(open(OsStr::new("/no/such/editor"), &file).is_err());
+    }
+}

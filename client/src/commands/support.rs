@@ -1,0 +1,304 @@
+//! `support`: what may explain a trouble, in one file.
+
+use std::fmt::Debug;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use indicatif::{ProgressBar, ProgressStyle};
+use instar_api::common::{ContainerDriver, Data};
+use instar_api::machine::{ContainersRequest, DmesgRequest, EventsRequest, LogsRequest};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+use tonic::{Response, Status, Streaming};
+
+use super::get;
+use crate::cli::Global;
+use crate::failure::{Exit, Failure};
+use crate::node::Node;
+use crate::output::{Output, yaml};
+use crate::target;
+
+/// The namespace of the node's own services and containers.
+const NAMESPACE: &str = "system";
+/// The whole history of events, and when it has been sent: nothing has come for so long.
+const WHOLE_HISTORY: i32 = -1;
+const QUIET: std::time::Duration = std::time::Duration::from_millis(500);
+
+pub(super) async fn run(global: &Global, path: &Path, force: bool) -> Result<(), Failure> {
+    let nodes = target::all(global).await?;
+    let mut bundle = Bundle::create(path, force)?;
+    // Standard error, and only where somebody looks: indicatif finds that out by itself.
+    let bar = match global.output {
+        Output::Table => ProgressBar::new_spinner(),
+        Output::Json | Output::Yaml => ProgressBar::hidden(),
+    };
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {pos} parts, {wide_msg}") {
+        bar.set_style(style);
+    }
+    let mut missing = Vec::new();
+    for node in &nodes {
+        let mut of_node = OfNode {
+            node,
+            bundle: &mut bundle,
+            bar: &bar,
+            missing: Vec::new(),
+        };
+        of_node.collect().await?;
+        missing.append(&mut of_node.missing);
+    }
+    bar.finish_and_clear();
+    bundle.finish()?;
+    for part in &missing {
+        eprintln!("missing: {part}");
+    }
+    let path = path.display().to_string();
+    global.output.show(
+        || format!("wrote {path}; look through it before you give it to others"),
+        || json!({ "file": path, "missing": missing }),
+    )
+}
+
+/// What is collected of one node.
+struct OfNode<'a> {
+    node: &'a Node,
+    bundle: &'a mut Bundle,
+    bar: &'a ProgressBar,
+    missing: Vec<String>,
+}
+
+impl OfNode<'_> {
+    async fn collect(&mut self) -> Result<(), Failure> {
+        let node = self.node;
+        /// The reply of a method without arguments, as it is.
+        macro_rules! ask {
+            ($name:literal, $method:ident) => {
+                let reply = node.machine().$method(node.request(())?).await;
+                self.message($name, reply)?;
+            };
+        }
+        ask!("version", version);
+        ask!("services", service_list);
+        ask!("processes", processes);
+        ask!("memory", memory);
+        ask!("mounts", mounts);
+        ask!("load-average", load_avg);
+        ask!("system-statistics", system_stat);
+        ask!("disk-statistics", disk_stats);
+        ask!("network-statistics", network_device_stats);
+        ask!("processors", cpu_info);
+        let request = ContainersRequest {
+            namespace: NAMESPACE.to_owned(),
+            driver: ContainerDriver::Containerd.into(),
+        };
+        let reply = node.machine().containers(node.request(request)?).await;
+        self.message("containers", reply)?;
+
+        let request = DmesgRequest {
+            follow: false,
+            tail: false,
+        };
+        let reply = node.machine().dmesg(node.request(request)?).await;
+        self.stream("kernel.log", reply).await?;
+        let listed = node.machine().logs_containers(node.request(())?).await;
+        let names: Vec<String> = listed.as_ref().map_or_else(
+            |_| Vec::new(),
+            |listed| {
+                let lists = listed.get_ref().messages.iter();
+                lists.flat_map(|list| list.ids.clone()).collect()
+            },
+        );
+        self.message("logs", listed)?;
+        for name in names {
+            let request = LogsRequest {
+                namespace: NAMESPACE.to_owned(),
+                id: name.clone(),
+                driver: ContainerDriver::Containerd.into(),
+                follow: false,
+                tail_lines: -1,
+            };
+            let reply = node.machine().logs(node.request(request)?).await;
+            self.stream(&format!("logs/{name}.log"), reply).await?;
+        }
+        self.events().await?;
+        self.resources().await?;
+        let missing = self.missing.join("\n");
+        self.put("missing.txt", missing.as_bytes())
+    }
+
+    async fn events(&mut self) -> Result<(), Failure> {
+        let request = EventsRequest {
+            tail_events: WHOLE_HISTORY,
+            ..EventsRequest::default()
+        };
+        let reply = self
+            .node
+            .machine()
+            .events(self.node.request(request)?)
+            .await;
+        let mut stream = match reply {
+            Ok(reply) => reply.into_inner(),
+            Err(status) => return self.lacks("events", &status),
+        };
+        let mut text = String::new();
+        while let Ok(Ok(Some(event))) = timeout(QUIET, stream.message()).await {
+            text.push_str(&format!("{event:#?}\n"));
+        }
+        self.put("events.txt", text.as_bytes())
+    }
+
+    async fn resources(&mut self) -> Result<(), Failure> {
+        let types = match get::everything(self.node).await {
+            Ok(types) => types,
+            Err(failure) => {
+                self.missing.push(failure.to_string());
+                return Ok(());
+            }
+        };
+        for (name, resources) in types {
+            match resources {
+                Ok(resources) => {
+                    let text = yaml(&Value::Array(resources));
+                    self.put(&format!("resources/{name}.yaml"), text.as_bytes())?;
+                }
+                Err(failure) => self.missing.push(failure.to_string()),
+            }
+        }
+        Ok(())
+    }
+
+    /// A reply as its fields.
+    fn message<T: Debug>(
+        &mut self,
+        name: &str,
+        reply: Result<Response<T>, Status>,
+    ) -> Result<(), Failure> {
+        match reply {
+            Ok(reply) => {
+                let text = format!("{:#?}\n", reply.into_inner());
+                self.put(&format!("{name}.txt"), text.as_bytes())
+            }
+            Err(status) => self.lacks(name, &status),
+        }
+    }
+
+    /// All bytes of a stream, or those that came before it broke.
+    async fn stream(
+        &mut self,
+        name: &str,
+        reply: Result<Response<Streaming<Data>>, Status>,
+    ) -> Result<(), Failure> {
+        let mut stream = match reply {
+            Ok(reply) => reply.into_inner(),
+            Err(status) => return self.lacks(name, &status),
+        };
+        let mut bytes = Vec::new();
+        loop {
+            match stream.message().await {
+                Ok(Some(data)) => bytes.extend(data.bytes),
+                Ok(None) => break,
+                Err(status) => {
+                    self.lacks(name, &status)?;
+                    break;
+                }
+            }
+        }
+        self.put(name, &bytes)
+    }
+
+    fn lacks(&mut self, name: &str, status: &Status) -> Result<(), Failure> {
+        let words = match status.message() {
+            "" => status.code().to_string(),
+            words => words.to_owned(),
+        };
+        self.missing
+            .push(format!("{}: {name}: {words}", self.node.name()));
+        Ok(())
+    }
+
+    fn put(&mut self, name: &str, content: &[u8]) -> Result<(), Failure> {
+        let place = format!("{}/{name}", self.node.name());
+        self.bar.set_message(place.clone());
+        self.bar.inc(1);
+        self.bundle.put(&place, content)
+    }
+}
+
+/// The file, for its owner alone.
+struct Bundle {
+    name: String,
+    archive: tar::Builder<GzEncoder<File>>,
+}
+
+impl Bundle {
+    fn create(path: &Path, force: bool) -> Result<Self, Failure> {
+        use std::os::unix::fs::OpenOptionsExt as _;
+        let name = path.display().to_string();
+        let mut options = File::options();
+        options.write(true).mode(0o600);
+        let opened = match force {
+            true => options.create(true).truncate(true).open(path),
+            false => options.create_new(true).open(path),
+        };
+        let file = opened.map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => Failure::new(Exit::Refused, format!("{name} exists"))
+                .advise("replace it with --force"),
+            _ => Failure::io(format!("cannot write {name}"), error),
+        })?;
+        Ok(Self {
+            name,
+            archive: tar::Builder::new(GzEncoder::new(file, Compression::default())),
+        })
+    }
+
+    fn put(&mut self, place: &str, content: &[u8]) -> Result<(), Failure> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let mut header = tar::Header::new_gnu();
+        header.set_size(content.len() as u64);
+        header.set_mode(0o600);
+        header.set_mtime(now.map_or(0, |now| now.as_secs()));
+        self.archive
+            .append_data(&mut header, place, content)
+            .map_err(|error| Failure::io(format!("cannot write {}", self.name), error))
+    }
+
+    fn finish(self) -> Result<(), Failure> {
+        self.archive
+            .into_inner()
+            .and_then(GzEncoder::finish)
+            .and_then(|file| file.sync_all())
+            .map_err(|error| Failure::io(format!("cannot write {}", self.name), error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn a_bundle_is_private_and_replaces_nothing_unasked() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("support.tar.gz");
+        let mut bundle = Bundle::create(&path, false).unwrap();
+        bundle.put("a node/x.txt", b"content").unwrap();
+        bundle.finish().unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        let refused = Bundle::create(&path, false).map(|_| ()).unwrap_err();
+        assert_eq!(refused.exit, Exit::Refused);
+        let mut archive =
+            tar::Archive::new(flate2::read::GzDecoder::new(File::open(&path).unwrap()));
+        let names: Vec<_> = archive
+            .entries()
+            .unwrap()
+            .map(|entry| entry.unwrap().path().unwrap().display().to_string())
+            .collect();
+        assert_eq!(names, ["a node/x.txt"]);
+        assert!(Bundle::create(&path, true).is_ok());
+    }
+}

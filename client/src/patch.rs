@@ -1,0 +1,224 @@
+//! Patches of machine configs: incomplete configs that are laid over a whole one (strategic merge patches).
+//!
+//! A config is one or more YAML documents. A patch is too, and each of its documents is merged with the one of the same kind and name, or
+//! added when there is none ([`merge`]). What a patch does not touch stays as it was written, with comments, order and all ([`keep`]):
+//! people keep these files.
+
+mod documents;
+mod keep;
+mod merge;
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::failure::{Exit, Failure};
+use documents::{Documents, Identity};
+
+/// Patches from the command line: `@FILE`, or the patch itself.
+pub(crate) struct Patch {
+    /// What it was called, for messages.
+    name: String,
+    documents: Vec<Value>,
+}
+
+impl Patch {
+    /// Reads an argument.
+    pub(crate) fn read(argument: &str) -> Result<Self, Failure> {
+        let (name, text) = match argument.strip_prefix('@') {
+            Some(path) => {
+                let text = std::fs::read_to_string(Path::new(path))
+                    .map_err(|error| Failure::io(format!("cannot read the patch {path}"), error))?;
+                (format!("the patch {path}"), text)
+            }
+            None => ("the patch".to_owned(), argument.to_owned()),
+        };
+        let parsed = Documents::parse(&text).map_err(|error| {
+            Failure::new(Exit::Usage, format!("cannot read {name}")).because(error)
+        })?;
+        let documents: Vec<Value> = parsed
+            .into_values()
+            .filter(|value| !value.is_null())
+            .collect();
+        if documents.iter().any(Value::is_array) {
+            return Err(Failure::new(Exit::Usage, format!("{name} is a list of operations (JSON patch)"))
+                .advise("write it as a strategic merge patch: a piece of machine config with what is to change"));
+        }
+        if let Some(other) = documents.iter().find(|value| !value.is_object()) {
+            return Err(Failure::new(
+                Exit::Usage,
+                format!("{name} is no piece of machine config: {other}"),
+            )
+            .advise("a file is named with @ before it"));
+        }
+        Ok(Self { name, documents })
+    }
+}
+
+/// All of them.
+pub(crate) fn read_all(arguments: &[String]) -> Result<Vec<Patch>, Failure> {
+    arguments
+        .iter()
+        .map(|argument| Patch::read(argument))
+        .collect()
+}
+
+/// The config with the patches laid over it, one after the other.
+pub(crate) fn apply(config: &str, patches: &[Patch]) -> Result<String, Failure> {
+    let mut documents = Documents::parse(config).map_err(|error| {
+        Failure::new(Exit::Usage, "cannot read the machine config").because(error)
+    })?;
+    for patch in patches {
+        for piece in &patch.documents {
+            lay_over(&mut documents, piece)
+                .map_err(|reason| Failure::new(Exit::Usage, format!("{}: {reason}", patch.name)))?;
+        }
+    }
+    Ok(documents.to_string())
+}
+
+fn lay_over(documents: &mut Documents, piece: &Value) -> Result<(), String> {
+    let identity = Identity::of(piece);
+    let found = documents.find(&identity);
+    if merge::is_deletion(piece) {
+        let place = found.ok_or_else(|| format!("there is no {identity} to delete"))?;
+        documents.remove(place);
+        return Ok(());
+    }
+    match found {
+        Some(place) => {
+            let document = documents.get(place);
+            let merged = merge::merged(document.value(), piece, &identity);
+            let text = keep::rewritten(document.text(), document.value(), &merged);
+            documents.replace(place, text, merged);
+        }
+        None => {
+            let merged = merge::merged(&Value::Object(serde_json::Map::new()), piece, &identity);
+            let text = keep::written(&merged);
+            documents.push(text, merged);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    const CONFIG: &str = "\
+# of the machine in the cellar
+version: v1alpha1 # the old shape
+machine:
+  type: controlplane
+  certSANs:
+    - 127.0.0.1 # itself
+  unknown: {kept: as it is}
+  install:
+    disk: /dev/vda
+cluster:
+  network:
+    podSubnets: [10.1.0.0/16]
+---
+# its name
+apiVersion: v1alpha1
+kind: HostnameConfig
+auto: off # a word, not a truth value
+hostname: old # for now
+---
+apiVersion: v1alpha1
+kind: ContainerConfig
+name: web
+image: example/web:1
+";
+
+    fn patched(patches: &[&str]) -> String {
+        let patches: Result<Vec<_>, _> = patches.iter().map(|patch| Patch::read(patch)).collect();
+        apply(CONFIG, &patches.unwrap()).unwrap()
+    }
+
+    #[test]
+    fn no_patch_changes_no_byte() {
+        assert_eq!(patched(&[]), CONFIG);
+        assert_eq!(patched(&["{}", "machine: {type: controlplane}"]), CONFIG);
+    }
+
+    #[test]
+    fn only_what_is_touched_changes() {
+        let changed = patched(&["machine: {certSANs: [node.example], install: {disk: /dev/vdb}}"]);
+        let expected = CONFIG
+            .replace(
+                "    - 127.0.0.1 # itself\n",
+                "    - 127.0.0.1 # itself\n    - node.example\n",
+            )
+            .replace("/dev/vda", "/dev/vdb");
+        assert_eq!(changed, expected);
+    }
+
+    #[test]
+    fn documents_go_by_kind_and_name() {
+        let changed = patched(&[
+            "apiVersion: v1alpha1\nkind: HostnameConfig\nhostname: new\n---\napiVersion: v1alpha1\nkind: ContainerConfig\nname: web\nimage: example/web:2\n",
+        ]);
+        let expected = CONFIG
+            .replace("hostname: old # for now", "hostname: new # for now")
+            .replace("web:1", "web:2");
+        assert_eq!(changed, expected);
+        // Another name is another document.
+        let added =
+            patched(&["apiVersion: v1alpha1\nkind: ContainerConfig\nname: db\nimage: d:1\n"]);
+        let rest = added.strip_prefix(CONFIG).unwrap();
+        let rest: Value = serde_saphyr::from_str(rest.strip_prefix("---\n").unwrap()).unwrap();
+        assert_eq!(rest["name"], "db");
+    }
+
+    #[test]
+    fn documents_can_be_deleted() {
+        let delete = "apiVersion: v1alpha1\nkind: ContainerConfig\nname: web\n$patch: delete\n";
+        let changed = patched(&[delete]);
+        assert_eq!(
+            changed,
+            CONFIG
+                .split("---\napiVersion: v1alpha1\nkind: ContainerConfig")
+                .next()
+                .unwrap()
+        );
+        let unknown = Patch::read(&delete.replace("web", "nobody")).unwrap();
+        let refused = apply(CONFIG, &[unknown]).unwrap_err();
+        assert!(refused.to_string().contains("nobody"), "{refused}");
+    }
+
+    #[test]
+    fn patches_follow_each_other() {
+        let changed = patched(&[
+            "machine: {install: {disk: /dev/vdb}}",
+            "machine: {install: {$patch: delete}}",
+            "cluster: {network: {podSubnets: [10.2.0.0/16]}}",
+        ]);
+        let main: Value = serde_saphyr::from_str(changed.split("---\n").next().unwrap()).unwrap();
+        assert_eq!(main["machine"]["install"], Value::Null);
+        assert_eq!(
+            main["cluster"]["network"]["podSubnets"],
+            serde_json::json!(["10.2.0.0/16"])
+        );
+        assert!(changed.contains("unknown: {kept: as it is}"), "{changed}");
+        assert!(changed.contains("# itself"), "{changed}");
+    }
+
+    #[test]
+    fn what_is_no_patch_is_refused() {
+        for (text, word) in [
+            (
+                "[{\"op\": \"add\", \"path\": \"/a\", \"value\": 1}]",
+                "JSON patch",
+            ),
+            ("just-words", "no piece of machine config"),
+            ("a: [", "cannot read"),
+            ("@/nowhere/to/be/found", "cannot read the patch /nowhere"),
+        ] {
+            let refused = Patch::read(text).map(|_| ()).unwrap_err();
+            assert!(refused.to_string().contains(word), "{text}: {refused}");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! The documents of a YAML text, each with the very text that it is.
+
+use std::fmt;
+
+use serde_json::Value;
+
+/// What begins a document.
+const MARK: &str = "---";
+
+/// A text as its documents.
+#[derive(Debug)]
+pub(super) struct Documents {
+    all: Vec<Document>,
+}
+
+/// One of them.
+#[derive(Debug)]
+pub(super) struct Document {
+    /// Whether the mark stands before it.
+    marked: bool,
+    /// All after the mark.
+    text: String,
+    /// Null where there are only comments.
+    value: Value,
+}
+
+impl Document {
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    pub(super) fn value(&self) -> &Value {
+        &self.value
+    }
+}
+
+/// What a document is about: documents with the same identity are merged.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Identity {
+    /// The large document without a kind.
+    Main,
+    /// One of a kind.
+    Kind {
+        api_version: String,
+        kind: String,
+        name: Option<String>,
+    },
+}
+
+impl Identity {
+    pub(super) fn of(document: &Value) -> Self {
+        let text = |key: &str| document.get(key).and_then(Value::as_str).map(str::to_owned);
+        match text("kind") {
+            None => Identity::Main,
+            Some(kind) => Identity::Kind {
+                api_version: text("apiVersion").unwrap_or_default(),
+                kind,
+                name: text("name"),
+            },
+        }
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Identity::Main => f.write_str("document without a kind"),
+            Identity::Kind { kind, name, .. } => match name {
+                Some(name) => write!(f, "{kind} named {name}"),
+                None => f.write_str(kind),
+            },
+        }
+    }
+}
+
+impl Documents {
+    /// Takes a text apart. Nothing of it is lost: `to_string` gives it back.
+    pub(super) fn parse(text: &str) -> Result<Self, serde_saphyr::Error> {
+        let mut pieces = vec![(false, String::new())];
+        for line in text.split_inclusive('\n') {
+            // Inside a document every line that could look like this is indented (YAML 1.2.2, 9.1.2).
+            let after = line.strip_prefix(MARK);
+            match after.filter(|after| after.is_empty() || after.starts_with(char::is_whitespace)) {
+                Some(after) => pieces.push((true, after.to_owned())),
+                None => {
+                    if let Some((_, piece)) = pieces.last_mut() {
+                        piece.push_str(line);
+                    }
+                }
+            }
+        }
+        let documents = pieces
+            .into_iter()
+            .filter(|(marked, text)| *marked || !text.is_empty());
+        let all: Result<Vec<_>, _> = documents
+            .map(|(marked, text)| {
+                Ok(Document {
+                    marked,
+                    value: value(&text)?,
+                    text,
+                })
+            })
+            .collect();
+        Ok(Self { all: all? })
+    }
+
+    pub(super) fn into_values(self) -> impl Iterator<Item = Value> {
+        self.all.into_iter().map(|document| document.value)
+    }
+
+    /// Where the document with this identity is.
+    pub(super) fn find(&self, identity: &Identity) -> Option<usize> {
+        let mut values = self.all.iter().map(|document| &document.value);
+        values.position(|value| value.is_object() && Identity::of(value) == *identity)
+    }
+
+    pub(super) fn get(&self, place: usize) -> &Document {
+        &self.all[place]
+    }
+
+    pub(super) fn replace(&mut self, place: usize, text: String, value: Value) {
+        let document = &mut self.all[place];
+        (document.text, document.value) = (text, value);
+    }
+
+    pub(super) fn remove(&mut self, place: usize) {
+        self.all.remove(place);
+    }
+
+    /// Adds one at the end.
+    pub(super) fn push(&mut self, text: String, value: Value) {
+        if let Some(last) = self.all.last_mut()
+            && !last.text.ends_with('\n')
+        {
+            last.text.push('\n');
+        }
+        let marked = !self.all.is_empty();
+        let text = if marked { format!("\n{text}") } else { text };
+        self.all.push(Document {
+            marked,
+            text,
+            value,
+        });
+    }
+}
+
+impl fmt::Display for Documents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for document in &self.all {
+            if document.marked {
+                f.write_str(MARK)?;
+            }
+            f.write_str(&document.text)?;
+        }
+        Ok(())
+    }
+}
+
+/// What a document says; `off` and `yes` are words, as the node reads them.
+pub(super) fn value(text: &str) -> Result<Value, serde_saphyr::Error> {
+    let says_something = text
+        .lines()
+        .map(str::trim)
+        .any(|line| !line.is_empty() && !line.starts_with('#'));
+    if !says_something {
+        return Ok(Value::Null);
+    }
+    let options = serde_saphyr::options! { strict_booleans: true };
+    serde_saphyr::from_str_with_options(text, options)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn every_byte_comes_back() {
+        for (text, count) in [
+            ("", 0),
+            ("a: 1\n", 1),
+            ("---\na: 1\n---\nb: |\n  ---\n  c\n", 2),
+            ("# only words\n---\na: 1", 2),
+            ("--- # first\na: 1\n---\n", 2),
+            ("a: '---x'\n---x: 1\n", 1),
+        ] {
+            let documents = Documents::parse(text).unwrap();
+            assert_eq!(documents.to_string(), text);
+            assert_eq!(documents.all.len(), count, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn words_are_not_truth_values() {
+        let read = value("a: off\nb: true\nc: 5\n").unwrap();
+        assert_eq!(read, serde_json::json!({"a": "off", "b": true, "c": 5}));
+    }
+}

@@ -1,0 +1,171 @@
+//! A document's text after a change of what it says: only what changed is written anew, so that comments, order and style stay.
+
+use std::str::FromStr;
+
+use serde_json::{Map, Value};
+use yaml_edit::{Document, Mapping, ScalarValue, Sequence, YamlValue};
+
+use super::documents::value;
+
+/// The text, changed so that it says `after` instead of `before`.
+///
+/// The result is read back. Should it not say what it must, which a style of writing that nobody thought of may bring about, then the
+/// document is written anew and loses its comments: a config must be right before it is beautiful.
+pub(super) fn rewritten(text: &str, before: &Value, after: &Value) -> String {
+    if before == after {
+        return text.to_owned();
+    }
+    // The rest of the line with the document's mark.
+    let head = match text.split_inclusive('\n').next() {
+        Some(line) if line.trim().is_empty() || line.trim().starts_with('#') => line.len(),
+        _ => 0,
+    };
+    let (head, body) = text.split_at(head);
+    match edited(body, before, after) {
+        Some(body) if value(&body).is_ok_and(|says| says == *after) => format!("{head}{body}"),
+        _ => format!("{head}{}", written(after)),
+    }
+}
+
+/// A document that says this.
+pub(super) fn written(value: &Value) -> String {
+    // What YAML cannot say is not in JSON either; should it ever be, JSON is YAML too.
+    serde_saphyr::to_string(value).unwrap_or_else(|_| format!("{value}\n"))
+}
+
+fn edited(text: &str, before: &Value, after: &Value) -> Option<String> {
+    let document = Document::from_str(text).ok()?;
+    edit_map(
+        &document.as_mapping()?,
+        before.as_object()?,
+        after.as_object()?,
+    );
+    Some(document.to_string())
+}
+
+fn edit_map(map: &Mapping, before: &Map<String, Value>, after: &Map<String, Value>) {
+    for key in before.keys().filter(|key| !after.contains_key(*key)) {
+        map.remove(key.as_str());
+    }
+    for (key, new) in after {
+        let key = key.as_str();
+        match (before.get(key), new) {
+            (Some(old), new) if old == new => {}
+            (Some(Value::Object(old)), Value::Object(new)) if !old.is_empty() => {
+                if let Some(inner) = map.get_mapping(key) {
+                    edit_map(&inner, old, new);
+                }
+            }
+            (Some(Value::Array(old)), Value::Array(new))
+                if !old.is_empty() && old.len() <= new.len() =>
+            {
+                if let Some(list) = map.get_sequence(key) {
+                    edit_list(&list, old, new);
+                }
+            }
+            (_, new) => map.set(key, plain(new)),
+        }
+    }
+}
+
+/// A list that became longer, or some of whose elements changed.
+fn edit_list(list: &Sequence, before: &[Value], after: &[Value]) {
+    for (place, (old, new)) in before.iter().zip(after).enumerate() {
+        if old == new {
+            continue;
+        }
+        let inner = list.get(place);
+        let inner = inner.as_ref().and_then(|element| element.as_mapping());
+        match (old, new, inner) {
+            (Value::Object(old), Value::Object(new), Some(inner)) if !old.is_empty() => {
+                edit_map(inner, old, new);
+            }
+            _ => {
+                list.set(place, plain(new));
+            }
+        }
+    }
+    for new in &after[before.len()..] {
+        list.push(plain(new));
+    }
+}
+
+fn plain(value: &Value) -> YamlValue {
+    match value {
+        Value::Null => YamlValue::Scalar(ScalarValue::null()),
+        Value::Bool(truth) => YamlValue::from(*truth),
+        Value::Number(number) => match (number.as_i64(), number.as_f64()) {
+            (Some(whole), _) => YamlValue::from(whole),
+            (None, Some(float)) => YamlValue::from(float),
+            (None, None) => YamlValue::from(number.to_string().as_str()),
+        },
+        Value::String(text) => YamlValue::from(text.as_str()),
+        Value::Array(values) => YamlValue::Sequence(values.iter().map(plain).collect()),
+        Value::Object(map) => {
+            let entries = map.iter().map(|(key, value)| (key.clone(), plain(value)));
+            YamlValue::Mapping(entries.collect())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use serde_json::json;
+
+    use super::*;
+
+    /// The text as it is after `change` was done to what it says.
+    fn changed(text: &str, change: impl FnOnce(&mut Value)) -> String {
+        let before = value(text).unwrap();
+        let mut after = before.clone();
+        change(&mut after);
+        let text = rewritten(text, &before, &after);
+        assert_eq!(value(&text).unwrap(), after, "{text}");
+        text
+    }
+
+    #[test]
+    fn comments_stay_beside_what_they_are_about() {
+        let text =
+            "# head\na: 1 # one\n# of b\nb:\n  - x # first\n  - k: v # inner\n    l: w\n# tail\n";
+        let now = changed(text, |value| {
+            value["a"] = json!(2);
+            value["b"][1]["k"] = json!("new");
+            value["b"]
+                .as_array_mut()
+                .unwrap()
+                .push(json!({"m": [1, true, null]}));
+        });
+        for comment in ["# head", "# one", "# of b", "# first", "# inner", "# tail"] {
+            assert!(now.contains(comment), "no {comment}: {now}");
+        }
+    }
+
+    #[test]
+    fn all_styles_are_understood() {
+        for text in [
+            "a: {b: 1, c: [1, 2]}\nd: x\n",
+            "a:\n    b: 1\n    c:\n    - 1\n    - 2\nd: |\n  long\n  text\n",
+            "{a: {b: 1, c: [1, 2]}, d: x}\n",
+            "a: {\n  b: 1,\n  c: [\n    1, 2\n  ]\n}\nd: \"x\"",
+            " # on the mark's line\na: &anchor\n  b: 1\n  c: [1, 2]\nd: x\n",
+        ] {
+            changed(text, |value| {
+                value["a"]["b"] = json!("yes");
+                value["a"]["c"]
+                    .as_array_mut()
+                    .unwrap()
+                    .push(json!({"x": "1"}));
+                value["a"]["new"] = json!({"deep": {"er": []}});
+                value["d"] = json!({"text": "multi\nline\n", "number": 1.5, "big": u64::MAX});
+            });
+            changed(text, |value| {
+                value["a"].as_object_mut().unwrap().remove("b");
+                value["a"]["c"] = json!([2]);
+                value.as_object_mut().unwrap().remove("d");
+            });
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Logs, followed.
+
+use instar_api::common::{ContainerDriver, Data};
+use instar_api::machine::{DmesgRequest, LogsRequest};
+use tokio::sync::watch;
+use tonic::{Status, Streaming};
+
+use super::{Target, Teller};
+use crate::known::Update;
+use crate::lines::Lines;
+use crate::log::{LogName, short_kernel_line};
+
+/// Lines of a service's log that were there before it is looked at.
+const TAIL: i32 = 500;
+/// The namespace of the node's own services.
+const NAMESPACE: &str = "system";
+
+/// The kernel's log, from its beginning and as long as there is a dashboard.
+pub(super) async fn kernel(target: Target, teller: Teller) {
+    loop {
+        let request = target.request(DmesgRequest {
+            follow: true,
+            tail: false,
+        });
+        let ended = match target.machine().dmesg(request).await {
+            Ok(reply) => copy(LogName::Kernel, reply.into_inner(), &teller).await,
+            Err(status) => status,
+        };
+        teller.failed(&ended).await;
+    }
+}
+
+/// The log of whichever service is wanted.
+pub(super) async fn services(
+    target: Target,
+    mut wanted: watch::Receiver<Option<String>>,
+    teller: Teller,
+) {
+    loop {
+        let service = wanted.borrow_and_update().clone();
+        let follow = async {
+            match service {
+                Some(id) => service_log(&target, id, &teller).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = follow => {}
+            changed = wanted.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// One service's log, as long as the way to the node holds.
+async fn service_log(target: &Target, id: String, teller: &Teller) {
+    let request = target.request(LogsRequest {
+        namespace: NAMESPACE.to_owned(),
+        id: id.clone(),
+        driver: ContainerDriver::Containerd.into(),
+        follow: true,
+        tail_lines: TAIL,
+    });
+    let ended = match target.machine().logs(request).await {
+        Ok(reply) => copy(LogName::Service(id), reply.into_inner(), teller).await,
+        Err(status) => status,
+    };
+    teller.failed(&ended).await;
+}
+
+/// Tells the lines of a stream; returns why it ended.
+async fn copy(name: LogName, mut stream: Streaming<Data>, teller: &Teller) -> Status {
+    teller.tell(Update::Reached).await;
+    teller.tell(Update::LogBegins(name.clone())).await;
+    let mut lines = Lines::default();
+    loop {
+        match stream.message().await {
+            Ok(Some(data)) => {
+                let mut whole = lines.push(&data.bytes);
+                if name == LogName::Kernel {
+                    for line in &mut whole {
+                        *line = short_kernel_line(line);
+                    }
+                }
+                if !whole.is_empty() {
+                    teller.tell(Update::LogLines(name.clone(), whole)).await;
+                }
+            }
+            Ok(None) => return Status::unavailable("the node ended its log"),
+            Err(status) => return status,
+        }
+    }
+}

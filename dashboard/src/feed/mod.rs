@@ -1,0 +1,157 @@
+//! Asking a node: figures every few seconds, what changes and what is logged as it comes. A node that goes away is asked again until it
+//! is back.
+
+mod logs;
+mod polls;
+mod watches;
+
+use std::error::Error as _;
+use std::time::Duration;
+
+use instar_api::MAX_MESSAGE_BYTES;
+use instar_api::machine::machine_service_client::MachineServiceClient;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status};
+
+use crate::known::Update;
+
+/// Wait before a stream that ended is opened again.
+const RETRY: Duration = Duration::from_millis(500);
+/// The same for one that the node does not give: the next version may.
+const REFUSED_RETRY: Duration = Duration::from_secs(30);
+
+/// A node and the way to it.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// What to call it.
+    pub name: String,
+    /// Dials again by itself when it finds the link broken.
+    pub channel: Channel,
+    /// Its name for whoever answers at the other end of the channel; none if that is the node.
+    pub node: Option<MetadataValue<Ascii>>,
+}
+
+impl Target {
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        if let Some(node) = &self.node {
+            request
+                .metadata_mut()
+                .insert(instar_api::NODE_KEY, node.clone());
+        }
+        request
+    }
+
+    fn machine(&self) -> MachineServiceClient<Channel> {
+        MachineServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES)
+    }
+}
+
+/// The tasks that ask a node; they end when this is dropped.
+pub(crate) struct Feed {
+    service_log: watch::Sender<Option<String>>,
+    _tasks: JoinSet<()>,
+}
+
+impl Feed {
+    /// Follows the log of this service from now on, or none.
+    pub(crate) fn want_log(&self, service: Option<&str>) {
+        self.service_log.send_if_modified(|wanted| {
+            let changed = wanted.as_deref() != service;
+            if changed {
+                *wanted = service.map(str::to_owned);
+            }
+            changed
+        });
+    }
+}
+
+/// Begins to ask. Updates come with `index`, which tells nodes apart.
+pub(crate) fn start(
+    index: usize,
+    target: Target,
+    interval: Duration,
+    sender: mpsc::Sender<(usize, Update)>,
+) -> Feed {
+    let (service_log, wanted) = watch::channel(None);
+    let teller = Teller { index, sender };
+    let mut tasks = JoinSet::new();
+    tasks.spawn(polls::run(target.clone(), interval, teller.clone()));
+    tasks.spawn(logs::kernel(target.clone(), teller.clone()));
+    tasks.spawn(logs::services(target.clone(), wanted, teller.clone()));
+    watches::spawn(&mut tasks, &target, &teller);
+    Feed {
+        service_log,
+        _tasks: tasks,
+    }
+}
+
+/// Tells what a node told.
+#[derive(Clone)]
+struct Teller {
+    index: usize,
+    sender: mpsc::Sender<(usize, Update)>,
+}
+
+impl Teller {
+    async fn tell(&self, update: Update) {
+        // Nobody listens any more once the dashboard ends, and this task with it.
+        let _ = self.sender.send((self.index, update)).await;
+    }
+
+    /// Tells of a call that failed if that is for want of a way to the node, and waits until it makes sense to call again.
+    async fn failed(&self, status: &Status) {
+        if is_refusal(status.code()) {
+            tokio::time::sleep(REFUSED_RETRY).await;
+        } else {
+            self.tell(Update::Lost(reason(status))).await;
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+}
+
+/// Whether this is the word of a node that answers.
+fn is_refusal(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Unimplemented
+            | Code::PermissionDenied
+            | Code::NotFound
+            | Code::InvalidArgument
+            | Code::FailedPrecondition
+            | Code::ResourceExhausted
+            | Code::OutOfRange
+    )
+}
+
+/// The cause at the bottom: what is above it says no more than "transport error".
+fn reason(status: &Status) -> String {
+    let mut deepest: Option<&dyn std::error::Error> = status.source();
+    while let Some(next) = deepest.and_then(std::error::Error::source) {
+        deepest = Some(next);
+    }
+    match deepest {
+        Some(error) => error.to_string(),
+        None if status.message().is_empty() => status.code().to_string(),
+        None => status.message().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_said_in_the_clearest_words_there_are() {
+        assert_eq!(reason(&Status::unavailable("going down")), "going down");
+        assert!(!reason(&Status::unknown("")).is_empty());
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        assert_eq!(
+            reason(&Status::from_error(Box::new(refused))),
+            "connection refused"
+        );
+    }
+}

@@ -1,0 +1,108 @@
+//! Resources, watched: the node sends what there is, and then every change.
+
+use std::collections::BTreeMap;
+
+use instar_api::cosi::resource::state_client::StateClient;
+use instar_api::cosi::resource::{EventType, WatchOptions, WatchRequest};
+use prost::Message;
+use tokio::task::JoinSet;
+use tonic::{Response, Status};
+
+use super::{Target, Teller};
+use crate::known::{Update, Watched};
+
+/// Starts a watch of each type.
+pub(super) fn spawn(tasks: &mut JoinSet<()>, target: &Target, teller: &Teller) {
+    /// A type: its namespace, its name, and what all resources of it are together.
+    macro_rules! watch {
+        ($($namespace:literal $name:literal => $watched:expr;)*) => {
+            $(tasks.spawn(keep(target.clone(), teller.clone(), $namespace, $name, $watched));)*
+        };
+    }
+    watch! {
+        "runtime" "MachineStatuses.runtime.talos.dev" => Watched::Machine;
+        "runtime" "Versions.runtime.talos.dev" => Watched::Version;
+        "network" "HostnameStatuses.net.talos.dev" => Watched::Hostname;
+        "network" "NodeAddresses.net.talos.dev" => Watched::Addresses;
+        "runtime" "BootIDs.runtime.talos.dev" => Watched::BootIds;
+        "runtime" "SecurityStates.talos.dev" => Watched::Security;
+        "runtime" "Disks.block.talos.dev" => Watched::Disks;
+        "runtime" "SystemDisks.block.talos.dev" => Watched::SystemDisk;
+        "runtime" "Diagnostics.runtime.talos.dev" => Watched::Diagnostics;
+    }
+}
+
+/// Watches a type for as long as there is a dashboard.
+async fn keep<T: Message + Default + Clone>(
+    target: Target,
+    teller: Teller,
+    namespace: &'static str,
+    name: &'static str,
+    watched: fn(BTreeMap<String, T>) -> Watched,
+) {
+    loop {
+        let ended = watch(&target, &teller, namespace, name, watched).await;
+        teller.failed(&ended).await;
+    }
+}
+
+/// Watches a type once; returns why that ended.
+async fn watch<T: Message + Default + Clone>(
+    target: &Target,
+    teller: &Teller,
+    namespace: &str,
+    name: &str,
+    watched: fn(BTreeMap<String, T>) -> Watched,
+) -> Status {
+    let request = target.request(WatchRequest {
+        namespace: namespace.to_owned(),
+        r#type: name.to_owned(),
+        id: None,
+        options: Some(WatchOptions {
+            bootstrap_contents: true,
+            ..WatchOptions::default()
+        }),
+        api_version: 1,
+    });
+    let reply = StateClient::new(target.channel.clone())
+        .watch(request)
+        .await;
+    let mut stream = match reply.map(Response::into_inner) {
+        Ok(stream) => stream,
+        Err(status) => return status,
+    };
+    let mut all = BTreeMap::new();
+    let mut complete = false;
+    loop {
+        let message = match stream.message().await {
+            Ok(Some(message)) => message,
+            Ok(None) => return Status::unavailable("the node ended a watch"),
+            Err(status) => return status,
+        };
+        for event in message.event {
+            let kind = event.event_type();
+            let error = event.error;
+            let resource = event.resource.unwrap_or_default();
+            let id = resource.metadata.unwrap_or_default().id;
+            let spec = resource.spec.unwrap_or_default().proto_spec;
+            match kind {
+                EventType::Created | EventType::Updated => {
+                    // What this version does not understand is as if it were not there.
+                    if let Ok(spec) = T::decode(spec.as_slice()) {
+                        all.insert(id, spec);
+                    }
+                }
+                EventType::Destroyed => {
+                    all.remove(&id);
+                }
+                EventType::Bootstrapped => complete = true,
+                EventType::Errored => return Status::unavailable(error.unwrap_or_default()),
+                EventType::Noop => {}
+            }
+        }
+        if complete {
+            teller.tell(Update::Reached).await;
+            teller.tell(Update::Watched(watched(all.clone()))).await;
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The dashboard on a terminal: nodes tell, keys are pressed, and what changed is drawn.
+
+use std::io;
+use std::time::Duration;
+
+use ratatui::crossterm::event::{Event, read};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+use crate::feed::{self, Target};
+use crate::screen::{Asked, Screen};
+use crate::terminal::{Look, Taken};
+use crate::view;
+
+/// What nodes tell within this time is drawn at once.
+const FRAME: Duration = Duration::from_millis(50);
+/// Updates that wait to be taken in. Nodes that tell more wait.
+const AHEAD: usize = 256;
+
+/// What keys may end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keys {
+    /// The dashboard.
+    Quit,
+    /// Nothing: it belongs to the machine, and whoever is at the keyboard only looks.
+    OnlyLook,
+}
+
+/// Why the dashboard ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The terminal cannot be used, or went away.
+    #[error("cannot use the terminal")]
+    Terminal(#[from] io::Error),
+    /// There is nobody to ask.
+    #[error("there is no node to show")]
+    NoNode,
+}
+
+/// Shows the nodes until the user or a signal ends it. Asks each of them every `interval`.
+///
+/// Whatever ends it, the terminal is as before. Needs a runtime with time, I/O and signals.
+pub async fn run(
+    targets: Vec<Target>,
+    interval: Duration,
+    look: Look,
+    may: Keys,
+) -> Result<(), Error> {
+    if targets.is_empty() {
+        return Err(Error::NoNode);
+    }
+    let mut screen = Screen::new(targets.iter().map(|target| target.name.clone()));
+    let (sender, mut told) = mpsc::channel(AHEAD);
+    let feeds: Vec<_> = targets
+        .into_iter()
+        .enumerate()
+        .map(|(index, target)| feed::start(index, target, interval, sender.clone()))
+        .collect();
+    let mut ends = [
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::hangup())?,
+        signal(SignalKind::interrupt())?,
+        signal(SignalKind::quit())?,
+    ];
+    let began = Instant::now();
+    let mut terminal = Taken::take()?;
+    let mut keys = keys();
+    let mut draw_at = Some(began);
+    loop {
+        for (index, feed) in feeds.iter().enumerate() {
+            feed.want_log(screen.wanted_log(index));
+        }
+        let [terminate, hangup, interrupt, quit] = &mut ends;
+        tokio::select! {
+            _ = terminate.recv() => return Ok(()),
+            _ = hangup.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+            _ = quit.recv() => return Ok(()),
+            event = keys.recv() => match event.unwrap_or_else(closed)? {
+                Event::Key(key) => match screen.press(key) {
+                    Asked::Nothing => {}
+                    Asked::Draw => draw_at = Some(Instant::now()),
+                    Asked::Repaint => {
+                        terminal.repaint()?;
+                        draw_at = Some(Instant::now());
+                    }
+                    Asked::Quit if may == Keys::Quit => return Ok(()),
+                    Asked::Quit => {}
+                },
+                Event::Resize(..) => {
+                    terminal.repaint()?;
+                    draw_at = Some(Instant::now());
+                }
+                _ => {}
+            },
+            Some((index, update)) = told.recv() => {
+                if screen.apply(index, began.elapsed(), update) {
+                    draw_at.get_or_insert_with(|| Instant::now() + FRAME);
+                }
+            }
+            () = sleep_until(draw_at.unwrap_or(began)), if draw_at.is_some() => {
+                draw_at = None;
+                terminal.draw(|frame| view::draw(frame, &mut screen, look))?;
+            }
+        }
+    }
+}
+
+/// The terminal's events, from a thread that waits for them. It ends with the program.
+fn keys() -> mpsc::Receiver<io::Result<Event>> {
+    let (sender, receiver) = mpsc::channel(1);
+    std::thread::spawn(move || {
+        loop {
+            let event = read();
+            let failed = event.is_err();
+            if sender.blocking_send(event).is_err() || failed {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+/// The thread has gone with an error, which was told before.
+fn closed() -> io::Result<Event> {
+    Err(io::ErrorKind::UnexpectedEof.into())
+}

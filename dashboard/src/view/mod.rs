@@ -1,0 +1,216 @@
+//! Drawing a screen: a function of what is known, of the terminal's size and of what it can show.
+
+mod facts;
+mod load;
+mod log;
+mod numbers;
+mod processes;
+mod services;
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::symbols::{bar, border};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Borders, Paragraph};
+
+pub use self::numbers::human;
+use crate::known::Link;
+use crate::screen::{Page, Screen};
+use crate::terminal::Look;
+
+/// From this width on there is room for a third column.
+const WIDE: u16 = 120;
+
+/// Draws all of it, and tells the screen how many rows of the list that scrolls there was room for.
+pub(crate) fn draw(frame: &mut Frame<'_>, screen: &mut Screen, look: Look) {
+    let [head, body, foot] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Min(0),
+        Constraint::Length(1),
+    ])
+    .areas(frame.area());
+    frame.render_widget(header(screen, look), head);
+    frame.render_widget(keys(screen, look), foot);
+    screen.rows = match screen.page {
+        Page::Summary => summary(frame, body, screen, look),
+        Page::Monitor => monitor(frame, body, screen, look),
+        Page::Log => log::draw(frame, body, screen, look),
+    };
+}
+
+fn summary(frame: &mut Frame<'_>, area: Rect, screen: &Screen, look: Look) -> usize {
+    let node = screen.node();
+    let facts = facts::of(node);
+    let wanted = facts.len().max(node.services.len()) + 1;
+    if area.width >= WIDE {
+        let [top, below] =
+            Layout::vertical([upper(wanted.max(9), area), Constraint::Min(0)]).areas(area);
+        let [left, middle, right] = Layout::horizontal([
+            Constraint::Fill(2),
+            Constraint::Fill(2),
+            Constraint::Fill(2),
+        ])
+        .spacing(1)
+        .areas(top);
+        facts::draw(frame, left, node, &facts, look);
+        services::draw(frame, middle, node, look);
+        load::draw(frame, right, node, 1, look);
+        return log::draw(frame, below, screen, look);
+    }
+    let load_rows = Constraint::Length(load::ROWS + 1);
+    let [top, load, below] =
+        Layout::vertical([upper(wanted, area), load_rows, Constraint::Min(0)]).areas(area);
+    let [left, right] = Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)])
+        .spacing(1)
+        .areas(top);
+    facts::draw(frame, left, node, &facts, look);
+    services::draw(frame, right, node, look);
+    load::draw(frame, load, node, 2, look);
+    log::draw(frame, below, screen, look)
+}
+
+/// Room for facts and services: what they need, but no more than half, for the log's sake.
+fn upper(wanted: usize, area: Rect) -> Constraint {
+    let wanted = u16::try_from(wanted).unwrap_or(u16::MAX);
+    Constraint::Length(wanted.min(area.height / 2))
+}
+
+fn monitor(frame: &mut Frame<'_>, area: Rect, screen: &Screen, look: Look) -> usize {
+    let [graphs, below] =
+        Layout::vertical([Constraint::Percentage(45), Constraint::Min(0)]).areas(area);
+    load::draw_graphs(frame, graphs, screen.node(), look);
+    processes::draw(frame, below, screen, look)
+}
+
+/// The nodes, the one that is shown marked, and what is wrong with the way to it.
+fn header(screen: &Screen, look: Look) -> Paragraph<'static> {
+    let mut spans = vec![Span::styled("instar ", Modifier::BOLD)];
+    for (index, node) in screen.nodes.iter().enumerate() {
+        let mark = match node.link {
+            Link::Up => "",
+            Link::Connecting => "?",
+            Link::Away { .. } => "!",
+        };
+        let style = if index == screen.current {
+            Style::from(Modifier::REVERSED)
+        } else {
+            Style::new()
+        };
+        spans.push(Span::styled(format!(" {}{mark} ", node.name), style));
+    }
+    match &screen.node().link {
+        Link::Up => {}
+        Link::Connecting => spans.push(Span::raw(" connecting")),
+        Link::Away { since, why } => {
+            let seconds = screen.now.saturating_sub(*since).as_secs();
+            let text = format!(" AWAY for {seconds} s: {}", look.text(why));
+            spans.push(Span::styled(text, look.mood(Mood::Bad)));
+        }
+    }
+    Paragraph::new(Line::from(spans))
+}
+
+fn keys(screen: &Screen, look: Look) -> Paragraph<'static> {
+    let (sides, upright) = if look.unicode {
+        ("←→", "↑↓")
+    } else {
+        ("h/l", "k/j")
+    };
+    let page = |page: Page, text: &'static str| {
+        let style = if screen.page == page {
+            Style::from(Modifier::REVERSED)
+        } else {
+            Style::new()
+        };
+        Span::styled(text, style)
+    };
+    let rest = format!("  {sides} node  tab log  {upright} PgUp PgDn  ^L repaint");
+    Paragraph::new(Line::from(vec![
+        Span::raw("q quit  "),
+        page(Page::Summary, "1 summary"),
+        Span::raw(" "),
+        page(Page::Monitor, "2 monitor"),
+        Span::raw(" "),
+        page(Page::Log, "3 log"),
+        Span::raw(rest),
+    ]))
+}
+
+/// How good something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mood {
+    Plain,
+    Good,
+    Bad,
+}
+
+impl Look {
+    fn mood(self, mood: Mood) -> Style {
+        match (mood, self.colour) {
+            (Mood::Plain, _) => Style::new(),
+            (Mood::Good, true) => Style::new().fg(Color::Green),
+            (Mood::Good, false) => Style::new(),
+            (Mood::Bad, true) => Style::new().fg(Color::Red).add_modifier(Modifier::BOLD),
+            (Mood::Bad, false) => Style::from(Modifier::BOLD),
+        }
+    }
+
+    fn graph(self) -> Style {
+        if self.colour {
+            Style::new().fg(Color::Cyan)
+        } else {
+            Style::new()
+        }
+    }
+
+    fn bars(self) -> bar::Set<'static> {
+        if self.unicode {
+            bar::NINE_LEVELS
+        } else {
+            bar::Set {
+                full: "#",
+                seven_eighths: "#",
+                three_quarters: "*",
+                five_eighths: "+",
+                half: "=",
+                three_eighths: "-",
+                one_quarter: ":",
+                one_eighth: ".",
+                empty: " ",
+            }
+        }
+    }
+
+    /// Text that the terminal can show.
+    fn text(self, text: &str) -> String {
+        if self.unicode {
+            text.to_owned()
+        } else {
+            let shown = |character: char| if character.is_ascii() { character } else { '?' };
+            text.chars().map(shown).collect()
+        }
+    }
+
+    /// A titled part of the screen: a line with the title and nothing at the sides, which would be characters on a slow line.
+    fn part(self, title: impl Into<String>) -> Block<'static> {
+        let horizontal = if self.unicode { "─" } else { "-" };
+        let set = border::Set {
+            top_left: horizontal,
+            top_right: horizontal,
+            bottom_left: horizontal,
+            bottom_right: horizontal,
+            vertical_left: " ",
+            vertical_right: " ",
+            horizontal_top: horizontal,
+            horizontal_bottom: horizontal,
+        };
+        Block::new()
+            .borders(Borders::TOP)
+            .border_set(set)
+            .title(Span::styled(format!(" {} ", title.into()), Modifier::BOLD))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+//! The dashboard on the machine's own screen.
+//!
+//! It runs where there is a screen: a virtual terminal that is text of a VGA card or a framebuffer, and not what the kernel imagines on
+//! a machine without one. It takes the second terminal; the kernel's messages, machined's among them, go on in the first (Alt+F1). Serial
+//! consoles have no part in it. `instar.dashboard=off` on the kernel's command line leaves the screen to the messages.
+//!
+//! It is a process of its own, as locked up as apid: own user, no capabilities, few system calls, no files, no network. It has the
+//! terminal, and a connection on which machined answers it as a reader ([`crate::api::serve_reader`]). Keys only change what is shown.
+
+mod sandbox;
+mod screen;
+
+pub use screen::Screen;
+
+use std::future::{Ready, ready};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use hyper_util::rt::TokioIo;
+use instar_dashboard::{Keys, Look, Target};
+use tokio::net::UnixStream;
+use tokio::sync::Notify;
+use tonic::transport::{Endpoint, Uri};
+use tower_service::Service;
+
+use crate::machine::Machine;
+use crate::services::{Cgroup, Dashboard, Definition};
+
+/// The user and group that it runs as (`/etc/passwd` of the rootfs).
+pub const USER: u32 = 51;
+/// How often it asks for figures.
+const INTERVAL: Duration = Duration::from_secs(3);
+/// The descriptor that its connection to machined is.
+const CONNECTION: std::os::fd::RawFd = 3;
+
+/// Starts it as a service where there is a screen for it. A machine without its dashboard works; so nothing of this is an error.
+pub fn start_if_there_is_one(machine: &Arc<Machine>) {
+    match start(machine) {
+        Ok(true) => tracing::info!("the dashboard is on the screen; Alt+F1 shows these messages"),
+        Ok(false) => {}
+        Err(error) => tracing::warn!("no dashboard on the screen: {error:#}"),
+    }
+}
+
+fn start(machine: &Arc<Machine>) -> anyhow::Result<bool> {
+    let arguments = std::fs::read_to_string("/proc/cmdline").context("read /proc/cmdline")?;
+    if screen::is_switched_off(&arguments) || !screen::exists()? {
+        return Ok(false);
+    }
+    let dashboard = machine.services.add(Definition {
+        id: "dashboard".to_owned(),
+        workload: Arc::new(Dashboard::new(
+            machine.clone(),
+            Cgroup::beside_machined("dashboard")?,
+        )),
+        depends_on: Vec::new(),
+        health: None,
+        controllable: true,
+        required: false,
+        restart_unhealthy: false,
+    })?;
+    dashboard.start();
+    Ok(true)
+}
+
+/// Runs the dashboard until machined closes its connection. The terminal is its standard input and output.
+pub fn run() -> anyhow::Result<()> {
+    let connection = crate::sys::inherited::take(CONNECTION).context("take the connection")?;
+    sandbox::enter().context("enter the sandbox")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(show(connection))
+}
+
+async fn show(connection: OwnedFd) -> anyhow::Result<()> {
+    let stream = std::os::unix::net::UnixStream::from(connection);
+    stream.set_nonblocking(true)?;
+    let stream = UnixStream::from_std(stream).context("take the connection to machined")?;
+    let ended = Arc::new(Notify::new());
+    let channel = Endpoint::from_static("http://machined")
+        .connect_with_connector(OneConnection {
+            stream: Some(stream),
+            ended: ended.clone(),
+        })
+        .await
+        .context("talk to machined")?;
+    let target = Target {
+        name: "this machine".to_owned(),
+        channel,
+        node: None,
+    };
+    // The kernel's fonts have no eighths of blocks.
+    let look = Look {
+        unicode: false,
+        colour: true,
+    };
+    tokio::select! {
+        shown = instar_dashboard::run(vec![target], INTERVAL, look, Keys::OnlyLook) => Ok(shown?),
+        () = ended.notified() => Ok(()),
+    }
+}
+
+/// The way to machined: one connection and no other. When it is asked for a second one, the first has ended, and so does this process.
+struct OneConnection {
+    stream: Option<UnixStream>,
+    ended: Arc<Notify>,
+}
+
+impl Service<Uri> for OneConnection {
+    type Response = TokioIo<UnixStream>;
+    type Error = std::io::Error;
+    type Future = Ready<std::io::Result<TokioIo<UnixStream>>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        ready(match self.stream.take() {
+            Some(stream) => Ok(TokioIo::new(stream)),
+            None => {
+                self.ended.notify_one();
+                Err(std::io::ErrorKind::ConnectionAborted.into())
+            }
+        })
+    }
+}

@@ -1,0 +1,137 @@
+//! The dashboard on the screen as a service: a process of the rootfs that gets the terminal, and a connection on which it is a reader.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt as _;
+use std::process::Stdio;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::cgroup::Cgroup;
+use super::log_ring::LogRing;
+use super::workload::{Exit, Running, Signal, Step, Workload};
+use crate::api;
+use crate::console::Screen;
+use crate::machine::Machine;
+use crate::sys::container::pass_descriptors;
+
+/// What the dashboard needs to be started, again and again.
+pub struct Dashboard {
+    machine: Arc<Machine>,
+    cgroup: Cgroup,
+}
+
+impl Dashboard {
+    /// Of this machine.
+    pub fn new(machine: Arc<Machine>, cgroup: Cgroup) -> Self {
+        Dashboard { machine, cgroup }
+    }
+
+    fn spawn(&self, log: LogRing) -> anyhow::Result<Box<dyn Running>> {
+        let (screen, terminal) = Screen::take()?;
+        let (ours, theirs) = UnixStream::pair().context("make its connection")?;
+        let theirs = OwnedFd::from(theirs.into_std()?);
+        let mut command = std::process::Command::new("/sbin/dashboard");
+        command
+            .arg0("dashboard")
+            .env_clear()
+            .stdin(Stdio::from(terminal.try_clone()?))
+            .stdout(Stdio::from(terminal))
+            .stderr(Stdio::piped());
+        let mut command = Command::from(command);
+        let passing = pass_descriptors(&mut command, &[theirs]).context("pass its connection")?;
+        let mut child = command
+            .kill_on_drop(true)
+            .spawn()
+            .context("start /sbin/dashboard")?;
+        drop(passing);
+        let pid = child.id().context("the dashboard has no process id")?;
+        self.cgroup.take_in(pid)?;
+        let mut stderr = child.stderr.take().context("it has no standard error")?;
+        let output = tokio::spawn(async move {
+            let mut chunk = [0; 1024];
+            while let Ok(length @ 1..) = stderr.read(&mut chunk).await {
+                log.write(&chunk[..length]);
+            }
+        });
+        let machine = self.machine.clone();
+        let server = tokio::spawn(async move {
+            // Its end is that of the dashboard, which the service sees.
+            let _ = api::serve_reader(ours, machine).await;
+        });
+        Ok(Box::new(RunningDashboard {
+            pid,
+            child,
+            screen,
+            output: Some(output),
+            _server: AbortOnDropHandle::new(server),
+        }))
+    }
+}
+
+impl Workload for Dashboard {
+    fn prepare(&self) -> Step<'_, anyhow::Result<()>> {
+        // One that an earlier machined started has lost its connection.
+        Box::pin(async { self.cgroup.kill_all() })
+    }
+
+    fn start(&self, log: LogRing) -> Step<'_, anyhow::Result<Box<dyn Running>>> {
+        Box::pin(async { self.spawn(log) })
+    }
+
+    fn adopt(&self, _log: LogRing) -> Step<'_, Option<Box<dyn Running>>> {
+        Box::pin(async { None })
+    }
+
+    fn exec<'a>(&'a self, _command: &'a [String]) -> Step<'a, anyhow::Result<()>> {
+        Box::pin(async { anyhow::bail!("the dashboard is not a container") })
+    }
+}
+
+struct RunningDashboard {
+    pid: u32,
+    child: Child,
+    screen: Screen,
+    /// Copies its output to the log until the output ends.
+    output: Option<tokio::task::JoinHandle<()>>,
+    _server: AbortOnDropHandle<()>,
+}
+
+impl Running for RunningDashboard {
+    fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    fn wait(&mut self) -> Step<'_, Exit> {
+        Box::pin(async {
+            use std::os::unix::process::ExitStatusExt as _;
+            let exit = match self.child.wait().await {
+                Ok(status) => Exit::from_wait_status(status.into_raw()),
+                Err(_) => Exit::Unknown,
+            };
+            // Nobody else holds its standard error, so the copy ends with it, its last words included.
+            if let Some(output) = &mut self.output {
+                let _ = output.await;
+                self.output = None;
+            }
+            exit
+        })
+    }
+
+    fn signal(&mut self, _signal: Signal) -> anyhow::Result<()> {
+        // It has nothing to put in order; the terminal is set up anew by the next one.
+        self.child.start_kill().context("kill the dashboard")
+    }
+
+    fn clean_up(&mut self) -> Step<'_, ()> {
+        Box::pin(async {
+            if let Err(error) = self.screen.give_back() {
+                tracing::warn!("the screen stays on the dashboard's terminal: {error:#}");
+            }
+        })
+    }
+}

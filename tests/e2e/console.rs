@@ -1,0 +1,158 @@
+//! The dashboard on a machine's own screen, read from the memory of its graphics card.
+
+use anyhow::{Context as _, ensure};
+use instar_tests::{ImageUnderTest, Node, NodePlan, Outcome, Scratch, Test, tests};
+
+use crate::PATIENCE;
+
+/// Where a VGA card keeps the text that it shows, and how much of it there is; a character and its colour are two bytes.
+const TEXT_MEMORY: u64 = 0xb8000;
+const TEXT_BYTES: u64 = 0x8000;
+const COLUMNS: usize = 80;
+const ROWS: usize = 25;
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        shows_the_machine_to_whoever_stands_before_it,
+        is_left_to_messages_when_told_so,
+        is_not_there_without_a_card
+    ]
+}
+
+/// A node with a graphics card and a keyboard, as the usual command line has it.
+fn with_screen(scratch: &Scratch, arguments: &str) -> anyhow::Result<NodePlan> {
+    let arguments = format!("console=tty0 {arguments}");
+    Ok(
+        Node::plan(scratch, &ImageUnderTest::first()?).spec(move |spec| {
+            spec.extra_argument("-device")
+                .extra_argument("VGA")
+                .append(&arguments)
+        }),
+    )
+}
+
+/// What the card shows, line by line.
+fn screen(node: &Node) -> anyhow::Result<String> {
+    let file = node.vm().directory().join("text-memory");
+    node.vm().qmp().execute(
+        "pmemsave",
+        serde_json::json!({ "val": TEXT_MEMORY, "size": TEXT_BYTES, "filename": file }),
+    )?;
+    let memory = std::fs::read(&file).context("no text memory")?;
+    let characters: Vec<u8> = memory.iter().step_by(2).copied().collect();
+    let lines = characters
+        .chunks(COLUMNS)
+        .map(|line| String::from_utf8_lossy(line).trim_end().to_owned());
+    Ok(lines.collect::<Vec<_>>().join("\n").trim_end().to_owned())
+}
+
+/// The first lines: the dashboard draws there, messages that scrolled may be anywhere.
+fn front(screen: &str) -> String {
+    screen.lines().take(ROWS).collect::<Vec<_>>().join("\n")
+}
+
+async fn shows(node: &Node, text: &str) -> Outcome {
+    node.wait_until(
+        &format!("the screen shows {text:?}"),
+        PATIENCE,
+        async || {
+            let screen = screen(node)?;
+            ensure!(screen.contains(text), "{screen}");
+            Ok(())
+        },
+    )
+    .await
+}
+
+async fn shows_the_machine_to_whoever_stands_before_it(scratch: Scratch) -> Outcome {
+    let node = with_screen(&scratch, "")?.boot().await?;
+    node.wait_until_ready(PATIENCE).await?;
+    for text in [
+        "Version     Instar v0.1.0",
+        "running, ready",
+        "10.0.2.15/24",
+        "log: kernel (1 of ",
+        "machined",
+    ] {
+        shows(&node, text).await?;
+    }
+    println!("{}", front(&screen(&node)?));
+
+    // Nothing of the kernel's lands on it, keys work, and none ends it.
+    let pid = node.service_pid("dashboard").await?;
+    node.vm().qmp().human("sendkey 2")?;
+    shows(&node, "COMMAND").await?;
+    node.vm().qmp().human("sendkey q")?;
+    node.vm().qmp().human("sendkey ctrl-c")?;
+    node.vm().qmp().human("sendkey 1")?;
+    shows(&node, "Generation").await?;
+    ensure!(node.service_pid("dashboard").await? == pid, "it was ended");
+
+    // The other terminal has the messages.
+    node.vm().qmp().human("sendkey alt-f1")?;
+    node.wait_until("the messages are in front", PATIENCE, async || {
+        let screen = screen(&node)?;
+        ensure!(!front(&screen).contains("q quit"), "{screen}");
+        ensure!(screen.contains("machined: booted v0.1.0"), "{screen}");
+        Ok(())
+    })
+    .await?;
+    node.vm().qmp().human("sendkey alt-f2")?;
+    node.wait_until("the dashboard is in front", PATIENCE, async || {
+        let screen = screen(&node)?;
+        ensure!(front(&screen).contains("q quit"), "{screen}");
+        Ok(())
+    })
+    .await?;
+
+    is_locked_up(&node, pid).await?;
+
+    let status = format!("/proc/{pid}/status");
+    let memory = node.read(&status).await?;
+    let resident = memory.lines().find(|line| line.starts_with("VmRSS:"));
+    println!("the dashboard's memory: {resident:?}");
+    Ok(())
+}
+
+/// Its own user, no capabilities, few system calls, no files.
+async fn is_locked_up(node: &Node, pid: u32) -> Outcome {
+    let status = node.read(&format!("/proc/{pid}/status")).await?;
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.map(str::trim).unwrap_or_default().to_owned()
+    };
+    ensure!(field("Uid:") == "51\t51\t51\t51", "{status}");
+    ensure!(field("Gid:") == "51\t51\t51\t51", "{status}");
+    ensure!(field("Groups:").is_empty(), "{status}");
+    for set in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
+        ensure!(field(set) == "0000000000000000", "{set} {status}");
+    }
+    ensure!(field("NoNewPrivs:") == "1", "{status}");
+    ensure!(field("Seccomp:") == "2", "{status}");
+    Ok(())
+}
+
+async fn is_left_to_messages_when_told_so(scratch: Scratch) -> Outcome {
+    let node = with_screen(&scratch, "instar.dashboard=off")?
+        .boot()
+        .await?;
+    node.wait_until_ready(PATIENCE).await?;
+    shows(&node, "machined: booted v0.1.0").await?;
+    ensure!(
+        node.service("dashboard").await.is_err(),
+        "there is a dashboard"
+    );
+    Ok(())
+}
+
+async fn is_not_there_without_a_card(scratch: Scratch) -> Outcome {
+    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+        .boot()
+        .await?;
+    node.wait_until_ready(PATIENCE).await?;
+    ensure!(
+        node.service("dashboard").await.is_err(),
+        "there is a dashboard"
+    );
+    Ok(())
+}

@@ -1,0 +1,180 @@
+//! `instarctl dashboard` on a terminal, as a person sees it.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use instar_tests::{
+    GREETER, Greeter, ImageUnderTest, Instarctl, Node, Outcome, Registry, Scratch, Terminal, Test,
+    plan_with_greeter, tests,
+};
+
+use crate::PATIENCE;
+
+/// The smallest terminal, and what serial lines have.
+const SMALL: (u16, u16) = (80, 24);
+/// A serial line does not know how large the terminal at its end is.
+const UNKNOWN: (u16, u16) = (0, 0);
+const UTF8: &[(&str, &str)] = &[("TERM", "xterm-256color"), ("LANG", "C.UTF-8")];
+const SERIAL: &[(&str, &str)] = &[("TERM", "vt220"), ("LANG", "C")];
+const END: &str = "\u{1b}[F";
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![shows_a_node_through_an_upgrade_and_gives_the_terminal_back]
+}
+
+/// Waits until the screen shows it.
+async fn shows(node: &Node, terminal: &Terminal, text: &str) -> Outcome {
+    let what = format!("the dashboard shows {text:?}");
+    node.wait_until(&what, PATIENCE, async || terminal.shows(text))
+        .await
+}
+
+async fn ends(node: &Node, terminal: &mut Terminal) -> anyhow::Result<u32> {
+    let terminal = std::cell::RefCell::new(terminal);
+    node.wait_until("the dashboard ends", PATIENCE, async || {
+        terminal.borrow_mut().ended()
+    })
+    .await
+}
+
+async fn shows_a_node_through_an_upgrade_and_gives_the_terminal_back(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    let second = ImageUnderTest::second()?;
+    registry.push_layout(&second.installer(), "instar/installer", second.version())?;
+    let node = plan_with_greeter(&scratch, &registry, |config| config)?
+        .blank_disk()?
+        .boot()
+        .await?;
+    node.wait_until_ready(PATIENCE).await?;
+    let instarctl = Instarctl::of(&node, &scratch)?;
+    let arguments = ["dashboard", "--update-interval", "1s"];
+    let mut terminal = instarctl.on_terminal(&arguments, UTF8, SMALL)?;
+
+    // What it is, its services, what it does, what it says.
+    for text in [
+        "Version     Instar v0.1.0",
+        "running, ready",
+        "10.0.2.15/24",
+        "vda 4.0 GiB",
+        GREETER,
+        "Running   OK",
+        "log: kernel (1 of ",
+        "machined",
+    ] {
+        shows(&node, &terminal, text).await?;
+    }
+    let generation = node.boot_id().await?;
+    shows(&node, &terminal, &generation[..28]).await?;
+    node.wait_until("there are figures", PATIENCE, async || {
+        let screen = terminal.screen();
+        let cpu = screen.lines().find(|line| line.starts_with("CPU "));
+        ensure!(cpu.is_some_and(|line| line.contains(" % ")), "{screen}");
+        Ok(())
+    })
+    .await?;
+
+    // Another log, then processes, then a larger terminal.
+    terminal.press("\t")?;
+    shows(&node, &terminal, "log: apid (2 of ").await?;
+    terminal.press("2")?;
+    shows(&node, &terminal, "COMMAND").await?;
+    shows(&node, &terminal, "machined").await?;
+    terminal.press("1")?;
+    terminal.resize(140, 40)?;
+    node.wait_until("three columns", PATIENCE, async || {
+        let screen = terminal.screen();
+        let titles = screen.lines().nth(1).unwrap_or_default();
+        ensure!(
+            titles.contains("services (") && titles.contains(" load "),
+            "{screen}"
+        );
+        Ok(())
+    })
+    .await?;
+    terminal.resize(80, 24)?;
+
+    only_what_changes_is_sent(&node, &mut terminal).await?;
+
+    // Away, and back without a word of anybody.
+    node.vm().pause()?;
+    shows(&node, &terminal, "AWAY for ").await?;
+    terminal.shows("Instar v0.1.0")?;
+    node.vm().resume()?;
+    node.wait_until("it is back", PATIENCE, async || {
+        ensure!(!terminal.screen().contains("AWAY"), "{}", terminal.screen());
+        Ok(())
+    })
+    .await?;
+
+    // An upgrade without a reboot: the same kernel boot, another generation and version.
+    let kernel = node.kernel_boot_id().await?;
+    node.upgrade(&registry.image_for_guest("instar/installer:v0.2.0"))
+        .await??;
+    shows(&node, &terminal, "Version     Instar v0.2.0").await?;
+    shows(&node, &terminal, "running, ready").await?;
+    let after = node.boot_id().await?;
+    ensure!(after != generation);
+    shows(&node, &terminal, &format!("Generation  {}", &after[..28])).await?;
+    shows(&node, &terminal, &format!("Kernel boot {}", &kernel[..28])).await?;
+    Greeter::of(&node)?.greets()?;
+
+    terminal.press(END)?;
+    terminal.press("q")?;
+    ensure!(ends(&node, &mut terminal).await? == 0);
+    terminal.is_restored()?;
+
+    gives_a_serial_line_back_when_told_to_end(&node, &instarctl).await?;
+    ends_when_its_terminal_goes(&node, &instarctl).await?;
+    says_what_is_wrong(&instarctl).await
+}
+
+/// Ten seconds of a node that idles are far less than a painted screen each.
+async fn only_what_changes_is_sent(node: &Node, terminal: &mut Terminal) -> Outcome {
+    shows(node, terminal, "running, ready").await?;
+    let before = terminal.bytes();
+    terminal.press("\u{c}")?;
+    let painted = node
+        .wait_until("it is painted anew", PATIENCE, async || {
+            let painted = terminal.bytes() - before;
+            ensure!(painted > 1000, "{painted} bytes so far");
+            Ok(painted)
+        })
+        .await?;
+    let before = terminal.bytes();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let each = (terminal.bytes() - before) / 10;
+    println!("a whole screen: {painted} bytes; each second of an idle node: {each} bytes");
+    ensure!(each < 1000, "{each} bytes a second");
+    Ok(())
+}
+
+async fn gives_a_serial_line_back_when_told_to_end(node: &Node, instarctl: &Instarctl) -> Outcome {
+    let mut terminal = instarctl.on_terminal(&["dashboard"], SERIAL, UNKNOWN)?;
+    shows(node, &terminal, "Version     Instar v0.2.0").await?;
+    shows(node, &terminal, "log: kernel (1 of ").await?;
+    ensure!(terminal.screen().is_ascii(), "{}", terminal.screen());
+    let pid = i32::try_from(terminal.pid()?)?;
+    let pid = rustix::process::Pid::from_raw(pid).context("no process")?;
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+    ensure!(ends(node, &mut terminal).await? == 0);
+    terminal.is_restored()
+}
+
+async fn ends_when_its_terminal_goes(node: &Node, instarctl: &Instarctl) -> Outcome {
+    let terminal = instarctl.on_terminal(&["dashboard"], UTF8, SMALL)?;
+    shows(node, &terminal, "Version     Instar v0.2.0").await?;
+    let program = std::cell::RefCell::new(terminal.hang_up()?);
+    node.wait_until("the dashboard ends", PATIENCE, async || {
+        program.borrow_mut().ended()
+    })
+    .await
+}
+
+async fn says_what_is_wrong(instarctl: &Instarctl) -> Outcome {
+    let said = instarctl.run(&["dashboard"]).await?;
+    ensure!(
+        said.code == Some(2) && said.complaint.contains("needs a terminal"),
+        "{said:?}"
+    );
+    Ok(())
+}
