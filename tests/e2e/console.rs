@@ -1,7 +1,9 @@
 //! The dashboard on a machine's own screen, read from the memory of its graphics card.
 
 use anyhow::{Context as _, ensure};
-use instar_tests::{ImageUnderTest, Node, NodePlan, Outcome, Scratch, Test, tests};
+use instar_tests::{
+    ImageUnderTest, Node, NodePlan, Outcome, Registry, Scratch, Test, plan_with_greeter, tests,
+};
 
 use crate::PATIENCE;
 
@@ -19,16 +21,14 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// A node with a graphics card and a keyboard, as the usual command line has it.
-fn with_screen(scratch: &Scratch, arguments: &str) -> anyhow::Result<NodePlan> {
+/// The same node with a graphics card and a keyboard, as the usual command line has it.
+fn with_screen(plan: NodePlan, arguments: &str) -> NodePlan {
     let arguments = format!("console=tty0 {arguments}");
-    Ok(
-        Node::plan(scratch, &ImageUnderTest::first()?).spec(move |spec| {
-            spec.extra_argument("-device")
-                .extra_argument("VGA")
-                .append(&arguments)
-        }),
-    )
+    plan.spec(move |spec| {
+        spec.extra_argument("-device")
+            .extra_argument("VGA")
+            .append(&arguments)
+    })
 }
 
 /// What the card shows, line by line.
@@ -65,7 +65,11 @@ async fn shows(node: &Node, text: &str) -> Outcome {
 }
 
 async fn shows_the_machine_to_whoever_stands_before_it(scratch: Scratch) -> Outcome {
-    let node = with_screen(&scratch, "")?.boot().await?;
+    let registry = Registry::start(&scratch)?;
+    let second = ImageUnderTest::second()?;
+    registry.push_layout(&second.installer(), "instar/installer", second.version())?;
+    let plan = plan_with_greeter(&scratch, &registry, |config| config)?.blank_disk()?;
+    let node = with_screen(plan, "").boot().await?;
     node.wait_until_ready(PATIENCE).await?;
     for text in [
         "Version     Instar v0.1.0",
@@ -111,6 +115,18 @@ async fn shows_the_machine_to_whoever_stands_before_it(scratch: Scratch) -> Outc
     let memory = node.read(&status).await?;
     let resident = memory.lines().find(|line| line.starts_with("VmRSS:"));
     println!("the dashboard's memory: {resident:?}");
+
+    // The next generation has one of its own.
+    let kernel = node.kernel_boot_id().await?;
+    node.upgrade(&registry.image_for_guest("instar/installer:v0.2.0"))
+        .await??;
+    shows(&node, "Version     Instar v0.2.0").await?;
+    shows(&node, "running, ready").await?;
+    ensure!(
+        node.kernel_boot_id().await? == kernel,
+        "the kernel rebooted"
+    );
+    ensure!(node.service_pid("dashboard").await? != pid);
     Ok(())
 }
 
@@ -133,9 +149,8 @@ async fn is_locked_up(node: &Node, pid: u32) -> Outcome {
 }
 
 async fn is_left_to_messages_when_told_so(scratch: Scratch) -> Outcome {
-    let node = with_screen(&scratch, "instar.dashboard=off")?
-        .boot()
-        .await?;
+    let plan = Node::plan(&scratch, &ImageUnderTest::first()?);
+    let node = with_screen(plan, "instar.dashboard=off").boot().await?;
     node.wait_until_ready(PATIENCE).await?;
     shows(&node, "machined: booted v0.1.0").await?;
     ensure!(
