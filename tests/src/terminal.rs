@@ -11,7 +11,8 @@ use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system}
 /// The running program and its terminal. The program ends with its value.
 pub struct Terminal {
     child: Owned,
-    reader: JoinHandle<()>,
+    /// None once it was seen to end.
+    reader: Option<JoinHandle<()>>,
     /// What is read next is the last: the reader ends, and its hold on the terminal.
     last: Arc<AtomicBool>,
     master: Box<dyn MasterPty + Send>,
@@ -84,7 +85,7 @@ impl Terminal {
         });
         Ok(Self {
             child,
-            reader,
+            reader: Some(reader),
             last,
             master: pair.master,
             keys,
@@ -139,9 +140,7 @@ impl Terminal {
     pub fn hang_up(self) -> Result<WithoutTerminal> {
         self.last.store(true, Ordering::SeqCst);
         self.resize(100, 30)?;
-        self.reader
-            .join()
-            .map_err(|_| anyhow!("the terminal's reader failed"))?;
+        wait_for(self.reader)?;
         // With the last descriptors of its other side, the terminal hangs up.
         drop((self.master, self.keys));
         Ok(WithoutTerminal { child: self.child })
@@ -156,6 +155,8 @@ impl Terminal {
     pub fn ended(&mut self) -> Result<u32> {
         let status = self.child.0.try_wait()?;
         let status = status.ok_or_else(|| anyhow!("it still runs:\n{}", self.screen()))?;
+        // Nobody else has the terminal open, so its reader comes to an end when all has been seen.
+        wait_for(self.reader.take())?;
         Ok(status.exit_code())
     }
 
@@ -174,6 +175,13 @@ impl Terminal {
         anyhow::ensure!(!other_screen, "it is still on the second screen");
         anyhow::ensure!(!no_cursor, "there is no cursor");
         Ok(())
+    }
+}
+
+fn wait_for(reader: Option<JoinHandle<()>>) -> Result<()> {
+    match reader.map(JoinHandle::join) {
+        Some(Err(_)) => Err(anyhow!("the terminal's reader failed")),
+        Some(Ok(())) | None => Ok(()),
     }
 }
 
