@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use instar_init_protocol::{SOCKET_FD, Welcome};
+use rustix::process::{Resource, Rlimit, setrlimit};
 use tokio::time::Instant;
 
 use crate::containers::ImageStore;
@@ -22,6 +23,8 @@ use crate::{api, hang_guard, logging, special_mounts, status, sys, upgrade_histo
 
 /// The name that init keeps the API's listening socket under.
 const LISTENER: &str = "api";
+/// Four times as many as apid lets in.
+const DESCRIPTORS: u64 = 16 * 1024;
 /// Where images are unpacked.
 const IMAGES: &str = "/var/lib/instar";
 /// 2026-11-01: no Instar was built before, so no clock is right before.
@@ -31,6 +34,7 @@ const CLOCK_FLOOR: u64 = 1_793_491_200;
 pub fn run() -> anyhow::Result<()> {
     let own_log = LogRing::default();
     logging::start(own_log.clone());
+    allow_descriptors().context("set the limit of descriptors")?;
     let pulse = hang_guard::start().context("start the guard against hanging")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -39,6 +43,15 @@ pub fn run() -> anyhow::Result<()> {
     runtime
         .block_on(live(own_log))
         .inspect_err(|error| tracing::error!("{error:#}"))
+}
+
+/// The kernel gives 1,024 to begin with; each caller of the API may have one here, and each of their calls a file.
+fn allow_descriptors() -> std::io::Result<()> {
+    let limit = Rlimit {
+        current: Some(DESCRIPTORS),
+        maximum: Some(DESCRIPTORS),
+    };
+    Ok(setrlimit(Resource::Nofile, limit)?)
 }
 
 async fn live(own_log: LogRing) -> anyhow::Result<()> {

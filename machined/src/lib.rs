@@ -6,6 +6,7 @@ pub mod api;
 pub mod apid;
 pub mod boot_loader;
 pub mod config;
+mod confinement;
 pub mod console;
 pub mod container_facts;
 pub mod containers;

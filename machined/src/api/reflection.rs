@@ -12,7 +12,8 @@ use instar_api::cluster::cluster_service_server;
 use instar_api::cosi::resource::state_server;
 use instar_api::inspect::inspect_service_server;
 use instar_api::machine::{
-    image_service_server, machine_service_server, storage_service_server as filesystems,
+    image_service_server, lifecycle_service_server, machine_service_server,
+    storage_service_server as filesystems,
 };
 use instar_api::storage::storage_service_server as disks;
 use instar_api::time::time_service_server;
@@ -30,8 +31,9 @@ pub(super) struct V1;
 pub(super) struct V1Alpha;
 
 /// What is served. The descriptors hold more than that.
-const SERVED: [&str; 9] = [
+const SERVED: [&str; 10] = [
     machine_service_server::SERVICE_NAME,
+    lifecycle_service_server::SERVICE_NAME,
     image_service_server::SERVICE_NAME,
     filesystems::SERVICE_NAME,
     disks::SERVICE_NAME,

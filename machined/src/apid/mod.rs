@@ -59,6 +59,8 @@ const CONNECTIONS: usize = 4096;
 const STRANGERS: usize = 512;
 /// What was asked by somebody who is no longer let in has so long to be answered.
 const LAST_ANSWERS: Duration = Duration::from_secs(10);
+/// A caller who asks nothing for this long costs no connection to machined.
+const IDLE: Duration = Duration::from_secs(10);
 /// A client that has not ended its handshake by then is cut off.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
@@ -135,7 +137,7 @@ async fn accept(
         match listener.accept().await {
             Ok((stream, _)) => {
                 let credentials = credentials.clone();
-                let proxy = proxy.clone();
+                let proxy = proxy.for_another();
                 strangers.admit(|unknown| {
                     let connection = async move {
                         // What a stranger's connection dies of is the stranger's business; it is not logged, or anyone
@@ -173,11 +175,14 @@ async fn serve_connection(
         }
         Mode::Maintenance => Some(unknown),
     };
+    let current = newest.clone();
     let mut standing = Standing::of(tls.get_ref().1, newest);
     let lost = standing.is_lost();
+    let calls = proxy.clone();
     let service = hyper::service::service_fn(move |request| {
-        let (proxy, caller, credentials) = (proxy.clone(), caller.clone(), credentials.clone());
-        let lost = lost.clone();
+        // What the node is called and may do has changed since a connection began that is a day old.
+        let (proxy, credentials) = (calls.clone(), current.borrow().clone());
+        let (caller, lost) = (caller.clone(), lost.clone());
         async move {
             let answer = match lost.is_so() {
                 false => proxy.forward(request, &caller, &credentials).await,
@@ -197,9 +202,14 @@ async fn serve_connection(
         .keep_alive_interval(Duration::from_secs(60))
         .serve_connection(TokioIo::new(tls), service);
     let mut connection = std::pin::pin!(connection);
-    tokio::select! {
-        ended = connection.as_mut() => return Ok(ended?),
-        () = standing.lost() => connection.as_mut().graceful_shutdown(),
+    let mut lost = std::pin::pin!(standing.lost());
+    let mut rests = tokio::time::interval(IDLE);
+    loop {
+        tokio::select! {
+            ended = connection.as_mut() => return Ok(ended?),
+            () = lost.as_mut() => break connection.as_mut().graceful_shutdown(),
+            _ = rests.tick() => proxy.rest(),
+        }
     }
     // The call that brought the change may be among those that wait for their answer.
     Ok(tokio::time::timeout(LAST_ANSWERS, connection).await??)

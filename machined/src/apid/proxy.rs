@@ -1,7 +1,9 @@
-//! Passing calls on to machined: one HTTP/2 connection over the unix socket, shared by all callers.
+//! Passing calls on to machined: an HTTP/2 connection over the unix socket for each of the callers' connections. One for all would be
+//! in the hands of each: what somebody does not read takes of a window that the others need.
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
 use http::header::HeaderName;
@@ -12,7 +14,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::UnixStream;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 
 use super::grpc_status::{self, Code};
 use super::identity::{Caller, Credentials, Mode};
@@ -31,14 +33,21 @@ pub(super) type RequestBody = Either<Incoming, Full<Bytes>>;
 /// What goes back: as it came, or made here.
 pub(super) type Body = Either<Incoming, UnsyncBoxBody<Bytes, Infallible>>;
 
-/// The way to machined; clones share one connection.
+/// The way to machined of one caller's connection; clones share it.
 #[derive(Clone)]
 pub(super) struct Proxy {
     socket: &'static str,
     connection: Arc<Mutex<Option<SendRequest<RequestBody>>>>,
+    /// Whether a call was passed on since the last [`Proxy::rest`].
+    is_used: Arc<AtomicBool>,
     /// Calls that are passed on to other nodes.
     calls: Calls,
+    /// Calls for several nodes.
+    several: Arc<Semaphore>,
 }
+
+/// Calls for several nodes at a time, whoever asks: question and answers are held meanwhile.
+const SEVERAL: usize = 8;
 
 impl Proxy {
     /// Connects when the first call comes.
@@ -46,7 +55,28 @@ impl Proxy {
         Proxy {
             socket,
             connection: Arc::default(),
+            is_used: Arc::default(),
             calls: Calls::default(),
+            several: Arc::new(Semaphore::new(SEVERAL)),
+        }
+    }
+
+    /// The way of another caller, who shares no connection with this one.
+    pub(super) fn for_another(&self) -> Self {
+        Proxy {
+            connection: Arc::default(),
+            is_used: Arc::default(),
+            ..self.clone()
+        }
+    }
+
+    /// Lets the connection go if nothing was passed on since this was called last: idle callers cost little then. Calls that are under
+    /// way go on to their end.
+    pub(super) fn rest(&self) {
+        if !self.is_used.swap(false, Ordering::Relaxed)
+            && let Ok(mut connection) = self.connection.try_lock()
+        {
+            *connection = None;
         }
     }
 
@@ -92,6 +122,11 @@ impl Proxy {
             }
             Err((code, message)) => refuse(code, message),
         }
+    }
+
+    /// The places for calls for several nodes.
+    pub(super) fn several(&self) -> &Semaphore {
+        &self.several
     }
 
     /// The calls that are passed on to other nodes.
@@ -143,8 +178,9 @@ impl Proxy {
             .await?)
     }
 
-    /// The shared connection, made anew when the last one has ended (machined was restarted).
+    /// The connection, made anew when there is none or it has ended (machined was restarted).
     async fn connection(&self) -> anyhow::Result<SendRequest<RequestBody>> {
+        self.is_used.store(true, Ordering::Relaxed);
         let mut shared = self.connection.lock().await;
         if let Some(sender) = shared.as_ref().filter(|sender| !sender.is_closed()) {
             return Ok(sender.clone());

@@ -1,49 +1,33 @@
 //! What apid gives up before it reads the first byte from a stranger.
 
-use std::collections::BTreeMap;
-
 use anyhow::Context as _;
-use rustix::process::{Gid, Resource, Rlimit, Uid, setrlimit};
-use rustix::thread::{set_no_new_privs, set_thread_gid, set_thread_groups, set_thread_uid};
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
-    SeccompRule, TargetArch,
-};
+use rustix::process::{Resource, Rlimit, setrlimit};
 
 use super::peers::CALLS;
 use super::{CONNECTIONS, ROOT, USER};
+use crate::confinement::{Confinement, NOT_EXECUTABLE, SeccompCmpOp};
 
-/// Descriptors for everything but connections: the listening socket, the ways to machined, the runtime.
+/// Descriptors for everything but connections: the listening socket, the orders, the runtime.
 const OTHER_DESCRIPTORS: usize = 64;
 
-/// Enters the sandbox: own root directory, own user, no capabilities, few system calls, and no way back.
-///
-/// Must run before the process has a second thread: user and capabilities belong to the thread.
+/// Enters the sandbox. Must run before the process has a second thread: user and capabilities belong to the thread.
 pub(super) fn enter() -> anyhow::Result<()> {
     // The kernel gives 1,024 to begin with.
-    let descriptors = Some((CONNECTIONS + CALLS + OTHER_DESCRIPTORS) as u64);
+    let descriptors = Some((2 * CONNECTIONS + CALLS + OTHER_DESCRIPTORS) as u64);
     let limit = Rlimit {
         current: descriptors,
         maximum: descriptors,
     };
     setrlimit(Resource::Nofile, limit).context("set the limit of descriptors")?;
-    rustix::process::chroot(ROOT).with_context(|| format!("chroot to {ROOT}"))?;
-    rustix::process::chdir("/").context("chdir to the new root")?;
-    caps::clear(None, caps::CapSet::Bounding).context("empty the bounding set")?;
-    set_thread_groups(&[]).context("leave all groups")?;
-    set_thread_gid(Gid::from_raw(USER)).context("change the group")?;
-    set_thread_uid(Uid::from_raw(USER)).context("change the user")?;
-    for set in [
-        caps::CapSet::Ambient,
-        caps::CapSet::Inheritable,
-        caps::CapSet::Effective,
-        caps::CapSet::Permitted,
-    ] {
-        caps::clear(None, set).with_context(|| format!("empty the set {set:?}"))?;
-    }
-    set_no_new_privs(true).context("set no_new_privs")?;
-    seccompiler::apply_filter(&filter()?).context("install the seccomp filter")
+    SANDBOX.enter()
 }
+
+const SANDBOX: Confinement = Confinement {
+    root: ROOT,
+    user: USER,
+    allowed: ALLOWED,
+    only: ONLY,
+};
 
 /// The system calls that remain; every other one fails with EPERM.
 const ALLOWED: &[(i64, &str)] = &[
@@ -110,31 +94,6 @@ const ONLY: &[(i64, u8, SeccompCmpOp, u64)] = &[
     (libc::SYS_mprotect, 2, NOT_EXECUTABLE, 0),
 ];
 
-/// The bit is not set.
-const NOT_EXECUTABLE: SeccompCmpOp = SeccompCmpOp::MaskedEq(libc::PROT_EXEC as u64);
-
-fn filter() -> anyhow::Result<BpfProgram> {
-    // Without a rule a call is allowed as it is.
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = ALLOWED
-        .iter()
-        .map(|(number, _)| (*number, Vec::new()))
-        .collect();
-    for (number, argument, operator, value) in ONLY {
-        let condition =
-            SeccompCondition::new(*argument, SeccompCmpArgLen::Dword, operator.clone(), *value)?;
-        let rule = SeccompRule::new(vec![condition])?;
-        rules.entry(*number).or_default().push(rule);
-    }
-    let not_permitted = SeccompAction::Errno(rustix::io::Errno::PERM.raw_os_error().unsigned_abs());
-    let filter = SeccompFilter::new(
-        rules,
-        not_permitted,
-        SeccompAction::Allow,
-        TargetArch::x86_64,
-    )?;
-    Ok(filter.try_into()?)
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -145,8 +104,7 @@ mod tests {
     /// What a thread can do that has the filter, as apid has it; the rest of this process does not.
     fn inside<T: Send + 'static>(tried: impl FnOnce() -> T + Send + 'static) -> T {
         let thread = std::thread::spawn(move || {
-            set_no_new_privs(true).unwrap();
-            seccompiler::apply_filter(&filter().unwrap()).unwrap();
+            SANDBOX.allow_few_calls().unwrap();
             tried()
         });
         thread.join().unwrap()

@@ -1,8 +1,10 @@
 //! One call for several nodes: all are asked at the same time, and their answers become one. A node that fails is an element that
 //! says so, and the call as a whole goes well.
 
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
@@ -23,7 +25,9 @@ use super::proxy::{Body, Proxy, RequestBody, refuse};
 use super::target::{NO_ADDRESS, NODE, NODES, Node, Place};
 
 /// The largest question to several nodes: it is held while they are asked. A machine config has 1 MiB at most.
-const LARGEST_QUESTION: usize = 4 << 20;
+const LARGEST_QUESTION: usize = (1 << 20) + (64 << 10);
+/// A caller who has not sent the question by then gives up the place.
+const QUESTION: Duration = Duration::from_secs(10);
 
 /// Methods that answer with a stream, among those that may be asked of several nodes; a test holds it against the contract.
 const STREAMED: [&str; 10] = [
@@ -88,14 +92,23 @@ pub(super) async fn ask(
     for key in [NODE, NODES, "grpc-accept-encoding"] {
         parts.headers.remove(key);
     }
-    let Ok(body) = Limited::new(body, LARGEST_QUESTION).collect().await else {
+    let here = ways.here.clone();
+    // The semaphore is never closed.
+    let _place = here.several().acquire().await;
+    let question = Limited::new(body, LARGEST_QUESTION).collect();
+    let Ok(Ok(body)) = tokio::time::timeout(QUESTION, question).await else {
         return refuse(
             Code::ResourceExhausted,
-            "the request for several nodes is broken, or larger than 4 MiB",
+            "the request for several nodes is broken, slow, or larger than 1 MiB",
         );
     };
     let body = body.to_bytes();
-    let questions = nodes.into_iter().map(|node| {
+    // Who is named twice is asked once.
+    let mut named = HashSet::new();
+    let nodes = nodes
+        .into_iter()
+        .filter(|node| named.insert(node.name.clone()));
+    let questions = nodes.map(|node| {
         let question = Request::from_parts(parts.clone(), Either::Right(Full::new(body.clone())));
         (node, question)
     });

@@ -60,6 +60,8 @@ fn start(machine: &Arc<Machine>) -> anyhow::Result<bool> {
         health: None,
         controllable: true,
         required: false,
+        // A screen may be gone tomorrow.
+        judged: false,
         restart_unhealthy: false,
     })?;
     dashboard.start();

@@ -53,6 +53,7 @@ pub fn service(
             .health
             .as_ref()
             .is_some_and(|health| health.required),
+        judged: true,
         restart_unhealthy: false,
     })
 }

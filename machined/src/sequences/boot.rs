@@ -14,6 +14,7 @@ use instar_api::machine::ConfigLoadErrorEvent;
 use tokio::time::Instant;
 
 use super::boot_assets;
+use super::current_handover;
 use super::disk;
 use super::ending::leave;
 use super::find_config::find_config;
@@ -88,12 +89,12 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
     console::start_if_there_is_one(&machine);
     if outcome.is_ok() && machine.config().is_none() {
         if is_the_boot(start)
-            && let Some(record) = settle_upgrade::counted_without_config(&machine).await
+            && let Some(record) = settle_upgrade::counted_without_config(&machine, start).await
         {
             return try_again(&machine, record, &no_config(&machine)).await;
         }
         // A machine without a config has nothing else to prove.
-        commit(&machine, &start, None, false).await;
+        commit(&machine, &start, None, false, false).await;
         if start == StartReason::Boot {
             install_without_config(&machine).await;
         }
@@ -108,14 +109,15 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
         outcome = run(sequence, &nobody, &machine.events).await;
     }
     let tried = match tried.get().cloned() {
-        None if is_the_boot(start) => settle_upgrade::counted(&machine).await,
+        None if is_the_boot(start) => settle_upgrade::counted(&machine, start).await,
         tried => tried,
     };
     let services_up = match &tried {
         Some(record) => record.services_up.clone(),
         None => handover.services_up.clone(),
     };
-    let on_trial = start == StartReason::Next || tried.is_some();
+    let on_soft_trial = is_on_soft_trial(&machine, start, &handover);
+    let on_trial = on_soft_trial || tried.is_some();
     let verdict = match outcome {
         Err(failed) if on_trial => Err(format!("{failed:#}")),
         Ok(()) if on_trial => wait_at_gate(&machine, services_up, deadline).await,
@@ -130,7 +132,7 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
         (Ok(()), tried) => {
             let tried = tried.map(|record| record.upgrade);
             let upgrade = tried.or_else(|| handover.upgrade.clone().filter(|_| on_trial));
-            commit(&machine, &start, upgrade.as_ref(), on_trial).await;
+            commit(&machine, &start, upgrade.as_ref(), on_trial, on_soft_trial).await;
         }
         (Err(reason), Some(record)) => try_again(&machine, record, &reason).await,
         (Err(reason), None) => give_up(&machine, &reason).await,
@@ -138,6 +140,17 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
     drop(turn);
     tokio::spawn(release_memory::after_boot(machine.clone()));
     status::follow(machine).await;
+}
+
+/// Whether what runs came without a reboot and has not proved itself: until it has, the hand-over names its upgrade.
+fn is_on_soft_trial(machine: &Machine, start: StartReason, handover: &Handover) -> bool {
+    let upgrade = handover.upgrade.as_ref();
+    let names_this = upgrade.is_some_and(|upgrade| upgrade.to == machine.running.version);
+    match start {
+        StartReason::Next => true,
+        StartReason::Restart | StartReason::Fresh => names_this,
+        _ => false,
+    }
 }
 
 /// Whether what runs is what the loader started, at once or after machined has died: a version on trial stays on trial until it has
@@ -297,6 +310,7 @@ async fn start_api(machine: Arc<Machine>, listener: OwnedFd) -> anyhow::Result<(
         }),
         controllable: false,
         required: true,
+        judged: true,
         // A process that runs and does not answer would lock everybody out.
         restart_unhealthy: true,
     })?;
@@ -452,12 +466,14 @@ fn no_config(machine: &Machine) -> String {
     )
 }
 
-/// Tells init that the generation works. `passed_gate`: an upgrade was under way, this one, and has proved itself.
+/// Tells init that the generation works. `passed_gate`: an upgrade was under way, this one, and has proved itself; `is_soft`: it came
+/// without a reboot.
 async fn commit(
     machine: &Arc<Machine>,
     start: &StartReason,
     upgrade: Option<&PendingUpgrade>,
     passed_gate: bool,
+    is_soft: bool,
 ) {
     if let Err(error) = machine.init.healthy(&machine.generation.boot_id).await {
         tracing::error!("init did not take the report of health: {error:#}");
@@ -478,7 +494,8 @@ async fn commit(
     {
         tracing::error!("a new boot loader is not put in place: {error:#}");
     }
-    let soft = upgrade.filter(|_| *start == StartReason::Next);
+    tokio::spawn(current_handover::keep(machine.clone()));
+    let soft = upgrade.filter(|_| is_soft);
     if let Err(error) = settle_upgrade::keep(machine, soft, passed_gate).await {
         tracing::error!("the boot entry of this version is not blessed: {error:#}");
         status::note_problem(machine, "boot entry", &format!("{error:#}"));

@@ -99,6 +99,14 @@ pub(super) async fn has(installed: &Installed, order: u32) -> anyhow::Result<boo
     Ok(state.of_order(order).is_some())
 }
 
+/// Whether the version of this order has proved itself, as its entry says now.
+pub(super) async fn is_blessed(installed: &Installed, order: u32) -> anyhow::Result<bool> {
+    let efi = installed.efi.clone();
+    let state = blocking(move || Ok(boot_loader::state(&efi)?)).await?;
+    let entry = state.of_order(order);
+    Ok(entry.is_some_and(|entry| entry.name.is_blessed()))
+}
+
 /// Removes the version of this order; one that is gone is fine.
 pub(super) async fn forget(installed: &Installed, order: u32) -> anyhow::Result<()> {
     let efi = installed.efi.clone();

@@ -25,9 +25,11 @@ pub(super) async fn mount(machine: &Machine) -> anyhow::Result<()> {
     };
     // An earlier machined of this generation may have done that, or have died before.
     let is_mounted = machine.disk.status().borrow().var_mounted;
-    if !is_mounted {
-        mount_as(machine, wish(&configured.config)?).await?;
+    if is_mounted {
+        // So is a config, perhaps one that waits for the next reboot.
+        return Ok(());
     }
+    mount_as(machine, wish(&configured.config)?).await?;
     keep_config(machine, configured).await
 }
 

@@ -8,6 +8,7 @@ mod apply_config;
 mod boot;
 mod boot_assets;
 mod config_change;
+mod current_handover;
 mod disk;
 mod ending;
 mod find_config;

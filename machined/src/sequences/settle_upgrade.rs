@@ -2,9 +2,11 @@
 //! one that did not become healthy is forgotten, and who asked for it is told why.
 
 use anyhow::Context as _;
+use instar_esp::EntryName;
 
 use super::{boot_assets, disk, emit_failure};
 use crate::event_log::ActorId;
+use crate::init_link::StartReason;
 use crate::machine::Machine;
 use crate::upgrade::{PendingUpgrade, UpgradeRecord};
 
@@ -20,6 +22,15 @@ pub(super) async fn look_back(machine: &Machine) -> anyhow::Result<Option<Upgrad
     {
         // The power went before the record was removed, too.
         tracing::info!("the upgrade to {} was taken back", record.upgrade.to);
+        remove_record(machine)?;
+        return Ok(None);
+    }
+    if let (Some(installed), Some(order)) = (&installed, record.upgrade.boot_entry)
+        && installed.booted == Some(order)
+        && boot_assets::is_blessed(installed, order).await?
+    {
+        // So here: nothing counts this start, and nothing would end it.
+        tracing::info!("{} was kept before the power went", record.upgrade.to);
         remove_record(machine)?;
         return Ok(None);
     }
@@ -51,8 +62,10 @@ pub(super) async fn look_back(machine: &Machine) -> anyhow::Result<Option<Upgrad
 
 /// The version that runs, if the loader counts its start: it is tried, with or without a record of who asked for it. The power may
 /// have gone before that was written, a rollback leaves none, and a version that fails may not find STATE.
-pub(super) async fn counted(machine: &Machine) -> Option<UpgradeRecord> {
-    let entry = match boot_assets::on_trial(machine).await {
+///
+/// The loader's word is as old as the kernel's start. After another start of machined the entry has to say that still.
+pub(super) async fn counted(machine: &Machine, start: StartReason) -> Option<UpgradeRecord> {
+    let entry = match entry_on_trial(machine, start).await {
         Ok(entry) => entry?,
         Err(error) => {
             tracing::error!("nobody knows whether this version is on trial: {error:#}");
@@ -77,15 +90,34 @@ pub(super) async fn counted(machine: &Machine) -> Option<UpgradeRecord> {
     })
 }
 
+async fn entry_on_trial(
+    machine: &Machine,
+    start: StartReason,
+) -> anyhow::Result<Option<EntryName>> {
+    let Some(entry) = boot_assets::on_trial(machine).await? else {
+        return Ok(None);
+    };
+    if start == StartReason::Boot {
+        return Ok(Some(entry));
+    }
+    let installed = boot_assets::installed(machine).await?;
+    let installed = installed.context("its disk is not found any more")?;
+    let is_blessed = boot_assets::is_blessed(&installed, entry.order).await?;
+    Ok((!is_blessed).then_some(entry))
+}
+
 /// The same for a version that got nowhere near its upgrade's record: it has no machine config.
-pub(super) async fn counted_without_config(machine: &Machine) -> Option<UpgradeRecord> {
-    let unrecorded = counted(machine).await?;
+pub(super) async fn counted_without_config(
+    machine: &Machine,
+    start: StartReason,
+) -> Option<UpgradeRecord> {
+    let unrecorded = counted(machine, StartReason::Boot).await?;
     // Who asked for the upgrade is told why it failed, if STATE can be had.
     if let Err(error) = disk::find_state(machine).await {
         tracing::error!("STATE stays away: {error:#}");
-        return Some(unrecorded);
+        return (start == StartReason::Boot).then_some(unrecorded);
     }
-    counted(machine).await
+    counted(machine, start).await
 }
 
 /// Notes on STATE why this try failed.
@@ -180,11 +212,17 @@ pub(super) async fn give_up_last(machine: &Machine) -> anyhow::Result<()> {
 /// An upgrade failed before it left this version: what it wrote so far is taken back.
 pub(super) async fn withdraw(machine: &Machine, pending: &PendingUpgrade) -> anyhow::Result<()> {
     match record(machine)? {
-        Some(record) if record.upgrade.actor == pending.actor => {
+        Some(record) if is_same(&record.upgrade, pending) => {
             give_up(machine, &record.upgrade).await
         }
         _ => Ok(()),
     }
+}
+
+/// An upgrade goes by the actor that asked for it or for the reboot into it, and by its entry.
+fn is_same(recorded: &PendingUpgrade, pending: &PendingUpgrade) -> bool {
+    recorded.actor == pending.actor
+        || (pending.boot_entry.is_some() && recorded.boot_entry == pending.boot_entry)
 }
 
 /// The record of the upgrade that is under way; none without one, or while STATE is not mounted.

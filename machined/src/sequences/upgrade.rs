@@ -240,7 +240,7 @@ pub(super) fn up(machine: &Machine) -> Vec<String> {
     let services = machine.services.list();
     let up = services
         .iter()
-        .filter(|service| service.definition().controllable && service.status().is_up());
+        .filter(|service| service.definition().judged && service.status().is_up());
     up.map(|service| service.definition().id.clone()).collect()
 }
 

@@ -39,6 +39,8 @@ pub struct Definition {
     pub controllable: bool,
     /// Whether an upgrade is healthy only when this service is up.
     pub required: bool,
+    /// Whether it is so too when it was up before the upgrade.
+    pub judged: bool,
     /// Whether it is ended and started again when its check says that it is unhealthy.
     pub restart_unhealthy: bool,
 }

@@ -149,7 +149,7 @@ name! {
 }
 
 /// Processes of the root filesystem that have logs and states of their own.
-const SYSTEM_SERVICES: &[&str] = &["apid", "init", "installer", "machined"];
+const SYSTEM_SERVICES: &[&str] = &["apid", "dashboard", "init", "installer", "machined"];
 
 fn dns_label(text: &str) -> Result<(), BadName> {
     let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';

@@ -1,0 +1,84 @@
+//! How a program of machined's that meets strangers gives up what it does not need: own root directory, own user, no capabilities,
+//! few system calls, and no way back.
+
+use std::collections::BTreeMap;
+
+use anyhow::Context as _;
+use rustix::process::{Gid, Uid};
+use rustix::thread::{set_no_new_privs, set_thread_gid, set_thread_groups, set_thread_uid};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCondition, SeccompFilter, SeccompRule,
+    TargetArch,
+};
+
+pub(crate) use seccompiler::SeccompCmpOp;
+
+/// What a program keeps.
+pub(crate) struct Confinement {
+    /// The directory that becomes its root.
+    pub(crate) root: &'static str,
+    /// Its user and group.
+    pub(crate) user: u32,
+    /// The system calls that remain, each with its reason; every other one fails with EPERM.
+    pub(crate) allowed: &'static [(i64, &'static str)],
+    /// Of some of these only what is here remains: the call, the number of an argument, and how that compares with a value. Each line
+    /// is one way to make the call.
+    pub(crate) only: &'static [(i64, u8, SeccompCmpOp, u64)],
+}
+
+impl Confinement {
+    /// Enters it.
+    ///
+    /// Must run before the process has a second thread: user and capabilities belong to the thread.
+    pub(crate) fn enter(&self) -> anyhow::Result<()> {
+        let (root, user) = (self.root, self.user);
+        rustix::process::chroot(root).with_context(|| format!("chroot to {root}"))?;
+        rustix::process::chdir("/").context("chdir to the new root")?;
+        caps::clear(None, caps::CapSet::Bounding).context("empty the bounding set")?;
+        set_thread_groups(&[]).context("leave all groups")?;
+        set_thread_gid(Gid::from_raw(user)).context("change the group")?;
+        set_thread_uid(Uid::from_raw(user)).context("change the user")?;
+        for set in [
+            caps::CapSet::Ambient,
+            caps::CapSet::Inheritable,
+            caps::CapSet::Effective,
+            caps::CapSet::Permitted,
+        ] {
+            caps::clear(None, set).with_context(|| format!("empty the set {set:?}"))?;
+        }
+        self.allow_few_calls()
+    }
+
+    /// The last step alone, for this thread and those that it starts.
+    pub(crate) fn allow_few_calls(&self) -> anyhow::Result<()> {
+        set_no_new_privs(true).context("set no_new_privs")?;
+        seccompiler::apply_filter(&self.filter()?).context("install the seccomp filter")
+    }
+
+    fn filter(&self) -> anyhow::Result<BpfProgram> {
+        // Without a rule a call is allowed as it is.
+        let mut rules: BTreeMap<i64, Vec<SeccompRule>> = self
+            .allowed
+            .iter()
+            .map(|(number, _)| (*number, Vec::new()))
+            .collect();
+        for (number, argument, operator, value) in self.only {
+            let length = SeccompCmpArgLen::Dword;
+            let condition = SeccompCondition::new(*argument, length, operator.clone(), *value)?;
+            let rule = SeccompRule::new(vec![condition])?;
+            rules.entry(*number).or_default().push(rule);
+        }
+        let not_permitted =
+            SeccompAction::Errno(rustix::io::Errno::PERM.raw_os_error().unsigned_abs());
+        let filter = SeccompFilter::new(
+            rules,
+            not_permitted,
+            SeccompAction::Allow,
+            TargetArch::x86_64,
+        )?;
+        Ok(filter.try_into()?)
+    }
+}
+
+/// What is written is never run: for the `only` of programs.
+pub(crate) const NOT_EXECUTABLE: SeccompCmpOp = SeccompCmpOp::MaskedEq(libc::PROT_EXEC as u64);

@@ -1,0 +1,45 @@
+//! What a machined that is started again finds with init: the machine config in force, and no upgrade that has ended.
+//!
+//! Without it such a machined would go back to the config that the last upgrade left, or, on a machine without a disk that was given
+//! its config over the API, to none at all: maintenance mode, where everybody may bring one.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+
+use crate::init_link::Scope;
+use crate::machine::Machine;
+use crate::upgrade::{Handover, handover};
+
+/// Leaves it with init after every sequence and every change of the config, from the moment at which the generation has proved
+/// itself: all of these have the machine's turn.
+pub(super) async fn keep(machine: Arc<Machine>) {
+    let mut turn = machine.watch_turn();
+    loop {
+        if turn.wait_for(|taken| !taken).await.is_err() {
+            return;
+        }
+        if let Err(error) = leave(&machine).await {
+            tracing::warn!("a machined that is started again finds an older config: {error:#}");
+        }
+        if turn.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn leave(machine: &Machine) -> anyhow::Result<()> {
+    // Not one that is only being tried. The network's leases are in force already when machined alone is started again.
+    let configured = machine.settled_config();
+    let left = Handover {
+        machine_config: configured.map(|configured| configured.text.clone()),
+        failed: machine.failed_images().clone(),
+        ..Handover::default()
+    };
+    let memfd = left.to_memfd()?;
+    let kept = machine
+        .init
+        .keep(handover::NAME, Scope::Machine, &memfd)
+        .await;
+    kept.context("leave the hand-over with init")
+}
