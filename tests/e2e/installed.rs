@@ -11,6 +11,8 @@ use instar_tests::{
 
 use crate::PATIENCE;
 
+/// Where a service of a test's own may listen.
+pub(crate) const OTHER_PORT: u16 = 8085;
 pub(crate) const INSTALLER: &str = "instar/installer";
 /// Many boots of one machine, all through its firmware, on a host that runs others too.
 const LIFETIME: Duration = Duration::from_secs(1200);
@@ -43,6 +45,7 @@ pub(crate) async fn install_with(
     let iso = Drive::raw(ImageUnderTest::first()?.iso()).on(Bus::Cd);
     let node = Node::plan_from(scratch, VmSpec::uefi(uefi()?))
         .blank_disk()?
+        .forward(OTHER_PORT)
         .spec(|spec| spec.drive(iso).deadline(LIFETIME))
         .configure(move |config| more(config.registry(&host).install("/dev/vda", &image)))
         .start()?;

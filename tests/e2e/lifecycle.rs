@@ -5,17 +5,18 @@ use anyhow::{Context, ensure};
 use instar_api::machine::LifecycleServiceInstallRequest;
 use instar_api::machine::lifecycle_service_client::LifecycleServiceClient;
 use instar_tests::{
-    Ending, Greeter, ImageUnderTest, Instarctl, Node, OciImage, Outcome, Prepared, Registry,
-    Scratch, Test, plan_with_greeter, prepare_upgrade, reboot_and_follow, rootfs_with_script,
-    tests,
+    Ending, Greeter, ImageUnderTest, Instarctl, MachineConfig, Node, OciImage, Outcome, Prepared,
+    Registry, Scratch, Test, plan_with_greeter, prepare_upgrade, push_greeter, reboot_and_follow,
+    rootfs_with_script, tests,
 };
 use tonic::Code;
 
 use crate::PATIENCE;
-use crate::installed::{INSTALLER, install_with};
+use crate::installed::{INSTALLER, OTHER_PORT, install_with};
 
-/// Of a greeter that sees the node's cgroups.
-const OTHER_PORT: u16 = 8085;
+/// What a greeter needs to kill machined.
+const CGROUPS: &str =
+    "mounts:\n  - hostPath: {source: /sys/fs/cgroup, destination: /cgroup, options: [rw]}\n";
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
@@ -83,17 +84,12 @@ async fn a_reboot_starts_what_was_prepared_without_the_kernel(scratch: Scratch) 
     push_bad_ones(&scratch, &registry, &good)?;
     let greeter = registry.image_for_guest("greeter:v1");
     let node = plan_with_greeter(&scratch, &registry, move |config| {
-            config.greeter_at(
-                "other",
-                &greeter,
-                OTHER_PORT,
-                "mounts:\n  - hostPath: {source: /sys/fs/cgroup, destination: /cgroup, options: [rw]}\n",
-            )
-        })?
-        .blank_disk()?
-        .forward(OTHER_PORT)
-        .boot()
-        .await?;
+        config.greeter_at("other", &greeter, OTHER_PORT, CGROUPS)
+    })?
+    .blank_disk()?
+    .forward(OTHER_PORT)
+    .boot()
+    .await?;
     node.wait_until_ready(PATIENCE).await?;
     let greeter = Greeter::of(&node)?;
     greeter.greets()?;
@@ -125,10 +121,12 @@ async fn a_reboot_starts_what_was_prepared_without_the_kernel(scratch: Scratch) 
         prepared.exit_code == 0 && prepared.output.contains("v0.2.0 is ready"),
         "{prepared:#?}"
     );
-    machined_is_killed(&node).await?;
+    machined_is_killed(&node, 1).await?;
     starts_softly(&node, "v0.2.0").await?;
     greeter.greets()?;
     ensure!(greeter.read_from_var("kept-over-upgrades")? == "written by greeter\n");
+
+    the_config_in_force_outlives_machined(&scratch, &node).await?;
 
     // One that gives itself up: who asked for the reboot is told why.
     node.wait_until_ready(PATIENCE).await?;
@@ -169,11 +167,35 @@ async fn a_reboot_starts_what_was_prepared_without_the_kernel(scratch: Scratch) 
     greeter.greets()
 }
 
-/// What was prepared outlives machined.
-async fn machined_is_killed(node: &Node) -> Outcome {
+/// A config that came after an upgrade is not lost for the one that the upgrade handed over.
+async fn the_config_in_force_outlives_machined(scratch: &Scratch, node: &Node) -> Outcome {
+    node.wait_until_ready(PATIENCE).await?;
+    let client = Instarctl::of(node, scratch)?;
+    let renamed = node.config().replace("hostname: node", "hostname: renamed");
+    ensure!(renamed != node.config(), "{renamed}");
+    let file = scratch
+        .write("renamed.yaml", &renamed)?
+        .display()
+        .to_string();
+    let said = client.run(&["apply-config", "--file", &file]).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    machined_is_killed(node, 2).await?;
+    let said = client
+        .run(&["get", "machineconfig", "v1alpha1", "-o", "yaml"])
+        .await?;
+    ensure!(said.output.contains("hostname: renamed"), "{said:?}");
+    Ok(())
+}
+
+/// All but machined goes on, and it is started again.
+async fn machined_is_killed(node: &Node, generation: u32) -> Outcome {
     let before = Seen::of(node).await?;
-    Greeter::at(node, OTHER_PORT)?.get("/write/cgroup/generation.1/machined/cgroup.kill?1")?;
-    node.wait_for_line("starting machined again", PATIENCE)?;
+    let mark = node.vm().console_mark()?;
+    Greeter::at(node, OTHER_PORT)?.get(&format!(
+        "/write/cgroup/generation.{generation}/machined/cgroup.kill?1"
+    ))?;
+    node.vm()
+        .wait_for_line_after(mark, "starting machined again", PATIENCE)?;
     node.wait_for_api(PATIENCE).await?;
     node.wait_until_ready(PATIENCE).await?;
     let after = Seen::of(node).await?;
@@ -202,7 +224,11 @@ fn push_bad_ones(scratch: &Scratch, registry: &Registry, good: &OciImage) -> Out
 
 async fn an_installed_machine_boots_what_was_prepared(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
-    let node = install_with(&scratch, &registry, |config| config).await?;
+    push_greeter(&registry)?;
+    let greeter = registry.image_for_guest("greeter:v1");
+    let with_killer =
+        move |config: MachineConfig| config.greeter_at("other", &greeter, OTHER_PORT, CGROUPS);
+    let node = install_with(&scratch, &registry, with_killer).await?;
     let kernel = OciImage::read(&ImageUnderTest::second()?.installer())?;
     let kernel = kernel.label("dev.instar.kernel.blake3", &"0".repeat(64));
     kernel.push(&registry, INSTALLER, "kernel")?;
@@ -231,8 +257,15 @@ async fn an_installed_machine_boots_what_was_prepared(scratch: Scratch) -> Outco
         "{before:?} became {after:?}"
     );
 
-    // What needs none is given none, and is what boots from then on.
+    // It was kept: it is not on trial once more when machined dies, though the loader counted its start.
     node.wait_until_ready(PATIENCE).await?;
+    let counted = "the boot loader counts this start";
+    let before = node.vm().console().matches(counted).count();
+    machined_is_killed(&node, 1).await?;
+    let after = node.vm().console().matches(counted).count();
+    ensure!(before == after, "it is on trial again");
+
+    // What needs none is given none, and is what boots from then on.
     ensure!(prepare(&node, &registry, "v0.1.0").await?.exit_code == 0);
     starts_softly(&node, "v0.1.0").await?;
     node.wait_until_ready(PATIENCE).await?;

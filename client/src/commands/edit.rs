@@ -5,6 +5,8 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 
+use tokio::signal::unix::{SignalKind, signal};
+
 use super::apply_config::apply;
 use super::patch::{nothing_applied, read_config};
 use crate::cli::{Edit, Global};
@@ -25,15 +27,21 @@ pub(super) async fn run(global: &Global, arguments: &Edit) -> Result<(), Failure
             .tempfile()
             .and_then(|mut file| file.write_all(config.as_bytes()).map(|()| file))
             .map_err(|error| Failure::io("cannot write a file to edit", error))?;
+        // Ctrl-C is the editor's, which shares the terminal with us: a file with secrets would be left, and nobody to apply it.
+        let _for_the_editor = [SignalKind::interrupt(), SignalKind::quit()].map(signal);
         open(&editor, file.path())?;
         // Many editors put a new file in the old one's place.
-        let edited = std::fs::read_to_string(file.path())
+        let edited = std::fs::read(file.path())
             .map_err(|error| Failure::io("cannot read the file that was edited", error))?;
-        if edited == config || edited.trim().is_empty() {
+        if edited == config.as_bytes() || edited.trim_ascii().is_empty() {
             nothing_applied(global, &node)?;
             continue;
         }
-        if let Err(failure) = apply(global, &node, edited.into_bytes(), arguments.how).await {
+        let applied = tokio::select! {
+            applied = apply(global, &node, edited, arguments.how) => applied,
+            () = interrupted() => Err(Failure::new(Exit::Failed, "interrupted; the node may have taken the config")),
+        };
+        if let Err(failure) = applied {
             let path = file.into_temp_path();
             let kept = path.keep().map_err(|error| {
                 Failure::io("cannot keep the file that was edited", error.error)
@@ -45,6 +53,14 @@ pub(super) async fn run(global: &Global, arguments: &Edit) -> Result<(), Failure
         }
     }
     Ok(())
+}
+
+/// Ends with the first Ctrl-C from now on.
+async fn interrupted() {
+    match signal(SignalKind::interrupt()) {
+        Ok(mut interrupts) => drop(interrupts.recv().await),
+        Err(_) => std::future::pending().await,
+    }
 }
 
 /// The user's editor, as a shell would run it.

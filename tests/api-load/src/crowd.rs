@@ -10,6 +10,8 @@ use crate::node::Node;
 
 /// Connections that stay.
 const IDLE: usize = 1_000;
+/// Longer than apid waits before it takes a caller for idle: twice ten seconds.
+const SETTLING: Duration = Duration::from_secs(25);
 /// Connections that come and go, in a minute.
 const CONNECTS: usize = 10_000;
 const MINUTE: Duration = Duration::from_secs(60);
@@ -32,6 +34,8 @@ pub(crate) async fn idle_connections(node: &Node, before_kib: f64) -> anyhow::Re
         anyhow::ensure!(answers(&channel).await, "connection {number} has no answer");
         channels.push(channel);
     }
+    // apid lets go of what a caller needs only while it asks.
+    tokio::time::sleep(SETTLING).await;
     Ok(Idle {
         connections: channels.len(),
         kib: node.resident_kib()? - before_kib,

@@ -53,7 +53,7 @@ async fn prepare(node: &Node, name: &str, progress: &Progress) -> Result<String,
     }
     let failed = |exit, what: &str| {
         Failure::new(exit, format!("{}: {what}", node.name()))
-            .advise("nothing has changed; the node runs on as before")
+            .advise("the node runs on as before")
     };
     match exit_code {
         Some(0) => Ok(last),
