@@ -702,6 +702,7 @@ fn learned_by_reflection(grpcio: &Grpcio, node: &Node) -> Outcome {
                 "grpc.health.v1.Health",
                 "inspect.InspectService",
                 "machine.ImageService",
+                "machine.LifecycleService",
                 "machine.MachineService",
                 "machine.StorageService",
                 "storage.StorageService",
