@@ -52,8 +52,7 @@ async fn prepare(node: &Node, name: &str, progress: &Progress) -> Result<String,
         }
     }
     let failed = |exit, what: &str| {
-        Failure::new(exit, format!("{}: {what}", node.name()))
-            .advise("the node runs on as before")
+        Failure::new(exit, format!("{}: {what}", node.name())).advise("the node runs on as before")
     };
     match exit_code {
         Some(0) => Ok(last),
