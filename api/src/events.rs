@@ -7,6 +7,7 @@
 use prost::Message;
 use prost_types::Any;
 
+use crate::machine::machine_status_event::MachineStage;
 use crate::machine::{
     AddressEvent, ConfigLoadErrorEvent, ConfigValidationErrorEvent, Event, MachineStatusEvent,
     PhaseEvent, RestartEvent, SequenceEvent, ServiceStateEvent, TaskEvent,
@@ -101,6 +102,21 @@ payloads! {
     ConfigValidationError(ConfigValidationErrorEvent),
     /// Hostname or addresses changed.
     Address(AddressEvent),
+}
+
+/// A machine's stage in words, as people are told it.
+pub fn stage_in_words(stage: MachineStage) -> &'static str {
+    match stage {
+        MachineStage::Unknown => "unknown",
+        MachineStage::Booting => "booting",
+        MachineStage::Installing => "installing",
+        MachineStage::Maintenance => "maintenance",
+        MachineStage::Running => "running",
+        MachineStage::Rebooting => "rebooting",
+        MachineStage::ShuttingDown => "shutting down",
+        MachineStage::Resetting => "resetting",
+        MachineStage::Upgrading => "upgrading",
+    }
 }
 
 /// The message that opens a stream of events.

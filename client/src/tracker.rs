@@ -15,7 +15,7 @@
 use std::collections::HashSet;
 use std::fmt;
 
-use instar_api::events::EventPayload;
+use instar_api::events::{EventPayload, stage_in_words};
 use instar_api::machine::machine_status_event::MachineStage;
 use instar_api::machine::{Event, phase_event, sequence_event, service_state_event, task_event};
 
@@ -210,7 +210,7 @@ impl Update {
             .into_iter()
             .map(|unmet| format!("{}: {}", unmet.name, unmet.reason));
         Some(Self::Stage {
-            stage: stage(event.stage()),
+            stage: stage_in_words(event.stage()),
             ready: status.ready,
             unmet: unmet.collect(),
         })
@@ -235,21 +235,6 @@ impl fmt::Display for Update {
             }
             Self::Service { name, state } => write!(f, "service {name} {state}"),
         }
-    }
-}
-
-/// A stage in words.
-pub(crate) fn stage(stage: MachineStage) -> &'static str {
-    match stage {
-        MachineStage::Unknown => "unknown",
-        MachineStage::Booting => "booting",
-        MachineStage::Installing => "installing",
-        MachineStage::Maintenance => "maintenance",
-        MachineStage::Running => "running",
-        MachineStage::Rebooting => "rebooting",
-        MachineStage::ShuttingDown => "shutting down",
-        MachineStage::Resetting => "resetting",
-        MachineStage::Upgrading => "upgrading",
     }
 }
 

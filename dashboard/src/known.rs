@@ -8,9 +8,11 @@ use instar_api::common::NetIpPrefix;
 use instar_api::definitions::block::{DiskSpec, SystemDiskSpec};
 use instar_api::definitions::network::{HostnameStatusSpec, NodeAddressSpec};
 use instar_api::definitions::runtime::{
-    BootIdSpec, DiagnosticSpec, MachineStage, MachineStatusSpec, SecurityStateSpec, VersionSpec,
+    BootIdSpec, DiagnosticSpec, MachineStatusSpec, SecurityStateSpec, VersionSpec,
 };
+use instar_api::events::stage_in_words;
 use instar_api::machine as wire;
+use instar_api::machine::machine_status_event::MachineStage;
 
 use crate::log::{Log, LogName};
 use crate::series::{Rate, Series};
@@ -309,17 +311,8 @@ impl CpuTime {
 
 /// A stage in words.
 pub(crate) fn stage(status: &MachineStatusSpec) -> &'static str {
-    match status.stage() {
-        MachineStage::Unknown => "unknown",
-        MachineStage::Booting => "booting",
-        MachineStage::Installing => "installing",
-        MachineStage::Maintenance => "maintenance",
-        MachineStage::Running => "running",
-        MachineStage::Rebooting => "rebooting",
-        MachineStage::ShuttingDown => "shutting down",
-        MachineStage::Resetting => "resetting",
-        MachineStage::Upgrading => "upgrading",
-    }
+    // The numbers of events and of resources are the same.
+    stage_in_words(MachineStage::try_from(status.stage).unwrap_or_default())
 }
 
 fn prefix(prefix: &NetIpPrefix) -> Option<String> {

@@ -62,7 +62,7 @@ impl Confinement {
             .iter()
             .map(|(number, _)| (*number, Vec::new()))
             .collect();
-        for (number, argument, operator, value) in self.only {
+        for (number, argument, operator, value) in self.only.iter().chain(NOTHING_WRITTEN_IS_RUN) {
             let length = SeccompCmpArgLen::Dword;
             let condition = SeccompCondition::new(*argument, length, operator.clone(), *value)?;
             let rule = SeccompRule::new(vec![condition])?;
@@ -80,5 +80,10 @@ impl Confinement {
     }
 }
 
-/// What is written is never run: for the `only` of programs.
-pub(crate) const NOT_EXECUTABLE: SeccompCmpOp = SeccompCmpOp::MaskedEq(libc::PROT_EXEC as u64);
+/// Of everybody's: memory is never made executable.
+const NOTHING_WRITTEN_IS_RUN: &[(i64, u8, SeccompCmpOp, u64)] = &[
+    (libc::SYS_mmap, 2, NOT_EXECUTABLE, 0),
+    (libc::SYS_mprotect, 2, NOT_EXECUTABLE, 0),
+];
+/// The bit is not set.
+const NOT_EXECUTABLE: SeccompCmpOp = SeccompCmpOp::MaskedEq(libc::PROT_EXEC as u64);

@@ -1,13 +1,13 @@
 //! `events`: what happens on the node, as it happens.
 
-use instar_api::events::EventPayload;
+use instar_api::events::{EventPayload, stage_in_words};
 use instar_api::machine::{EventsRequest, phase_event, sequence_event, task_event};
 use serde_json::{Value, json};
 
 use crate::cli::Global;
 use crate::failure::Failure;
 use crate::target;
-use crate::tracker::{service_state, stage};
+use crate::tracker::service_state;
 
 pub(super) async fn run(
     global: &Global,
@@ -97,7 +97,7 @@ fn fields(payload: &EventPayload) -> Value {
                 .iter()
                 .map(|unmet| format!("{}: {}", unmet.name, unmet.reason));
             json!({
-                "stage": stage(event.stage()),
+                "stage": stage_in_words(event.stage()),
                 "ready": status.ready,
                 "unmet": unmet.collect::<Vec<_>>(),
             })

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use http::{HeaderMap, HeaderValue, Request, Response, Uri};
+use http::{HeaderMap, HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use instar_pki::Role;
@@ -17,7 +17,7 @@ use tokio_rustls::TlsConnector;
 
 use super::grpc_status::Code;
 use super::impersonation;
-use super::proxy::{RequestBody, drop_claims};
+use super::proxy::{RequestBody, at, drop_claims};
 use super::target::{NODE, NODES, PROXY_FROM};
 
 /// A node that takes longer to be connected to is away.
@@ -148,16 +148,8 @@ fn addressed_to<B>(
         Some(authority) => HeaderValue::from_str(authority.as_str())?,
         None => HeaderValue::from_static("apid"),
     };
-    let path = parts
-        .uri
-        .path_and_query()
-        .context("the request has no path")?
-        .clone();
-    parts.uri = Uri::builder()
-        .scheme("https")
-        .authority(std::net::SocketAddr::new(address, instar_api::PORT).to_string())
-        .path_and_query(path)
-        .build()?;
+    let node = std::net::SocketAddr::new(address, instar_api::PORT).to_string();
+    parts.uri = at(&parts.uri, "https", &node)?;
     pass_on(&mut parts.headers, from, roles);
     Ok(Request::from_parts(parts, body))
 }

@@ -162,16 +162,7 @@ impl Proxy {
     ) -> anyhow::Result<Response<Incoming>> {
         let mut sender = self.connection().await?;
         let (mut parts, body) = request.into_parts();
-        let path = parts
-            .uri
-            .path_and_query()
-            .context("the request has no path")?
-            .clone();
-        parts.uri = Uri::builder()
-            .scheme("http")
-            .authority("machined")
-            .path_and_query(path)
-            .build()?;
+        parts.uri = at(&parts.uri, "http", "machined")?;
         set_caller(&mut parts.headers, caller)?;
         Ok(sender
             .send_request(Request::from_parts(parts, body))
@@ -200,6 +191,13 @@ impl Proxy {
 /// An answer that only says why there is none.
 pub(super) fn refuse(code: Code, message: &str) -> Response<Body> {
     grpc_status::reply::<Empty<Bytes>>(code, message).map(|body| Either::Right(body.boxed_unsync()))
+}
+
+/// The same method elsewhere.
+pub(super) fn at(method: &Uri, scheme: &str, authority: &str) -> anyhow::Result<Uri> {
+    let path = method.path_and_query().context("the request has no path")?;
+    let moved = Uri::builder().scheme(scheme).authority(authority);
+    Ok(moved.path_and_query(path.clone()).build()?)
 }
 
 /// Drops what a caller claims about itself.

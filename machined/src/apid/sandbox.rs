@@ -5,7 +5,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 
 use super::peers::CALLS;
 use super::{CONNECTIONS, ROOT, USER};
-use crate::confinement::{Confinement, NOT_EXECUTABLE, SeccompCmpOp};
+use crate::confinement::{Confinement, SeccompCmpOp};
 
 /// Descriptors for everything but connections: the listening socket, the orders, the runtime.
 const OTHER_DESCRIPTORS: usize = 64;
@@ -89,9 +89,6 @@ const ONLY: &[(i64, u8, SeccompCmpOp, u64)] = &[
     (libc::SYS_socket, 0, SeccompCmpOp::Eq, libc::AF_INET as u64),
     (libc::SYS_socket, 0, SeccompCmpOp::Eq, libc::AF_INET6 as u64),
     (libc::SYS_ioctl, 1, SeccompCmpOp::Eq, FIONBIO),
-    // What is written is never run.
-    (libc::SYS_mmap, 2, NOT_EXECUTABLE, 0),
-    (libc::SYS_mprotect, 2, NOT_EXECUTABLE, 0),
 ];
 
 #[cfg(test)]

@@ -92,19 +92,11 @@ pub(super) async fn bless(
     keep_boot_entries(machine, When::Missing).await
 }
 
-/// Whether there is a version of this order.
-pub(super) async fn has(installed: &Installed, order: u32) -> anyhow::Result<bool> {
+/// The entry of this order as it is now, with its tries; none where there is no such version.
+pub(super) async fn entry(installed: &Installed, order: u32) -> anyhow::Result<Option<EntryName>> {
     let efi = installed.efi.clone();
     let state = blocking(move || Ok(boot_loader::state(&efi)?)).await?;
-    Ok(state.of_order(order).is_some())
-}
-
-/// Whether the version of this order has proved itself, as its entry says now.
-pub(super) async fn is_blessed(installed: &Installed, order: u32) -> anyhow::Result<bool> {
-    let efi = installed.efi.clone();
-    let state = blocking(move || Ok(boot_loader::state(&efi)?)).await?;
-    let entry = state.of_order(order);
-    Ok(entry.is_some_and(|entry| entry.name.is_blessed()))
+    Ok(state.of_order(order).map(|entry| entry.name.clone()))
 }
 
 /// Removes the version of this order; one that is gone is fine.

@@ -17,22 +17,21 @@ pub(super) async fn look_back(machine: &Machine) -> anyhow::Result<Option<Upgrad
         return Ok(None);
     };
     let installed = boot_assets::installed(machine).await?;
-    if let (Some(installed), Some(order)) = (&installed, record.upgrade.boot_entry)
-        && !boot_assets::has(installed, order).await?
-    {
+    if let (Some(installed), Some(order)) = (&installed, record.upgrade.boot_entry) {
         // The power went before the record was removed, too.
-        tracing::info!("the upgrade to {} was taken back", record.upgrade.to);
-        remove_record(machine)?;
-        return Ok(None);
-    }
-    if let (Some(installed), Some(order)) = (&installed, record.upgrade.boot_entry)
-        && installed.booted == Some(order)
-        && boot_assets::is_blessed(installed, order).await?
-    {
-        // So here: nothing counts this start, and nothing would end it.
-        tracing::info!("{} was kept before the power went", record.upgrade.to);
-        remove_record(machine)?;
-        return Ok(None);
+        let ended = match boot_assets::entry(installed, order).await? {
+            None => Some("was taken back"),
+            // Nothing counts this start, and nothing would end its trial.
+            Some(entry) if installed.booted == Some(order) && entry.is_blessed() => {
+                Some("was kept")
+            }
+            Some(_) => None,
+        };
+        if let Some(ended) = ended {
+            tracing::info!("the upgrade to {} {ended}", record.upgrade.to);
+            remove_record(machine)?;
+            return Ok(None);
+        }
     }
     let booted = installed.and_then(|installed| installed.booted);
     let is_tried = record.upgrade.to == machine.running.version
@@ -102,7 +101,8 @@ async fn entry_on_trial(
     }
     let installed = boot_assets::installed(machine).await?;
     let installed = installed.context("its disk is not found any more")?;
-    let is_blessed = boot_assets::is_blessed(&installed, entry.order).await?;
+    let now = boot_assets::entry(&installed, entry.order).await?;
+    let is_blessed = now.is_some_and(|now| now.is_blessed());
     Ok((!is_blessed).then_some(entry))
 }
 

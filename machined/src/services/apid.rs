@@ -5,12 +5,12 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Stdio;
 
 use anyhow::Context as _;
-use tokio::io::AsyncReadExt as _;
 use tokio::net::UnixStream;
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 use tokio::sync::watch;
 
 use super::log_ring::LogRing;
+use super::own_process::OwnProcess;
 use super::workload::{Exit, Running, Signal, Step, Workload};
 use crate::apid::{Identity, Order, SelfCheck, send_order};
 use crate::services::cgroup::Cgroup;
@@ -63,22 +63,9 @@ impl Apid {
             .arg0("apid")
             .env_clear()
             .stdin(Stdio::from(self.listener.as_fd().try_clone_to_owned()?))
-            .stdout(Stdio::from(theirs))
-            .stderr(Stdio::piped());
-        let mut child = Command::from(command)
-            .kill_on_drop(true)
-            .spawn()
-            .context("start /sbin/apid")?;
-        let pid = child.id().context("apid has no process id")?;
-        // It waits for its identity, so it does nothing outside of its cgroup.
-        self.cgroup.take_in(pid)?;
-        let mut stderr = child.stderr.take().context("apid has no standard error")?;
-        let output = tokio::spawn(async move {
-            let mut chunk = [0; 1024];
-            while let Ok(length @ 1..) = stderr.read(&mut chunk).await {
-                log.write(&chunk[..length]);
-            }
-        });
+            .stdout(Stdio::from(theirs));
+        // Until it has its identity it waits.
+        let process = OwnProcess::start(&mut Command::from(command), &self.cgroup, log)?;
         send_order(&mut ours, &Order::Identity(first))
             .await
             .context("send the identity")?;
@@ -89,9 +76,7 @@ impl Apid {
         });
         let feeder = tokio_util::task::AbortOnDropHandle::new(feeder);
         Ok(Box::new(RunningApid {
-            pid,
-            child,
-            output: Some(output),
+            process,
             _feeder: feeder,
         }))
     }
@@ -147,37 +132,21 @@ impl Workload for Apid {
 }
 
 struct RunningApid {
-    pid: u32,
-    child: Child,
-    /// Copies its output to the log until the output ends.
-    output: Option<tokio::task::JoinHandle<()>>,
+    process: OwnProcess,
     _feeder: tokio_util::task::AbortOnDropHandle<()>,
 }
 
 impl Running for RunningApid {
     fn pid(&self) -> u32 {
-        self.pid
+        self.process.pid()
     }
 
     fn wait(&mut self) -> Step<'_, Exit> {
-        Box::pin(async {
-            use std::os::unix::process::ExitStatusExt as _;
-            let exit = match self.child.wait().await {
-                Ok(status) => Exit::from_wait_status(status.into_raw()),
-                Err(_) => Exit::Unknown,
-            };
-            // Nobody else holds its standard error, so the copy ends with it, its last words included.
-            if let Some(output) = &mut self.output {
-                let _ = output.await;
-                self.output = None;
-            }
-            exit
-        })
+        Box::pin(self.process.wait())
     }
 
     fn signal(&mut self, _signal: Signal) -> anyhow::Result<()> {
-        // It has nothing to put in order.
-        self.child.start_kill().context("kill apid")
+        self.process.kill().context("kill apid")
     }
 
     fn clean_up(&mut self) -> Step<'_, ()> {

@@ -6,13 +6,13 @@ use std::process::Stdio;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use tokio::io::AsyncReadExt as _;
 use tokio::net::UnixStream;
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::cgroup::Cgroup;
 use super::log_ring::LogRing;
+use super::own_process::OwnProcess;
 use super::workload::{Exit, Running, Signal, Step, Workload};
 use crate::api;
 use crate::console::Screen;
@@ -40,34 +40,19 @@ impl Dashboard {
             .arg0("dashboard")
             .env_clear()
             .stdin(Stdio::from(terminal.try_clone()?))
-            .stdout(Stdio::from(terminal))
-            .stderr(Stdio::piped());
+            .stdout(Stdio::from(terminal));
         let mut command = Command::from(command);
         let passing = pass_descriptors(&mut command, &[theirs]).context("pass its connection")?;
-        let mut child = command
-            .kill_on_drop(true)
-            .spawn()
-            .context("start /sbin/dashboard")?;
+        let process = OwnProcess::start(&mut command, &self.cgroup, log)?;
         drop(passing);
-        let pid = child.id().context("the dashboard has no process id")?;
-        self.cgroup.take_in(pid)?;
-        let mut stderr = child.stderr.take().context("it has no standard error")?;
-        let output = tokio::spawn(async move {
-            let mut chunk = [0; 1024];
-            while let Ok(length @ 1..) = stderr.read(&mut chunk).await {
-                log.write(&chunk[..length]);
-            }
-        });
         let machine = self.machine.clone();
         let server = tokio::spawn(async move {
             // Its end is that of the dashboard, which the service sees.
             let _ = api::serve_reader(ours, machine).await;
         });
         Ok(Box::new(RunningDashboard {
-            pid,
-            child,
+            process,
             screen,
-            output: Some(output),
             _server: AbortOnDropHandle::new(server),
         }))
     }
@@ -93,38 +78,23 @@ impl Workload for Dashboard {
 }
 
 struct RunningDashboard {
-    pid: u32,
-    child: Child,
+    process: OwnProcess,
     screen: Screen,
-    /// Copies its output to the log until the output ends.
-    output: Option<tokio::task::JoinHandle<()>>,
     _server: AbortOnDropHandle<()>,
 }
 
 impl Running for RunningDashboard {
     fn pid(&self) -> u32 {
-        self.pid
+        self.process.pid()
     }
 
     fn wait(&mut self) -> Step<'_, Exit> {
-        Box::pin(async {
-            use std::os::unix::process::ExitStatusExt as _;
-            let exit = match self.child.wait().await {
-                Ok(status) => Exit::from_wait_status(status.into_raw()),
-                Err(_) => Exit::Unknown,
-            };
-            // Nobody else holds its standard error, so the copy ends with it, its last words included.
-            if let Some(output) = &mut self.output {
-                let _ = output.await;
-                self.output = None;
-            }
-            exit
-        })
+        Box::pin(self.process.wait())
     }
 
     fn signal(&mut self, _signal: Signal) -> anyhow::Result<()> {
-        // It has nothing to put in order; the terminal is set up anew by the next one.
-        self.child.start_kill().context("kill the dashboard")
+        // The terminal is set up anew by the next one.
+        self.process.kill().context("kill the dashboard")
     }
 
     fn clean_up(&mut self) -> Step<'_, ()> {

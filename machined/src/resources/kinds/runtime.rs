@@ -4,14 +4,14 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use instar_api::events::stage_in_words;
+use instar_api::machine::machine_status_event;
 
 use super::{Item, Kind, Namespace, Record, Sensitivity, Source, Value};
 use crate::disk::STATE;
 use crate::machine::Machine;
 use crate::meta::Meta;
-use crate::resources::{
-    ClockFact, MachineStage, MachineStatus, Problem, Resource as _, ServiceFact,
-};
+use crate::resources::{ClockFact, MachineStatus, Problem, Resource as _, ServiceFact};
 
 /// Stage and readiness.
 pub(super) const MACHINE_STATUSES: Kind = Kind {
@@ -136,16 +136,9 @@ fn stored<R: crate::resources::Resource>(
 }
 
 fn machine_status(status: MachineStatus) -> Record {
-    let word = match status.stage {
-        MachineStage::Booting => "booting",
-        MachineStage::Installing => "installing",
-        MachineStage::Maintenance => "maintenance",
-        MachineStage::Running => "running",
-        MachineStage::Rebooting => "rebooting",
-        MachineStage::ShuttingDown => "shutting down",
-        MachineStage::Resetting => "resetting",
-        MachineStage::Upgrading => "upgrading",
-    };
+    let stage =
+        machine_status_event::MachineStage::try_from(status.stage as i32).unwrap_or_default();
+    let word = stage_in_words(stage);
     let unmet = status.unmet.into_iter().map(|(name, reason)| {
         Record::default()
             .with("name", 1, name)
@@ -203,6 +196,7 @@ mod tests {
     use prost::Message as _;
 
     use super::*;
+    use crate::resources::MachineStage;
     use crate::resources::Spec;
 
     #[test]

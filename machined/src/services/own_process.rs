@@ -1,0 +1,80 @@
+//! A process of the rootfs that runs a part of machined under a name of its own: apid, the dashboard.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::Stdio;
+
+use anyhow::Context as _;
+use tokio::io::AsyncReadExt as _;
+use tokio::process::{Child, Command};
+
+use super::cgroup::Cgroup;
+use super::log_ring::LogRing;
+use super::workload::Exit;
+
+/// It ends with this value.
+pub(super) struct OwnProcess {
+    pid: u32,
+    child: Child,
+    /// Copies its standard error to the log until that ends.
+    output: Option<tokio::task::JoinHandle<()>>,
+}
+
+impl OwnProcess {
+    /// Starts it in its cgroup, with standard error as its log. It must wait for what its starter sends: until then it does nothing
+    /// outside of the cgroup.
+    pub(super) fn start(
+        command: &mut Command,
+        cgroup: &Cgroup,
+        log: LogRing,
+    ) -> anyhow::Result<Self> {
+        let program = command.as_std().get_program().display().to_string();
+        let mut child = command
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("start {program}"))?;
+        let pid = child
+            .id()
+            .with_context(|| format!("{program} has no process id"))?;
+        cgroup.take_in(pid)?;
+        let mut stderr = child
+            .stderr
+            .take()
+            .with_context(|| format!("{program} has no standard error"))?;
+        let output = tokio::spawn(async move {
+            let mut chunk = [0; 1024];
+            while let Ok(length @ 1..) = stderr.read(&mut chunk).await {
+                log.write(&chunk[..length]);
+            }
+        });
+        Ok(OwnProcess {
+            pid,
+            child,
+            output: Some(output),
+        })
+    }
+
+    /// Its number.
+    pub(super) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Waits for its end, and for its last words.
+    pub(super) async fn wait(&mut self) -> Exit {
+        let exit = match self.child.wait().await {
+            Ok(status) => Exit::from_wait_status(status.into_raw()),
+            Err(_) => Exit::Unknown,
+        };
+        // Nobody else holds its standard error, so the copy ends with it.
+        if let Some(output) = &mut self.output {
+            let _ = output.await;
+            self.output = None;
+        }
+        exit
+    }
+
+    /// Ends it at once: it has nothing to put in order.
+    pub(super) fn kill(&mut self) -> std::io::Result<()> {
+        self.child.start_kill()
+    }
+}
