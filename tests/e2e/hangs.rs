@@ -4,14 +4,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use instar_tests::{
-    GREETER, Greeter, Node, Outcome, Registry, Scratch, Test, plan_with_greeter, tests,
+    GREETER, Greeter, Node, Outcome, Registry, Scratch, Test, WITH_CGROUPS, plan_with_greeter,
+    tests,
 };
 
 use crate::PATIENCE;
+use crate::installed::OTHER_PORT;
 
 /// A greeter that sees the node's cgroups, and is started again to make machined look at its images.
 const OTHER: &str = "other";
-const OTHER_PORT: u16 = 8085;
 /// What every image in machined's store has, here as a pipe, for a digest that nobody pulled. Whoever opens it waits for
 /// somebody to write to it.
 const PIPE: &str = "data/lib/instar/images/0000000000000000000000000000000000000000000000000000000000000000/image.json";
@@ -25,18 +26,12 @@ async fn are_ended_and_started_again(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
     let image = registry.image_for_guest("greeter:v1");
     let node = plan_with_greeter(&scratch, &registry, move |config| {
-            config
-                .greeter_at(
-                    OTHER,
-                    &image,
-                    OTHER_PORT,
-                    "mounts:\n  - hostPath: {source: /sys/fs/cgroup, destination: /cgroup, options: [rw]}\n",
-                )
-        })?
-        .blank_disk()?
-        .forward(OTHER_PORT)
-        .boot()
-        .await?;
+        config.greeter_at(OTHER, &image, OTHER_PORT, WITH_CGROUPS)
+    })?
+    .blank_disk()?
+    .forward(OTHER_PORT)
+    .boot()
+    .await?;
     node.wait_until_ready(PATIENCE).await?;
     let other = Greeter::at(&node, OTHER_PORT)?;
     a_frozen_apid(&node, &other).await?;

@@ -6,17 +6,13 @@ use instar_api::machine::LifecycleServiceInstallRequest;
 use instar_api::machine::lifecycle_service_client::LifecycleServiceClient;
 use instar_tests::{
     Ending, Greeter, ImageUnderTest, Instarctl, MachineConfig, Node, OciImage, Outcome, Prepared,
-    Registry, Scratch, Test, plan_with_greeter, prepare_upgrade, push_greeter, reboot_and_follow,
-    rootfs_with_script, tests,
+    Registry, Scratch, Test, WITH_CGROUPS, plan_with_greeter, prepare_upgrade, push_greeter,
+    reboot_and_follow, rootfs_with_script, tests,
 };
 use tonic::Code;
 
 use crate::PATIENCE;
 use crate::installed::{INSTALLER, OTHER_PORT, install_with};
-
-/// What a greeter needs to kill machined.
-const CGROUPS: &str =
-    "mounts:\n  - hostPath: {source: /sys/fs/cgroup, destination: /cgroup, options: [rw]}\n";
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
@@ -84,7 +80,7 @@ async fn a_reboot_starts_what_was_prepared_without_the_kernel(scratch: Scratch) 
     push_bad_ones(&scratch, &registry, &good)?;
     let greeter = registry.image_for_guest("greeter:v1");
     let node = plan_with_greeter(&scratch, &registry, move |config| {
-        config.greeter_at("other", &greeter, OTHER_PORT, CGROUPS)
+        config.greeter_at("other", &greeter, OTHER_PORT, WITH_CGROUPS)
     })?
     .blank_disk()?
     .forward(OTHER_PORT)
@@ -227,7 +223,7 @@ async fn an_installed_machine_boots_what_was_prepared(scratch: Scratch) -> Outco
     push_greeter(&registry)?;
     let greeter = registry.image_for_guest("greeter:v1");
     let with_killer =
-        move |config: MachineConfig| config.greeter_at("other", &greeter, OTHER_PORT, CGROUPS);
+        move |config: MachineConfig| config.greeter_at("other", &greeter, OTHER_PORT, WITH_CGROUPS);
     let node = install_with(&scratch, &registry, with_killer).await?;
     let kernel = OciImage::read(&ImageUnderTest::second()?.installer())?;
     let kernel = kernel.label("dev.instar.kernel.blake3", &"0".repeat(64));

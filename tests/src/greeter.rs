@@ -13,6 +13,9 @@ use crate::workspace::guest_program;
 
 /// Its port in the guest.
 pub const GREETER_PORT: u16 = 8080;
+/// More of its configuration: it sees the node's cgroups at `/cgroup` and may change them, so that it can freeze or kill what runs.
+pub const WITH_CGROUPS: &str =
+    "mounts:\n  - hostPath: {source: /sys/fs/cgroup, destination: /cgroup, options: [rw]}\n";
 /// Where it sees the node's /var.
 const VAR_IN_CONTAINER: &str = "data";
 

@@ -55,7 +55,7 @@ pub use esp_image::EspImage;
 pub use fat::Fat;
 pub use firmware::{BY_OUR_BOOT_ENTRY, UefiVariables, secure_uefi, test_keys, uefi};
 pub use follower::{Ending, Followed, reboot_and_follow, upgrade_and_follow};
-pub use greeter::{GREETER, GREETER_PORT, Greeter, plan_with_greeter, push_greeter};
+pub use greeter::{GREETER, GREETER_PORT, Greeter, WITH_CGROUPS, plan_with_greeter, push_greeter};
 pub use grpcio::Grpcio;
 pub use http_client::{HttpAnswer, http};
 pub use http_server::HttpServer;

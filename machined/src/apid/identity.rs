@@ -71,7 +71,8 @@ impl Identity {
     }
 
     /// What clients can pin (`--cert-fingerprint`).
-    pub fn public_key_fingerprint(&self) -> anyhow::Result<String> {
+    #[cfg(test)]
+    pub(crate) fn public_key_fingerprint(&self) -> anyhow::Result<String> {
         let certificate = BASE64
             .decode(&self.certificate)
             .context("decode the certificate")?;
