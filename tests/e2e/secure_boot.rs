@@ -132,6 +132,8 @@ async fn a_version_that_is_refused_gives_way_to_the_one_before_it(scratch: Scrat
     let spec = VmSpec::uefi(uefi.variables(variables)).drive(Drive::raw(disk));
     let node = Node::plan_from(&scratch, spec).boot().await?;
     ensure!(node.version().await?.tag == "v0.1.0");
+    // What it does to the entries once it is healthy is done by then.
+    node.wait_until_ready(PATIENCE).await?;
     let console = node.vm().console();
     ensure!(console.matches(REFUSED).count() == 3, "{console}");
     node.vm().quit()?;

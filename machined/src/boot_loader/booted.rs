@@ -27,11 +27,32 @@ pub fn booted() -> Result<Option<Booted>, EfiError> {
     if !variables::is_uefi() {
         return Ok(None);
     }
-    let Some(partition) = variables::loader_partition()? else {
+    let (loader, uki) = (variables::loader_partition()?, variables::uki_partition()?);
+    let Some(partition) = by_the_loader(loader, uki) else {
         return Ok(None);
     };
     Ok(Some(Booted {
         entry: variables::selected_entry()?,
         partition: Some(partition),
     }))
+}
+
+/// The loader's partition, where the UKI that runs comes from there too. Where the firmware refused all that the loader started, and
+/// took another way in the end, such as the network, the loader's variables are still there, and tell of something else.
+fn by_the_loader(loader: Option<Uuid>, uki: Option<Uuid>) -> Option<Uuid> {
+    loader.filter(|loader| uki == Some(*loader))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_from_elsewhere_was_not_started_by_the_loader() {
+        let (disk, stick) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        assert_eq!(by_the_loader(Some(disk), Some(disk)), Some(disk));
+        assert_eq!(by_the_loader(Some(disk), None), None);
+        assert_eq!(by_the_loader(Some(disk), Some(stick)), None);
+        assert_eq!(by_the_loader(None, Some(stick)), None);
+    }
 }

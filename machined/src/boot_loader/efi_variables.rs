@@ -50,8 +50,18 @@ pub(super) fn mount() -> Result<(), EfiError> {
 
 /// The partition that the loader was started from; none where another loader was, or none.
 pub(super) fn loader_partition() -> Result<Option<Uuid>, EfiError> {
+    partition("LoaderDevicePartUUID")
+}
+
+/// The partition of the UKI that was started, as the stub in it says; none where the kernel did not come as a UKI, or not from a
+/// disk.
+pub(super) fn uki_partition() -> Result<Option<Uuid>, EfiError> {
+    partition("StubDevicePartUUID")
+}
+
+fn partition(variable: &str) -> Result<Option<Uuid>, EfiError> {
     mount()?;
-    let content = read("LoaderDevicePartUUID", LOADER);
+    let content = read(variable, LOADER);
     Ok(content.and_then(|content| utf16(&content)?.parse().ok()))
 }
 
@@ -59,10 +69,20 @@ pub(super) fn loader_partition() -> Result<Option<Uuid>, EfiError> {
 pub(super) fn selected_entry() -> Result<Option<EntryName>, EfiError> {
     mount()?;
     let text = |name| utf16(&read(name, LOADER)?);
-    // Only there for an entry with a counter, and names the file as it is since this start was counted.
-    let counted = text("LoaderBootCountPath").and_then(|path| entry_at(&path));
-    let selected = || text("LoaderEntrySelected")?.parse().ok();
-    Ok(counted.or_else(selected))
+    let selected = text("LoaderEntrySelected");
+    let counted = text("LoaderBootCountPath");
+    Ok(entry_of(selected.as_deref(), counted.as_deref()))
+}
+
+/// The entry of the loader's last start. Each start writes `LoaderEntrySelected`, without the counter. `LoaderBootCountPath` has
+/// the counter as it is since that start, but is only written where there is one: when the firmware refuses what the loader
+/// starts, and goes on to the loader again, it may still name the entry that was refused.
+fn entry_of(selected: Option<&str>, counted: Option<&str>) -> Option<EntryName> {
+    let selected: EntryName = selected?.parse().ok()?;
+    let counted = counted
+        .and_then(entry_at)
+        .filter(|counted| counted.blessed() == selected.blessed());
+    Some(counted.unwrap_or(selected))
 }
 
 /// The path of the loader on its partition, as the firmware has it; none where it does not tell.
@@ -144,6 +164,27 @@ mod tests {
             .flat_map(u16::to_le_bytes)
             .collect();
         assert_eq!(utf16(&bytes).as_deref(), Some("instar-1-v0.1.0.conf"));
+    }
+
+    #[test]
+    fn what_counts_of_a_failed_start_is_not_taken_for_this_one() {
+        let entry = |selected, counted| entry_of(Some(selected), Some(counted));
+        let name = |text: &str| text.parse().ok();
+        let refused = "\\loader\\entries\\instar-2-v0.2.0+0-3.conf";
+        assert_eq!(
+            entry("instar-1-v0.1.0.conf", refused),
+            name("instar-1-v0.1.0.conf")
+        );
+        assert_eq!(
+            entry("instar-2-v0.2.0.conf", refused),
+            name("instar-2-v0.2.0+0-3.conf")
+        );
+        assert_eq!(
+            entry_of(Some("instar-1-v0.1.0.conf"), None),
+            name("instar-1-v0.1.0.conf")
+        );
+        assert_eq!(entry_of(None, Some(refused)), None);
+        assert_eq!(entry("arch.conf", refused), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use instar_esp::EntryName;
 
 use super::disk;
@@ -81,12 +81,26 @@ pub(super) async fn load_next(installed: &Installed) -> anyhow::Result<EntryName
     blocking(move || Ok(boot_loader::load_next(&efi)?)).await
 }
 
-/// Takes the counter off the entry of this order, and has the firmware lead to the loader often enough.
+/// Takes the counter off the entry of this order, which is that of the version that runs, and has the firmware lead to the loader
+/// often enough.
+///
+/// # Errors
+/// The entry leads to another version: nobody has seen that one healthy.
 pub(super) async fn bless(
     machine: &Machine,
     installed: &Installed,
     order: u32,
 ) -> anyhow::Result<()> {
+    if let Some(entry) = entry(installed, order).await?
+        && !entry.is_blessed()
+        && entry.version.to_string() != machine.running.version
+    {
+        bail!(
+            "this machine seems to come from the boot entry of {}, but {} runs: that entry keeps its tries",
+            entry.version,
+            machine.running.version
+        );
+    }
     let efi = installed.efi.clone();
     blocking(move || Ok(boot_loader::bless(&efi, order)?)).await?;
     keep_boot_entries(machine, When::Missing).await
