@@ -83,6 +83,12 @@ async fn apid_has_given_everything_up(node: &Node) -> Outcome {
             .collect();
         ensure!(words.join(" ") == expected, "{field} {words:?}");
     }
+    // Half a gibibyte of memory, and a quarter of it: what a caller may have it hold.
+    let limit = node
+        .read("/sys/fs/cgroup/generation.1/apid/memory.max")
+        .await?;
+    let limit: u64 = limit.trim().parse().context("apid may hold all memory")?;
+    ensure!((64 << 20..=128 << 20).contains(&limit), "{limit}");
     Ok(())
 }
 

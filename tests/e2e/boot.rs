@@ -56,8 +56,8 @@ async fn takes_its_config_from_a_url_that_comes_late(scratch: Scratch) -> Outcom
                     && target.ends_with("&mac=52%3A54%3A00%3A12%3A34%3A56")),
         "{asked:?}"
     );
-    let hostname = node.read("/proc/sys/kernel/hostname").await?;
-    ensure!(hostname.trim() == "by-url", "it is called {hostname}");
+    let hostname = node.hostname().await?;
+    ensure!(hostname == "by-url", "it is called {hostname}");
     Ok(())
 }
 

@@ -193,7 +193,7 @@ async fn sees_only_its_own(node: &Node, with_var: &Greeter, enclosed: &Greeter) 
             "it writes {out_of_reach}: {written:?}"
         );
     }
-    let hostname = node.read("/proc/sys/kernel/hostname").await?;
+    let hostname = node.hostname().await?;
     ensure!(
         !hostname.contains("greeter"),
         "the host's name is {hostname}"

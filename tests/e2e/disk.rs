@@ -89,8 +89,8 @@ async fn holds_the_config_over_a_reboot(scratch: Scratch) -> Outcome {
     let reused = node.wait_for_line("/var is the partition /dev/vda3", PATIENCE)?;
     ensure!(reused.contains("reused)"), "{reused}");
     node.wait_until_ready(PATIENCE).await?;
-    let hostname = node.read("/proc/sys/kernel/hostname").await?;
-    ensure!(hostname.trim() == "first", "it is called {hostname}");
+    let hostname = node.hostname().await?;
+    ensure!(hostname == "first", "it is called {hostname}");
     Ok(())
 }
 

@@ -16,8 +16,8 @@ pub(crate) fn tests() -> Vec<Test> {
 /// Names are changed by whoever has the network, after the config was taken.
 async fn is_called(node: &Node, name: &str) -> Outcome {
     node.wait_until("it has another name", PATIENCE, async || {
-        let called = node.read("/proc/sys/kernel/hostname").await?;
-        ensure!(called == format!("{name}\n"), "it is called {called}");
+        let called = node.hostname().await?;
+        ensure!(called == name, "it is called {called}");
         Ok(())
     })
     .await
@@ -124,6 +124,6 @@ async fn change_what_they_name_and_keep_the_rest(scratch: Scratch) -> Outcome {
         "{code}: {screen}"
     );
     ensure!(left()? == 1, "what was written is lost");
-    ensure!(node.read("/proc/sys/kernel/hostname").await? == "edited\n");
+    ensure!(node.hostname().await? == "edited");
     Ok(())
 }

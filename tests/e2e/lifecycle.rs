@@ -5,9 +5,9 @@ use anyhow::{Context, ensure};
 use instar_api::machine::LifecycleServiceInstallRequest;
 use instar_api::machine::lifecycle_service_client::LifecycleServiceClient;
 use instar_tests::{
-    Ending, Greeter, ImageUnderTest, Instarctl, MachineConfig, Node, OciImage, Outcome, Prepared,
-    Registry, Scratch, Test, WITH_CGROUPS, plan_with_greeter, prepare_upgrade, push_greeter,
-    reboot_and_follow, rootfs_with_script, tests,
+    Ending, Greeter, Identity, ImageUnderTest, Instarctl, MachineConfig, Node, OciImage, Outcome,
+    Prepared, Registry, Scratch, Test, WITH_CGROUPS, plan_with_greeter, prepare_upgrade,
+    push_greeter, reboot_and_follow, rootfs_with_script, tests,
 };
 use tonic::Code;
 
@@ -17,7 +17,8 @@ use crate::installed::{INSTALLER, OTHER_PORT, install_with};
 pub(crate) fn tests() -> Vec<Test> {
     tests![
         a_reboot_starts_what_was_prepared_without_the_kernel,
-        an_installed_machine_boots_what_was_prepared
+        an_installed_machine_boots_what_was_prepared,
+        a_staged_config_comes_with_the_version_that_a_reboot_starts,
     ]
 }
 
@@ -277,5 +278,69 @@ async fn an_installed_machine_boots_what_was_prepared(scratch: Scratch) -> Outco
     ensure!(said.code == Some(0), "{said:#?}");
     ensure!(node.version().await?.tag == "v0.2.0");
     ensure!(node.kernel_boot_id().await? != kernel, "it did not reboot");
+    Ok(())
+}
+
+/// To its caller that reboot is one, so the next generation begins with what was kept for a boot. So does that of an upgrade.
+async fn a_staged_config_comes_with_the_version_that_a_reboot_starts(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
+        registry.push_layout(&image.installer(), INSTALLER, image.version())?;
+    }
+    let identity = Identity::administrator()?;
+    let config = MachineConfig::new(&identity)
+        .registry(&registry.host_for_guest())
+        .install_disk("/dev/vda");
+    let named = |name: &str| -> anyhow::Result<String> {
+        let config = config.clone().hostname(name).to_yaml();
+        let file = scratch.write(&format!("{name}.yaml"), &config)?;
+        Ok(file.display().to_string())
+    };
+    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+        .blank_disk()?
+        .without_config(identity)
+        .start()?;
+    let client = Instarctl::of(&node, &scratch)?;
+    let (address, first) = (node.endpoint()?, named("first")?);
+    let apply = [
+        "apply-config",
+        "--insecure",
+        "-n",
+        &address,
+        "--file",
+        &first,
+    ];
+    node.wait_until("it takes a config", PATIENCE, async || {
+        let said = client.run(&apply).await?;
+        ensure!(said.code == Some(0), "{said:?}");
+        Ok(())
+    })
+    .await?;
+    node.wait_until_ready(PATIENCE).await?;
+    let stage = async |name: &str| -> Outcome {
+        let before = node.hostname().await?;
+        let file = named(name)?;
+        let said = client
+            .run(&["apply-config", "--mode", "staged", "--file", &file])
+            .await?;
+        ensure!(said.code == Some(0), "{said:?}");
+        ensure!(node.hostname().await? == before, "it is in force already");
+        Ok(())
+    };
+
+    ensure!(prepare(&node, &registry, "v0.2.0").await?.exit_code == 0);
+    stage("second").await?;
+    starts_softly(&node, "v0.2.0").await?;
+    node.wait_until_ready(PATIENCE).await?;
+    ensure!(node.hostname().await? == "second");
+
+    stage("third").await?;
+    let image = registry.image_for_guest(&format!("{INSTALLER}:v0.1.0"));
+    let kernel = node.kernel_boot_id().await?;
+    let said = client.run(&["upgrade", "--image", &image]).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    ensure!(node.kernel_boot_id().await? == kernel, "it rebooted");
+    node.wait_until_ready(PATIENCE).await?;
+    ensure!(node.hostname().await? == "third");
     Ok(())
 }

@@ -12,12 +12,16 @@ use crate::installed::{INSTALLER, install_with};
 const IN_IMAGE: &str = "usr/install/amd64/systemd-bootx64.efi";
 const MARK: &str = "#### LoaderInfo: systemd-boot ";
 
+/// What machined says of a new loader that the firmware did not start.
+pub(crate) const OLD_ONE_STAYS: &str =
+    "the new boot loader did not start this machine; the old one stays";
+
 pub(crate) fn tests() -> Vec<Test> {
     tests![a_new_loader_stays_when_it_has_started_the_machine]
 }
 
 /// An installer's image with another loader in it.
-fn with_loader(image: &ImageUnderTest, loader: &[u8]) -> anyhow::Result<OciImage> {
+pub(crate) fn with_loader(image: &ImageUnderTest, loader: &[u8]) -> anyhow::Result<OciImage> {
     let installer = OciImage::read(&image.installer())?;
     let release = installer.file("usr/install/amd64/release.json")?;
     let mut release: serde_json::Value = serde_json::from_slice(&release)?;
@@ -32,7 +36,7 @@ fn with_loader(image: &ImageUnderTest, loader: &[u8]) -> anyhow::Result<OciImage
 }
 
 /// The loader of the image, which says that it is of version 999.
-fn newer(image: &ImageUnderTest) -> anyhow::Result<Vec<u8>> {
+pub(crate) fn newer(image: &ImageUnderTest) -> anyhow::Result<Vec<u8>> {
     let mut loader = std::fs::read(image.loader())?;
     let mut places = loader.windows(MARK.len());
     let at = places.position(|window| window == MARK.as_bytes());
@@ -59,10 +63,7 @@ async fn a_new_loader_stays_when_it_has_started_the_machine(scratch: Scratch) ->
             "newer",
             "the new boot loader has started this machine, and stays",
         ),
-        (
-            "broken",
-            "the new boot loader did not start this machine; the old one stays",
-        ),
+        ("broken", OLD_ONE_STAYS),
     ] {
         let mark = node.vm().console_mark()?;
         let image = registry.image_for_guest(&format!("{INSTALLER}:{tag}"));

@@ -47,13 +47,6 @@ async fn is_changed_while_the_machine_runs(scratch: Scratch) -> Outcome {
             .run(&[&["apply-config", "--file", &file], more].concat())
             .await
     };
-    let hostname = async || -> anyhow::Result<String> {
-        Ok(node
-            .read("/proc/sys/kernel/hostname")
-            .await?
-            .trim()
-            .to_owned())
-    };
 
     // Bad input changes nothing.
     let said = apply(&config.replace("hostname:", "hostnam:"), &[]).await?;
@@ -71,7 +64,7 @@ async fn is_changed_while_the_machine_runs(scratch: Scratch) -> Outcome {
                 .contains("-hostname: node\n+hostname: renamed\n"),
         "{said:?}"
     );
-    ensure!(hostname().await? == "node");
+    ensure!(node.hostname().await? == "node");
     let said = apply(
         &config.replace("/dev/vda", "/dev/vdb"),
         &["--mode", "no-reboot"],
@@ -86,12 +79,12 @@ async fn is_changed_while_the_machine_runs(scratch: Scratch) -> Outcome {
     let said = apply(&renamed, &["--mode", "try", "--timeout", "3s"]).await?;
     ensure!(said.code == Some(0), "{said:?}");
     node.wait_until("it has its new name", PATIENCE, async || {
-        ensure!(hostname().await? == "renamed");
+        ensure!(node.hostname().await? == "renamed");
         Ok(())
     })
     .await?;
     node.wait_until("it has its old name again", PATIENCE, async || {
-        ensure!(hostname().await? == "node");
+        ensure!(node.hostname().await? == "node");
         Ok(())
     })
     .await?;
@@ -102,7 +95,7 @@ async fn is_changed_while_the_machine_runs(scratch: Scratch) -> Outcome {
     ensure!(said.code == Some(0), "{said:?}");
     tokio::time::sleep(Duration::from_secs(4)).await;
     ensure!(
-        hostname().await? == "renamed",
+        node.hostname().await? == "renamed",
         "a confirmed trial was taken back"
     );
 
@@ -143,6 +136,6 @@ async fn is_changed_while_the_machine_runs(scratch: Scratch) -> Outcome {
         said.output.contains("Kept for the next reboot") && said.output.contains("fw_cfg"),
         "{said:?}"
     );
-    ensure!(hostname().await? == "renamed");
+    ensure!(node.hostname().await? == "renamed");
     Ok(())
 }

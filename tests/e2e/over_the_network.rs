@@ -56,8 +56,8 @@ async fn a_machine_installs_itself(scratch: Scratch) -> Outcome {
         !arguments.contains("instar.config"),
         "it was not started from its disk: {arguments}"
     );
-    let hostname = node.read("/proc/sys/kernel/hostname").await?;
-    ensure!(hostname.trim() == "rack-7", "it is called {hostname}");
+    let hostname = node.hostname().await?;
+    ensure!(hostname == "rack-7", "it is called {hostname}");
     let fetched = web.requests();
     ensure!(
         fetched == ["/machine.yaml"],

@@ -15,11 +15,13 @@ use instar_esp::{
 };
 use instar_qemu::{Drive, Vm, VmSpec};
 use instar_tests::{
-    BY_OUR_BOOT_ENTRY, EspImage, ImageUnderTest, Instarctl, Node, Outcome, Scratch, Test,
+    BY_OUR_BOOT_ENTRY, EspImage, ImageUnderTest, Instarctl, Node, Outcome, Registry, Scratch, Test,
     UefiVariables, secure_uefi, test_keys, tests,
 };
 
 use crate::PATIENCE;
+use crate::installed::INSTALLER;
+use crate::loader::{OLD_ONE_STAYS, newer, with_loader};
 
 /// What the kernel says when its firmware checks signatures.
 const SECURE: &str = "Kernel is locked down from EFI Secure Boot";
@@ -32,6 +34,7 @@ pub(crate) fn tests() -> Vec<Test> {
         a_loader_without_signature_is_refused,
         a_version_that_is_refused_gives_way_to_the_one_before_it,
         without_boot_entries_each_try_of_a_refused_version_takes_a_power_cycle,
+        an_upgrade_keeps_to_what_the_firmware_lets_through,
     ]
 }
 
@@ -163,6 +166,47 @@ async fn without_boot_entries_each_try_of_a_refused_version_takes_a_power_cycle(
         .reboot(RebootRequest::default())
         .await?;
     node.wait_for_line(BY_OUR_BOOT_ENTRY, PATIENCE)?;
+    Ok(())
+}
+
+/// No kernel starts past the firmware, and no loader with another signature than its content's.
+async fn an_upgrade_keeps_to_what_the_firmware_lets_through(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    let (first, second) = (ImageUnderTest::first()?, ImageUnderTest::second()?);
+    registry.push_layout(&second.installer(), INSTALLER, second.version())?;
+    with_loader(&first, &newer(&first)?)?.push(&registry, INSTALLER, "loader")?;
+    let host = registry.host_for_guest();
+    let node = Node::plan_from(&scratch, enrolled(&scratch, own_disk(&scratch)?)?)
+        .configure(move |config| config.registry(&host).install_disk("/dev/vda"))
+        .boot()
+        .await?;
+    node.wait_until_ready(PATIENCE).await?;
+    let client = Instarctl::of(&node, &scratch)?;
+    for (tag, mode, version, words) in [
+        (
+            "v0.2.0",
+            "kexec",
+            "v0.2.0",
+            "the machine reboots through the firmware: nothing was loaded",
+        ),
+        ("loader", "powercycle", "v0.1.0", OLD_ONE_STAYS),
+    ] {
+        let mark = node.vm().console_mark()?;
+        let image = registry.image_for_guest(&format!("{INSTALLER}:{tag}"));
+        let said = client
+            .run(&["upgrade", "--image", &image, "--reboot-mode", mode])
+            .await?;
+        ensure!(said.code == Some(0), "{tag}: {said:?}");
+        node.vm().wait_for_line_after(mark, words, PATIENCE)?;
+        node.vm().wait_for_line_after(mark, SECURE, PATIENCE)?;
+        node.wait_until_ready(PATIENCE).await?;
+        ensure!(node.version().await?.tag == version);
+    }
+    let console = node.vm().console();
+    ensure!(
+        console.matches("Access Denied").count() == 1,
+        "the other loader was not refused, or something else was: {console}"
+    );
     Ok(())
 }
 

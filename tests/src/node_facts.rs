@@ -25,6 +25,12 @@ impl Node {
             .with_context(|| format!("cannot read {path} of the node"))
     }
 
+    /// Its host name, as the kernel has it.
+    pub async fn hostname(&self) -> Result<String> {
+        let name = self.read("/proc/sys/kernel/hostname").await?;
+        Ok(name.trim().to_owned())
+    }
+
     /// The generation's boot id.
     pub async fn boot_id(&self) -> Result<String> {
         self.read(BOOT_ID).await

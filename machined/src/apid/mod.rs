@@ -59,8 +59,6 @@ const CONNECTIONS: usize = 4096;
 const STRANGERS: usize = 512;
 /// What was asked by somebody who is no longer let in has so long to be answered.
 const LAST_ANSWERS: Duration = Duration::from_secs(10);
-/// A caller who asks nothing for this long costs no connection to machined.
-const IDLE: Duration = Duration::from_secs(10);
 /// A client that has not ended its handshake by then is cut off.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
@@ -203,13 +201,10 @@ async fn serve_connection(
         .serve_connection(TokioIo::new(tls), service);
     let mut connection = std::pin::pin!(connection);
     let mut lost = std::pin::pin!(standing.lost());
-    let mut rests = tokio::time::interval(IDLE);
-    loop {
-        tokio::select! {
-            ended = connection.as_mut() => return Ok(ended?),
-            () = lost.as_mut() => break connection.as_mut().graceful_shutdown(),
-            _ = rests.tick() => proxy.rest(),
-        }
+    tokio::select! {
+        ended = connection.as_mut() => return Ok(ended?),
+        () = lost.as_mut() => connection.as_mut().graceful_shutdown(),
+        never = proxy.rest_when_idle() => match never {},
     }
     // The call that brought the change may be among those that wait for their answer.
     Ok(tokio::time::timeout(LAST_ANSWERS, connection).await??)

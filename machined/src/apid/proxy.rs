@@ -3,7 +3,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use http::header::HeaderName;
@@ -14,7 +14,8 @@ use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::UnixStream;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::{Mutex, Notify, Semaphore};
+use tokio::time::{sleep, timeout};
 
 use super::grpc_status::{self, Code};
 use super::identity::{Caller, Credentials, Mode};
@@ -38,14 +39,17 @@ pub(super) type Body = Either<Incoming, UnsyncBoxBody<Bytes, Infallible>>;
 pub(super) struct Proxy {
     socket: &'static str,
     connection: Arc<Mutex<Option<SendRequest<RequestBody>>>>,
-    /// Whether a call was passed on since the last [`Proxy::rest`].
-    is_used: Arc<AtomicBool>,
+    /// Told of every call that is passed on.
+    used: Arc<Notify>,
     /// Calls that are passed on to other nodes.
     calls: Calls,
     /// Calls for several nodes.
     several: Arc<Semaphore>,
 }
 
+/// A caller who asks nothing for this long costs no connection to machined: long enough for the next of a row of questions, short
+/// enough that a crowd whose members each ask once never has many.
+const IDLE: Duration = Duration::from_millis(500);
 /// Calls for several nodes at a time, whoever asks: question and answers are held meanwhile.
 const SEVERAL: usize = 8;
 
@@ -55,7 +59,7 @@ impl Proxy {
         Proxy {
             socket,
             connection: Arc::default(),
-            is_used: Arc::default(),
+            used: Arc::default(),
             calls: Calls::default(),
             several: Arc::new(Semaphore::new(SEVERAL)),
         }
@@ -65,18 +69,25 @@ impl Proxy {
     pub(super) fn for_another(&self) -> Self {
         Proxy {
             connection: Arc::default(),
-            is_used: Arc::default(),
+            used: Arc::default(),
             ..self.clone()
         }
     }
 
-    /// Lets the connection go if nothing was passed on since this was called last: idle callers cost little then. Calls that are under
-    /// way go on to their end.
-    pub(super) fn rest(&self) {
-        if !self.is_used.swap(false, Ordering::Relaxed)
-            && let Ok(mut connection) = self.connection.try_lock()
-        {
-            *connection = None;
+    /// Lets the connection go whenever nothing was passed on for a while: idle callers cost little then. Calls that are under way go
+    /// on to their end.
+    pub(super) async fn rest_when_idle(&self) -> Infallible {
+        loop {
+            self.used.notified().await;
+            // A look now and then: a timer of its own would cost each call more.
+            loop {
+                sleep(IDLE).await;
+                let used_since = timeout(Duration::ZERO, self.used.notified()).await;
+                if used_since.is_err() {
+                    break;
+                }
+            }
+            *self.connection.lock().await = None;
         }
     }
 
@@ -171,7 +182,7 @@ impl Proxy {
 
     /// The connection, made anew when there is none or it has ended (machined was restarted).
     async fn connection(&self) -> anyhow::Result<SendRequest<RequestBody>> {
-        self.is_used.store(true, Ordering::Relaxed);
+        self.used.notify_one();
         let mut shared = self.connection.lock().await;
         if let Some(sender) = shared.as_ref().filter(|sender| !sender.is_closed()) {
             return Ok(sender.clone());

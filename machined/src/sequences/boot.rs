@@ -30,6 +30,7 @@ use crate::machine::{Configured, Machine};
 use crate::modules::Class;
 use crate::resources::{MachineStage, Problem};
 use crate::services::{Apid, Cgroup, Definition, HealthCheck, Probe};
+use crate::statistics;
 use crate::status;
 use crate::upgrade::{FailedImages, Gate, Handover, PendingUpgrade, UpgradeRecord};
 
@@ -300,6 +301,7 @@ async fn start_api(machine: Arc<Machine>, listener: OwnedFd) -> anyhow::Result<(
             keys,
             machine.watch_settled(),
             Cgroup::beside_machined("apid")?,
+            statistics::memory()?.memtotal << 10,
         )),
         depends_on: Vec::new(),
         health: Some(HealthCheck {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::ending::{self, ANSWER_FIRST};
 use super::upgrade::{next_generation, up};
-use super::{Phase, Sequence, resume, run, settle_upgrade, stop};
+use super::{Phase, Sequence, next_config, resume, run, settle_upgrade, stop};
 use crate::event_log::ActorId;
 use crate::init_link::End;
 use crate::machine::{Busy, Machine, Turn};
@@ -45,10 +45,11 @@ async fn switch(machine: Arc<Machine>, turn: Turn, prepared: Prepared, actor: Ac
         tracing::warn!("a staged version is measured by what was up earlier: {error:#}");
     }
     upgrade.actor = actor.clone();
+    let configured = next_config::of(&machine);
     let pending = upgrade.clone();
     let next = {
         let machine = machine.clone();
-        async move { next_generation(&machine, delivery, upgrade, services_up).await }
+        async move { next_generation(&machine, delivery, configured, upgrade, services_up).await }
     };
     let sequence = Sequence {
         name: "upgrade",

@@ -8,12 +8,12 @@ use anyhow::Context as _;
 
 use super::ending::{ANSWER_FIRST, leave};
 use super::overlay::load_overlay;
-use super::{Phase, Sequence, boot_assets, kexec, resume, run, settle_upgrade, stop};
+use super::{Phase, Sequence, boot_assets, kexec, next_config, resume, run, settle_upgrade, stop};
 use crate::containers::{ImageReference, Limits, PulledImage};
 use crate::event_log::ActorId;
 use crate::init_link::{End, Scope};
 use crate::intent;
-use crate::machine::{Machine, Turn};
+use crate::machine::{Configured, Machine, Turn};
 use crate::resources::MachineStage;
 use crate::upgrade::{
     Candidate, Delivery, EspForInstaller, Handover, Narrator, Path, PendingUpgrade, Refusal,
@@ -161,6 +161,7 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
     } = checked;
     let (delivered, delivery) = tokio::sync::oneshot::channel();
     let services_up = up(machine);
+    let configured = next_config::of(machine);
     let install = {
         let machine = machine.clone();
         let (image, candidate) = (image.clone(), candidate.clone());
@@ -206,7 +207,7 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
                     boot_entry: delivery.boot_entry,
                     ..pending
                 };
-                next_generation(&machine, delivery, pending, services_up).await
+                next_generation(&machine, delivery, configured, pending, services_up).await
             }));
         }
         Path::Reboot(_) => phases.push(stop::stop_everything()),
@@ -244,15 +245,14 @@ pub(super) fn up(machine: &Machine) -> Vec<String> {
     up.map(|service| service.definition().id.clone()).collect()
 }
 
-/// Leaves everything to the next generation. Does not return when init takes it.
+/// Leaves everything to the next generation, with this config. Does not return when init takes it.
 pub(super) async fn next_generation(
     machine: &Machine,
     delivery: Delivery,
+    configured: Option<Arc<Configured>>,
     pending: PendingUpgrade,
     services_up: Vec<String>,
 ) -> anyhow::Result<()> {
-    // Not one that is only being tried.
-    let configured = machine.settled_config();
     let deadline = configured.as_ref().map_or(DEADLINE, |configured| {
         configured.config.upgrade_gate.timeout
     });

@@ -15,6 +15,12 @@ use super::workload::{Exit, Running, Signal, Step, Workload};
 use crate::apid::{Identity, Order, SelfCheck, send_order};
 use crate::services::cgroup::Cgroup;
 
+/// What apid may hold, in bytes: a quarter of the machine's memory, within reason. A caller with a certificate can have it hold a lot,
+/// by asking much and reading nothing; it is apid that ends then, and starts again, and nothing else.
+fn memory_limit(total: u64) -> u64 {
+    (total / 4).clamp(64 << 20, 512 << 20)
+}
+
 /// What apid needs to be started, again and again.
 pub struct Apid {
     listener: OwnedFd,
@@ -33,18 +39,19 @@ pub struct Keys {
 }
 
 impl Apid {
-    /// From the listening socket, the newest keys, and whether the boot is over.
+    /// From the listening socket, the newest keys, whether the boot is over, its cgroup, and the machine's memory in bytes.
     pub fn new(
         listener: OwnedFd,
         keys: Keys,
         settled: watch::Receiver<bool>,
         cgroup: Cgroup,
+        memory: u64,
     ) -> Self {
         Apid {
             listener,
             keys,
             settled,
-            cgroup,
+            cgroup: cgroup.with_memory_limit(memory_limit(memory)),
         }
     }
 

@@ -13,6 +13,8 @@ const HIERARCHY: &str = "/sys/fs/cgroup";
 pub struct Cgroup {
     /// As in `/generation.1/apid`.
     path: String,
+    /// In bytes.
+    memory_limit: Option<u64>,
 }
 
 impl Cgroup {
@@ -21,7 +23,16 @@ impl Cgroup {
         let own = fs::read_to_string("/proc/self/cgroup").context("read /proc/self/cgroup")?;
         Ok(Cgroup {
             path: sibling(&own, name)?,
+            memory_limit: None,
         })
+    }
+
+    /// The same, whose processes the kernel ends when together they hold more than this many bytes.
+    pub fn with_memory_limit(self, bytes: u64) -> Self {
+        Cgroup {
+            memory_limit: Some(bytes),
+            ..self
+        }
     }
 
     /// The path inside the hierarchy, as container runtimes want it.
@@ -37,6 +48,10 @@ impl Cgroup {
     pub fn take_in(&self, pid: u32) -> anyhow::Result<()> {
         let directory = self.directory();
         fs::create_dir_all(&directory).with_context(|| format!("make the cgroup {}", self.path))?;
+        if let Some(bytes) = self.memory_limit {
+            fs::write(directory.join("memory.max"), bytes.to_string())
+                .with_context(|| format!("limit the memory of the cgroup {}", self.path))?;
+        }
         fs::write(directory.join("cgroup.procs"), pid.to_string())
             .with_context(|| format!("move process {pid} to the cgroup {}", self.path))
     }

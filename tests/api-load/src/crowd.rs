@@ -10,8 +10,8 @@ use crate::node::Node;
 
 /// Connections that stay.
 const IDLE: usize = 1_000;
-/// Longer than apid waits before it takes a caller for idle: twice ten seconds.
-const SETTLING: Duration = Duration::from_secs(25);
+/// Longer than apid waits before it takes a caller for idle.
+const SETTLING: Duration = Duration::from_secs(5);
 /// Connections that come and go, in a minute.
 const CONNECTS: usize = 10_000;
 const MINUTE: Duration = Duration::from_secs(60);

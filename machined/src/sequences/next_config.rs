@@ -1,0 +1,78 @@
+//! The machine config that the next generation begins with: the one that a boot would find.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+
+use super::find_config;
+use crate::config::{self, persisted, source};
+use crate::machine::{Configured, Machine};
+
+/// The config on STATE, where that is what decides at a boot: it may have been staged. Otherwise the one in force, unless it is only
+/// being tried. To be asked while STATE is mounted.
+pub(super) fn of(machine: &Machine) -> Option<Arc<Configured>> {
+    let settled = machine.settled_config();
+    let Some(state) = machine.disk.state() else {
+        return settled;
+    };
+    if find_config::source_before_state().is_some() {
+        return settled;
+    }
+    match kept_besides(state, settled.as_deref()) {
+        Ok(None) => settled,
+        Ok(Some(staged)) => {
+            tracing::info!("the next generation begins with the machine config that was staged");
+            Some(Arc::new(staged))
+        }
+        Err(error) => {
+            tracing::error!(
+                "the next generation begins with the machine config in force: {error:#}"
+            );
+            settled
+        }
+    }
+}
+
+/// The config on STATE, if it is another one.
+fn kept_besides(state: &Path, settled: Option<&Configured>) -> anyhow::Result<Option<Configured>> {
+    let path = persisted::path(state);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let text =
+        String::from_utf8(source::read(&path)?).context("the config on STATE is not UTF-8")?;
+    if settled.is_some_and(|settled| settled.text == text) {
+        return Ok(None);
+    }
+    let parsed = config::parse(text.as_bytes()).context("the config on STATE is unusable")?;
+    Ok(Some(Configured::new(text, parsed.config)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOST: &str = "apiVersion: v1alpha1\nkind: HostnameConfig\nhostname: ";
+
+    fn configured(text: &str) -> Configured {
+        let parsed = config::parse(text.as_bytes()).expect("it is valid");
+        Configured::new(text.to_owned(), parsed.config)
+    }
+
+    #[test]
+    fn only_another_config_that_can_be_used_is_taken() -> anyhow::Result<()> {
+        let state = tempfile::tempdir()?;
+        let (here, staged) = (format!("{HOST}here\n"), format!("{HOST}staged\n"));
+        let in_force = configured(&here);
+        let taken = || kept_besides(state.path(), Some(&in_force));
+        assert!(taken()?.is_none());
+        persisted::write(state.path(), &here)?;
+        assert!(taken()?.is_none());
+        persisted::write(state.path(), &staged)?;
+        assert_eq!(taken()?.map(|taken| taken.text), Some(staged));
+        persisted::write(state.path(), "hostname: [")?;
+        assert!(taken().is_err());
+        Ok(())
+    }
+}
