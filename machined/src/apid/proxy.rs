@@ -47,9 +47,9 @@ pub(super) struct Proxy {
     several: Arc<Semaphore>,
 }
 
-/// A caller who asks nothing for this long costs no connection to machined: long enough for the next of a row of questions, short
-/// enough that a crowd whose members each ask once never has many.
-const IDLE: Duration = Duration::from_millis(500);
+/// A caller who asks nothing for this long, or up to twice that, costs no connection to machined: long enough for the next of a row of
+/// questions, short enough that a crowd whose members each ask once never has many.
+const IDLE: Duration = Duration::from_millis(100);
 /// Calls for several nodes at a time, whoever asks: question and answers are held meanwhile.
 const SEVERAL: usize = 8;
 
@@ -118,7 +118,8 @@ impl Proxy {
                 };
                 let request = request.map(Either::Left);
                 let answer = peers.call(address, request, &caller.roles, &self.calls);
-                match answer.await {
+                // Boxed, like the next one: what few calls need is not to make the future of every call large.
+                match Box::pin(answer).await {
                     Ok(response) => response.map(Either::Left),
                     Err(error) => refuse(error.code(), &error.to_string()),
                 }
@@ -129,7 +130,7 @@ impl Proxy {
                     others: credentials.peers().cloned(),
                     caller,
                 };
-                several::ask(nodes, request, ways).await
+                Box::pin(several::ask(nodes, request, ways)).await
             }
             Err((code, message)) => refuse(code, message),
         }
