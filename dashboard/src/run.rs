@@ -63,6 +63,7 @@ pub async fn run(
         signal(SignalKind::interrupt())?,
         signal(SignalKind::quit())?,
     ];
+    let mut resized = signal(SignalKind::window_change())?;
     let began = Instant::now();
     let mut terminal = Taken::take()?;
     let mut keys = keys();
@@ -77,8 +78,10 @@ pub async fn run(
             _ = hangup.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
             _ = quit.recv() => return Ok(()),
-            event = keys.recv() => match event.unwrap_or_else(closed)? {
-                Event::Key(key) => match screen.press(key) {
+            // Of a new size the signal tells: crossterm forgets it where a key comes at the same moment, since of what is ready at once it
+            // reports the first.
+            event = keys.recv() => if let Event::Key(key) = event.unwrap_or_else(closed)? {
+                match screen.press(key) {
                     Asked::Nothing => {}
                     Asked::Draw => draw_at = Some(Instant::now()),
                     Asked::Repaint => {
@@ -87,13 +90,12 @@ pub async fn run(
                     }
                     Asked::Quit if may == Keys::Quit => return Ok(()),
                     Asked::Quit => {}
-                },
-                Event::Resize(..) => {
-                    terminal.repaint()?;
-                    draw_at = Some(Instant::now());
                 }
-                _ => {}
             },
+            _ = resized.recv() => {
+                terminal.repaint()?;
+                draw_at = Some(Instant::now());
+            }
             Some((index, update)) = told.recv() => {
                 if screen.apply(index, began.elapsed(), update) {
                     draw_at.get_or_insert_with(|| Instant::now() + FRAME);

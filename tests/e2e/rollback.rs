@@ -1,5 +1,7 @@
 //! Versions that fail: the old one is back by itself, and whoever asked is told why.
 
+use std::time::Duration;
+
 use anyhow::{Context, ensure};
 use instar_api::machine::ServiceRestartRequest;
 use instar_qemu::lease_port;
@@ -11,6 +13,8 @@ use instar_tests::{
 
 use crate::PATIENCE;
 
+/// Seven upgrades, on a host that runs other machines too.
+const LIFETIME: Duration = Duration::from_secs(1200);
 /// `instarctl`'s exit codes.
 const REFUSED: i32 = 5;
 const ROLLED_BACK: i32 = 6;
@@ -69,6 +73,7 @@ async fn the_old_version_is_back_and_says_why(scratch: Scratch) -> Outcome {
     // Twice what a good version takes on a busy host: two of the bad ones wait for its end.
     let node = plan_with_greeter(&scratch, &registry, |config| config.gate_timeout("40s"))?
         .blank_disk()?
+        .spec(|spec| spec.deadline(LIFETIME))
         .boot()
         .await?;
     let greeter = Greeter::of(&node)?;

@@ -21,6 +21,9 @@ pub type Outcome = Result<()>;
 /// something: on two CPUs, three are never too many.
 const THREADS: usize = 3;
 
+/// What the line of a failure begins with that `build/test-everything` repeats at its end.
+const FAILED: &str = "failed: ";
+
 /// A test: a name and what it does.
 pub struct Test {
     name: String,
@@ -95,6 +98,12 @@ fn run_one(test: Test) -> Result<(), Failed> {
         Ok(Err(error)) => format!("{error:#}"),
         Err(payload) => format!("panicked: {}", panic_text(payload.as_ref())),
     };
+    // For the summary of everything; what follows it here is long.
+    println!(
+        "{FAILED}{}: {}",
+        test.name,
+        why.lines().next().unwrap_or_default()
+    );
     Err(format!(
         "{why}\n  kept: {}\n{}",
         scratch.path().display(),
