@@ -33,6 +33,8 @@ FUZZING := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Coverflow-checks
 SECONDS ?= 60
+# How many of an upgrade's writes `make ioerrors` has fail.
+WRITES ?= all
 # One selection of packages for all that runs here: another one would compile dependencies again.
 TOOLS := -p image -p instar-qemu -p instarctl -p instar-tests
 
@@ -102,6 +104,10 @@ bench: image ## Measure what is promised: sizes, the API's load, boot, memory, o
 .PHONY: powercut
 powercut: image ## Cut the power at every write of a recorded node: all states judged, some dozens really booted
 	@target/debug/powercut
+
+.PHONY: ioerrors
+ioerrors: image ## Fail the writes of an upgrade, each in an upgrade of its own: WRITES=all takes hours, WRITES=60 spreads 60 over it
+	INSTAR_WRITES=$(WRITES) cargo test --locked $(TOOLS) --test e2e -- io_errors::at_any_write
 
 .PHONY: fuzz
 fuzz: deps ## Look for input from the network that breaks a decoder: SECONDS=60 for each, DECODERS="uki event" for some

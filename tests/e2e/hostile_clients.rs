@@ -13,6 +13,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tonic::client::Grpc;
+use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 
@@ -25,6 +26,8 @@ const TALKERS: usize = 100;
 const QUICK: usize = 500;
 /// Connections with endless calls, and calls on each.
 const ENDLESS: (usize, usize) = (2, 100);
+/// Messages of 16 MiB at a time: three are more than 40 MiB.
+const LARGE_MESSAGES: usize = 6;
 /// Streams of each kind on one connection, which has room for 128 in all.
 const READERS: usize = 60;
 /// What a node may hold more after all of it: allocators keep some of what they once had.
@@ -74,6 +77,7 @@ async fn everything_harmful(node: &Node) -> Outcome {
     garbage(node).await?;
     quick_connects(node).await?;
     oversized_message(node).await?;
+    more_than_there_is_room_for(node).await?;
     endless_calls(node).await?;
     readers_who_do_not_read(node).await
 }
@@ -204,6 +208,34 @@ async fn oversized_message(node: &Node) -> Outcome {
     node.version().await.map(drop).context("after 32 MiB")
 }
 
+/// Messages that are large, and together larger than what the node would hold for their senders.
+async fn more_than_there_is_room_for(node: &Node) -> Outcome {
+    let mut calls = JoinSet::new();
+    for _ in 0..LARGE_MESSAGES {
+        let mut machine = node.machine().await?;
+        let request = ApplyConfigurationRequest {
+            data: vec![b'#'; MAX_MESSAGE_BYTES / 2],
+            dry_run: true,
+            ..ApplyConfigurationRequest::default()
+        };
+        calls.spawn(async move { machine.apply_configuration(request).await });
+    }
+    let mut refused = 0;
+    while let Some(ended) = calls.join_next().await {
+        match ended? {
+            Err(status) if status.code() == Code::ResourceExhausted => refused += 1,
+            Err(status) if status.code() == Code::InvalidArgument => {}
+            other => bail!("16 MiB of nothing: {other:?}"),
+        }
+    }
+    println!("{refused} of {LARGE_MESSAGES} large messages were refused");
+    ensure!((1..LARGE_MESSAGES).contains(&refused), "{refused}");
+    node.version()
+        .await
+        .map(drop)
+        .context("after large messages")
+}
+
 /// Calls that send their headers and never end, until their connection goes.
 async fn endless_calls(node: &Node) -> Outcome {
     let (connections, calls_of_each) = ENDLESS;
@@ -232,9 +264,19 @@ async fn endless_calls(node: &Node) -> Outcome {
     }
 }
 
-/// Streams of events and of the kernel's log, all of it and all that comes, that nobody reads.
+/// Who takes what there is room for, and who lets a byte through at a time, which leaves all but that with the node.
 async fn readers_who_do_not_read(node: &Node) -> Outcome {
-    let mut machine = node.machine().await?;
+    let way_in = node.way_in(node.identity())?;
+    let narrow = way_in.clone().initial_stream_window_size(1);
+    for way_in in [way_in, narrow] {
+        let channel = way_in.connect().await.context("connect")?;
+        do_not_read(node, MachineServiceClient::new(channel)).await?;
+    }
+    Ok(())
+}
+
+/// Streams of events and of the kernel's log, all of it and all that comes, that nobody reads.
+async fn do_not_read(node: &Node, mut machine: MachineServiceClient<Channel>) -> Outcome {
     let (mut events, mut logs) = (Vec::new(), Vec::new());
     for _ in 0..READERS {
         let all = EventsRequest {

@@ -212,6 +212,14 @@ impl Node {
 
     /// The same as somebody else.
     pub async fn channel_as(&self, identity: &Identity) -> Result<Channel> {
+        self.way_in(identity)?
+            .connect()
+            .await
+            .with_context(|| format!("cannot connect to the node's API at {:?}", self.endpoint()))
+    }
+
+    /// How to connect as somebody; for who wants another connection than most.
+    pub fn way_in(&self, identity: &Identity) -> Result<Endpoint> {
         let tls = ClientTlsConfig::new()
             .ca_certificate(Certificate::from_pem(identity.trusted()))
             .identity(tonic::transport::Identity::from_pem(
@@ -219,15 +227,12 @@ impl Node {
                 &identity.key,
             ));
         let endpoint = self.endpoint()?;
-        Endpoint::from_shared(format!("https://{endpoint}"))?
+        Ok(Endpoint::from_shared(format!("https://{endpoint}"))?
             .tls_config(tls)?
             .connect_timeout(Duration::from_secs(10))
             // A guest that reboots does not take leave of its connections.
             .http2_keep_alive_interval(Duration::from_secs(10))
-            .keep_alive_timeout(Duration::from_secs(5))
-            .connect()
-            .await
-            .with_context(|| format!("cannot connect to the node's API at {endpoint}"))
+            .keep_alive_timeout(Duration::from_secs(5)))
     }
 
     /// A client of the machine service on a new connection.

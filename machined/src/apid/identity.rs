@@ -98,6 +98,14 @@ pub(super) struct Caller {
     pub(super) peer: SocketAddr,
 }
 
+impl Caller {
+    /// Whether the caller may change the node, which takes messages that are large, such as a machine config.
+    pub(super) fn may_bring_much(&self) -> bool {
+        let may_change = [Role::Admin, Role::Operator];
+        self.roles.iter().any(|role| may_change.contains(role))
+    }
+}
+
 /// An identity, ready for connections.
 pub(super) struct Credentials {
     mode: Mode,

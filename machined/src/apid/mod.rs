@@ -23,6 +23,7 @@ mod standing;
 mod strangers;
 mod target;
 mod tls;
+mod uploads;
 
 pub use identity::{Identity, Mode};
 pub use order::{Order, send as send_order};

@@ -22,6 +22,7 @@ use super::identity::{Caller, Credentials, Mode};
 use super::peers::Calls;
 use super::several::{self, Ways};
 use super::target::{self, Target};
+use super::uploads::{Room, Upload, Uploads};
 use super::{impersonation, permissions};
 
 /// Roles of the caller; only apid may set it.
@@ -30,7 +31,7 @@ const ROLES: HeaderName = HeaderName::from_static("instar-roles");
 const PEER: HeaderName = HeaderName::from_static("instar-peer");
 
 /// What goes to machined and to other nodes: a caller's own body, or one that is sent to several nodes.
-pub(super) type RequestBody = Either<Incoming, Full<Bytes>>;
+pub(super) type RequestBody = Either<Upload, Full<Bytes>>;
 /// What goes back: as it came, or made here.
 pub(super) type Body = Either<Incoming, UnsyncBoxBody<Bytes, Infallible>>;
 
@@ -45,6 +46,7 @@ pub(super) struct Proxy {
     calls: Calls,
     /// Calls for several nodes.
     several: Arc<Semaphore>,
+    uploads: Uploads,
 }
 
 /// A caller who asks nothing for this long, or up to twice that, costs no connection to machined: long enough for the next of a row of
@@ -62,6 +64,7 @@ impl Proxy {
             used: Arc::default(),
             calls: Calls::default(),
             several: Arc::new(Semaphore::new(SEVERAL)),
+            uploads: Uploads::new(),
         }
     }
 
@@ -106,6 +109,30 @@ impl Proxy {
         if !permissions::may_call(request.uri().path(), &caller.roles, credentials.mode()) {
             return refuse(Code::PermissionDenied, "not authorized");
         }
+        let room = match credentials.mode() {
+            Mode::Normal if !caller.may_bring_much() => Room::Small,
+            // Whoever comes may bring the config.
+            Mode::Normal | Mode::Maintenance => Room::Large,
+        };
+        let request = request.map(|body| self.uploads.body(body, room));
+        let overdrawn = request.body().overdrawn();
+        let answer = self.send(request, caller, credentials).await;
+        match overdrawn.is_so() {
+            false => answer,
+            true => refuse(
+                Code::ResourceExhausted,
+                "too much is being sent to this node at a time; try again",
+            ),
+        }
+    }
+
+    /// Sends a call to where it is for.
+    async fn send(
+        &self,
+        request: Request<Upload>,
+        caller: Caller,
+        credentials: &Credentials,
+    ) -> Response<Body> {
         let target = match credentials.mode() {
             Mode::Normal => target::of(&request, credentials),
             Mode::Maintenance => Ok(Target::Here),
@@ -147,7 +174,7 @@ impl Proxy {
     }
 
     /// Answers a call by machined.
-    async fn answer(&self, request: Request<Incoming>, caller: &Caller) -> Response<Body> {
+    async fn answer(&self, request: Request<Upload>, caller: &Caller) -> Response<Body> {
         match self.pass_on(request.map(Either::Left), caller).await {
             Ok(response) => response.map(Either::Left),
             Err(error) => refuse(Code::Unavailable, &format!("{error:#}")),

@@ -23,6 +23,7 @@ use super::messages::{Messages, framed};
 use super::peers::Peers;
 use super::proxy::{Body, Proxy, RequestBody, refuse};
 use super::target::{NO_ADDRESS, NODE, NODES, Node, Place};
+use super::uploads::Upload;
 
 /// The largest question to several nodes: it is held while they are asked. A machine config has 1 MiB at most.
 const LARGEST_QUESTION: usize = (1 << 20) + (64 << 10);
@@ -82,11 +83,7 @@ impl Ways {
 }
 
 /// Asks all of these nodes.
-pub(super) async fn ask(
-    nodes: Vec<Node>,
-    request: Request<Incoming>,
-    ways: Ways,
-) -> Response<Body> {
+pub(super) async fn ask(nodes: Vec<Node>, request: Request<Upload>, ways: Ways) -> Response<Body> {
     let method = request.uri().path().to_owned();
     let (mut parts, body) = request.into_parts();
     for key in [NODE, NODES, "grpc-accept-encoding"] {

@@ -1,0 +1,185 @@
+//! What callers send at a time: machined holds a message until it is whole, so many of them that never are would have it hold more
+//! than the machine has.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// What is not counted of a call: nearly all of them are smaller than this.
+const FREE: usize = 1 << 10;
+/// For those who may bring what is large, such as a machine config, in KiB: a message of the largest size and a little more.
+const LARGE: usize = 40 << 10;
+/// For those who only ask, in KiB. They are in nobody else's way.
+const SMALL: usize = 4 << 10;
+
+/// What there is room for; clones share it.
+#[derive(Clone)]
+pub(super) struct Uploads {
+    large: Arc<Semaphore>,
+    small: Arc<Semaphore>,
+}
+
+/// Whose room a caller's request takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    /// That of those who may change the node.
+    Large,
+    /// That of everybody else.
+    Small,
+}
+
+/// A request's body, which ends with an error where there is no room for it.
+pub(super) struct Upload<B = Incoming> {
+    body: B,
+    /// Bytes that came.
+    sent: usize,
+    room: Arc<Semaphore>,
+    held: Option<OwnedSemaphorePermit>,
+    overdrawn: Overdrawn,
+}
+
+/// Whether there was no room for a body.
+#[derive(Clone, Default)]
+pub(super) struct Overdrawn(Arc<AtomicBool>);
+
+impl Overdrawn {
+    pub(super) fn is_so(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Why a body ends before its end.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum UploadError {
+    #[error("too much is being sent at a time")]
+    NoRoom,
+    #[error(transparent)]
+    Broken(#[from] hyper::Error),
+}
+
+impl Uploads {
+    pub(super) fn new() -> Self {
+        Uploads {
+            large: Arc::new(Semaphore::new(LARGE)),
+            small: Arc::new(Semaphore::new(SMALL)),
+        }
+    }
+
+    /// The body, which takes of this room from now on until it is dropped.
+    pub(super) fn body<B>(&self, body: B, room: Room) -> Upload<B> {
+        let room = match room {
+            Room::Large => &self.large,
+            Room::Small => &self.small,
+        };
+        Upload {
+            body,
+            sent: 0,
+            room: room.clone(),
+            held: None,
+            overdrawn: Overdrawn::default(),
+        }
+    }
+}
+
+impl<B> Upload<B> {
+    /// Tells later whether there was no room.
+    pub(super) fn overdrawn(&self) -> Overdrawn {
+        self.overdrawn.clone()
+    }
+
+    fn take_room(&mut self, bytes: usize) -> Result<(), UploadError> {
+        let counted = |sent: usize| sent.saturating_sub(FREE).div_ceil(1 << 10);
+        let more = counted(self.sent + bytes) - counted(self.sent);
+        self.sent += bytes;
+        if more == 0 {
+            return Ok(());
+        }
+        let more = u32::try_from(more).unwrap_or(u32::MAX);
+        match (
+            self.room.clone().try_acquire_many_owned(more),
+            &mut self.held,
+        ) {
+            (Ok(permit), Some(held)) => held.merge(permit),
+            (Ok(permit), held) => *held = Some(permit),
+            (Err(_), _) => {
+                self.overdrawn.0.store(true, Ordering::Relaxed);
+                return Err(UploadError::NoRoom);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<B> Body for Upload<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+    UploadError: From<B::Error>,
+{
+    type Data = Bytes;
+    type Error = UploadError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
+        let this = self.get_mut();
+        let Some(frame) = ready!(Pin::new(&mut this.body).poll_frame(context)) else {
+            return Poll::Ready(None);
+        };
+        let frame = frame?;
+        if let Some(data) = frame.data_ref() {
+            this.take_room(data.len())?;
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use http_body_util::{BodyExt as _, Full};
+
+    impl From<std::convert::Infallible> for UploadError {
+        fn from(never: std::convert::Infallible) -> Self {
+            match never {}
+        }
+    }
+
+    fn upload(uploads: &Uploads, kib: usize, room: Room) -> Upload<Full<Bytes>> {
+        uploads.body(Full::new(vec![0; kib << 10].into()), room)
+    }
+
+    #[tokio::test]
+    async fn what_is_not_whole_takes_room_that_others_have_not() {
+        let uploads = Uploads::new();
+        let mut first = upload(&uploads, 3 << 10, Room::Small);
+        first.frame().await.unwrap().unwrap();
+        // It has come, and is not done with.
+        let second = upload(&uploads, 2 << 10, Room::Small);
+        let overdrawn = second.overdrawn();
+        assert!(matches!(second.collect().await, Err(UploadError::NoRoom)));
+        assert!(overdrawn.is_so());
+        assert!(!first.overdrawn().is_so());
+        // Those who bring what is large, and those who only ask, do not notice.
+        let config = upload(&uploads, 32 << 10, Room::Large).collect().await;
+        assert_eq!(config.unwrap().to_bytes().len(), 32 << 20);
+        let question = upload(&uploads, 1, Room::Small).collect().await;
+        assert!(question.is_ok());
+        drop(first);
+        let third = upload(&uploads, 4 << 10, Room::Small).collect().await;
+        assert!(third.is_ok());
+    }
+}
