@@ -53,21 +53,16 @@ fn kept_besides(state: &Path, settled: Option<&Configured>) -> anyhow::Result<Op
 mod tests {
     use super::*;
 
-    const HOST: &str = "apiVersion: v1alpha1\nkind: HostnameConfig\nhostname: ";
-
-    fn configured(text: &str) -> Configured {
-        let parsed = config::parse(text.as_bytes()).expect("it is valid");
-        Configured::new(text.to_owned(), parsed.config)
-    }
+    const HERE: &str = include_str!("../../tests/data/config/served-1.14.yaml");
 
     #[test]
     fn only_another_config_that_can_be_used_is_taken() -> anyhow::Result<()> {
         let state = tempfile::tempdir()?;
-        let (here, staged) = (format!("{HOST}here\n"), format!("{HOST}staged\n"));
-        let in_force = configured(&here);
+        let staged = format!("{HERE}# another one\n");
+        let in_force = Configured::new(HERE.to_owned(), config::parse(HERE.as_bytes())?.config);
         let taken = || kept_besides(state.path(), Some(&in_force));
         assert!(taken()?.is_none());
-        persisted::write(state.path(), &here)?;
+        persisted::write(state.path(), HERE)?;
         assert!(taken()?.is_none());
         persisted::write(state.path(), &staged)?;
         assert_eq!(taken()?.map(|taken| taken.text), Some(staged));
