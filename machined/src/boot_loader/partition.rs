@@ -2,9 +2,11 @@
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock};
 
 use instar_esp::{Asset, Entry, Failed, Mounted, Plan, Refused, State, perform};
 use sys_mount::{Mount, MountFlags, UnmountDrop, UnmountFlags};
+use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::disk::{ProbeError, Signature, probe_partition};
 
@@ -13,6 +15,9 @@ use crate::disk::{ProbeError, Signature, probe_partition};
 const OPTIONS: &str = "umask=0077,codepage=437,iocharset=ascii,shortname=mixed,errors=continue";
 /// Where it is mounted; in memory, and nobody else's.
 const TARGET: &str = "/run/instar/efi";
+
+/// Whoever has it mounted. Reads asked for over the API come while a version is blessed, and a second mount in the same place fails.
+static IN_USE: LazyLock<Arc<Mutex<()>>> = LazyLock::new(Arc::default);
 
 /// Why the boot assets could not be read or changed.
 #[derive(Debug, thiserror::Error)]
@@ -39,15 +44,19 @@ pub struct MountedEsp {
     volume: Mounted,
     #[expect(dead_code, reason = "held, not used")]
     unmount: UnmountDrop<Mount>,
+    /// Let go after that, the fields being dropped in this order.
+    #[expect(dead_code, reason = "held, not used")]
+    in_use: OwnedMutexGuard<()>,
 }
 
 impl MountedEsp {
-    /// Mounts it. The modules vfat and nls_* must be loaded.
+    /// Mounts it, when nobody else has it mounted any more: so not from an async task. The modules vfat and nls_* must be loaded.
     pub fn of(device: &Path) -> Result<Self, EspError> {
         let failed = |source| EspError::Mount {
             device: device.to_owned(),
             source,
         };
+        let in_use = IN_USE.clone().blocking_lock_owned();
         std::fs::create_dir_all(TARGET).map_err(failed)?;
         let mount = Mount::builder()
             .fstype("vfat")
@@ -59,6 +68,7 @@ impl MountedEsp {
             device: device.to_owned(),
             volume: Mounted::at(TARGET),
             unmount: mount,
+            in_use,
         })
     }
 
