@@ -8,6 +8,7 @@
 //! 2 its log.
 
 mod elements;
+mod flag;
 mod grpc_status;
 mod identity;
 mod impersonation;

@@ -4,12 +4,12 @@
 //! It is asked again whenever the node's identity changes, which it does twice a day by itself.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustls::ServerConnection;
 use rustls_pki_types::CertificateDer;
 use tokio::sync::watch;
 
+use super::flag::Flag;
 use super::identity::Credentials;
 
 /// The standing of one connection's caller.
@@ -17,18 +17,7 @@ pub(super) struct Standing {
     newest: watch::Receiver<Arc<Credentials>>,
     /// The certificates that the caller showed, its own first; none where nobody was asked.
     chain: Vec<CertificateDer<'static>>,
-    is_lost: Lost,
-}
-
-/// Whether it is lost; clones tell the same.
-#[derive(Clone, Default)]
-pub(super) struct Lost(Arc<AtomicBool>);
-
-impl Lost {
-    /// Whether nothing more is to be answered.
-    pub(super) fn is_so(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
+    is_lost: Flag,
 }
 
 impl Standing {
@@ -49,12 +38,12 @@ impl Standing {
                         .collect()
                 })
                 .unwrap_or_default(),
-            is_lost: Lost::default(),
+            is_lost: Flag::default(),
         }
     }
 
     /// Tells whether it is lost by now.
-    pub(super) fn is_lost(&self) -> Lost {
+    pub(super) fn is_lost(&self) -> Flag {
         self.is_lost.clone()
     }
 
@@ -67,7 +56,7 @@ impl Standing {
             }
             let newest = self.newest.borrow_and_update().clone();
             if !newest.lets_in(&self.chain) {
-                self.is_lost.0.store(true, Ordering::Relaxed);
+                self.is_lost.set();
                 return;
             }
         }

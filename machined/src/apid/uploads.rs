@@ -3,11 +3,12 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::flag::Flag;
 
 /// What is not counted of a call: nearly all of them are smaller than this.
 const FREE: usize = 1 << 10;
@@ -39,17 +40,7 @@ pub(super) struct Upload<B = Incoming> {
     sent: usize,
     room: Arc<Semaphore>,
     held: Option<OwnedSemaphorePermit>,
-    overdrawn: Overdrawn,
-}
-
-/// Whether there was no room for a body.
-#[derive(Clone, Default)]
-pub(super) struct Overdrawn(Arc<AtomicBool>);
-
-impl Overdrawn {
-    pub(super) fn is_so(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
+    overdrawn: Flag,
 }
 
 /// Why a body ends before its end.
@@ -80,14 +71,14 @@ impl Uploads {
             sent: 0,
             room: room.clone(),
             held: None,
-            overdrawn: Overdrawn::default(),
+            overdrawn: Flag::default(),
         }
     }
 }
 
 impl<B> Upload<B> {
     /// Tells later whether there was no room.
-    pub(super) fn overdrawn(&self) -> Overdrawn {
+    pub(super) fn overdrawn(&self) -> Flag {
         self.overdrawn.clone()
     }
 
@@ -106,7 +97,7 @@ impl<B> Upload<B> {
             (Ok(permit), Some(held)) => held.merge(permit),
             (Ok(permit), held) => *held = Some(permit),
             (Err(_), _) => {
-                self.overdrawn.0.store(true, Ordering::Relaxed);
+                self.overdrawn.set();
                 return Err(UploadError::NoRoom);
             }
         }

@@ -1,0 +1,18 @@
+//! Something that becomes so once and stays so, as a connection and its calls tell each other.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Clones tell the same.
+#[derive(Clone, Default)]
+pub(super) struct Flag(Arc<AtomicBool>);
+
+impl Flag {
+    pub(super) fn is_so(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
