@@ -33,6 +33,10 @@ pub enum EspError {
     Refused(#[from] Refused),
     #[error(transparent)]
     Write(#[from] Failed),
+    #[error(
+        "this machine seems to come from the boot entry of {entry}, but {running} runs: that entry keeps its tries"
+    )]
+    OtherVersion { entry: String, running: String },
     /// Nothing to roll back to.
     #[error("there is no other version on this machine that was healthy once")]
     NoOther,
@@ -121,11 +125,23 @@ pub fn is_installed(device: &Path) -> Result<bool, EspError> {
     }
 }
 
-/// Takes the counter off the entry of this order: it was healthy.
-pub fn bless(device: &Path, order: u32) -> Result<(), EspError> {
+/// Takes the counter off the entry of this order, which is that of the version that runs: it was healthy.
+///
+/// # Errors
+/// The entry leads to another version: nobody has seen that one healthy.
+pub fn bless(device: &Path, order: u32, running: &str) -> Result<(), EspError> {
     let mut esp = MountedEsp::of(device)?;
-    let plan = instar_esp::bless(&esp.state()?, order)?;
-    esp.perform(&plan)
+    let state = esp.state()?;
+    if let Some(entry) = state.of_order(order)
+        && !entry.name.is_blessed()
+        && entry.name.version.to_string() != running
+    {
+        return Err(EspError::OtherVersion {
+            entry: entry.name.version.to_string(),
+            running: running.to_owned(),
+        });
+    }
+    esp.perform(&instar_esp::bless(&state, order)?)
 }
 
 /// What is on the partition.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use instar_esp::EntryName;
 
 use super::disk;
@@ -91,18 +91,8 @@ pub(super) async fn bless(
     installed: &Installed,
     order: u32,
 ) -> anyhow::Result<()> {
-    if let Some(entry) = entry(installed, order).await?
-        && !entry.is_blessed()
-        && entry.version.to_string() != machine.running.version
-    {
-        bail!(
-            "this machine seems to come from the boot entry of {}, but {} runs: that entry keeps its tries",
-            entry.version,
-            machine.running.version
-        );
-    }
-    let efi = installed.efi.clone();
-    blocking(move || Ok(boot_loader::bless(&efi, order)?)).await?;
+    let (efi, running) = (installed.efi.clone(), machine.running.version.clone());
+    blocking(move || Ok(boot_loader::bless(&efi, order, &running)?)).await?;
     keep_boot_entries(machine, When::Missing).await
 }
 
