@@ -106,8 +106,8 @@ powercut: image ## Cut the power at every write of a recorded node: all states j
 	@target/debug/powercut
 
 .PHONY: ioerrors
-ioerrors: image ## Fail the writes of an upgrade, each in an upgrade of its own: WRITES=all takes hours, WRITES=60 spreads 60 over it
-	INSTAR_WRITES=$(WRITES) cargo test --locked $(TOOLS) --test e2e -- io_errors::at_any_write
+ioerrors: image ## Fail the writes of an upgrade, each in an upgrade of its own, as a broken disk does and as a full one: WRITES=60 spreads 60 over it
+	INSTAR_WRITES=$(WRITES) cargo test --locked $(TOOLS) --test e2e -- leave_a_version_that_boots
 
 .PHONY: fuzz
 fuzz: deps ## Look for input from the network that breaks a decoder: SECONDS=60 for each, DECODERS="uki event" for some

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use crate::bpf_filter::BpfFilter;
 use crate::failure::EXIT_CODES;
 use crate::output::Output;
 
@@ -145,7 +146,8 @@ pub(crate) enum Command {
     /// Change parts of the node's machine config
     ///
     /// A patch is a piece of machine config. Maps are merged, lists appended to, other values replaced; `$patch: delete` removes what it
-    /// stands in. Documents are matched by kind and name. What a patch does not touch stays as it was written, comments too.
+    /// stands in. Documents are matched by kind and name. Or it is a JSON patch (RFC 6902), a list of operations, as JSON or YAML: for the
+    /// only document, or the one without a kind. What a patch does not touch stays as it was written, comments too.
     Patch(Patch),
     /// List files of the node
     #[command(visible_alias = "ls")]
@@ -184,9 +186,24 @@ pub(crate) enum Command {
     /// List sockets
     #[command(visible_alias = "ss")]
     Netstat(Netstat),
+    /// Capture packets of a link as a pcap file
+    ///
+    /// It goes on until --duration is over, the link goes down, or ^C. What it sends is traffic too, and captured again where it goes over
+    /// the same link: leave the API's port out, as in
+    ///
+    ///   instarctl pcap -i eth0 -O eth0.pcap --bpf-filter "$(tcpdump -dd -y EN10MB 'not port 50000')"
+    ///
+    ///   instarctl pcap -i wg0 --bpf-filter "$(tcpdump -dd -y RAW icmp)" | tcpdump -n -r -
+    #[command(visible_alias = "tcpdump", verbatim_doc_comment)]
+    Pcap(Pcap),
     /// List containers
     #[command(visible_alias = "c")]
     Containers,
+    /// Stop a container and start it again
+    Restart {
+        /// The container
+        id: String,
+    },
     /// Show what containers use
     Stats,
     /// List disks
@@ -375,6 +392,32 @@ pub(crate) struct Netstat {
     pub(crate) all_namespaces: bool,
 }
 
+/// Arguments of `pcap`.
+#[derive(Args, Debug)]
+pub(crate) struct Pcap {
+    /// The link
+    #[arg(short, long, value_name = "LINK", default_value = "eth0")]
+    pub(crate) interface: String,
+    /// File for the packets; - is standard output
+    #[arg(short = 'O', long, value_name = "FILE", default_value = "-")]
+    pub(crate) file: PathBuf,
+    /// Replace an existing file
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// How long: seconds, or with a unit (90s, 30m, 1h) [default: until ^C]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) duration: Option<Duration>,
+    /// Packets for others too, where they reach the link
+    #[arg(long)]
+    pub(crate) promiscuous: bool,
+    /// Bytes to keep of each packet
+    #[arg(short, long, value_name = "BYTES", default_value_t = 65_535)]
+    pub(crate) snaplen: u32,
+    /// Only packets that this program lets through: what `tcpdump -dd` prints
+    #[arg(long, value_name = "PROGRAM")]
+    pub(crate) bpf_filter: Option<BpfFilter>,
+}
+
 /// What to do with images.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Image {
@@ -465,7 +508,7 @@ pub(crate) struct GenConfig {
     /// Further names and addresses of the node's certificate
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) additional_sans: Vec<String>,
-    /// Piece of machine config to lay over it, or @FILE with one; any number of them
+    /// Piece of machine config to lay over it, or JSON patch, or @FILE with one; any number of them
     #[arg(long = "config-patch", value_name = "PATCH")]
     pub(crate) patches: Vec<String>,
     /// Directory for machine.yaml and talosconfig
@@ -564,7 +607,7 @@ pub(crate) struct ApplyConfig {
     /// Machine config
     #[arg(short, long, value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Piece of machine config to lay over it, or @FILE with one; any number of them
+    /// Piece of machine config to lay over it, or JSON patch, or @FILE with one; any number of them
     #[arg(short = 'p', long = "config-patch", value_name = "PATCH")]
     pub(crate) patches: Vec<String>,
     #[command(flatten)]
@@ -618,7 +661,7 @@ pub(crate) struct Edit {
 pub(crate) struct Patch {
     #[command(flatten)]
     pub(crate) which: WhichConfig,
-    /// Piece of machine config, or @FILE with one; any number of them
+    /// Piece of machine config, or JSON patch, or @FILE with one; any number of them
     #[arg(
         short,
         long = "patch",
@@ -626,7 +669,7 @@ pub(crate) struct Patch {
         required_unless_present = "patch_file"
     )]
     pub(crate) patches: Vec<String>,
-    /// File with a piece of machine config
+    /// File with a piece of machine config, or a JSON patch
     #[arg(long, value_name = "FILE")]
     pub(crate) patch_file: Option<String>,
     #[command(flatten)]

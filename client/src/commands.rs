@@ -24,6 +24,7 @@ mod meta;
 mod mounts;
 mod netstat;
 mod patch;
+mod pcap;
 mod processes;
 mod read;
 mod reboot;
@@ -72,7 +73,9 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Mounts => mounts::run(&global).await,
         Command::Diskfree => diskfree::run(&global).await,
         Command::Netstat(arguments) => netstat::run(&global, &arguments).await,
+        Command::Pcap(arguments) => pcap::run(&global, arguments).await,
         Command::Containers => containers::list(&global).await,
+        Command::Restart { id } => containers::restart(&global, &id).await,
         Command::Stats => containers::stats(&global).await,
         Command::Disks => disks::run(&global).await,
         Command::Time { check } => time::run(&global, check).await,

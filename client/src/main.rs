@@ -3,6 +3,7 @@
 //! One file per command in `commands/`. Underneath: `target` finds out whom to ask as whom, `connection` dials, `node` calls,
 //! `tracker` (what the events mean) and `follow` (how they are got) see a reboot or an upgrade through to its end.
 
+mod bpf_filter;
 mod cli;
 mod commands;
 mod connection;
@@ -13,6 +14,8 @@ mod lines;
 mod node;
 mod output;
 mod patch;
+mod pcap_records;
+mod private_file;
 mod progress;
 mod target;
 mod tracker;

@@ -1,12 +1,14 @@
-//! Patches of machine configs: incomplete configs that are laid over a whole one (strategic merge patches).
+//! Patches of machine configs: incomplete configs that are laid over a whole one (strategic merge patches), and lists of operations (JSON
+//! patches).
 //!
 //! A config is one or more YAML documents. A patch is too, and each of its documents is merged with the one of the same kind and name, or
-//! added when there is none ([`merge`]). What a patch does not touch stays as it was written, with comments, order and all ([`keep`]):
-//! people keep these files.
+//! added when there is none ([`merge`]). One that is a list changes a single document ([`operations`]). What a patch does not touch stays
+//! as it was written, with comments, order and all ([`keep`]): people keep these files.
 
 mod documents;
 mod keep;
 mod merge;
+mod operations;
 
 use std::path::Path;
 
@@ -14,12 +16,21 @@ use serde_json::Value;
 
 use crate::failure::{Exit, Failure};
 use documents::{Documents, Identity};
+use operations::Operations;
 
 /// Patches from the command line: `@FILE`, or the patch itself.
 pub(crate) struct Patch {
     /// What it was called, for messages.
     name: String,
-    documents: Vec<Value>,
+    pieces: Vec<Piece>,
+}
+
+/// A document of a patch.
+enum Piece {
+    /// To be merged.
+    Config(Value),
+    /// To be carried out.
+    Operations(Operations),
 }
 
 impl Patch {
@@ -36,22 +47,30 @@ impl Patch {
         let parsed = Documents::parse(&text).map_err(|error| {
             Failure::new(Exit::Usage, format!("cannot read {name}")).because(error)
         })?;
-        let documents: Vec<Value> = parsed
-            .into_values()
-            .filter(|value| !value.is_null())
+        let documents = parsed.into_values().filter(|value| !value.is_null());
+        let pieces: Result<Vec<_>, _> = documents
+            .map(|document| {
+                Piece::read(document).map_err(|reason| {
+                    Failure::new(Exit::Usage, format!("{name} is no patch: {reason}")).advise(
+                        "a patch is a piece of machine config, or a list of operations (RFC 6902); a file is named with @ before it",
+                    )
+                })
+            })
             .collect();
-        if documents.iter().any(Value::is_array) {
-            return Err(Failure::new(Exit::Usage, format!("{name} is a list of operations (JSON patch)"))
-                .advise("write it as a strategic merge patch: a piece of machine config with what is to change"));
+        Ok(Self {
+            pieces: pieces?,
+            name,
+        })
+    }
+}
+
+impl Piece {
+    fn read(document: Value) -> Result<Self, String> {
+        match document {
+            Value::Object(_) => Ok(Piece::Config(document)),
+            Value::Array(list) => Operations::read(list).map(Piece::Operations),
+            other => Err(format!("it says only {other}")),
         }
-        if let Some(other) = documents.iter().find(|value| !value.is_object()) {
-            return Err(Failure::new(
-                Exit::Usage,
-                format!("{name} is no piece of machine config: {other}"),
-            )
-            .advise("a file is named with @ before it"));
-        }
-        Ok(Self { name, documents })
     }
 }
 
@@ -69,8 +88,12 @@ pub(crate) fn apply(config: &str, patches: &[Patch]) -> Result<String, Failure> 
         Failure::new(Exit::Usage, "cannot read the machine config").because(error)
     })?;
     for patch in patches {
-        for piece in &patch.documents {
-            lay_over(&mut documents, piece)
+        for piece in &patch.pieces {
+            let changed = match piece {
+                Piece::Config(config) => lay_over(&mut documents, config),
+                Piece::Operations(operations) => carry_out(&mut documents, operations),
+            };
+            changed
                 .map_err(|reason| Failure::new(Exit::Usage, format!("{}: {reason}", patch.name)))?;
         }
     }
@@ -98,6 +121,17 @@ fn lay_over(documents: &mut Documents, piece: &Value) -> Result<(), String> {
             documents.push(text, merged);
         }
     }
+    Ok(())
+}
+
+fn carry_out(documents: &mut Documents, operations: &Operations) -> Result<(), String> {
+    let place = documents.nameless().ok_or(
+        "a JSON patch cannot say which document it is for, and the config has none without a kind; write it as a piece of machine config",
+    )?;
+    let document = documents.get(place);
+    let changed = operations.applied(document.value())?;
+    let text = keep::rewritten(document.text(), document.value(), &changed);
+    documents.replace(place, text, changed);
     Ok(())
 }
 
@@ -209,16 +243,60 @@ image: example/web:1
     #[test]
     fn what_is_no_patch_is_refused() {
         for (text, word) in [
-            (
-                "[{\"op\": \"add\", \"path\": \"/a\", \"value\": 1}]",
-                "JSON patch",
-            ),
-            ("just-words", "no piece of machine config"),
+            ("[{op: grow, path: /a}]", "operation 1"),
+            ("just-words", "says only \"just-words\""),
             ("a: [", "cannot read"),
             ("@/nowhere/to/be/found", "cannot read the patch /nowhere"),
         ] {
             let refused = Patch::read(text).map(|_| ()).unwrap_err();
             assert!(refused.to_string().contains(word), "{text}: {refused}");
         }
+    }
+
+    #[test]
+    fn operations_change_the_document_without_a_kind() {
+        let changed = patched(&["- {op: test, path: /machine/type, value: controlplane}
+- {op: replace, path: /machine/install/disk, value: /dev/vdb}
+- {op: add, path: /machine/certSANs/0, value: node.example}
+- {op: remove, path: /cluster}
+"]);
+        let expected = CONFIG
+            .replace(
+                "    - 127.0.0.1 # itself\n",
+                "    - node.example\n    - 127.0.0.1 # itself\n",
+            )
+            .replace("/dev/vda", "/dev/vdb")
+            .replace("cluster:\n  network:\n    podSubnets: [10.1.0.0/16]\n", "");
+        assert_eq!(changed, expected);
+        // As JSON, and beside a piece of config.
+        let changed = patched(&[
+            r#"[{"op": "add", "path": "/machine/install/wipe", "value": true}]"#,
+            "machine: {install: {disk: /dev/vdb}}",
+        ]);
+        let expected = CONFIG.replace("disk: /dev/vda\n", "disk: /dev/vdb\n    wipe: true\n");
+        assert_eq!(changed, expected);
+        assert_eq!(patched(&["[]"]), CONFIG);
+    }
+
+    #[test]
+    fn operations_that_fail_change_nothing() {
+        let failing = "[{op: remove, path: /cluster}, {op: remove, path: /machine/nodeLabels}]";
+        let refused = apply(CONFIG, &[Patch::read(failing).unwrap()]).unwrap_err();
+        let said = refused.to_string();
+        assert!(
+            said.contains("operation 2 (remove \"/machine/nodeLabels\")"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn operations_are_for_the_only_document() {
+        let operations = [Patch::read("[{op: replace, path: /hostname, value: new}]").unwrap()];
+        let one = "# of it\napiVersion: v1alpha1\nkind: HostnameConfig\nhostname: old\n";
+        let changed = apply(one, &operations).unwrap();
+        assert_eq!(changed, one.replace("old", "new"));
+        let two = format!("{one}---\napiVersion: v1alpha1\nkind: TimeSyncConfig\n");
+        let refused = apply(&two, &operations).unwrap_err().to_string();
+        assert!(refused.contains("which document"), "{refused}");
     }
 }

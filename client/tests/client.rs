@@ -478,6 +478,58 @@ fn read_gives_the_bytes() {
 }
 
 #[test]
+fn captures_are_whole_files_however_they_end() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let setup = Setup::new(nothing);
+    let path = setup.directory.path().join("a.pcap");
+    let written = || std::fs::read(&path).unwrap();
+
+    let arguments = ["pcap", "-O", "a.pcap", "--duration", "90s"];
+    let said = setup.run(&arguments).exits(0).out();
+    assert_eq!(said, "wrote 1 packet to a.pcap\n");
+    assert_eq!(written(), fake_node::capture());
+    let mode = path.metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let (request, deadline) = setup.node.state().capture.take().unwrap();
+    assert_eq!(
+        (request.interface.as_str(), request.snap_len),
+        ("eth0", 65_535)
+    );
+    assert!(!request.promiscuous && request.bpf_filter.is_empty());
+    assert_eq!(deadline.as_deref(), Some("90000000u"));
+
+    setup.run(&arguments).exits(5).tells("a.pcap exists");
+    std::fs::write(
+        &path,
+        "longer than the capture is, which nothing of this may outlive",
+    )
+    .unwrap();
+    let broken = ["pcap", "-i", "eth1", "-O", "a.pcap", "--force"];
+    setup.run(&broken).exits(3).tells("went away");
+    assert_eq!(written(), fake_node::capture());
+    assert_eq!(setup.node.state().capture.take().unwrap().1, None);
+
+    // A node that holds no deadline against its stream.
+    let silent = ["pcap", "-i", "lo", "--duration", "1s"];
+    assert_eq!(setup.run(&silent).exits(0).0.stdout, fake_node::capture());
+
+    let refused = [
+        "pcap",
+        "-i",
+        "eth7",
+        "-O",
+        "none.pcap",
+        "--promiscuous",
+        "-s",
+        "9",
+    ];
+    setup.run(&refused).exits(1).tells("no link \"eth7\"");
+    assert!(!setup.directory.path().join("none.pcap").exists());
+    let (request, _) = setup.node.state().capture.take().unwrap();
+    assert!(request.promiscuous && request.snap_len == 9);
+}
+
+#[test]
 fn what_a_node_does_not_serve_is_said_so() {
     let setup = Setup::new(nothing);
     setup.run(&["dmesg"]).exits(1).tells("does not serve it");

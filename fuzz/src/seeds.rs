@@ -31,12 +31,22 @@ pub(crate) fn api_requests() -> Vec<Vec<u8>> {
         ..Default::default()
     };
     let netstat = wire::NetstatRequest::default();
-    let seeds: [(u8, Vec<u8>); 5] = [
+    let capture = wire::PacketCaptureRequest {
+        interface: "eth0".to_owned(),
+        bpf_filter: vec![wire::BpfInstruction {
+            op: 6,
+            k: 0x0004_0000,
+            ..Default::default()
+        }],
+        ..Default::default()
+    };
+    let seeds: [(u8, Vec<u8>); 6] = [
         (0, apply.encode_to_vec()),
         (1, upgrade.encode_to_vec()),
         (3, reset.encode_to_vec()),
         (9, list.encode_to_vec()),
         (12, netstat.encode_to_vec()),
+        (24, capture.encode_to_vec()),
     ];
     let numbered = |(number, bytes): (u8, Vec<u8>)| [vec![number], bytes].concat();
     seeds.map(numbered).to_vec()

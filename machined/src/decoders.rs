@@ -52,6 +52,7 @@ pub fn api_request(bytes: &[u8]) {
         resource::GetRequest,
         resource::ListRequest,
         resource::WatchRequest,
+        machine::PacketCaptureRequest,
     ];
 }
 

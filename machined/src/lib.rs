@@ -25,6 +25,7 @@ pub mod machine;
 pub mod meta;
 pub mod modules;
 pub mod network;
+pub mod packet_capture;
 pub mod resources;
 mod sealed_json;
 pub mod sequences;

@@ -105,7 +105,7 @@ pub(crate) struct Machine {
     /// Processors
     #[arg(long, default_value_t = 1)]
     processors: u32,
-    /// Disk: FILE[,raw|qcow2][,virtio|nvme|usb|cd][,snapshot]; may be repeated
+    /// Disk: FILE[,raw|qcow2][,virtio|scsi|nvme|usb|cd][,snapshot]; may be repeated
     #[arg(long = "drive", value_parser = drive)]
     drives: Vec<Drive>,
     /// Make a port of the machine reachable on 127.0.0.1: GUEST[:HOST]; may be repeated
@@ -234,13 +234,14 @@ fn drive(text: &str) -> Result<Drive, String> {
             "raw" => drive.format = DiskFormat::Raw,
             "qcow2" => drive.format = DiskFormat::Qcow2,
             "virtio" => drive.bus = Bus::Virtio,
+            "scsi" => drive.bus = Bus::Scsi,
             "nvme" => drive.bus = Bus::Nvme,
             "usb" => drive.bus = Bus::Usb,
             "cd" => drive.bus = Bus::Cd,
             "snapshot" => drive.snapshot = true,
             other => {
                 return Err(format!(
-                    "{other:?} is none of raw, qcow2, virtio, nvme, usb, cd, snapshot"
+                    "{other:?} is none of raw, qcow2, virtio, scsi, nvme, usb, cd, snapshot"
                 ));
             }
         }
@@ -319,7 +320,7 @@ mod tests {
 
     #[test]
     fn bad_arguments_are_refused() {
-        assert!(drive("f,scsi").is_err());
+        assert!(drive("f,floppy").is_err());
         assert!(forward("http").is_err());
         assert!(forward("1:70000").is_err());
         assert!(fw_cfg("name").is_err());

@@ -9,7 +9,8 @@ use crate::qmp::{Qmp, QmpError};
 pub enum WriteFailure {
     /// As on a broken disk. Nothing of it is written.
     Io,
-    /// As where the host has no room for it. Nothing of it is written. A virtio disk tells its guest the same as of [`Self::Io`].
+    /// As where the host has no room for it. Nothing of it is written. A SCSI disk says so; a virtio disk tells its guest the same as of
+    /// [`Self::Io`].
     NoRoom,
 }
 

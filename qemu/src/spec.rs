@@ -203,6 +203,8 @@ impl DiskFormat {
 pub enum Bus {
     /// `/dev/vdX`
     Virtio,
+    /// `/dev/sdX`, behind a virtio controller.
+    Scsi,
     /// `/dev/nvmeXn1`
     Nvme,
     /// A stick in a USB port.

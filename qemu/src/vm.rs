@@ -29,7 +29,7 @@ pub struct Vm {
     owner: OwnedProcess,
     qmp: Mutex<Qmp>,
     ports: Vec<Forward>,
-    _leases: Vec<PortLease>,
+    leases: Vec<PortLease>,
     console: Console,
     directory: Directory,
     on_panic: OnPanic,
@@ -50,11 +50,29 @@ impl Vm {
             owner,
             qmp: Mutex::new(qmp),
             ports,
-            _leases: leases,
+            leases,
             console: directory.console(),
             directory,
             on_panic: spec.on_panic,
         })
+    }
+
+    /// Cuts the power and starts a machine of this plan in the same directory. The host's ports are the same, which nobody else could take
+    /// meanwhile: who talked to the machine goes on.
+    pub fn power_cycle(self, spec: &VmSpec) -> Result<Self> {
+        self.cut_power();
+        let Self {
+            ports,
+            leases,
+            directory,
+            ..
+        } = self;
+        let path = directory.path().to_owned();
+        drop(directory);
+        let mut spec = spec.clone();
+        spec.forwards = ports;
+        let again = Self::start(&spec, &path)?;
+        Ok(Self { leases, ..again })
     }
 
     /// The machine's directory.

@@ -650,12 +650,12 @@ async fn several_nodes_at_once(node: &Node) -> Outcome {
     let answer = machine.containers(ask("127.0.0.1")).await?.into_inner();
     let named = answer.messages[0].metadata.clone().unwrap_or_default();
     ensure!(named.hostname == "127.0.0.1", "{named:?}");
-    // Names of other nodes are not looked up, which is said in that one's place.
-    let elsewhere = machine.containers(ask("elsewhere")).await?.into_inner();
+    // What names no node is said in that one's place.
+    let elsewhere = machine.containers(ask("elsewhere:1")).await?.into_inner();
     let named = elsewhere.messages[0].metadata.clone().unwrap_or_default();
     let status = named.status.clone().unwrap_or_default();
     ensure!(
-        named.hostname == "elsewhere" && status.code == i32::from(Code::InvalidArgument),
+        named.hostname == "elsewhere:1" && status.code == i32::from(Code::InvalidArgument),
         "{named:?}"
     );
     let mut images =
@@ -687,7 +687,7 @@ fn learned_by_reflection(grpcio: &Grpcio, node: &Node) -> Outcome {
             ["machine.MachineService", "Kubeconfig", {}],
             ["machine.MachineService", "Bootstrap", {}],
             ["machine.MachineService", "EtcdMemberList", {}],
-            ["machine.MachineService", "Restart", {"id": "greeter"}],
+            ["machine.MachineService", "Restart", {"id": "apid"}],
             ["storage.StorageService", "BlockDeviceWipe", {}],
             ["cosi.resource.State", "Destroy", {}],
         ]),
@@ -740,7 +740,6 @@ fn learned_by_reflection(grpcio: &Grpcio, node: &Node) -> Outcome {
         (6, "no Kubernetes"),
         (7, "no Kubernetes"),
         (8, "no Kubernetes"),
-        (9, "restart the service"),
         (10, "wipes no disks"),
     ] {
         let said = said(index);
@@ -752,6 +751,8 @@ fn learned_by_reflection(grpcio: &Grpcio, node: &Node) -> Outcome {
             "{said}"
         );
     }
+    // A service, and no container.
+    ensure!(said(9)["code"] == "NOT_FOUND", "{}", said(9));
     ensure!(said(11)["code"] == "PERMISSION_DENIED", "{}", said(11));
     Ok(())
 }

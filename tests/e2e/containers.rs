@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use instar_tests::{
-    GREETER, GREETER_PORT, Greeter, HttpsRegistry, ImageUnderTest, Node, Outcome, Registry,
-    Scratch, Test, push_greeter, tests,
+    GREETER, GREETER_PORT, Greeter, HttpsRegistry, ImageUnderTest, Instarctl, Node, Outcome,
+    Registry, Scratch, Test, push_greeter, tests,
 };
 
 use crate::PATIENCE;
@@ -81,8 +81,29 @@ async fn run_alone_and_again(scratch: Scratch) -> Outcome {
     reaches_nobody(&node).await?;
     sees_only_its_own(&node, &by_tag, &enclosed).await?;
     is_heard(&node, &enclosed).await?;
+    starts_anew_when_told(&node, &scratch).await?;
     starts_again_later_each_time(&node, &enclosed).await?;
     starts_without_its_registry(&node, registry, &by_tag).await
+}
+
+async fn starts_anew_when_told(node: &Node, scratch: &Scratch) -> Outcome {
+    let client = Instarctl::of(node, scratch)?;
+    let before = node.service_pid(BY_HTTPS).await?;
+    let said = client.run(&["restart", BY_HTTPS]).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    let by_https = Greeter::at(node, BY_HTTPS_PORT)?;
+    node.wait_until("it answers as another process", PATIENCE, async || {
+        ensure!(node.service_pid(BY_HTTPS).await? != before);
+        by_https.greets()
+    })
+    .await?;
+    // A service, and no container.
+    let said = client.run(&["restart", "apid"]).await?;
+    ensure!(
+        said.code != Some(0) && said.complaint.contains("no container \"apid\""),
+        "{said:?}"
+    );
+    Ok(())
 }
 
 /// Without a network there is itself, and nobody else: neither the node's own services nor anybody beyond.

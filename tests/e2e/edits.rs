@@ -72,6 +72,36 @@ async fn change_what_they_name_and_keep_the_rest(scratch: Scratch) -> Outcome {
         "{said:?}"
     );
 
+    // Operations, of which one that fails takes the others with it.
+    let operations = |last: &str| {
+        format!(
+            "[{{op: test, path: /machine/certSANs/1, value: lamp.example}}, {{op: replace, path: /machine/certSANs/1, value: fan.example}}, {last}]"
+        )
+    };
+    let failing = operations("{op: remove, path: /machine/nowhere}");
+    let said = client.run(&["patch", "mc", "-p", &failing]).await?;
+    ensure!(
+        said.code == Some(2)
+            && said
+                .complaint
+                .contains("operation 3 (remove \"/machine/nowhere\")"),
+        "{said:?}"
+    );
+    ensure!(config().await? == after, "a patch that failed changed it");
+    let good = operations("{op: add, path: /machine/certSANs/-, value: oven.example}");
+    let said = client.run(&["patch", "mc", "-p", &good]).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    let before = after;
+    let after = config().await?;
+    ensure!(
+        after
+            == before.replace(
+                "    - lamp.example\n",
+                "    - fan.example\n    - oven.example\n"
+            ),
+        "{after}"
+    );
+
     // What the node does not know is its word, and changes nothing.
     let said = client
         .run(&["patch", "mc", "-p", "machine: {nonsense: 1}"])

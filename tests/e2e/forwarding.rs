@@ -26,6 +26,11 @@ const ONE: &str = "10.77.0.1";
 const OTHER: &str = "10.77.0.2";
 const NOBODY: &str = "10.77.0.9";
 
+/// Names that are in the one node's /etc/hosts: of the other one, as its certificate has it and as it does not, and of the one itself.
+const NAMES: &str = "apiVersion: v1alpha1\nkind: StaticHostConfig\nname: 10.77.0.2\nhostnames: [other, stranger.example]\n---\napiVersion: v1alpha1\nkind: StaticHostConfig\nname: 10.77.0.1\nhostnames: [lamp.example, not-mine.example]\n";
+/// The name in the one's certificate that is not its hostname.
+const EXTRA_NAME: &str = "lamp.example";
+
 /// Metadata of a call.
 type Keys<'a> = &'a [(&'a str, &'a str)];
 
@@ -52,7 +57,9 @@ fn plan(
     );
     let config = MachineConfig::new(authority)
         .hostname(name)
-        .document(&links);
+        .extra_name(EXTRA_NAME)
+        .document(&links)
+        .document(NAMES);
     let card = format!("virtio-net-pci,netdev=cable,mac=52:54:00:77:00:0{last},romfile=");
     let cable = format!("socket,id=cable,{cable}");
     let wired = move |spec: VmSpec| {
@@ -103,6 +110,10 @@ async fn a_call_for_one_passes_through(node: &Node) -> Outcome {
         (&[("node", OTHER)][..], "other"),
         (&[("node", ONE)], "one"),
         (&[], "one"),
+        // By names that are looked up.
+        (&[("node", "other")], "other"),
+        (&[("node", "OTHER")], "other"),
+        (&[("node", EXTRA_NAME)], "one"),
         // It was passed on before.
         (&[("node", OTHER), ("proxyfrom", "10.77.0.3")], "one"),
     ] {
@@ -160,22 +171,36 @@ async fn a_call_for_one_passes_through(node: &Node) -> Outcome {
     let spec = got.resource.and_then(|it| it.spec).unwrap_or_default();
     ensure!(spec.yaml_spec.contains("hostname: other"), "{spec:?}");
 
-    // Whom nobody has, and what is no address.
-    for (name, code) in [
-        (NOBODY, Code::Unavailable),
-        ("10.77.0.2:50000", Code::InvalidArgument),
-        ("other", Code::InvalidArgument),
+    // Whom nobody has, what is neither address nor name, and names that lead to nodes whose certificates do not have them.
+    for (name, code, words) in [
+        (NOBODY, Code::Unavailable, NOBODY),
+        ("10.77.0.2:50000", Code::InvalidArgument, "without a port"),
+        ("other:50000", Code::InvalidArgument, "without a port"),
+        ("nobody.invalid", Code::Unavailable, "no address"),
+        ("stranger.example", Code::Unavailable, "certSANs"),
+        ("not-mine.example", Code::Unavailable, "certSANs"),
     ] {
         let refused = machine.hostname(with((), &[("node", name)])?).await;
         let refused = refused.err().with_context(|| format!("{name} answered"))?;
         println!("{name}: {refused}");
-        ensure!(refused.code() == code, "{name}: {refused}");
+        ensure!(
+            refused.code() == code && refused.message().contains(words),
+            "{name}: {refused}"
+        );
     }
     Ok(())
 }
 
 async fn calls_for_several_become_one(node: &Node) -> Outcome {
-    let names = [OTHER, ONE, NOBODY, "10.77.0.2:50000"];
+    let names = [
+        OTHER,
+        ONE,
+        NOBODY,
+        "10.77.0.2:50000",
+        "other",
+        EXTRA_NAME,
+        "nobody.invalid",
+    ];
     let keys = names.map(|name| ("nodes", name));
     let rows = hostname(node, &keys).await?;
     println!("{rows:#?}");
@@ -188,7 +213,10 @@ async fn calls_for_several_become_one(node: &Node) -> Outcome {
             (OTHER, "other"),
             (ONE, "one"),
             (NOBODY, ""),
-            ("10.77.0.2:50000", "")
+            ("10.77.0.2:50000", ""),
+            ("other", "other"),
+            (EXTRA_NAME, "one"),
+            ("nobody.invalid", "")
         ],
         "{who:?}"
     );
@@ -196,8 +224,14 @@ async fn calls_for_several_become_one(node: &Node) -> Outcome {
         .iter()
         .map(|(_, metadata)| metadata.status.as_ref().map(|status| status.code))
         .collect();
-    ensure!(codes == [None, None, Some(14), Some(3)], "{codes:?}");
-    ensure!(rows[2].1.error.contains(NOBODY), "{:?}", rows[2]);
+    ensure!(
+        codes == [None, None, Some(14), Some(3), None, None, Some(14)],
+        "{codes:?}"
+    );
+    for place in [2, 6] {
+        let (_, metadata) = &rows[place];
+        ensure!(metadata.error.contains(names[place]), "{metadata:?}");
+    }
 
     // What one of them refuses is its element.
     let restart = ServiceRestartRequest {
@@ -309,11 +343,13 @@ async fn by_instarctl(node: &Node, scratch: &Scratch) -> Outcome {
         said.code == Some(0) && said.output.contains(ONE) && said.output.contains(OTHER),
         "{said:#?}"
     );
-    let said = client.run(&["--nodes", OTHER, "get", "hostname"]).await?;
-    ensure!(
-        said.code == Some(0) && said.output.contains("other"),
-        "{said:#?}"
-    );
+    for name in [OTHER, "other"] {
+        let said = client.run(&["--nodes", name, "get", "hostname"]).await?;
+        ensure!(
+            said.code == Some(0) && said.output.contains("other"),
+            "{said:#?}"
+        );
+    }
     Ok(())
 }
 

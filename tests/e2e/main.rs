@@ -31,6 +31,7 @@ mod machine_config;
 mod medium;
 mod other_clients;
 mod over_the_network;
+mod packet_capture;
 mod peers;
 mod power_cuts;
 mod refused_images;
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
         peers::tests(),
         boot::tests(),
         api_methods::tests(),
+        packet_capture::tests(),
         other_clients::tests(),
         hostile_clients::tests(),
         forwarding::tests(),

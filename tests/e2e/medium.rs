@@ -15,11 +15,13 @@ pub(crate) fn tests() -> Vec<Test> {
         a_config_without_an_image_installs_what_the_cd_carries,
         an_argument_installs_what_the_cd_carries_without_a_config,
         a_disk_that_fails_is_told_of_and_another_start_installs,
+        a_stick_installs_with_a_kernel_that_reads_sticks,
     ]
 }
 
 /// Has what runs installed on the blank disk.
 const INSTALL: &str = "apiVersion: v1alpha1\nkind: UnattendedInstallConfig\nreboot: true\nprovisioning:\n  diskSelector:\n    match: disk.dev_path == \"/dev/vda\"\n";
+const CD: &str = "/dev/sr0";
 /// A sector in the middle of the first UKI: the partition begins at 1 MiB, the UKI has 19.
 const IN_THE_UKI: u64 = (8 << 20) / 512;
 
@@ -31,9 +33,9 @@ fn with_cd(scratch: &Scratch) -> anyhow::Result<NodePlan> {
         .spec(|spec| spec.drive(iso)))
 }
 
-/// Waits until the machine has installed itself and was started from its disk.
-fn installs_itself(node: &Node) -> Outcome {
-    node.wait_for_line("installing the version on /dev/sr0", PATIENCE)?;
+/// Waits until the machine has installed itself from there and was started from its disk.
+fn installs_itself_from(device: &str, node: &Node) -> Outcome {
+    node.wait_for_line(&format!("installing the version on {device}"), PATIENCE)?;
     node.wait_for_line("installed; the machine reboots into it", PATIENCE)?;
     let mark = node.vm().console_mark()?;
     node.vm()
@@ -65,7 +67,7 @@ async fn a_config_without_an_image_installs_what_the_cd_carries(scratch: Scratch
     let node = with_cd(&scratch)?
         .configure(|config| config.document(INSTALL))
         .start()?;
-    installs_itself(&node)?;
+    installs_itself_from(CD, &node)?;
     node.wait_for_api(PATIENCE).await?;
     node.wait_until_ready(PATIENCE).await?;
     node.end();
@@ -81,7 +83,7 @@ async fn an_argument_installs_what_the_cd_carries_without_a_config(scratch: Scra
         .spec(|spec| spec.extra_argument("-smbios").extra_argument(arguments))
         .without_config(Identity::administrator()?)
         .start()?;
-    installs_itself(&node)?;
+    installs_itself_from(CD, &node)?;
     let mark = node.vm().console_mark()?;
     node.vm()
         .wait_for_line_after(mark, "no machine config: maintenance mode", PATIENCE)?;
@@ -116,7 +118,32 @@ async fn a_disk_that_fails_is_told_of_and_another_start_installs(scratch: Scratc
     })
     .await?;
     let node = node.power_cycle().await?;
-    installs_itself(&node)?;
+    installs_itself_from(CD, &node)?;
+    node.wait_for_api(PATIENCE).await?;
+    node.wait_until_ready(PATIENCE).await?;
+    node.end();
+    is_on_disk(&scratch)
+}
+
+/// Debian's kernel for clouds has no drivers for USB: such a node runs from memory, and says why.
+async fn a_stick_installs_with_a_kernel_that_reads_sticks(scratch: Scratch) -> Outcome {
+    let image = ImageUnderTest::first()?;
+    let mut stick = Drive::raw(image.iso()).on(Bus::Usb);
+    stick.snapshot = true;
+    let node = Node::plan_from(&scratch, VmSpec::uefi(uefi()?))
+        .blank_disk()?
+        .spec(|spec| spec.drive(stick))
+        .configure(|config| config.document(INSTALL))
+        .start()?;
+    if image.is_for_clouds()? {
+        node.wait_for_line(
+            "no disk or CD that this kernel has drivers for carries v0.1.0",
+            PATIENCE,
+        )?;
+        node.wait_for_api(PATIENCE).await?;
+        return node.wait_until_ready(PATIENCE).await;
+    }
+    installs_itself_from("/dev/sda", &node)?;
     node.wait_for_api(PATIENCE).await?;
     node.wait_until_ready(PATIENCE).await?;
     node.end();

@@ -47,6 +47,14 @@ impl ImageUnderTest {
         self.version
     }
 
+    /// Whether its kernel is Debian's for clouds, which has few drivers.
+    pub fn is_for_clouds(&self) -> Result<bool> {
+        let path = self.folder.join("sbom.spdx.json");
+        let packages =
+            std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+        Ok(packages.contains("-cloud-amd64"))
+    }
+
     /// Its UKI with another root filesystem of the same size, which init expects.
     pub fn uki_with(&self, rootfs: &[u8]) -> Result<Vec<u8>> {
         let mut uki = std::fs::read(self.uki())?;

@@ -16,6 +16,7 @@
 //! which is 10.0.2.2 for a guest, and ends with the test.
 
 mod bare_boot;
+mod connect;
 mod disk_files;
 mod esp_image;
 mod fat;

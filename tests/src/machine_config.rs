@@ -35,6 +35,15 @@ impl MachineConfig {
         self
     }
 
+    /// A further name in the node's certificate.
+    pub fn extra_name(mut self, name: &str) -> Self {
+        let usual = "    - 127.0.0.1\n";
+        if let Some(main) = self.documents.first_mut() {
+            *main = main.replacen(usual, &format!("{usual}    - {name}\n"), 1);
+        }
+        self
+    }
+
     /// The host name.
     pub fn hostname(self, name: &str) -> Self {
         self.document(&format!(
@@ -78,9 +87,11 @@ mod tests {
         let identity = Identity::administrator().unwrap();
         let yaml = MachineConfig::new(&identity)
             .hostname("node-1")
+            .extra_name("lamp.example")
             .install_disk("/dev/vda")
             .to_yaml();
         assert_eq!(yaml.matches("\n---\n").count(), 2);
+        assert!(yaml.contains("certSANs:\n    - 127.0.0.1\n    - lamp.example\n"));
         assert!(
             yaml.contains("hostname: node-1\n")
                 && yaml.contains("match: disk.dev_path == \"/dev/vda\"\n")

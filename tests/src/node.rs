@@ -10,6 +10,7 @@ use instar_api::machine::machine_service_client::MachineServiceClient;
 use instar_qemu::{DiskFormat, Drive, Vm, VmSpec, create_blank_disk};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
+use crate::connect::connect;
 use crate::identity::Identity;
 use crate::image_under_test::ImageUnderTest;
 use crate::machine_config::MachineConfig;
@@ -212,8 +213,7 @@ impl Node {
 
     /// The same as somebody else.
     pub async fn channel_as(&self, identity: &Identity) -> Result<Channel> {
-        self.way_in(identity)?
-            .connect()
+        connect(&self.way_in(identity)?)
             .await
             .with_context(|| format!("cannot connect to the node's API at {:?}", self.endpoint()))
     }
@@ -331,11 +331,8 @@ impl Node {
             config,
             identity,
         } = self;
-        vm.cut_power();
-        let directory = vm.directory().to_owned();
-        drop(vm);
         let node = Self {
-            vm: Vm::start(&spec, &directory)?,
+            vm: vm.power_cycle(&spec)?,
             spec,
             config,
             identity,

@@ -18,7 +18,7 @@ use crate::scratch::Scratch;
 pub type Outcome = Result<()>;
 
 /// Tests at once. Each has a VM that keeps a host CPU busy while it boots and upgrades, and for half of the time waits for
-/// something: on two CPUs, three are never too many.
+/// something: on two CPUs, four are no faster than three.
 const THREADS: usize = 3;
 
 /// What the line of a failure begins with that `build/test-everything` repeats at its end.

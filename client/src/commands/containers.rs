@@ -1,7 +1,7 @@
-//! `containers` and `stats`: the node's containers and what they use.
+//! `containers`, `restart` and `stats`: the node's containers, a new start of one, and what they use.
 
 use instar_api::common::ContainerDriver;
-use instar_api::machine::{ContainerInfo, ContainersRequest, Stat, StatsRequest};
+use instar_api::machine::{ContainerInfo, ContainersRequest, RestartRequest, Stat, StatsRequest};
 use serde_json::json;
 
 use crate::cli::Global;
@@ -48,6 +48,25 @@ pub(super) async fn list(global: &Global) -> Result<(), Failure> {
                 };
                 json!({ "node": node.name(), "containers": containers.iter().map(container).collect::<Vec<_>>() })
             },
+        )?;
+    }
+    Ok(())
+}
+
+pub(super) async fn restart(global: &Global, id: &str) -> Result<(), Failure> {
+    for node in target::all(global).await? {
+        let request = RestartRequest {
+            namespace: NAMESPACE.to_owned(),
+            id: id.to_owned(),
+            driver: ContainerDriver::Containerd.into(),
+        };
+        let reply = node.machine().restart(node.request(request)?).await;
+        let what = format!("cannot restart the container {id:?}");
+        let reply = reply.map_err(|status| node.explain(&what, status))?;
+        node.only(reply.into_inner().messages)?;
+        global.output.show(
+            || format!("{}: container {id:?} restarted", node.name()),
+            || json!({ "node": node.name(), "container": id }),
         )?;
     }
     Ok(())

@@ -2,7 +2,6 @@
 
 use std::fmt::Debug;
 use std::fs::File;
-use std::io;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -17,9 +16,10 @@ use tonic::{Response, Status, Streaming};
 
 use super::get;
 use crate::cli::Global;
-use crate::failure::{Exit, Failure};
+use crate::failure::Failure;
 use crate::node::Node;
 use crate::output::{Output, yaml};
+use crate::private_file;
 use crate::target;
 
 /// The namespace of the node's own services and containers.
@@ -235,19 +235,8 @@ struct Bundle {
 
 impl Bundle {
     fn create(path: &Path, force: bool) -> Result<Self, Failure> {
-        use std::os::unix::fs::OpenOptionsExt as _;
         let name = path.display().to_string();
-        let mut options = File::options();
-        options.write(true).mode(0o600);
-        let opened = match force {
-            true => options.create(true).truncate(true).open(path),
-            false => options.create_new(true).open(path),
-        };
-        let file = opened.map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => Failure::new(Exit::Refused, format!("{name} exists"))
-                .advise("replace it with --force"),
-            _ => Failure::io(format!("cannot write {name}"), error),
-        })?;
+        let file = private_file::create(path, force)?;
         Ok(Self {
             name,
             archive: tar::Builder::new(GzEncoder::new(file, Compression::default())),
@@ -279,6 +268,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use crate::failure::Exit;
 
     #[test]
     fn a_bundle_is_private_and_replaces_nothing_unasked() {

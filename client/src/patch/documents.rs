@@ -114,6 +114,15 @@ impl Documents {
         values.position(|value| value.is_object() && Identity::of(value) == *identity)
     }
 
+    /// Where the document is that is meant when nothing says which: the only one, or else the large one.
+    pub(super) fn nameless(&self) -> Option<usize> {
+        let mut places = (0..self.all.len()).filter(|place| self.all[*place].value.is_object());
+        match (places.next(), places.next()) {
+            (only, None) => only,
+            _ => self.find(&Identity::Main),
+        }
+    }
+
     pub(super) fn get(&self, place: usize) -> &Document {
         &self.all[place]
     }

@@ -56,9 +56,7 @@ fn edit_map(map: &Mapping, before: &Map<String, Value>, after: &Map<String, Valu
                     edit_map(&inner, old, new);
                 }
             }
-            (Some(Value::Array(old)), Value::Array(new))
-                if !old.is_empty() && old.len() <= new.len() =>
-            {
+            (Some(Value::Array(old)), Value::Array(new)) if !old.is_empty() && !new.is_empty() => {
                 if let Some(list) = map.get_sequence(key) {
                     edit_list(&list, old, new);
                 }
@@ -68,25 +66,39 @@ fn edit_map(map: &Mapping, before: &Map<String, Value>, after: &Map<String, Valu
     }
 }
 
-/// A list that became longer, or some of whose elements changed.
+/// A list of which elements were changed, added or removed. Those at its ends that stay are left alone, so that comments stay beside what
+/// they are about wherever elements come and go.
 fn edit_list(list: &Sequence, before: &[Value], after: &[Value]) {
-    for (place, (old, new)) in before.iter().zip(after).enumerate() {
-        if old == new {
-            continue;
-        }
-        let inner = list.get(place);
-        let inner = inner.as_ref().and_then(|element| element.as_mapping());
-        match (old, new, inner) {
-            (Value::Object(old), Value::Object(new), Some(inner)) if !old.is_empty() => {
-                edit_map(inner, old, new);
-            }
-            _ => {
-                list.set(place, plain(new));
-            }
-        }
+    let head = before.iter().zip(after).take_while(|(old, new)| old == new);
+    let head = head.count();
+    let (old, new) = (&before[head..], &after[head..]);
+    let tail = old.iter().rev().zip(new.iter().rev());
+    let tail = tail.take_while(|(old, new)| old == new).count();
+    let (old, new) = (&old[..old.len() - tail], &new[..new.len() - tail]);
+    for (place, (old, new)) in (head..).zip(old.iter().zip(new)) {
+        edit_element(list, place, old, new);
     }
-    for new in &after[before.len()..] {
-        list.push(plain(new));
+    for place in (new.len()..old.len()).rev() {
+        list.remove(head + place);
+    }
+    for (place, new) in new.iter().enumerate().skip(old.len()) {
+        list.insert(head + place, plain(new));
+    }
+}
+
+fn edit_element(list: &Sequence, place: usize, old: &Value, new: &Value) {
+    if old == new {
+        return;
+    }
+    let inner = list.get(place);
+    let inner = inner.as_ref().and_then(|element| element.as_mapping());
+    match (old, new, inner) {
+        (Value::Object(old), Value::Object(new), Some(inner)) if !old.is_empty() => {
+            edit_map(inner, old, new);
+        }
+        _ => {
+            list.set(place, plain(new));
+        }
     }
 }
 
@@ -144,6 +156,29 @@ mod tests {
     }
 
     #[test]
+    fn elements_come_and_go_with_their_comments() {
+        let text = "l:\n  - a # of a\n  - b # of b\n  - {c: 1} # of c\nm: 1 # of m\n";
+        let list = |value: &mut Value| value["l"].take().as_array().unwrap().clone();
+        let now = changed(text, |value| {
+            let mut all = list(value);
+            all.insert(0, json!("new"));
+            value["l"] = all.into();
+        });
+        assert_eq!(now, text.replace("l:\n", "l:\n  - new\n"));
+        for (place, line) in ["  - a # of a\n", "  - b # of b\n", "  - {c: 1} # of c\n"]
+            .into_iter()
+            .enumerate()
+        {
+            let now = changed(text, |value| {
+                let mut all = list(value);
+                all.remove(place);
+                value["l"] = all.into();
+            });
+            assert_eq!(now, text.replace(line, ""));
+        }
+    }
+
+    #[test]
     fn all_styles_are_understood() {
         for text in [
             "a: {b: 1, c: [1, 2]}\nd: x\n",
@@ -166,6 +201,15 @@ mod tests {
                 value["a"]["c"] = json!([2]);
                 value.as_object_mut().unwrap().remove("d");
             });
+            for list in [
+                json!([]),
+                json!([1]),
+                json!([0, 1, 2]),
+                json!([1, {"x": 3}, 2]),
+                json!([3, 2, 1, 0]),
+            ] {
+                changed(text, |value| value["a"]["c"] = list);
+            }
         }
     }
 }

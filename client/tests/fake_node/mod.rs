@@ -58,6 +58,8 @@ pub struct State {
     pub upgrade: Option<wire::UpgradeRequest>,
     /// The last config.
     pub config: Option<wire::ApplyConfigurationRequest>,
+    /// The last request for packets, and its deadline.
+    pub capture: Option<(wire::PacketCaptureRequest, Option<String>)>,
     /// What the preparation of an upgrade tells: its lines, and the exit code if there is one.
     pub preparation: (Vec<&'static str>, Option<i32>),
     history: Vec<wire::Event>,
@@ -83,6 +85,7 @@ impl FakeNode {
                 asked_for: Vec::new(),
                 upgrade: None,
                 config: None,
+                capture: None,
                 preparation: (Vec::new(), None),
                 history: Vec::new(),
                 readers: Vec::new(),
@@ -258,6 +261,14 @@ fn pieces(pieces: &[&[u8]]) -> BoxStream<Data> {
     Box::pin(tokio_stream::iter(pieces))
 }
 
+/// A pcap file with one packet.
+pub fn capture() -> Vec<u8> {
+    let header = [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0].into_iter();
+    let header = header.chain([0; 8]).chain([0xff, 0xff, 0, 0, 1, 0, 0, 0]);
+    let record = [0; 8].into_iter().chain([3, 0, 0, 0, 3, 0, 0, 0]);
+    header.chain(record).chain(*b"abc").collect()
+}
+
 impl Api {
     fn note_target<T>(&self, request: &Request<T>) {
         let name = request
@@ -394,6 +405,33 @@ impl MachineService for Api {
             return Ok(Response::new(Box::pin(stream.chain(broken))));
         }
         Ok(Response::new(stream))
+    }
+
+    /// What comes of one packet more is never all of it: on `eth0` the deadline cuts it off, on `eth1` the connection. `lo` has nothing
+    /// to say, and no deadline.
+    async fn packet_capture(
+        &self,
+        request: Request<wire::PacketCaptureRequest>,
+    ) -> Answer<BoxStream<Data>> {
+        let deadline = request.metadata().get("grpc-timeout");
+        let deadline = deadline.map(|value| value.to_str().unwrap().to_owned());
+        let link = request.get_ref().interface.clone();
+        self.0.state().capture = Some((request.into_inner(), deadline));
+        let file = capture();
+        let (first, rest) = file.split_at(30);
+        let stream = pieces(&[first, rest, &[0; 7]]);
+        let end = match link.as_str() {
+            "eth0" => Status::deadline_exceeded("the time is over"),
+            "eth1" => Status::unavailable("the link to the node went away"),
+            "lo" => {
+                return Ok(Response::new(Box::pin(
+                    stream.chain(tokio_stream::pending()),
+                )));
+            }
+            _ => return Err(Status::not_found(format!("there is no link {link:?}"))),
+        };
+        let end = tokio_stream::once(Err(end));
+        Ok(Response::new(Box::pin(stream.chain(end))))
     }
 
     async fn apply_configuration(

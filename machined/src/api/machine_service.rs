@@ -12,8 +12,8 @@ use instar_api::machine::upgrade_request::RebootMode;
 use tonic::{Request, Response, Status};
 
 use super::{
-    apply_config, blocking, caller, containers, events, files, images, logs, netstat, reset,
-    service_list, streamed,
+    apply_config, blocking, caller, containers, deadline, events, files, images, logs, netstat,
+    packet_capture, reset, service_list, streamed,
 };
 use crate::container_facts;
 use crate::disk::STATE;
@@ -82,6 +82,13 @@ impl MachineApi {
                     Status::failed_precondition(error.to_string())
                 }
             })
+    }
+
+    async fn restart_service(&self, id: &str) -> Result<(), Status> {
+        let service = self.control(id, "restart")?;
+        service.stop().await;
+        service.start();
+        Ok(())
     }
 }
 
@@ -219,9 +226,7 @@ impl MachineService for MachineApi {
     ) -> Result<Response<wire::ServiceRestartResponse>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
         let id = &request.get_ref().id;
-        let service = self.control(id, "restart")?;
-        service.stop().await;
-        service.start();
+        self.restart_service(id).await?;
         let message = wire::ServiceRestart {
             metadata,
             resp: format!("Service {id:?} restarted"),
@@ -550,6 +555,21 @@ impl MachineService for MachineApi {
         }))
     }
 
+    async fn packet_capture(
+        &self,
+        request: Request<wire::PacketCaptureRequest>,
+    ) -> Result<Response<tonic::codegen::BoxStream<Data>>, Status> {
+        let metadata = caller::reply_metadata(request.metadata());
+        let lasts = deadline::of(request.metadata());
+        let chunks = packet_capture::stream(request.get_ref(), lasts, metadata)?;
+        tracing::info!(
+            "packet capture on {} by {}",
+            request.get_ref().interface,
+            caller::peer(&request)
+        );
+        Ok(streamed(chunks))
+    }
+
     async fn containers(
         &self,
         request: Request<wire::ContainersRequest>,
@@ -722,10 +742,20 @@ impl MachineService for MachineApi {
 
     async fn restart(
         &self,
-        _request: Request<wire::RestartRequest>,
+        request: Request<wire::RestartRequest>,
     ) -> Result<Response<wire::RestartResponse>, Status> {
-        Err(Status::unimplemented(
-            "containers are services here: restart the service of the container's name",
-        ))
+        let metadata = caller::reply_metadata(request.metadata());
+        let request = request.get_ref();
+        let containers = self.containers_of(&request.namespace, request.driver());
+        if !containers.await?.iter().any(|it| it.name == request.id) {
+            return Err(Status::not_found(format!(
+                "there is no container {:?}; the list of containers has the names",
+                request.id
+            )));
+        }
+        self.restart_service(&request.id).await?;
+        Ok(Response::new(wire::RestartResponse {
+            messages: vec![wire::Restart { metadata }],
+        }))
     }
 }

@@ -1,19 +1,21 @@
 //! Who the node is towards its callers, as machined tells apid, and what apid makes of it.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use instar_pki::Role;
-use rustls::server::WebPkiClientVerifier;
+use rustls::client::verify_server_name;
 use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig, ServerConnection};
 use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer, UnixTime};
 use serde::{Deserialize, Serialize};
 use tokio_rustls::TlsAcceptor;
 
+use super::other::Other;
 use super::peers::Peers;
 use super::tls;
 
@@ -110,6 +112,7 @@ impl Caller {
 pub(super) struct Credentials {
     mode: Mode,
     names: Vec<String>,
+    certificate: CertificateDer<'static>,
     config: Arc<ServerConfig>,
     /// Judges client certificates; none where nobody is asked for one.
     verifier: Option<Arc<dyn ClientCertVerifier>>,
@@ -152,9 +155,10 @@ impl Credentials {
         let certificate = BASE64
             .decode(&identity.certificate)
             .context("decode the certificate")?;
+        let certificate = CertificateDer::from(certificate);
         let key = BASE64.decode(&identity.key).context("decode the key")?;
         let mut config = builder.with_single_cert(
-            vec![certificate.into()],
+            vec![certificate.clone()],
             PrivatePkcs8KeyDer::from(key).into(),
         )?;
         config.alpn_protocols = vec![b"h2".to_vec()];
@@ -164,6 +168,7 @@ impl Credentials {
         Ok(Credentials {
             mode: identity.mode,
             names: identity.names.clone(),
+            certificate,
             config: Arc::new(config),
             verifier,
             peers,
@@ -214,6 +219,18 @@ impl Credentials {
     pub(super) fn is_this_node(&self, name: &str) -> bool {
         self.names.iter().any(|own| own.eq_ignore_ascii_case(name))
     }
+
+    /// Whether whoever calls there reaches this node.
+    pub(super) fn is_own_address(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        address.is_loopback() || self.is_this_node(&address.to_string())
+    }
+
+    /// Whether this node's certificate is for what a caller calls it, as another node would have to see it.
+    pub(super) fn is_certified_for(&self, name: &Other) -> bool {
+        let certificate = ParsedCertificate::try_from(&self.certificate);
+        certificate.is_ok_and(|own| verify_server_name(&own, &name.server_name()).is_ok())
+    }
 }
 
 #[cfg(test)]
@@ -248,6 +265,35 @@ pub(super) mod tests {
         for stranger in [client(&other, now), client(&one, long_ago), Vec::new()] {
             assert!(!first.lets_in(&stranger));
             assert!(accepting(Mode::Maintenance, &[]).lets_in(&stranger));
+        }
+    }
+
+    #[test]
+    fn what_the_certificate_says_is_what_the_node_is_called() {
+        let node = credentials(&["10.0.0.1", "node-1", "*.example.org"], false);
+        for name in ["10.0.0.1", "Node-1", "node-1.example.org"] {
+            assert!(
+                node.is_certified_for(&Other::parse(name).unwrap()),
+                "{name}"
+            );
+        }
+        for name in ["10.0.0.2", "node-2", "example.org", "127.0.0.1"] {
+            assert!(
+                !node.is_certified_for(&Other::parse(name).unwrap()),
+                "{name}"
+            );
+        }
+        for (address, own) in [
+            ("10.0.0.1", true),
+            ("::ffff:10.0.0.1", true),
+            ("127.0.1.1", true),
+            ("10.0.0.2", false),
+        ] {
+            assert_eq!(
+                node.is_own_address(address.parse().unwrap()),
+                own,
+                "{address}"
+            );
         }
     }
 

@@ -4,16 +4,18 @@
 //! and passes what is allowed on to machined over a unix socket, or to other nodes. It holds no secrets but the keys of its
 //! own certificates, has its own user and no capabilities, and sees nothing of the filesystem but that socket.
 //!
-//! Descriptors that machined gives it: 0 is the listening TCP socket, 1 a unix stream on which machined's orders arrive,
-//! 2 its log.
+//! Descriptors that machined gives it: 0 is the listening TCP socket, 1 a unix stream on which machined's orders arrive and names are
+//! asked for, 2 its log.
 
 mod elements;
 mod flag;
 mod grpc_status;
 mod identity;
 mod impersonation;
+mod lookup;
 mod messages;
 mod order;
+mod other;
 mod peers;
 mod permissions;
 mod proxy;
@@ -27,7 +29,8 @@ mod tls;
 mod uploads;
 
 pub use identity::{Identity, Mode};
-pub use order::{Order, send as send_order};
+pub use lookup::{Answer, Found, LOOKUPS, Question};
+pub use order::{Order, receive as receive_question, send as send_order};
 pub use permissions::may_call;
 pub use self_check::SelfCheck;
 
@@ -37,11 +40,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::unix::OwnedReadHalf;
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::{Semaphore, watch};
 
 use grpc_status::Code;
 use identity::Credentials;
+use lookup::Lookups;
 use proxy::Proxy;
 use standing::Standing;
 use strangers::{Place, Strangers};
@@ -88,23 +93,27 @@ pub async fn serve(listener: OwnedFd, orders: OwnedFd) -> anyhow::Result<()> {
     let listener = TcpListener::from_std(listener).context("take the listening socket")?;
     let stream = std::os::unix::net::UnixStream::from(orders);
     stream.set_nonblocking(true)?;
-    let mut stream = UnixStream::from_std(stream).context("take the stream of orders")?;
+    let stream = UnixStream::from_std(stream).context("take the stream of orders")?;
+    let (mut orders, to_machined) = stream.into_split();
 
-    let Some(Order::Identity(first)) = order::receive(&mut stream).await? else {
+    let Some(Order::Identity(first)) = order::receive(&mut orders).await? else {
         bail!("machined did not begin with an identity");
     };
     let (sender, credentials) = watch::channel(Arc::new(Credentials::new(&first)?));
+    let (lookups, questions) = Lookups::new();
     tokio::select! {
-        ended = follow_orders(stream, sender) => ended,
-        never = accept(listener, credentials) => match never {},
+        ended = follow_orders(orders, sender, lookups.clone()) => ended,
+        ended = questions.ask(to_machined) => ended,
+        never = accept(listener, credentials, lookups) => match never {},
     }
 }
 
 async fn follow_orders(
-    mut stream: UnixStream,
+    mut orders: OwnedReadHalf,
     sender: watch::Sender<Arc<Credentials>>,
+    lookups: Lookups,
 ) -> anyhow::Result<()> {
-    while let Some(order) = order::receive(&mut stream).await? {
+    while let Some(order) = order::receive(&mut orders).await? {
         match order {
             Order::Identity(identity) => match Credentials::new(&identity) {
                 Ok(credentials) => {
@@ -119,6 +128,7 @@ async fn follow_orders(
                     eprintln!("apid: the code of its start stays in memory: {error}");
                 }
             }
+            Order::TakeAddresses(answer) => lookups.answer(answer),
         }
     }
     Ok(())
@@ -127,8 +137,9 @@ async fn follow_orders(
 async fn accept(
     listener: TcpListener,
     credentials: watch::Receiver<Arc<Credentials>>,
+    lookups: Lookups,
 ) -> std::convert::Infallible {
-    let proxy = Proxy::new(SOCKET);
+    let proxy = Proxy::new(SOCKET, lookups);
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     let strangers = Strangers::new(STRANGERS);
     loop {

@@ -1,10 +1,12 @@
-//! What machined tells apid, on a stream: four bytes of length, big endian, and JSON.
+//! What machined tells apid on a stream, and is asked on its other half: four bytes of length, big endian, and JSON.
 
 use anyhow::{Context as _, bail};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use super::Identity;
+use super::lookup::Answer;
 
 /// An identity is a few certificates; more is a mistake.
 const LARGEST: u32 = 1 << 20;
@@ -17,23 +19,28 @@ pub enum Order {
     Identity(Identity),
     /// To let go of the code that only its start needed.
     ForgetStart,
+    /// To take this as the answer to a question.
+    TakeAddresses(Answer),
 }
 
-/// Sends an order.
-pub async fn send(stream: &mut (impl AsyncWrite + Unpin), order: &Order) -> anyhow::Result<()> {
-    let json = serde_json::to_vec(order)?;
+/// Sends an order, or a question.
+pub async fn send(
+    stream: &mut (impl AsyncWrite + Unpin),
+    message: &impl Serialize,
+) -> anyhow::Result<()> {
+    let json = serde_json::to_vec(message)?;
     stream.write_u32(u32::try_from(json.len())?).await?;
     stream.write_all(&json).await?;
     Ok(())
 }
 
-/// Receives the next order; none at the end of the stream.
-pub(super) async fn receive(
+/// Receives the next order, or question; none at the end of the stream.
+pub async fn receive<T: DeserializeOwned>(
     stream: &mut (impl AsyncRead + Unpin),
-) -> anyhow::Result<Option<Order>> {
+) -> anyhow::Result<Option<T>> {
     let length = match stream.read_u32().await {
         Ok(length) if length <= LARGEST => length,
-        Ok(length) => bail!("an order of {length} bytes is too large"),
+        Ok(length) => bail!("a message of {length} bytes is too large"),
         Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
         Err(error) => return Err(error).context("read the stream of orders"),
     };
@@ -41,9 +48,9 @@ pub(super) async fn receive(
     stream
         .read_exact(&mut json)
         .await
-        .context("read an order")?;
+        .context("read a message")?;
     Ok(Some(
-        serde_json::from_slice(&json).context("parse an order")?,
+        serde_json::from_slice(&json).context("parse a message")?,
     ))
 }
 
@@ -70,12 +77,15 @@ mod tests {
         assert!(matches!(first, Some(Order::Identity(identity)) if identity.names == ["node"]));
         let second = receive(&mut stream).await.unwrap();
         assert!(matches!(second, Some(Order::ForgetStart)));
-        assert!(receive(&mut stream).await.unwrap().is_none());
+        let end: Option<Order> = receive(&mut stream).await.unwrap();
+        assert!(end.is_none());
     }
 
     #[tokio::test]
     async fn what_is_too_large_or_cut_off_is_an_error() {
-        assert!(receive(&mut [0x7f, 0, 0, 0].as_slice()).await.is_err());
-        assert!(receive(&mut [0, 0, 0, 9, b'"'].as_slice()).await.is_err());
+        for bytes in [&[0x7f, 0, 0, 0][..], &[0, 0, 0, 9, b'"']] {
+            let received: anyhow::Result<Option<Order>> = receive(&mut &*bytes).await;
+            assert!(received.is_err(), "{bytes:?}");
+        }
     }
 }

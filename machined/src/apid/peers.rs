@@ -1,22 +1,24 @@
 //! The way to other nodes: calls that are for them are passed on over mutual TLS, under this node's certificate for that.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use http::{HeaderMap, HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use instar_pki::Role;
-use rustls::{ClientConfig, RootCertStore};
-use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
+use rustls::{CertificateError, ClientConfig, RootCertStore};
+use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsConnector;
 
 use super::grpc_status::Code;
 use super::impersonation;
+use super::lookup::LookupError;
+use super::other::Other;
 use super::proxy::{RequestBody, at, drop_claims};
 use super::target::{NODE, NODES, PROXY_FROM};
 
@@ -46,6 +48,17 @@ pub(super) enum CallError {
     /// All places are taken.
     #[error("this node passes on {CALLS} calls at a time; try again when some have ended")]
     TooMany,
+    /// This node has no certificate for it.
+    #[error("no request forwarding")]
+    MayNot,
+    /// It has no address.
+    #[error(transparent)]
+    Unknown(#[from] LookupError),
+    /// Its address is this node's, its name is not.
+    #[error(
+        "{0} leads to this node, whose certificate is not for that name: add the name to machine.certSANs, or use the node's address"
+    )]
+    NotThisNode(Other),
     /// It was not reached.
     #[error("{0:#}")]
     Away(#[from] anyhow::Error),
@@ -56,7 +69,8 @@ impl CallError {
     pub(super) fn code(&self) -> Code {
         match self {
             Self::TooMany => Code::ResourceExhausted,
-            Self::Away(_) => Code::Unavailable,
+            Self::MayNot => Code::PermissionDenied,
+            Self::Unknown(_) | Self::NotThisNode(_) | Self::Away(_) => Code::Unavailable,
         }
     }
 }
@@ -89,23 +103,24 @@ impl Peers {
         })
     }
 
-    /// Has another node answer a call of somebody with these roles.
+    /// Has another node, which is to be at one of these addresses, answer a call of somebody with these roles.
     pub(super) async fn call(
         &self,
-        address: IpAddr,
+        node: &Other,
+        addresses: &[IpAddr],
         request: Request<RequestBody>,
         roles: &[Role],
         calls: &Calls,
     ) -> Result<Response<Incoming>, CallError> {
         let place = calls.0.clone().try_acquire_owned();
         let place = place.map_err(|_| CallError::TooMany)?;
-        let request = addressed_to(address, request, roles)?;
-        let connecting = tokio::time::timeout(CONNECT, self.connect(address));
+        let request = addressed_to(node, request, roles)?;
+        let connecting = tokio::time::timeout(CONNECT, self.connect(node, addresses));
         let stream = connecting
             .await
             .context("no answer")
             .flatten()
-            .with_context(|| format!("cannot connect to the node {address}"))?;
+            .with_context(|| format!("cannot connect to the node {node}"))?;
         // One call, one connection: it ends with the answer, and nothing is left over when the other node reboots.
         let (mut sender, connection) =
             hyper::client::conn::http2::Builder::new(TokioExecutor::new())
@@ -114,32 +129,69 @@ impl Peers {
                 .keep_alive_timeout(SIGN_OF_LIFE)
                 .handshake(TokioIo::new(stream))
                 .await
-                .with_context(|| format!("the node {address} speaks no HTTP/2"))?;
+                .with_context(|| format!("the node {node} speaks no HTTP/2"))?;
         tokio::spawn(async move {
             // How it ended is told by the call.
             let _ = connection.await;
             drop(place);
         });
         let response = sender.send_request(request).await;
-        Ok(response.with_context(|| format!("the node {address} does not answer"))?)
+        Ok(response.with_context(|| format!("the node {node} does not answer"))?)
     }
 
     async fn connect(
         &self,
-        address: IpAddr,
+        node: &Other,
+        addresses: &[IpAddr],
     ) -> anyhow::Result<tokio_rustls::client::TlsStream<TcpStream>> {
-        let stream = TcpStream::connect((address, instar_api::PORT))
-            .await
-            .context("TCP")?;
+        let ends: Vec<_> = addresses
+            .iter()
+            .map(|address| SocketAddr::new(*address, instar_api::PORT))
+            .collect();
+        let stream = first_that_answers(&ends).await.context("TCP")?;
         stream.set_nodelay(true)?;
-        let name = ServerName::IpAddress(address.into());
-        self.tls.connect(name, stream).await.context("TLS")
+        // By what the caller said, and not by where that led: an address that DNS gave proves nothing.
+        let connected = self.tls.connect(node.server_name(), stream).await;
+        connected.map_err(explained).context("TLS")
+    }
+}
+
+/// A connection to the first of these that takes one; each has its share of the time.
+async fn first_that_answers(ends: &[SocketAddr]) -> anyhow::Result<TcpStream> {
+    let share = CONNECT / u32::try_from(ends.len()).unwrap_or(u32::MAX).max(1);
+    let mut last = anyhow!("it has no address");
+    for end in ends {
+        let connecting = tokio::time::timeout(share, TcpStream::connect(end));
+        let connected = connecting.await.context("no answer");
+        match connected.and_then(|connected| Ok(connected?)) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error.context(end.ip()),
+        }
+    }
+    Err(last)
+}
+
+/// With what to do, where a certificate is good but for another name.
+fn explained(error: std::io::Error) -> anyhow::Error {
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
+    let is_called_otherwise = matches!(
+        cause,
+        Some(rustls::Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }
+        ))
+    );
+    let error = anyhow::Error::new(error);
+    match is_called_otherwise {
+        true => error.context(
+            "add the name to machine.certSANs of that node, or use one of those that it has",
+        ),
+        false => error,
     }
 }
 
 /// The same call as the other node is to see it.
 fn addressed_to<B>(
-    address: IpAddr,
+    node: &Other,
     request: Request<B>,
     roles: &[Role],
 ) -> anyhow::Result<Request<B>> {
@@ -148,8 +200,7 @@ fn addressed_to<B>(
         Some(authority) => HeaderValue::from_str(authority.as_str())?,
         None => HeaderValue::from_static("apid"),
     };
-    let node = std::net::SocketAddr::new(address, instar_api::PORT).to_string();
-    parts.uri = at(&parts.uri, "https", &node)?;
+    parts.uri = at(&parts.uri, "https", &node.authority())?;
     pass_on(&mut parts.headers, from, roles);
     Ok(Request::from_parts(parts, body))
 }
@@ -178,8 +229,8 @@ mod tests {
             .header("grpc-timeout", "1S")
             .body(())
             .unwrap();
-        let address = "fd00::2".parse().unwrap();
-        let passed = addressed_to(address, request, &[Role::Reader]).unwrap();
+        let node = Other::parse("fd00::2").unwrap();
+        let passed = addressed_to(&node, request, &[Role::Reader]).unwrap();
         assert_eq!(
             passed.uri(),
             "https://[fd00::2]:50000/machine.MachineService/Version"
@@ -198,5 +249,27 @@ mod tests {
                 ("talos-role", "os:reader")
             ]
         );
+    }
+
+    #[tokio::test]
+    async fn addresses_are_tried_until_one_answers() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let there = listener.local_addr().unwrap();
+        let closed = SocketAddr::new("127.0.0.2".parse().unwrap(), there.port());
+        let stream = first_that_answers(&[closed, there]).await.unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), there);
+        let error = first_that_answers(&[closed]).await.unwrap_err();
+        assert!(format!("{error:#}").contains("127.0.0.2"), "{error:#}");
+        assert!(first_that_answers(&[]).await.is_err());
+    }
+
+    #[test]
+    fn a_certificate_for_other_names_is_told_from_a_bad_one() {
+        let told = |error: CertificateError| {
+            let error = rustls::Error::InvalidCertificate(error);
+            format!("{:#}", explained(std::io::Error::other(error)))
+        };
+        assert!(told(CertificateError::NotValidForName).contains("certSANs"));
+        assert!(!told(CertificateError::Expired).contains("certSANs"));
     }
 }

@@ -2,6 +2,7 @@
 //! in the hands of each: what somebody does not read takes of a window that the others need.
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,9 @@ use tokio::time::{sleep, timeout};
 
 use super::grpc_status::{self, Code};
 use super::identity::{Caller, Credentials, Mode};
-use super::peers::Calls;
+use super::lookup::Lookups;
+use super::other::Other;
+use super::peers::{CallError, Calls};
 use super::several::{self, Ways};
 use super::target::{self, Target};
 use super::uploads::{Room, Upload, Uploads};
@@ -44,6 +47,8 @@ pub(super) struct Proxy {
     used: Arc<Notify>,
     /// Calls that are passed on to other nodes.
     calls: Calls,
+    /// Their names' addresses.
+    lookups: Lookups,
     /// Calls for several nodes.
     several: Arc<Semaphore>,
     uploads: Uploads,
@@ -57,12 +62,13 @@ const SEVERAL: usize = 8;
 
 impl Proxy {
     /// Connects when the first call comes.
-    pub(super) fn new(socket: &'static str) -> Self {
+    pub(super) fn new(socket: &'static str, lookups: Lookups) -> Self {
         Proxy {
             socket,
             connection: Arc::default(),
             used: Arc::default(),
             calls: Calls::default(),
+            lookups,
             several: Arc::new(Semaphore::new(SEVERAL)),
             uploads: Uploads::new(),
         }
@@ -99,7 +105,7 @@ impl Proxy {
         &self,
         request: Request<Incoming>,
         caller: &Caller,
-        credentials: &Credentials,
+        credentials: &Arc<Credentials>,
     ) -> Response<Body> {
         let caller = Caller {
             roles: impersonation::roles_in_force(&caller.roles, request.headers()),
@@ -131,7 +137,7 @@ impl Proxy {
         &self,
         request: Request<Upload>,
         caller: Caller,
-        credentials: &Credentials,
+        credentials: &Arc<Credentials>,
     ) -> Response<Body> {
         let target = match credentials.mode() {
             Mode::Normal => target::of(&request, credentials),
@@ -139,12 +145,9 @@ impl Proxy {
         };
         match target {
             Ok(Target::Here) => self.answer(request, &caller).await,
-            Ok(Target::Other(address)) => {
-                let Some(peers) = credentials.peers() else {
-                    return refuse(Code::PermissionDenied, "no request forwarding");
-                };
+            Ok(Target::Other(other)) => {
                 let request = request.map(Either::Left);
-                let answer = peers.call(address, request, &caller.roles, &self.calls);
+                let answer = self.call(&other, request, &caller, credentials);
                 // Boxed, like the next one: what few calls need is not to make the future of every call large.
                 match Box::pin(answer).await {
                     Ok(response) => response.map(Either::Left),
@@ -154,7 +157,7 @@ impl Proxy {
             Ok(Target::Several(nodes)) => {
                 let ways = Ways {
                     here: self.clone(),
-                    others: credentials.peers().cloned(),
+                    credentials: credentials.clone(),
                     caller,
                 };
                 Box::pin(several::ask(nodes, request, ways)).await
@@ -168,9 +171,29 @@ impl Proxy {
         &self.several
     }
 
-    /// The calls that are passed on to other nodes.
-    pub(super) fn calls(&self) -> &Calls {
-        &self.calls
+    /// Has another node answer a call, or this one, where the name leads here.
+    pub(super) async fn call(
+        &self,
+        other: &Other,
+        request: Request<RequestBody>,
+        caller: &Caller,
+        credentials: &Credentials,
+    ) -> Result<Response<Incoming>, CallError> {
+        let peers = credentials.peers().ok_or(CallError::MayNot)?;
+        let addresses = match other {
+            Other::Address(address) => vec![*address],
+            Other::Name(name) => self.lookups.addresses(name).await?,
+        };
+        let is_own = |address: &IpAddr| credentials.is_own_address(*address);
+        if !addresses.iter().any(is_own) {
+            let (roles, calls) = (&caller.roles, &self.calls);
+            return peers.call(other, &addresses, request, roles, calls).await;
+        }
+        // Whoever answers for DNS must not choose which node is reset: this one has to be called so, as others have.
+        if !credentials.is_certified_for(other) {
+            return Err(CallError::NotThisNode(other.clone()));
+        }
+        Ok(self.pass_on(request, caller).await?)
     }
 
     /// Answers a call by machined.

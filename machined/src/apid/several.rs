@@ -18,11 +18,10 @@ use tokio::task::JoinSet;
 
 use super::elements::{self, Failure};
 use super::grpc_status::{self, Code};
-use super::identity::Caller;
+use super::identity::{Caller, Credentials};
 use super::messages::{Messages, framed};
-use super::peers::Peers;
 use super::proxy::{Body, Proxy, RequestBody, refuse};
-use super::target::{NO_ADDRESS, NODE, NODES, Node, Place};
+use super::target::{NO_NAME, NODE, NODES, Node, Place};
 use super::uploads::Upload;
 
 /// The largest question to several nodes: it is held while they are asked. A machine config has 1 MiB at most.
@@ -31,7 +30,7 @@ const LARGEST_QUESTION: usize = (1 << 20) + (64 << 10);
 const QUESTION: Duration = Duration::from_secs(10);
 
 /// Methods that answer with a stream, among those that may be asked of several nodes; a test holds it against the contract.
-const STREAMED: [&str; 10] = [
+const STREAMED: [&str; 11] = [
     "/cluster.ClusterService/HealthCheck",
     "/machine.MachineService/Copy",
     "/machine.MachineService/DiskUsage",
@@ -41,6 +40,7 @@ const STREAMED: [&str; 10] = [
     "/machine.MachineService/Kubeconfig",
     "/machine.MachineService/List",
     "/machine.MachineService/Logs",
+    "/machine.MachineService/PacketCapture",
     "/machine.MachineService/Read",
 ];
 
@@ -48,7 +48,7 @@ const STREAMED: [&str; 10] = [
 #[derive(Clone)]
 pub(super) struct Ways {
     pub(super) here: Proxy,
-    pub(super) others: Option<Arc<Peers>>,
+    pub(super) credentials: Arc<Credentials>,
     pub(super) caller: Caller,
 }
 
@@ -67,17 +67,17 @@ impl Ways {
             code: code as i32,
             message,
         };
-        match (place, &self.others) {
-            (Place::Here, _) => {
+        match place {
+            Place::Here => {
                 let response = self.here.pass_on(question, &self.caller).await;
                 response.map_err(|error| failed(Code::Unavailable, format!("{error:#}")))
             }
-            (Place::At(address), Some(others)) => {
-                let (roles, calls) = (&self.caller.roles, self.here.calls());
-                let response = others.call(*address, question, roles, calls).await;
+            Place::Elsewhere(other) => {
+                let (caller, credentials) = (&self.caller, &self.credentials);
+                let response = self.here.call(other, question, caller, credentials).await;
                 response.map_err(|error| failed(error.code(), error.to_string()))
             }
-            _ => Err(failed(Code::InvalidArgument, NO_ADDRESS.to_owned())),
+            Place::Nowhere => Err(failed(Code::InvalidArgument, NO_NAME.to_owned())),
         }
     }
 }

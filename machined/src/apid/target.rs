@@ -1,11 +1,10 @@
 //! For which nodes a call is meant: this one, another one, or several (the metadata keys `node` and `nodes`).
 
-use std::net::IpAddr;
-
 use http::{HeaderMap, HeaderValue, Request};
 
 use super::grpc_status::Code;
 use super::identity::Credentials;
+use super::other::Other;
 
 /// The one node that a call is for.
 pub(super) const NODE: &str = instar_api::NODE_KEY;
@@ -32,7 +31,7 @@ pub(super) enum Target {
     /// This node.
     Here,
     /// Another one, and what it says passes through unchanged.
-    Other(IpAddr),
+    Other(Other),
     /// All of these, each under its name.
     Several(Vec<Node>),
 }
@@ -51,15 +50,14 @@ pub(super) struct Node {
 pub(super) enum Place {
     /// It is this one.
     Here,
-    /// Another one.
-    At(IpAddr),
-    /// Nowhere: its name is none that a call can be passed on to.
+    /// It is another one, unless its name turns out to lead here.
+    Elsewhere(Other),
+    /// Nowhere: neither an address nor a name.
     Nowhere,
 }
 
-/// What is said of a name that leads nowhere.
-pub(super) const NO_ADDRESS: &str =
-    "another node is named by its address, without a port: names are not looked up here";
+/// What is said of what leads nowhere.
+pub(super) const NO_NAME: &str = "another node is named by its address or its name, without a port";
 
 /// Why nobody answers.
 pub(super) type Refusal = (Code, &'static str);
@@ -83,8 +81,8 @@ pub(super) fn of<B>(request: &Request<B>, credentials: &Credentials) -> Result<T
             return match place(name, is_here) {
                 Place::Here => Ok(Target::Here),
                 _ if !can_pass_on => Err(NOT_HERE),
-                Place::At(address) => Ok(Target::Other(address)),
-                Place::Nowhere => Err((Code::InvalidArgument, NO_ADDRESS)),
+                Place::Elsewhere(other) => Ok(Target::Other(other)),
+                Place::Nowhere => Err((Code::InvalidArgument, NO_NAME)),
             };
         }
         _ => {
@@ -133,7 +131,7 @@ fn place(name: &str, is_here: impl Fn(&str) -> bool) -> Place {
     if is_here(name) {
         return Place::Here;
     }
-    name.parse().map_or(Place::Nowhere, Place::At)
+    Other::parse(name).map_or(Place::Nowhere, Place::Elsewhere)
 }
 
 /// A value that is no text names no node.
@@ -199,26 +197,37 @@ mod tests {
 
     #[test]
     fn another_node_is_asked_where_that_can_be() {
-        let other = "10.0.0.2".parse().unwrap();
         let asked = |passes_on, name| target(passes_on, VERSION, &[("node", name)]);
-        assert_eq!(asked(true, "10.0.0.2"), Ok(Target::Other(other)));
-        assert_eq!(asked(false, "10.0.0.2"), Err(NOT_HERE));
-        for name in ["10.0.0.2:50000", "node-2", "[::1", "ü"] {
+        for name in ["10.0.0.2", "node-2", "node-1.example.org"] {
+            let other = Other::parse(name).unwrap();
+            assert_eq!(asked(true, name), Ok(Target::Other(other)));
+            assert_eq!(asked(false, name), Err(NOT_HERE));
+        }
+        for name in ["10.0.0.2:50000", "node-2:50000", "[::1", "ü"] {
             let refused = asked(true, name).unwrap_err();
-            assert_eq!(refused, (Code::InvalidArgument, NO_ADDRESS), "{name}");
+            assert_eq!(refused, (Code::InvalidArgument, NO_NAME), "{name}");
             assert_eq!(asked(false, name), Err(NOT_HERE));
         }
     }
 
     #[test]
     fn several_nodes_are_told_apart() {
-        let metadata = [("nodes", "10.0.0.1"), ("nodes", "fd00::2"), ("nodes", "x")];
+        let names = ["10.0.0.1", "fd00::2", "node-2", "x:1"];
+        let metadata = names.map(|name| ("nodes", name));
         let Ok(Target::Several(nodes)) = target(true, VERSION, &metadata) else {
             panic!("not several");
         };
         let places: Vec<_> = nodes.into_iter().map(|node| node.place).collect();
-        let other = Place::At("fd00::2".parse().unwrap());
-        assert_eq!(places, [Place::Here, other, Place::Nowhere]);
+        let other = |name| Place::Elsewhere(Other::parse(name).unwrap());
+        assert_eq!(
+            places,
+            [
+                Place::Here,
+                other("fd00::2"),
+                other("node-2"),
+                Place::Nowhere
+            ]
+        );
         assert_eq!(target(false, VERSION, &metadata), Err(NOT_HERE));
         // Twice this node is two answers.
         let twice = [("nodes", "10.0.0.1"), ("nodes", "node-1")];

@@ -97,6 +97,18 @@ impl MountedEsp {
         }
     }
 
+    /// Removes the versions whose orders are above this one.
+    pub fn forget_above(&mut self, order: u32) -> Result<(), EspError> {
+        let orders = |state: &State| -> Vec<u32> {
+            let orders = state.whole_entries().map(|entry| entry.name.order);
+            orders.filter(|newer| *newer > order).collect()
+        };
+        for newer in orders(&self.state()?) {
+            self.forget(newer)?;
+        }
+        Ok(())
+    }
+
     /// Carries out a plan that needs no assets.
     pub(super) fn perform(&mut self, plan: &Plan) -> Result<(), EspError> {
         if plan.is_empty() {

@@ -25,6 +25,7 @@ mod load;
 mod plan;
 
 use std::{
+    collections::HashSet,
     io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -47,9 +48,9 @@ pub enum ModuleError {
         /// Why.
         source: io::Error,
     },
-    /// No module of this name is in modules.dep.
+    /// No module of this name is in modules.dep or modules.builtin.
     #[error(
-        "no module named {name} in {directory}; is it built into the kernel, or missing from the image?"
+        "no module named {name} in {directory}, and none built into the kernel; is it missing from the image?"
     )]
     Unknown {
         /// The name asked for.
@@ -84,6 +85,7 @@ struct Tables {
     sysfs: PathBuf,
     aliases: AliasTable,
     dependencies: DependencyTable,
+    built_in: HashSet<ModuleName>,
 }
 
 impl Drivers {
@@ -111,6 +113,10 @@ impl Drivers {
                 sysfs: sysfs.to_owned(),
                 aliases: AliasTable::parse(&table("modules.alias")?),
                 dependencies: DependencyTable::parse(&table("modules.dep")?),
+                built_in: table("modules.builtin")?
+                    .lines()
+                    .filter_map(ModuleName::of_file)
+                    .collect(),
             }),
         })
     }
@@ -149,10 +155,11 @@ impl Drivers {
         .await
     }
 
-    /// Loads one module and what it needs; one that is there already is fine.
+    /// Loads one module and what it needs; one that is there already, or built into the kernel, is fine.
     pub async fn load_named(&self, name: &str) -> Result<Loaded, ModuleError> {
         let tables = &self.tables;
-        let present = load::loaded_modules(&tables.sysfs);
+        let mut present = load::loaded_modules(&tables.sysfs);
+        present.extend(tables.built_in.iter().cloned());
         let plan = plan_named(&ModuleName::new(name), &tables.dependencies, &present).ok_or_else(
             || ModuleError::Unknown {
                 name: name.to_owned(),

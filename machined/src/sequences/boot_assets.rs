@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use instar_esp::EntryName;
 
 use super::disk;
+use super::load_modules::load_modules;
 use crate::boot_loader::{self, Booted, Medium, MountedEsp, TurnedAway, When};
 use crate::machine::Machine;
 
@@ -28,7 +29,7 @@ pub(super) async fn installed(machine: &Machine) -> anyhow::Result<Option<Instal
     let Some(efi) = machine.disk.status().borrow().efi.clone() else {
         return Ok(None);
     };
-    load(machine, &FILESYSTEM).await?;
+    load_modules(machine, &FILESYSTEM).await?;
     let device = efi.clone();
     let has_loader = blocking(move || Ok(boot_loader::is_installed(&device)?)).await?;
     if !has_loader {
@@ -70,7 +71,7 @@ pub(super) async fn came_from_a_disk(machine: &Machine) -> anyhow::Result<bool> 
 
 async fn started_by(machine: &Machine) -> anyhow::Result<Option<Booted>> {
     if boot_loader::is_uefi() {
-        load(machine, &[EFIVARFS]).await?;
+        load_modules(machine, &[EFIVARFS]).await?;
     }
     blocking(|| Ok(boot_loader::booted()?)).await
 }
@@ -129,7 +130,7 @@ pub(super) async fn keep_boot_entries(machine: &Machine, when: When) -> anyhow::
     if !boot_loader::is_uefi() {
         return Ok(());
     }
-    load(machine, &[EFIVARFS]).await?;
+    load_modules(machine, &[EFIVARFS]).await?;
     let partition = machine.disk.efi_partition().await?;
     let written = blocking(move || Ok(boot_loader::keep_boot_entries(&partition, when)?)).await?;
     if written {
@@ -141,7 +142,7 @@ pub(super) async fn keep_boot_entries(machine: &Machine, when: When) -> anyhow::
 /// Looks for a disk or CD that carries the version that runs.
 pub(super) async fn find_medium(machine: &Machine) -> anyhow::Result<Option<Medium>> {
     disk::load_drivers(machine).await?;
-    load(machine, &FILESYSTEM).await?;
+    load_modules(machine, &FILESYSTEM).await?;
     let version = machine.running.version.clone();
     blocking(move || Ok(Medium::find(Path::new("/sys"), &version)?)).await
 }
@@ -160,7 +161,7 @@ pub(super) async fn try_next_loader(machine: &Machine) -> anyhow::Result<()> {
     if !state.has_new_loader || !boot_loader::is_uefi() {
         return Ok(());
     }
-    load(machine, &[EFIVARFS]).await?;
+    load_modules(machine, &[EFIVARFS]).await?;
     let partition = machine.disk.efi_partition().await?;
     blocking(move || Ok(boot_loader::start_next_loader_once(&partition)?)).await?;
     tracing::info!("the firmware tries another boot loader at the next boot");
@@ -178,7 +179,7 @@ pub(super) async fn settle_next_loader(machine: &Machine) -> anyhow::Result<()> 
     if !state.has_new_loader || !boot_loader::is_uefi() {
         return Ok(());
     }
-    load(machine, &[EFIVARFS]).await?;
+    load_modules(machine, &[EFIVARFS]).await?;
     let is_good = blocking(|| Ok(boot_loader::was_started_by_next_loader()?)).await?;
     if is_good {
         blocking(move || Ok(boot_loader::take_next_loader(&efi)?)).await?;
@@ -190,21 +191,38 @@ pub(super) async fn settle_next_loader(machine: &Machine) -> anyhow::Result<()> 
     blocking(|| Ok(boot_loader::forget_next_loader()?)).await
 }
 
-/// Mounts the EFI system partition for the installer.
-pub(super) async fn mount(installed: &Installed) -> anyhow::Result<MountedEsp> {
-    let efi = installed.efi.clone();
-    blocking(move || Ok(MountedEsp::of(&efi)?)).await
+/// The EFI system partition, mounted for the installer.
+pub(super) struct ForInstaller {
+    mounted: MountedEsp,
+    /// The highest order of an entry before.
+    highest: u32,
 }
 
-async fn load(machine: &Machine, modules: &[&str]) -> anyhow::Result<()> {
-    let drivers = machine.drivers()?;
-    for name in modules {
-        drivers
-            .load_named(name)
-            .await
-            .with_context(|| format!("load the module {name}"))?;
+impl ForInstaller {
+    /// Mounts it.
+    pub(super) async fn mount(installed: &Installed) -> anyhow::Result<Self> {
+        let efi = installed.efi.clone();
+        blocking(move || {
+            let mounted = MountedEsp::of(&efi)?;
+            let highest = mounted.state()?.highest_order();
+            Ok(Self { mounted, highest })
+        })
+        .await
     }
-    Ok(())
+
+    /// Where it is mounted.
+    pub(super) fn path(&self) -> &Path {
+        self.mounted.path()
+    }
+
+    /// Takes back what the installer wrote, so that no boot tries it.
+    pub(super) async fn take_back(self) -> anyhow::Result<()> {
+        let Self {
+            mut mounted,
+            highest,
+        } = self;
+        blocking(move || Ok(mounted.forget_above(highest)?)).await
+    }
 }
 
 async fn blocking<T: Send + 'static>(

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 
 use super::boot_assets;
+use super::load_modules::load_modules;
 use crate::config::{self, MachineConfig, UserVolumeKind};
 use crate::disk::{
     DiskPlan, DiskSelector, DiskWish, OwnedDiskError, Takeover, make_user_volume, user_volume,
@@ -89,14 +90,14 @@ pub(super) async fn find_state(machine: &Machine) -> anyhow::Result<()> {
         .context("look for Instar's partitions on the disks")
 }
 
-/// Has the kernel find the disks.
+/// The modules of STATE's and EPHEMERAL's filesystem, where the kernel does not have them built in.
+const FILESYSTEM: [&str; 2] = ["crc32c_generic", "ext4"];
+
+/// Has the kernel find the disks, and read what is on them.
 pub(super) async fn load_drivers(machine: &Machine) -> anyhow::Result<()> {
-    machine
-        .drivers()?
-        .load_for(Class::Block)
-        .await
-        .context("load the drivers of disks")?;
-    Ok(())
+    let loaded = machine.drivers()?.load_for(Class::Block).await;
+    loaded.context("load the drivers of disks")?;
+    load_modules(machine, &FILESYSTEM).await
 }
 
 /// Keeps the config over a reboot, where there is a STATE partition to keep it on.

@@ -100,7 +100,14 @@ async fn find_medium(machine: &Machine) -> anyhow::Result<Option<Medium>> {
         );
         return Ok(None);
     }
-    boot_assets::find_medium(machine).await
+    let medium = boot_assets::find_medium(machine).await?;
+    if medium.is_none() {
+        let version = &machine.running.version;
+        tracing::info!(
+            "nothing is installed: no image is named, and no disk or CD that this kernel has drivers for carries {version}"
+        );
+    }
+    Ok(medium)
 }
 
 async fn install_and_reboot(
@@ -155,7 +162,7 @@ async fn install(machine: &Machine, reference: &ImageReference) -> anyhow::Resul
     // What an interrupted installation left is not worth keeping: without a loader nothing boots from it.
     let efi = machine.disk.format_efi().await?;
     let new = Installed { efi, booted: None };
-    let mounted = boot_assets::mount(&new).await?;
+    let mounted = boot_assets::ForInstaller::mount(&new).await?;
     let esp = EspForInstaller {
         folder: mounted.path().to_owned(),
         running: None,

@@ -14,6 +14,7 @@ mod ending;
 mod find_config;
 mod install;
 mod kexec;
+mod load_modules;
 mod next_config;
 mod overlay;
 mod release_memory;

@@ -127,17 +127,14 @@ async fn write(
     narrator: Narrator,
 ) -> anyhow::Result<()> {
     settle_upgrade::unstage(&machine).await?;
-    let delivery = run_installer(&machine, &checked.image, &checked.candidate, &narrator).await?;
-    let mut upgrade = checked.pending;
-    upgrade.boot_entry = delivery.boot_entry;
-    if let (Some(state), Some(_)) = (machine.disk.state(), delivery.boot_entry) {
-        let record = UpgradeRecord {
-            upgrade: upgrade.clone(),
-            services_up: up(&machine),
-            failures: Vec::new(),
-        };
-        record.save(state)?;
-    }
+    let mut record = UpgradeRecord {
+        upgrade: checked.pending,
+        services_up: up(&machine),
+        failures: Vec::new(),
+    };
+    let (image, candidate) = (&checked.image, &checked.candidate);
+    let delivery = run_installer(&machine, image, candidate, &mut record, &narrator).await?;
+    let upgrade = record.upgrade;
     if start == Start::CallersReboot && checked.path == Path::Soft {
         installer::verify(&delivery).await?;
         machine.set_prepared(Prepared { delivery, upgrade }).await;

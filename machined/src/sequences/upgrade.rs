@@ -173,12 +173,8 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
         async move {
             settle_upgrade::unstage(&machine).await?;
             let silent = Narrator::silent();
-            let delivery = run_installer(&machine, &image, &candidate, &silent).await?;
-            record.upgrade.boot_entry = delivery.boot_entry;
-            // Written for every upgrade: the power may go before a soft one is committed, too.
-            if let (Some(state), Some(_)) = (machine.disk.state(), delivery.boot_entry) {
-                record.save(state)?;
-            }
+            let delivery =
+                run_installer(&machine, &image, &candidate, &mut record, &silent).await?;
             // A new loader comes with a new start of the machine.
             if path != Path::Soft {
                 boot_assets::try_next_loader(&machine).await?;
@@ -218,22 +214,40 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
     }
 }
 
-/// Runs the installer, with the EFI system partition where the machine boots from its disk.
+/// Runs the installer, with the EFI system partition where the machine boots from its disk, and notes on STATE what it wrote there. What
+/// fails leaves no version that a boot would try.
 pub(super) async fn run_installer(
     machine: &Machine,
     image: &PulledImage,
     candidate: &Candidate,
+    record: &mut UpgradeRecord,
     narrator: &Narrator,
 ) -> anyhow::Result<Delivery> {
     let Some(installed) = boot_assets::installed(machine).await? else {
         return installer::run(machine, image, candidate, None, narrator).await;
     };
-    let mounted = boot_assets::mount(&installed).await?;
+    let partition = boot_assets::ForInstaller::mount(&installed).await?;
     let esp = EspForInstaller {
-        folder: mounted.path().to_owned(),
+        folder: partition.path().to_owned(),
         running: installed.booted,
     };
-    installer::run(machine, image, candidate, Some(&esp), narrator).await
+    let delivery = async {
+        let delivery = installer::run(machine, image, candidate, Some(&esp), narrator).await?;
+        record.upgrade.boot_entry = delivery.boot_entry;
+        // Written for every upgrade: the power may go before a soft one is committed, too.
+        if let (Some(state), Some(_)) = (machine.disk.state(), delivery.boot_entry) {
+            record.save(state)?;
+        }
+        Ok(delivery)
+    };
+    let delivery = delivery.await;
+    // The installer may have done its work before something else failed.
+    if delivery.is_err()
+        && let Err(error) = partition.take_back().await
+    {
+        tracing::error!("the next boot may try {}: {error:#}", candidate.version);
+    }
+    delivery
 }
 
 /// The services that run and are healthy now; the new version is good when they are so again.

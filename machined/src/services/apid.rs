@@ -1,4 +1,5 @@
-//! apid as a service: a process of the rootfs that gets the listening socket and, over a stream, its orders: who to be above all.
+//! apid as a service: a process of the rootfs that gets the listening socket and, over a stream, its orders: who to be above all. The
+//! stream's other half brings the names that it has looked up.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
@@ -6,13 +7,15 @@ use std::process::Stdio;
 
 use anyhow::Context as _;
 use tokio::net::UnixStream;
+use tokio::net::unix::OwnedWriteHalf;
 use tokio::process::Command;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use super::log_ring::LogRing;
+use super::lookup;
 use super::own_process::OwnProcess;
 use super::workload::{Exit, Running, Signal, Step, Workload};
-use crate::apid::{Identity, Order, SelfCheck, send_order};
+use crate::apid::{Answer, Identity, Order, SelfCheck, send_order};
 use crate::services::cgroup::Cgroup;
 
 /// What apid may hold, in bytes: a quarter of the machine's memory, within reason. A caller with a certificate can have it hold a lot,
@@ -77,9 +80,14 @@ impl Apid {
             .await
             .context("send the identity")?;
         let settled = self.settled.clone();
+        let (questions, orders) = ours.into_split();
+        let (found, answers) = mpsc::channel(1);
         let feeder = tokio::spawn(async move {
             // An end is apid's own, or machined's.
-            let _ = give_orders(ours, identity, settled).await;
+            tokio::select! {
+                _ = give_orders(orders, identity, settled, answers) => {}
+                _ = lookup::answer(questions, found) => {}
+            }
         });
         let feeder = tokio_util::task::AbortOnDropHandle::new(feeder);
         Ok(Box::new(RunningApid {
@@ -89,11 +97,12 @@ impl Apid {
     }
 }
 
-/// Every new identity, and once the order to forget how it was started.
+/// Every new identity, every answer, and once the order to forget how it was started.
 async fn give_orders(
-    mut apid: UnixStream,
+    mut apid: OwnedWriteHalf,
     mut identity: watch::Receiver<Option<Identity>>,
     mut settled: watch::Receiver<bool>,
+    mut answers: mpsc::Receiver<Answer>,
 ) -> anyhow::Result<()> {
     let mut forgotten = false;
     loop {
@@ -107,6 +116,7 @@ async fn give_orders(
                 forgotten = true;
                 Some(Order::ForgetStart)
             }
+            Some(answer) = answers.recv() => Some(Order::TakeAddresses(answer)),
         };
         if let Some(order) = order {
             send_order(&mut apid, &order).await?;

@@ -8,6 +8,7 @@ mod health;
 mod log_disk;
 mod log_files;
 mod log_ring;
+mod lookup;
 mod own_process;
 mod restart;
 mod service;

@@ -21,6 +21,10 @@ const GRACE: Duration = Duration::from_secs(10);
 /// Between two health checks of a service that is not healthy: somebody waits for it.
 const IMPATIENT: Duration = Duration::from_secs(1);
 
+/// The first pause between two checks of a service that has not answered yet; each is twice as long as the one before it. It may
+/// be ready in a moment.
+const EAGER: Duration = Duration::from_millis(100);
+
 /// How long a service's checks must have failed until it is started again for that: some failures pass by themselves, such
 /// as a certificate that is out of date until ten seconds after the clock was set.
 const HOPELESS: Duration = Duration::from_secs(20);
@@ -296,13 +300,21 @@ impl Actor {
             return std::future::pending().await;
         };
         let restarts = self.service.definition.restart_unhealthy;
-        let (mut failures, mut failing_since) = (0, Instant::now());
+        let patience = check.interval.min(IMPATIENT);
+        let (started, mut eager) = (Instant::now(), EAGER);
+        let (mut failures, mut failing_since) = (0, started);
         loop {
             let asked = Instant::now();
             match check.check(self.service.definition.workload.as_ref()).await {
                 Ok(()) => {
                     failures = 0;
                     self.note_health(Health::Healthy);
+                }
+                // A program that was started just now has not failed by not listening yet.
+                Err(_) if self.is_unknown() && started.elapsed() + eager < patience => {
+                    tokio::time::sleep(eager).await;
+                    eager *= 2;
+                    continue;
                 }
                 Err(error) => {
                     if failures == 0 {
@@ -320,10 +332,14 @@ impl Actor {
             }
             let pause = match self.service.status().health {
                 Health::Healthy if failures == 0 || !restarts => check.interval,
-                _ => check.interval.min(IMPATIENT),
+                _ => patience,
             };
             tokio::time::sleep(pause).await;
         }
+    }
+
+    fn is_unknown(&self) -> bool {
+        self.service.status().health == Health::Unknown
     }
 
     fn enter(&self, phase: Phase, message: String) {

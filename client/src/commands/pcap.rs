@@ -1,0 +1,128 @@
+//! `pcap`: packets of a link, as a pcap file.
+
+use std::fs::File;
+use std::future::pending;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::path::Path;
+use std::time::Duration;
+
+use instar_api::machine::PacketCaptureRequest;
+use tonic::Code;
+
+use crate::cli::{Global, Pcap};
+use crate::failure::{Exit, Failure};
+use crate::output::print_bytes;
+use crate::pcap_records::PcapRecords;
+use crate::private_file;
+use crate::target;
+
+/// Where the capture goes to whoever reads our output.
+const STANDARD_OUTPUT: &str = "-";
+/// How long the node may take, after its time is over, to send what it has left.
+const REST: Duration = Duration::from_secs(2);
+
+pub(super) async fn run(global: &Global, arguments: Pcap) -> Result<(), Failure> {
+    let to_file = arguments.file != Path::new(STANDARD_OUTPUT);
+    if !to_file && io::stdout().is_terminal() {
+        return Err(
+            Failure::new(Exit::Usage, "a capture is nothing for a terminal")
+                .advise("name a file with --file, or let a program read it: instarctl pcap | tcpdump -n -r -"),
+        );
+    }
+    let node = target::one(global).await?;
+    let doing = format!("cannot capture packets on {}", arguments.interface);
+    let mut request = node.request(PacketCaptureRequest {
+        interface: arguments.interface,
+        promiscuous: arguments.promiscuous,
+        snap_len: arguments.snaplen,
+        bpf_filter: arguments
+            .bpf_filter
+            .map(|filter| filter.0)
+            .unwrap_or_default(),
+    })?;
+    if let Some(duration) = arguments.duration {
+        request.set_timeout(duration);
+    }
+    let reply = node.machine().packet_capture(request).await;
+    let mut stream = reply
+        .map_err(|status| node.explain(&doing, status))?
+        .into_inner();
+    // Not before the node has agreed: a refusal leaves no file behind.
+    let mut target = match to_file {
+        true => Target::create(&arguments.file, arguments.force)?,
+        false => Target::StandardOutput,
+    };
+
+    let mut records = PcapRecords::default();
+    let over = over(arguments.duration);
+    let interrupted = tokio::signal::ctrl_c();
+    tokio::pin!(over, interrupted);
+    loop {
+        let message = tokio::select! {
+            message = stream.message() => message,
+            () = &mut over => break,
+            heard = &mut interrupted => match heard {
+                Ok(()) => break,
+                Err(error) => return Err(Failure::io("cannot wait for ^C", error)),
+            },
+        };
+        match message {
+            Ok(Some(data)) => {
+                let whole = records
+                    .push(&data.bytes)
+                    .map_err(|error| Failure::new(Exit::Failed, &doing).because(error))?;
+                target.write(&whole)?;
+            }
+            Ok(None) => break,
+            // As it was asked for.
+            Err(status)
+                if status.code() == Code::DeadlineExceeded && arguments.duration.is_some() =>
+            {
+                break;
+            }
+            Err(status) => return Err(node.explain(&doing, status)),
+        }
+    }
+    let packets = records.packets();
+    match target {
+        Target::StandardOutput => Ok(()),
+        Target::File { name, .. } => global.output.show(
+            || match packets {
+                1 => format!("wrote 1 packet to {name}"),
+                _ => format!("wrote {packets} packets to {name}"),
+            },
+            || serde_json::json!({ "node": node.name(), "file": name, "packets": packets }),
+        ),
+    }
+}
+
+/// Waits until the node should have ended the capture, as nodes do that hold no deadline against a stream.
+async fn over(duration: Option<Duration>) {
+    match duration {
+        Some(duration) => tokio::time::sleep(duration + REST).await,
+        None => pending().await,
+    }
+}
+
+/// Where the capture goes.
+enum Target {
+    StandardOutput,
+    File { name: String, file: File },
+}
+
+impl Target {
+    fn create(path: &Path, force: bool) -> Result<Self, Failure> {
+        let name = path.display().to_string();
+        let file = private_file::create(path, force)?;
+        Ok(Self::File { name, file })
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        match self {
+            Self::StandardOutput => print_bytes(bytes),
+            Self::File { name, file } => file
+                .write_all(bytes)
+                .map_err(|error| Failure::io(format!("cannot write {name}"), error)),
+        }
+    }
+}

@@ -1,0 +1,412 @@
+//! Packets on a node's links: by `instarctl pcap` and by plain calls.
+
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use instar_api::common::Data;
+use instar_api::machine::PacketCaptureRequest;
+use instar_api::time::TimeRequest;
+use instar_api::time::time_service_client::TimeServiceClient;
+use instar_pki::Role;
+use instar_tests::{
+    API_PORT, ImageUnderTest, Instarctl, Machine, Node, Outcome, Scratch, Terminal, Test, tests,
+};
+use tonic::{Code, Request, Status, Streaming};
+
+use crate::PATIENCE;
+
+/// `tcpdump -dd -y EN10MB 'tcp port 50000'`
+const API_TRAFFIC: &str = "\
+{ 0x28, 0, 0, 0x0000000c },
+{ 0x15, 0, 6, 0x000086dd },
+{ 0x30, 0, 0, 0x00000014 },
+{ 0x15, 0, 15, 0x00000006 },
+{ 0x28, 0, 0, 0x00000036 },
+{ 0x15, 12, 0, 0x0000c350 },
+{ 0x28, 0, 0, 0x00000038 },
+{ 0x15, 10, 11, 0x0000c350 },
+{ 0x15, 0, 10, 0x00000800 },
+{ 0x30, 0, 0, 0x00000017 },
+{ 0x15, 0, 8, 0x00000006 },
+{ 0x28, 0, 0, 0x00000014 },
+{ 0x45, 6, 0, 0x00001fff },
+{ 0xb1, 0, 0, 0x0000000e },
+{ 0x48, 0, 0, 0x0000000e },
+{ 0x15, 2, 0, 0x0000c350 },
+{ 0x48, 0, 0, 0x00000010 },
+{ 0x15, 0, 1, 0x0000c350 },
+{ 0x6, 0, 0, 0x00040000 },
+{ 0x6, 0, 0, 0x00000000 },
+";
+/// Enough for the headers, and little of what is in the packets.
+const SNAP_LEN: usize = 96;
+/// Captures that a node allows at a time.
+const CAPTURES: usize = 4;
+/// Protocols of IP, and a port of the one.
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const NTP_PORT: u16 = 123;
+/// LINKTYPE_ETHERNET
+const ETHERNET: u32 = 1;
+/// The host, as a guest knows it.
+const HOST: &str = "10.0.2.2";
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![is_a_file_of_what_passes_a_link]
+}
+
+/// One boot for all.
+async fn is_a_file_of_what_passes_a_link(scratch: Scratch) -> Outcome {
+    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+        .boot()
+        .await?;
+    let instarctl = Instarctl::of(&node, &scratch)?;
+    only_what_the_filter_lets_through(&node, &instarctl, &scratch).await?;
+    a_loopback_is_seen_once(&node, &instarctl, &scratch).await?;
+    goes_to_whoever_reads_it_and_to_no_terminal(&node, &instarctl).await?;
+    is_whole_when_it_is_interrupted(&node, &instarctl, &scratch).await?;
+    what_cannot_be_is_refused(&instarctl, &scratch).await?;
+    is_for_operators_and_not_for_readers(&node, &instarctl, &scratch).await?;
+    readers_that_go_leave_nothing_behind(&node).await
+}
+
+/// Runs a capture to its end while things happen on the node's links.
+async fn capture(node: &Node, instarctl: &Instarctl, arguments: &[&str]) -> Outcome {
+    let said = tokio::select! {
+        said = instarctl.run(arguments) => said?,
+        Err(error) = keep_busy(node) => return Err(error),
+    };
+    ensure!(
+        said.code == Some(0) && said.output.starts_with("wrote "),
+        "{said:?}"
+    );
+    Ok(())
+}
+
+/// Has the node say things, on each of its links.
+async fn keep_busy(node: &Node) -> anyhow::Result<Infallible> {
+    loop {
+        // A connection of its own.
+        node.version().await?;
+        let mut time = TimeServiceClient::new(node.channel().await?);
+        for server in [HOST, "127.0.0.1"] {
+            let server = server.to_owned();
+            let asked = time.time_check(TimeRequest { server });
+            // There is no time server at either: the question is what matters.
+            let _ = tokio::time::timeout(Duration::from_millis(300), asked).await;
+        }
+    }
+}
+
+async fn only_what_the_filter_lets_through(
+    node: &Node,
+    instarctl: &Instarctl,
+    scratch: &Scratch,
+) -> Outcome {
+    let file = scratch.join("eth0.pcap");
+    let (path, snap_len) = (file.display().to_string(), SNAP_LEN.to_string());
+    let arguments = [
+        "pcap",
+        "--interface",
+        "eth0",
+        "--file",
+        &path,
+        "--duration",
+        "8s",
+        "--promiscuous",
+        "--snaplen",
+        &snap_len,
+        "--bpf-filter",
+        API_TRAFFIC,
+    ];
+    capture(node, instarctl, &arguments).await?;
+    let captured = Captured::read(&file)?;
+    ensure!(captured.link_type == ETHERNET, "{captured:?}");
+    for packet in &captured.packets {
+        let ends = packet.ends();
+        ensure!(
+            ends.is_some_and(
+                |(protocol, from, to)| protocol == TCP && (from == API_PORT || to == API_PORT)
+            ),
+            "{packet:?} is of something else: {ends:?}"
+        );
+        ensure!(packet.bytes.len() <= SNAP_LEN, "{packet:?}");
+    }
+    let cut = |packet: &&Packet| packet.original > SNAP_LEN;
+    ensure!(captured.packets.iter().any(|packet| cut(&packet)));
+    ensure!(
+        captured.packets.iter().any(Packet::opens_a_connection),
+        "no connection was opened among {} packets",
+        captured.packets.len()
+    );
+    // By the node's clock, which is the host's.
+    let times = captured.packets.iter().map(|packet| packet.seconds);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
+    ensure!(
+        times
+            .clone()
+            .all(|time| u64::from(time).abs_diff(now.as_secs()) < 600),
+        "{:?} is not now",
+        times.max()
+    );
+
+    let again = instarctl.run(&arguments).await?;
+    ensure!(
+        again.code == Some(5) && again.complaint.contains("--force"),
+        "{again:?}"
+    );
+    Ok(())
+}
+
+async fn a_loopback_is_seen_once(node: &Node, instarctl: &Instarctl, scratch: &Scratch) -> Outcome {
+    let file = scratch.join("lo.pcap");
+    let path = file.display().to_string();
+    let arguments = ["tcpdump", "-i", "lo", "-O", &path, "--duration", "5s"];
+    capture(node, instarctl, &arguments).await?;
+    let captured = Captured::read(&file)?;
+    ensure!(captured.link_type == ETHERNET, "{captured:?}");
+    let questions: Vec<&Packet> = captured
+        .packets
+        .iter()
+        .filter(|packet| matches!(packet.ends(), Some((UDP, _, NTP_PORT))))
+        .collect();
+    ensure!(!questions.is_empty(), "{captured:?}");
+    for (index, question) in questions.iter().enumerate() {
+        let twice = questions[..index]
+            .iter()
+            .any(|earlier| earlier.bytes == question.bytes);
+        ensure!(!twice, "{question:?} is there twice");
+    }
+    Ok(())
+}
+
+async fn goes_to_whoever_reads_it_and_to_no_terminal(
+    node: &Node,
+    instarctl: &Instarctl,
+) -> Outcome {
+    let said = instarctl
+        .run(&["pcap", "-i", "lo", "--duration", "1s"])
+        .await?;
+    // The version, in a header of which not all bytes are text.
+    ensure!(
+        said.code == Some(0) && said.output.contains("\u{2}\0\u{4}\0") && said.complaint.is_empty(),
+        "{said:?}"
+    );
+    let mut terminal = instarctl.on_terminal(&["pcap"], &[], (80, 24))?;
+    let code = ends(node, &mut terminal).await?;
+    ensure!(code == 2, "{code}");
+    terminal.shows("nothing for a terminal")
+}
+
+async fn is_whole_when_it_is_interrupted(
+    node: &Node,
+    instarctl: &Instarctl,
+    scratch: &Scratch,
+) -> Outcome {
+    let file = scratch.join("interrupted.pcap");
+    let path = file.display().to_string();
+    // What it is of is itself: whole packets would become more and more.
+    let arguments = ["pcap", "-O", &path, "-s", &SNAP_LEN.to_string()];
+    let mut terminal = instarctl.on_terminal(&arguments, &[], (80, 24))?;
+    node.wait_until("packets are in the file", PATIENCE, async || {
+        let captured = Captured::read(&file)?;
+        ensure!(captured.packets.len() > 3, "{captured:?}");
+        Ok(())
+    })
+    .await?;
+    terminal.press("\u{3}")?;
+    let code = ends(node, &mut terminal).await?;
+    ensure!(code == 0, "{code}: {}", terminal.screen());
+    let captured = Captured::read(&file)?;
+    terminal.shows(&format!("wrote {} packets", captured.packets.len()))
+}
+
+/// The exit status of what runs on a terminal, when it has ended.
+async fn ends(node: &Node, terminal: &mut Terminal) -> anyhow::Result<u32> {
+    let terminal = RefCell::new(terminal);
+    node.wait_until("it ends", PATIENCE, async || terminal.borrow_mut().ended())
+        .await
+}
+
+async fn what_cannot_be_is_refused(instarctl: &Instarctl, scratch: &Scratch) -> Outcome {
+    let file = scratch.join("refused.pcap");
+    let path = file.display().to_string();
+    for (arguments, code, words) in [
+        (["--interface", "eth7"], 1, &["\"eth7\"", "eth0", "lo"][..]),
+        (["--snaplen", "262145"], 5, &["up to 262144"]),
+        // A program that never returns.
+        (
+            ["--bpf-filter", "{ 0x0, 0, 0, 0x00000000 },"],
+            5,
+            &["the kernel refuses it"],
+        ),
+        (["--bpf-filter", "tcp port 80"], 2, &["tcpdump -dd"]),
+    ] {
+        let said = instarctl
+            .run(&[&["pcap", "--file", &path][..], &arguments].concat())
+            .await?;
+        ensure!(
+            said.code == Some(code) && words.iter().all(|words| said.complaint.contains(words)),
+            "{arguments:?}: {said:?}"
+        );
+        ensure!(!file.exists(), "{arguments:?} left a file");
+    }
+    Ok(())
+}
+
+async fn is_for_operators_and_not_for_readers(
+    node: &Node,
+    instarctl: &Instarctl,
+    scratch: &Scratch,
+) -> Outcome {
+    for (role, code) in [(Role::Reader, 4), (Role::Operator, 0)] {
+        let identity = node.identity().with_role(role.clone())?;
+        let config = identity.client_config(&node.endpoint()?)?;
+        let config = scratch.write(&format!("{role}.yaml"), config)?;
+        let said = instarctl
+            .with_config(config)
+            .run(&["pcap", "-i", "lo", "--duration", "1s"])
+            .await?;
+        ensure!(said.code == Some(code), "{role}: {said:?}");
+    }
+    Ok(())
+}
+
+async fn readers_that_go_leave_nothing_behind(node: &Node) -> Outcome {
+    let mut machine = node.machine().await?;
+    let mut under_way = Vec::new();
+    for _ in 0..CAPTURES {
+        let mut stream = start(&mut machine, None).await?;
+        // At once, whether there are packets or not.
+        let header = stream.message().await?.context("no header")?;
+        Captured::parse(&header.bytes)?;
+        under_way.push(stream);
+    }
+    let refused = start(&mut machine, None).await.map(drop);
+    ensure!(
+        refused.as_ref().err().map(Status::code) == Some(Code::ResourceExhausted),
+        "{refused:?}"
+    );
+    drop(under_way);
+
+    // Each of the places, and not by the callers' merit: these go by their deadline, and are read to their end.
+    for _ in 0..=CAPTURES {
+        let mut stream = node
+            .wait_until("there is a place again", PATIENCE, async || {
+                let lasts = Duration::from_millis(500);
+                Ok(start(&mut node.machine().await?, Some(lasts)).await?)
+            })
+            .await?;
+        let end = loop {
+            match stream.message().await {
+                Ok(Some(_)) => {}
+                Ok(None) => break None,
+                Err(status) => break Some(status),
+            }
+        };
+        ensure!(
+            end.as_ref().map(Status::code) == Some(Code::DeadlineExceeded),
+            "{end:?}"
+        );
+    }
+    Ok(())
+}
+
+async fn start(machine: &mut Machine, lasts: Option<Duration>) -> Result<Streaming<Data>, Status> {
+    let mut request = Request::new(PacketCaptureRequest {
+        interface: "lo".to_owned(),
+        ..PacketCaptureRequest::default()
+    });
+    if let Some(lasts) = lasts {
+        request.set_timeout(lasts);
+    }
+    Ok(machine.packet_capture(request).await?.into_inner())
+}
+
+/// A pcap file, as its format has it: a header of 24 bytes, then records with headers of 16.
+#[derive(Debug)]
+struct Captured {
+    link_type: u32,
+    packets: Vec<Packet>,
+}
+
+/// One of its records.
+#[derive(Debug)]
+struct Packet {
+    seconds: u32,
+    original: usize,
+    bytes: Vec<u8>,
+}
+
+impl Captured {
+    fn read(file: &Path) -> anyhow::Result<Self> {
+        Self::parse(&std::fs::read(file)?)
+    }
+
+    /// Fails unless it is whole.
+    fn parse(file: &[u8]) -> anyhow::Result<Self> {
+        let (header, mut rest) = file.split_at_checked(24).context("no header")?;
+        // The first number says that times are in microseconds; then the version, 2.4.
+        ensure!(
+            header[..8] == [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0],
+            "{header:?}"
+        );
+        let mut packets = Vec::new();
+        while !rest.is_empty() {
+            let (record, after) = rest.split_at_checked(16).context("a broken record")?;
+            let length = number(&record[8..12])? as usize;
+            let (bytes, after) = after.split_at_checked(length).context("a broken packet")?;
+            let original = number(&record[12..])? as usize;
+            ensure!(
+                length <= original && number(&record[4..8])? < 1_000_000,
+                "{record:?}"
+            );
+            packets.push(Packet {
+                seconds: number(&record[..4])?,
+                original,
+                bytes: bytes.to_vec(),
+            });
+            rest = after;
+        }
+        Ok(Self {
+            link_type: number(&header[20..])?,
+            packets,
+        })
+    }
+}
+
+fn number(bytes: &[u8]) -> anyhow::Result<u32> {
+    Ok(u32::from_le_bytes(bytes.try_into()?))
+}
+
+impl Packet {
+    /// Protocol and what it carries, of an Ethernet frame with IPv4 or IPv6 without further headers in it.
+    fn payload(&self) -> Option<(u8, &[u8])> {
+        let packet = self.bytes.get(14..)?;
+        match self.bytes.get(12..14)? {
+            [0x08, 0x00] => {
+                let words = packet.first()? & 0xf;
+                Some((*packet.get(9)?, packet.get(usize::from(words) * 4..)?))
+            }
+            [0x86, 0xdd] => Some((*packet.get(6)?, packet.get(40..)?)),
+            _ => None,
+        }
+    }
+
+    /// Protocol and ports.
+    fn ends(&self) -> Option<(u8, u16, u16)> {
+        let (protocol, payload) = self.payload()?;
+        let [a, b, c, d] = *payload.first_chunk()?;
+        let (from, to) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+        matches!(protocol, TCP | UDP).then_some((protocol, from, to))
+    }
+
+    /// SYN without ACK.
+    fn opens_a_connection(&self) -> bool {
+        let flags = self.payload().and_then(|(_, tcp)| tcp.get(13));
+        flags.is_some_and(|flags| flags & 0x12 == 0x02)
+    }
+}
