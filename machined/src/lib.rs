@@ -35,6 +35,7 @@ pub mod statistics;
 pub mod status;
 pub mod sys;
 pub mod time;
+pub mod transient_mount;
 pub mod trust;
 pub mod upgrade;
 pub mod upgrade_history;

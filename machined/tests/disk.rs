@@ -1,11 +1,11 @@
-//! Real partitions and filesystems on loop devices. Needs root, e2fsprogs and gdisk.
+//! Real partitions, filesystems and mounts on loop devices and in memory. Needs root, e2fsprogs and gdisk.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod namespace;
 
 use std::{
     collections::BTreeSet,
-    fs,
+    fs::{self, File},
     os::unix::fs::{FileExt, MetadataExt, symlink},
     path::Path,
 };
@@ -13,7 +13,9 @@ use std::{
 use machined::disk::{
     DiskSelector, DiskWish, Label, OwnedDisk, OwnedDiskStatus, Places, Takeover, Wipe,
 };
+use machined::transient_mount::{Filesystem, TransientMount};
 use namespace::{block_on, isolated, run};
+use sys_mount::MountFlags;
 
 const SIZE: u64 = 256 * 1024 * 1024;
 /// The number of the partition at /var; STATE comes before it.
@@ -55,7 +57,7 @@ impl Machine {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let image = directory.path().join("disk.img");
-        fs::File::create(&image).unwrap().set_len(SIZE).unwrap();
+        File::create(&image).unwrap().set_len(SIZE).unwrap();
         let device = run(
             "losetup",
             &["--find", "--show", "--partscan", image.to_str().unwrap()],
@@ -399,7 +401,7 @@ fn a_busy_var_names_its_holder() {
     isolated("a_busy_var_names_its_holder", NAMESPACES, || {
         let machine = Machine::new();
         machine.mount(Takeover::Refuse).unwrap();
-        let open = fs::File::create(machine.var("open")).unwrap();
+        let open = File::create(machine.var("open")).unwrap();
         let error = machine.unmount().unwrap_err();
         assert!(
             error.contains(&format!("process {}", std::process::id()))
@@ -445,5 +447,49 @@ fn without_a_disk_var_is_in_memory() {
             "{status:?}"
         );
         block_on(disk.unmount()).unwrap();
+    });
+}
+
+fn in_memory() -> Filesystem<'static> {
+    Filesystem {
+        kind: "tmpfs",
+        source: Path::new("none"),
+        flags: MountFlags::empty(),
+        options: "size=64k",
+    }
+}
+
+fn is_mounted(target: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    mounts.contains(&format!(" {} ", target.display()))
+}
+
+#[test]
+fn a_file_that_somebody_has_open_keeps_no_place_occupied() {
+    let test = "a_file_that_somebody_has_open_keeps_no_place_occupied";
+    isolated(test, NAMESPACES, || {
+        let directory = tempfile::tempdir().unwrap();
+        let target = directory.path().join("made/here");
+        let mount = TransientMount::new(in_memory(), &target).unwrap();
+        assert!(is_mounted(&target));
+        let open = File::create(target.join("file")).unwrap();
+        drop(mount);
+        assert!(!is_mounted(&target), "it is in the way of the next");
+        let again = TransientMount::new(in_memory(), &target).unwrap();
+        assert!(!target.join("file").exists(), "it is the one of before");
+        drop((open, again));
+    });
+}
+
+#[test]
+fn what_was_left_by_one_that_died_goes() {
+    isolated("what_was_left_by_one_that_died_goes", NAMESPACES, || {
+        let directory = tempfile::tempdir().unwrap();
+        let target = directory.path().join("here");
+        for _ in 0..2 {
+            std::mem::forget(TransientMount::new(in_memory(), &target).unwrap());
+        }
+        drop(TransientMount::new(in_memory(), &target).unwrap());
+        assert!(!is_mounted(&target));
     });
 }

@@ -15,9 +15,10 @@ use instar_esp::{
     enrols_everywhere, install, paths,
 };
 use loopdev::{LoopControl, LoopDevice};
-use sys_mount::{Mount, MountFlags, UnmountDrop, UnmountFlags};
+use sys_mount::MountFlags;
 
 use super::partition::{EspError, MountedEsp};
+use crate::transient_mount::{Filesystem, TransientMount};
 
 /// Where it is mounted; nobody else's.
 const TARGET: &str = "/run/instar/medium";
@@ -49,7 +50,7 @@ pub struct Medium {
     entry: Entry,
     // In this order: the loop device goes with its last user.
     #[expect(dead_code, reason = "held, not used")]
-    unmount: UnmountDrop<Mount>,
+    mount: TransientMount,
     #[expect(dead_code, reason = "held, not used")]
     through: LoopDevice,
 }
@@ -108,14 +109,14 @@ impl Medium {
         let node = through
             .path()
             .ok_or_else(|| mounted(io::ErrorKind::NotFound.into()))?;
-        fs::create_dir_all(TARGET).map_err(mounted)?;
-        let unmount = Mount::builder()
-            .fstype("vfat")
-            .flags(MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC)
-            .data("codepage=437,iocharset=ascii,shortname=mixed")
-            .mount_autodrop(node, TARGET, UnmountFlags::empty());
+        let filesystem = Filesystem {
+            kind: "vfat",
+            source: &node,
+            flags: MountFlags::RDONLY,
+            options: "codepage=437,iocharset=ascii,shortname=mixed",
+        };
         // Another system's partition may hold anything.
-        let Ok(unmount) = unmount else {
+        let Ok(mount) = TransientMount::new(filesystem, Path::new(TARGET)) else {
             return Ok(None);
         };
         let volume = Mounted::at(TARGET);
@@ -130,7 +131,7 @@ impl Medium {
             device: device.to_owned(),
             entry: entry.clone(),
             volume,
-            unmount,
+            mount,
             through,
         }))
     }

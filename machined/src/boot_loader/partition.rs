@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
 use instar_esp::{Asset, Entry, Failed, Mounted, Plan, Refused, State, perform};
-use sys_mount::{Mount, MountFlags, UnmountDrop, UnmountFlags};
+use sys_mount::MountFlags;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::disk::{ProbeError, Signature, probe_partition};
+use crate::transient_mount::{Filesystem, TransientMount};
 
 /// How it is mounted. vfat would turn read-only when it removes a file of which a power cut has left half, and whatever comes
 /// after that in a plan would fail; what a plan writes is read back, so that nothing has to be feared from going on.
@@ -47,7 +48,7 @@ pub struct MountedEsp {
     device: PathBuf,
     volume: Mounted,
     #[expect(dead_code, reason = "held, not used")]
-    unmount: UnmountDrop<Mount>,
+    mount: TransientMount,
     /// Let go after that, the fields being dropped in this order.
     #[expect(dead_code, reason = "held, not used")]
     in_use: OwnedMutexGuard<()>,
@@ -61,17 +62,17 @@ impl MountedEsp {
             source,
         };
         let in_use = IN_USE.clone().blocking_lock_owned();
-        std::fs::create_dir_all(TARGET).map_err(failed)?;
-        let mount = Mount::builder()
-            .fstype("vfat")
-            .flags(MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC)
-            .data(OPTIONS)
-            .mount_autodrop(device, TARGET, UnmountFlags::empty())
-            .map_err(failed)?;
+        let filesystem = Filesystem {
+            kind: "vfat",
+            source: device,
+            flags: MountFlags::empty(),
+            options: OPTIONS,
+        };
+        let mount = TransientMount::new(filesystem, Path::new(TARGET)).map_err(failed)?;
         Ok(Self {
             device: device.to_owned(),
             volume: Mounted::at(TARGET),
-            unmount: mount,
+            mount,
             in_use,
         })
     }
