@@ -20,6 +20,7 @@
 pub mod boot_order;
 mod entry;
 pub mod loader;
+mod lost_clusters;
 mod mounted;
 mod name;
 mod plan;
@@ -30,6 +31,7 @@ pub mod version;
 mod volume;
 
 pub use entry::{Entry, FileDigest, NotAnEntry};
+pub use lost_clusters::{NotFreed, free_lost_clusters};
 pub use mounted::Mounted;
 pub use name::{EntryName, NotAnEntryName, TRIES, Tries};
 pub use plan::{Asset, Cause, Content, Failed, Plan, Step, perform};

@@ -41,6 +41,18 @@ impl Fat {
         self.number(16, 1) * self.number(36, 4)
     }
 
+    /// One past the last cluster.
+    fn clusters_end(&self) -> usize {
+        let data = self.number(32, 4) - self.reserved() - self.tables();
+        2 + (data / self.sectors_per_cluster()) as usize
+    }
+
+    /// The first copy.
+    fn table(&self) -> Vec<u8> {
+        let (at, sectors) = (self.reserved() * 512, self.number(36, 4));
+        self.bytes[at as usize..][..sectors as usize * 512].to_vec()
+    }
+
     fn clusters_of(&self, bytes: u64) -> u64 {
         bytes / 512 / self.sectors_per_cluster()
     }
@@ -48,13 +60,11 @@ impl Fat {
     /// The cluster that gets what is so many bytes into the next file: Linux goes on behind the one that was given out last, by
     /// the hint in the second sector.
     pub fn next_free(&self, bytes: u64) -> Result<u64> {
-        let table = usize::try_from(self.reserved() * 512)?;
-        let data = self.number(32, 4) - self.reserved() - self.tables();
-        let clusters = 2 + usize::try_from(data / self.sectors_per_cluster())?;
+        let table = self.table();
         let last = usize::try_from(self.number(512 + 492, 4))?;
-        let is_free = |cluster: &usize| self.number(table + cluster * 4, 4) == 0;
+        let is_free = |cluster: &usize| table[cluster * 4..][..4] == [0; 4];
         let count = usize::try_from(self.clusters_of(bytes))?;
-        let behind = (last + 1..clusters)
+        let behind = (last + 1..self.clusters_end())
             .chain(2..last)
             .filter(is_free)
             .nth(count);
@@ -91,5 +101,25 @@ impl Fat {
             file.write_all_at(&[0; 4], table * 512 + cluster * 4)?;
         }
         Ok(())
+    }
+
+    /// Has all free clusters but the last so many bytes belong to no file, as changes that a cut ended leave them. Gives the bytes
+    /// that were taken.
+    pub fn lose_room(&self, disk: &Path, leave: u64) -> Result<u64> {
+        const END: [u8; 4] = 0x0fff_ffff_u32.to_le_bytes();
+        let mut table = self.table();
+        let mut free: Vec<usize> = (2..self.clusters_end())
+            .filter(|cluster| table[cluster * 4..][..4] == [0; 4])
+            .collect();
+        free.truncate(free.len() - usize::try_from(self.clusters_of(leave))?);
+        for cluster in &free {
+            table[cluster * 4..][..4].copy_from_slice(&END);
+        }
+        let file = File::options().write(true).open(disk)?;
+        for copy in 0..self.number(16, 1) {
+            let first = ESP_SECTOR + self.reserved() + copy * self.number(36, 4);
+            file.write_all_at(&table, first * 512)?;
+        }
+        Ok(free.len() as u64 * self.sectors_per_cluster() * 512)
     }
 }

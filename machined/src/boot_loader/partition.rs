@@ -4,11 +4,11 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
-use instar_esp::{Asset, Entry, Failed, Mounted, Plan, Refused, State, perform};
+use instar_esp::{Asset, Entry, Failed, Mounted, NotFreed, Plan, Refused, State, perform};
 use sys_mount::MountFlags;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use crate::disk::{ProbeError, Signature, probe_partition};
+use crate::disk::{ApplyError, ProbeError, Signature, open_exclusively, probe_partition};
 use crate::transient_mount::{Filesystem, TransientMount};
 
 /// How it is mounted. vfat would turn read-only when it removes a file of which a power cut has left half, and whatever comes
@@ -30,6 +30,10 @@ pub enum EspError {
     Mount { device: PathBuf, source: io::Error },
     #[error("cannot read the EFI system partition {}", device.display())]
     Read { device: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Open(#[from] ApplyError),
+    #[error("clusters of {} that belong to no file stay lost", device.display())]
+    NotFreed { device: PathBuf, source: NotFreed },
     #[error(transparent)]
     Refused(#[from] Refused),
     #[error(transparent)]
@@ -155,6 +159,16 @@ pub fn bless(device: &Path, order: u32, running: &str) -> Result<(), EspError> {
         });
     }
     esp.perform(&instar_esp::bless(&state, order)?)
+}
+
+/// Gives back the room that interrupted and failed changes have taken from it, in bytes.
+pub fn free_lost_clusters(device: &Path) -> Result<u64, EspError> {
+    let _in_use = IN_USE.clone().blocking_lock_owned();
+    let partition = open_exclusively(device)?;
+    instar_esp::free_lost_clusters(&partition).map_err(|source| EspError::NotFreed {
+        device: device.to_owned(),
+        source,
+    })
 }
 
 /// What is on the partition.

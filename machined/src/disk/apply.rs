@@ -95,7 +95,7 @@ pub fn partition_path(disk: &Path, number: u32) -> PathBuf {
 }
 
 /// Opens a disk or a partition for writing. O_EXCL on a block device fails with EBUSY when it, or a partition of it, is mounted or otherwise claimed.
-pub(super) fn open_exclusively(path: &Path) -> Result<File, ApplyError> {
+pub(crate) fn open_exclusively(path: &Path) -> Result<File, ApplyError> {
     let exclusive = i32::try_from(rustix::fs::OFlags::EXCL.bits()).unwrap_or(0);
     OpenOptions::new()
         .read(true)

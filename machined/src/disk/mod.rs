@@ -30,6 +30,7 @@ mod volume;
 mod wipe;
 mod write_table;
 
+pub(crate) use apply::open_exclusively;
 pub use apply::{ApplyError, apply, partition_path};
 pub use discover::{DevPath, DiscoverError, Disk, discover, human};
 pub use holders::{Holder, holders};

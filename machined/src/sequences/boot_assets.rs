@@ -199,10 +199,18 @@ pub(super) struct ForInstaller {
 }
 
 impl ForInstaller {
-    /// Mounts it.
+    /// Mounts it, with all the room that there can be.
     pub(super) async fn mount(installed: &Installed) -> anyhow::Result<Self> {
         let efi = installed.efi.clone();
         blocking(move || {
+            match boot_loader::free_lost_clusters(&efi).map_err(anyhow::Error::from) {
+                Ok(0) => {}
+                Ok(bytes) => tracing::info!(
+                    "EFI system partition: {bytes} bytes were lost to changes that did not end, and are free again"
+                ),
+                // There may be room enough.
+                Err(error) => tracing::warn!("{error:#}"),
+            }
             let mounted = MountedEsp::of(&efi)?;
             let highest = mounted.state()?.highest_order();
             Ok(Self { mounted, highest })
