@@ -79,6 +79,8 @@ pub fn free_lost_clusters(partition: &File) -> Result<u64, NotFreed> {
         .collect();
     let sectors: BTreeSet<u64> = lost.iter().map(|cluster| table.free(*cluster)).collect();
     if !sectors.is_empty() {
+        // What failed before was somebody else's, and is told to the next one that asks.
+        let _ = partition.sync_all();
         // The first FAT last: what it says is lost is found again, whatever its copy says.
         for copy in (0..layout.tables).rev() {
             for sector in &sectors {

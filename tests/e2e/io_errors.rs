@@ -112,11 +112,49 @@ async fn in_an_upgrade_leave_the_version_that_runs(scratch: Scratch) -> Outcome 
     let node = node.power_cycle().await?;
     node.wait_until_ready(PATIENCE).await?;
     ensure!(node.version().await?.tag == first.version());
-    // With a disk that works again.
+    // With a disk that works again, until the new version is to be blessed.
     let client = Instarctl::of(&node, &scratch)?;
-    let said = client.run(&upgrade).await?;
+    let said = client
+        .run(&["upgrade", "--image", &image, "--stage"])
+        .await?;
     ensure!(said.code == Some(0), "the upgrade afterwards: {said:?}");
+    let before = node.vm().console().len();
+    let reboot = ["reboot", "--mode", "powercycle"];
+    let meanwhile = async {
+        // The loader has counted this start.
+        node.wait_until("it is started", PATIENCE, async || {
+            let console = node.vm().console();
+            let since = console.get(before..).context("a shorter console")?;
+            ensure!(since.contains("EFI stub"), "the loader is not done");
+            Ok(())
+        })
+        .await?;
+        let trouble = Trouble::BadSector(Place::Entries);
+        node.vm().fail_write(0, &trouble.fault(&disk)?)?;
+        node.wait_until("it tells that it tries again", PATIENCE, async || {
+            let said = client.run(&["get", "machinestatus", "-o", "yaml"]).await?;
+            let is_told = said.output.contains("ready: false")
+                && said.output.contains("name: boot entry")
+                && node.vm().console().contains("is still not blessed");
+            ensure!(is_told, "{said:?}");
+            print!("{}", said.output);
+            Ok(())
+        })
+        .await?;
+        anyhow::Ok(node.vm().fail_write(0, &WriteFault::None)?)
+    };
+    let (said, told) = tokio::join!(client.run(&reboot), meanwhile);
+    told?;
+    let said = said?;
+    ensure!(said.code == Some(0), "{said:?}");
     ensure!(node.version().await?.tag == second.version());
+    let state = State::read(&EspImage::of_disk(&disk))?;
+    let next = state.next_boot().context("nothing boots")?;
+    ensure!(
+        next.name.is_blessed() && next.name.version.to_string() == second.version(),
+        "{} boots next",
+        next.name
+    );
     Ok(())
 }
 
@@ -217,7 +255,7 @@ async fn one_by_one(
     };
     let wanted = wanted.min(all);
 
-    let (mut runs, mut waits, mut refused, mut failed_in_all) = (1, false, 0, 0);
+    let (mut runs, mut waits, mut refused, mut failed_in_all, mut stood) = (1, false, 0, 0, 0);
     let (mut number, mut has_just_failed) = (1, false);
     while number <= wanted {
         let write = number * all / wanted;
@@ -230,7 +268,10 @@ async fn one_by_one(
         let (said_before, before) = (node.vm().console().len(), writes(&node)?);
         let fault = WriteFault::Nth(u32::try_from(write)?, failure);
         node.vm().fail_write(0, &fault)?;
-        let said = upgrade(&node, &images[1 - runs], how).await?;
+        let upgraded = upgrade(&node, &images[1 - runs], how);
+        let (said, resets) = reset_at_the_prompt(&node, said_before, upgraded).await?;
+        let said = said?;
+        stood += resets;
         let failed = writes(&node)? - before >= write;
         node.vm().fail_write(0, &WriteFault::None)?;
         let succeeded = said.code == Some(0);
@@ -278,11 +319,35 @@ async fn one_by_one(
         ensure!(node.version().await?.tag == images[1 - runs].version());
     }
     println!(
-        "{failed_in_all} of {all} writes failed, one in each of as many upgrades ({} came to their end before it): {refused} upgrades were refused, the others did without",
+        "{failed_in_all} of {all} writes failed, one in each of as many upgrades ({} came to their end before it): {refused} upgrades were refused, the others did without; {stood} times the machine had to be reset at the firmware's prompt",
         wanted - failed_in_all
     );
     ensure!(refused > 0, "no upgrade noticed");
     Ok(())
+}
+
+/// Resets a machine that has come to the firmware's prompt, as a person would, for as long as the work takes; how often that was.
+/// Where the loader cannot write that it tries a version, EDK II's driver for FAT reads nothing more until the next reset.
+async fn reset_at_the_prompt<T>(
+    node: &Node,
+    said_before: usize,
+    work: impl Future<Output = T>,
+) -> Result<(T, usize)> {
+    const PROMPT: &str = "UEFI Interactive Shell";
+    let mut resets = 0;
+    let mut work = std::pin::pin!(work);
+    loop {
+        tokio::select! {
+            done = &mut work => return Ok((done, resets)),
+            () = tokio::time::sleep(Duration::from_secs(1)) => {}
+        }
+        let console = node.vm().console();
+        let since = console.get(said_before..).context("a shorter console")?;
+        if since.matches(PROMPT).count() > resets {
+            resets += 1;
+            node.vm().qmp().execute("system_reset", json!({}))?;
+        }
+    }
 }
 
 /// How often the node's disk was written to so far.

@@ -47,6 +47,19 @@ pub enum EspError {
     NoOther,
 }
 
+impl EspError {
+    /// Whether the disk could not be read or written, when lost clusters were to be freed.
+    pub fn is_of_the_disk(&self) -> bool {
+        matches!(
+            self,
+            Self::NotFreed {
+                source: NotFreed::Io { .. },
+                ..
+            }
+        )
+    }
+}
+
 /// The mounted partition; dropping it unmounts.
 pub struct MountedEsp {
     device: PathBuf,

@@ -13,6 +13,7 @@ use instar_api::events::EventPayload;
 use instar_api::machine::ConfigLoadErrorEvent;
 use tokio::time::Instant;
 
+use super::bless_later;
 use super::boot_assets;
 use super::current_handover;
 use super::disk;
@@ -499,8 +500,7 @@ async fn commit(
     tokio::spawn(current_handover::keep(machine.clone()));
     let soft = upgrade.filter(|_| is_soft);
     if let Err(error) = settle_upgrade::keep(machine, soft, passed_gate).await {
-        tracing::error!("the boot entry of this version is not blessed: {error:#}");
-        status::note_problem(machine, "boot entry", &format!("{error:#}"));
+        bless_later::start(machine, soft.cloned(), passed_gate, &error);
     }
     let (failed, records) = (machine.failed_images().clone(), records(machine));
     let saved = tokio::task::spawn_blocking(move || failed.save(&records)).await;

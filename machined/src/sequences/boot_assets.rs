@@ -203,13 +203,14 @@ impl ForInstaller {
     pub(super) async fn mount(installed: &Installed) -> anyhow::Result<Self> {
         let efi = installed.efi.clone();
         blocking(move || {
-            match boot_loader::free_lost_clusters(&efi).map_err(anyhow::Error::from) {
+            match boot_loader::free_lost_clusters(&efi) {
                 Ok(0) => {}
                 Ok(bytes) => tracing::info!(
                     "EFI system partition: {bytes} bytes were lost to changes that did not end, and are free again"
                 ),
+                Err(error) if error.is_of_the_disk() => return Err(error.into()),
                 // There may be room enough.
-                Err(error) => tracing::warn!("{error:#}"),
+                Err(error) => tracing::warn!("{:#}", anyhow::Error::from(error)),
             }
             let mounted = MountedEsp::of(&efi)?;
             let highest = mounted.state()?.highest_order();

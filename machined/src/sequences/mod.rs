@@ -5,6 +5,7 @@
 //! sequence's own business.
 
 mod apply_config;
+mod bless_later;
 mod boot;
 mod boot_assets;
 mod config_change;

@@ -226,7 +226,7 @@ fn is_same(recorded: &PendingUpgrade, pending: &PendingUpgrade) -> bool {
 }
 
 /// The record of the upgrade that is under way; none without one, or while STATE is not mounted.
-fn record(machine: &Machine) -> anyhow::Result<Option<UpgradeRecord>> {
+pub(super) fn record(machine: &Machine) -> anyhow::Result<Option<UpgradeRecord>> {
     machine.disk.state().map_or(Ok(None), UpgradeRecord::load)
 }
 

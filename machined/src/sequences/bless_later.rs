@@ -1,0 +1,62 @@
+//! A version that has proved itself, and whose boot entry could not be blessed: it is tried again until the disk takes it. Otherwise the
+//! next boots would use up the entry's tries, and the version before would be back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::settle_upgrade;
+use crate::machine::Machine;
+use crate::resources::Problem;
+use crate::status;
+use crate::upgrade::{PendingUpgrade, UpgradeRecord};
+
+/// The machine is not ready for this.
+const PROBLEM: &str = "boot entry";
+/// The first pause, and the longest: each is twice as long as the one before it.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
+
+/// Notes that the machine is not ready, and why, until the entry is blessed.
+pub(super) fn start(
+    machine: &Arc<Machine>,
+    soft: Option<PendingUpgrade>,
+    passed_gate: bool,
+    error: &anyhow::Error,
+) {
+    tracing::error!("the boot entry of this version is not blessed: {error:#}");
+    status::note_problem(machine, PROBLEM, &format!("{error:#}"));
+    let machine = machine.clone();
+    tokio::spawn(async move { until_blessed(&machine, soft.as_ref(), passed_gate).await });
+}
+
+async fn until_blessed(machine: &Machine, soft: Option<&PendingUpgrade>, passed_gate: bool) {
+    let record = recorded(machine);
+    let (mut pause, longest) = PAUSES;
+    loop {
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(longest);
+        let Ok(_turn) = machine.take_turn() else {
+            continue;
+        };
+        if recorded(machine).is_some_and(|now| record.as_ref() != Some(&now)) {
+            tracing::warn!("another upgrade has come: this version is not blessed any more");
+            return;
+        }
+        match settle_upgrade::keep(machine, soft, passed_gate).await {
+            Ok(()) => {
+                tracing::info!("the boot entry of this version is blessed now");
+                machine.store.remove::<Problem>(PROBLEM);
+                return;
+            }
+            Err(error) => {
+                let problem = format!("{error:#}");
+                tracing::warn!("the boot entry of this version is still not blessed: {problem}");
+                status::note_problem(machine, PROBLEM, &problem);
+            }
+        }
+    }
+}
+
+/// The upgrade that is under way, as far as STATE can be read.
+fn recorded(machine: &Machine) -> Option<UpgradeRecord> {
+    settle_upgrade::record(machine).ok().flatten()
+}
