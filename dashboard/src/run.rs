@@ -78,8 +78,7 @@ pub async fn run(
             _ = hangup.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
             _ = quit.recv() => return Ok(()),
-            // Of a new size the signal tells: crossterm forgets it where a key comes at the same moment, since of what is ready at once it
-            // reports the first.
+            // Of a new size the signal tells.
             event = keys.recv() => if let Event::Key(key) = event.unwrap_or_else(closed)? {
                 match screen.press(key) {
                     Asked::Nothing => {}

@@ -92,6 +92,7 @@ async fn shows_a_node_through_an_upgrade_and_gives_the_terminal_back(scratch: Sc
     })
     .await?;
     terminal.resize(80, 24)?;
+    takes_a_key_that_comes_with_a_new_size(&node, &mut terminal).await?;
 
     only_what_changes_is_sent(&node, &mut terminal).await?;
 
@@ -126,6 +127,19 @@ async fn shows_a_node_through_an_upgrade_and_gives_the_terminal_back(scratch: Sc
     gives_a_serial_line_back_when_told_to_end(&node, &instarctl).await?;
     ends_when_its_terminal_goes(&node, &instarctl).await?;
     says_what_is_wrong(&instarctl).await
+}
+
+/// What comes at the same moment counts, both of it.
+async fn takes_a_key_that_comes_with_a_new_size(node: &Node, terminal: &mut Terminal) -> Outcome {
+    for _ in 0..20 {
+        terminal.press("2")?;
+        terminal.resize(140, 40)?;
+        shows(node, terminal, "COMMAND").await?;
+        terminal.press("1")?;
+        terminal.resize(80, 24)?;
+        shows(node, terminal, "Version     Instar v0.1.0").await?;
+    }
+    Ok(())
 }
 
 /// Ten seconds of a node that idles are far less than a painted screen each.

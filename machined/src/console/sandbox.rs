@@ -35,22 +35,11 @@ const ALLOWED: &[(i64, &str)] = &[
     (libc::SYS_getsockopt, "the connection's state"),
     (libc::SYS_close, "what is done with"),
     (libc::SYS_socketpair, "the signal pipes"),
-    (
-        libc::SYS_epoll_create1,
-        "the runtime, and the terminal's events",
-    ),
-    (
-        libc::SYS_epoll_ctl,
-        "the runtime, and the terminal's events",
-    ),
-    (
-        libc::SYS_epoll_wait,
-        "the runtime, and the terminal's events",
-    ),
-    (
-        libc::SYS_epoll_pwait,
-        "the runtime, and the terminal's events",
-    ),
+    (libc::SYS_poll, "the terminal's events"),
+    (libc::SYS_epoll_create1, "the runtime"),
+    (libc::SYS_epoll_ctl, "the runtime"),
+    (libc::SYS_epoll_wait, "the runtime"),
+    (libc::SYS_epoll_pwait, "the runtime"),
     (libc::SYS_eventfd2, "the runtime's wake-ups"),
     (
         libc::SYS_fcntl,
