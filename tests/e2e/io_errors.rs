@@ -265,14 +265,14 @@ async fn one_by_one(
             &AT_ONCE
         };
         let name = format!("write {write} of {all}");
-        let (said_before, before) = (node.vm().console().len(), writes(&node)?);
+        let (said_before, before) = (node.vm().console().len(), failures(&node)?);
         let fault = WriteFault::Nth(u32::try_from(write)?, failure);
         node.vm().fail_write(0, &fault)?;
         let upgraded = upgrade(&node, &images[1 - runs], how);
         let (said, resets) = reset_at_the_prompt(&node, said_before, upgraded).await?;
         let said = said?;
         stood += resets;
-        let failed = writes(&node)? - before >= write;
+        let failed = failures(&node)? > before;
         node.vm().fail_write(0, &WriteFault::None)?;
         let succeeded = said.code == Some(0);
         if !succeeded {
@@ -352,14 +352,23 @@ async fn reset_at_the_prompt<T>(
 
 /// How often the node's disk was written to so far.
 fn writes(node: &Node) -> Result<u64> {
+    count(node, "wr_operations")
+}
+
+/// How many writes have failed.
+fn failures(node: &Node) -> Result<u64> {
+    count(node, "failed_wr_operations")
+}
+
+fn count(node: &Node, what: &str) -> Result<u64> {
     let all = node.vm().qmp().execute("query-blockstats", json!({}))?;
     let of_disk = |entry: &Value| {
         entry["qdev"]
             .as_str()?
             .contains("disk0")
-            .then(|| entry["stats"]["wr_operations"].as_u64())?
+            .then(|| entry["stats"][what].as_u64())?
     };
     all.as_array()
         .and_then(|entries| entries.iter().find_map(of_disk))
-        .with_context(|| format!("no disk0 in {all}"))
+        .with_context(|| format!("no {what} of disk0 in {all}"))
 }

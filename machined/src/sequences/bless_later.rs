@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::settle_upgrade;
+use crate::boot_loader::EspError;
 use crate::machine::Machine;
 use crate::resources::Problem;
 use crate::status;
@@ -24,6 +25,10 @@ pub(super) fn start(
 ) {
     tracing::error!("the boot entry of this version is not blessed: {error:#}");
     status::note_problem(machine, PROBLEM, &format!("{error:#}"));
+    // What leads elsewhere does so the next time, too.
+    if let Some(EspError::OtherVersion { .. }) = error.downcast_ref() {
+        return;
+    }
     let machine = machine.clone();
     tokio::spawn(async move { until_blessed(&machine, soft.as_ref(), passed_gate).await });
 }
