@@ -95,12 +95,7 @@ impl Fat {
 
     /// Has the disk lose what all copies of the FAT say of a cluster, as when the power goes before they are flushed.
     pub fn lose_entry(&self, disk: &Path, cluster: u64) -> Result<()> {
-        let file = File::options().write(true).open(disk)?;
-        for copy in 0..self.number(16, 1) {
-            let table = ESP_SECTOR + self.reserved() + copy * self.number(36, 4);
-            file.write_all_at(&[0; 4], table * 512 + cluster * 4)?;
-        }
-        Ok(())
+        self.write_to_tables(disk, cluster * 4, &[0; 4])
     }
 
     /// Has all free clusters but the last so many bytes belong to no file, as changes that a cut ended leave them. Gives the bytes
@@ -115,11 +110,17 @@ impl Fat {
         for cluster in &free {
             table[cluster * 4..][..4].copy_from_slice(&END);
         }
+        self.write_to_tables(disk, 0, &table)?;
+        Ok(free.len() as u64 * self.sectors_per_cluster() * 512)
+    }
+
+    /// Writes the same in the same place of all copies.
+    fn write_to_tables(&self, disk: &Path, at: u64, bytes: &[u8]) -> Result<()> {
         let file = File::options().write(true).open(disk)?;
         for copy in 0..self.number(16, 1) {
-            let first = ESP_SECTOR + self.reserved() + copy * self.number(36, 4);
-            file.write_all_at(&table, first * 512)?;
+            let table = ESP_SECTOR + self.reserved() + copy * self.number(36, 4);
+            file.write_all_at(bytes, table * 512 + at)?;
         }
-        Ok(free.len() as u64 * self.sectors_per_cluster() * 512)
+        Ok(())
     }
 }
