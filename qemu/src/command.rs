@@ -67,7 +67,7 @@ fn check(spec: &VmSpec) -> Result<()> {
     let can_be_tapped = |drive: &Drive| {
         let bus = match drive.tap {
             Tap::None | Tap::WriteLog(_) => drive.bus == Bus::Virtio,
-            Tap::Faults => matches!(drive.bus, Bus::Virtio | Bus::Scsi),
+            Tap::Faults | Tap::Server(_) => matches!(drive.bus, Bus::Virtio | Bus::Scsi),
         };
         bus && drive.format == DiskFormat::Raw && !drive.snapshot
     };
@@ -77,7 +77,7 @@ fn check(spec: &VmSpec) -> Result<()> {
         .any(|drive| drive.tap != Tap::None && !can_be_tapped(drive))
     {
         return impossible(
-            "only a raw disk behind virtio, no snapshot, can be recorded, and only one behind virtio or SCSI made to fail",
+            "only a raw disk behind virtio, no snapshot, can be recorded, and only one behind virtio or SCSI made to fail or served by another program",
         );
     }
     Ok(())
@@ -172,7 +172,21 @@ fn drives(line: &mut Line, spec: &VmSpec) {
                 continue;
             }
             Tap::Faults => {
-                breakable_drive(line, number, drive);
+                let file = format!(
+                    "driver=file,node-name={},discard=unmap,filename=",
+                    fault::whole_node(number)
+                );
+                line.property("-blockdev", &file, &drive.file, "");
+                failing_drive(line, number, drive.bus);
+                continue;
+            }
+            Tap::Server(port) => {
+                let server = format!(
+                    "driver=nbd,node-name={},server.type=inet,server.host=127.0.0.1,server.port={port}",
+                    fault::whole_node(number)
+                );
+                line.add(["-blockdev", &server]);
+                failing_drive(line, number, drive.bus);
                 continue;
             }
         }
@@ -223,18 +237,12 @@ fn recorded_drive(line: &mut Line, number: usize, file: &Path, log: &Path) {
 }
 
 /// The guest gets to see errors, which without `werror` would stop the machine where the host is out of room.
-fn breakable_drive(line: &mut Line, number: usize, drive: &Drive) {
-    let controller = match drive.bus {
+fn failing_drive(line: &mut Line, number: usize, bus: Bus) {
+    let controller = match bus {
         Bus::Scsi => "scsi-hd",
         _ => "virtio-blk-pci,request-merging=off",
     };
     let (node, device) = (fault::whole_node(number), fault::device(number));
-    line.property(
-        "-blockdev",
-        &format!("driver=file,node-name={node},discard=unmap,filename="),
-        &drive.file,
-        "",
-    );
     line.add([
         "-device",
         &format!(
@@ -486,6 +494,14 @@ mod tests {
             on_scsi.contains("-device virtio-scsi-pci -blockdev")
                 && on_scsi.contains("-device scsi-hd,id=disk0,drive=whole0,"),
             "{on_scsi}"
+        );
+        let served = line(&small().drive(Drive::raw("/b.img").served(10_809)), OLD_TCG);
+        assert!(
+            served.contains(
+                "-blockdev driver=nbd,node-name=whole0,server.type=inet,server.host=127.0.0.1,server.port=10809 \
+                 -device virtio-blk-pci,request-merging=off,id=disk0,drive=whole0,"
+            ),
+            "{served}"
         );
         let impossible = small().drive(Drive::qcow2("/c").breakable());
         assert!(command_line(&impossible, OLD_TCG).is_err());

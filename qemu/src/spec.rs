@@ -125,7 +125,7 @@ pub struct Drive {
     pub tap: Tap,
 }
 
-/// What stands between the machine and the file that holds its disk. Both kinds are for raw disks behind virtio.
+/// What stands between the machine and the file that holds its disk. All kinds are for raw disks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Tap {
     /// Nothing.
@@ -135,6 +135,8 @@ pub enum Tap {
     WriteLog(PathBuf),
     /// Writes can be made to fail while the machine runs: [`crate::Vm::fail_write`].
     Faults,
+    /// Another program, which serves the file by NBD on this port of 127.0.0.1.
+    Server(u16),
 }
 
 impl Drive {
@@ -174,6 +176,14 @@ impl Drive {
     pub fn breakable(self) -> Self {
         Self {
             tap: Tap::Faults,
+            ..self
+        }
+    }
+
+    /// The same disk, which a program serves by NBD on a port of 127.0.0.1.
+    pub fn served(self, port: u16) -> Self {
+        Self {
+            tap: Tap::Server(port),
             ..self
         }
     }

@@ -63,7 +63,7 @@ fn probe(node: &Arc<Node>) -> OutageProbe {
     OutageProbe::start(
         move || {
             let node = asked.clone();
-            async move { Ok(node.version().await?.tag) }
+            async move { Ok(node.version_for_newcomers().await?.tag) }
         },
         move || Ok(clock.vm().guest_clock()?),
     )

@@ -30,6 +30,7 @@ async fn show_the_node_and_none_of_its_secrets(scratch: Scratch) -> Outcome {
     let grpcio = Grpcio::ready(&scratch)?;
     let registry = Registry::start(&scratch)?;
     let node = plan_with_greeter(&scratch, &registry, |config| config)?
+        .memory_mib(512)
         .blank_disk()?
         .boot()
         .await?;
@@ -180,8 +181,16 @@ impl Told<'_> {
             "our own connection is not there: {connected}"
         );
         let mut machine = node.machine().await?;
-        let load = machine.load_avg(()).await?.into_inner().messages.remove(0);
-        ensure!(load.load1 > 0.0, "{load:?}");
+        // Unless it changes in between.
+        node.wait_until("it tells the kernel's load", PATIENCE, async || {
+            let load = node.machine().await?.load_avg(()).await?.into_inner();
+            let load = load.messages.first().context("no load")?;
+            let told = format!("{:.2} {:.2} {:.2} ", load.load1, load.load5, load.load15);
+            let kernel = node.read("/proc/loadavg").await?;
+            ensure!(kernel.starts_with(&told), "{load:?}, and {kernel}");
+            Ok(())
+        })
+        .await?;
         let stat = machine
             .system_stat(())
             .await?

@@ -101,7 +101,6 @@ fn with_a_privileged_greeter(config: MachineConfig, host: &str) -> MachineConfig
 
 async fn upgrade(node: &Node, registry: &Registry, image: &ImageUnderTest) -> Outcome {
     let name = registry.image_for_guest(&format!("instar/installer:{}", image.version()));
-    // A connection is dear to a machine that is emulated: one for each side of the swap, instead of asking again and again.
     let mut machine = node.machine().await?;
     let mut events = machine.events(EventsRequest::default()).await?.into_inner();
     node.upgrade(&name).await??;

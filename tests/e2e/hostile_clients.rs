@@ -107,7 +107,9 @@ async fn do_not_disturb_the_one_who_brings_a_config(scratch: Scratch) -> Outcome
 async fn slow_loris(node: &Node) -> Outcome {
     let mut silent = connect_silently(node, SILENT).await?;
     let begun = Instant::now();
-    node.version().await.context("beside silent connections")?;
+    node.version_for_newcomers()
+        .await
+        .context("beside silent connections")?;
     println!(
         "answered beside {SILENT} silent connections after {} ms",
         begun.elapsed().as_millis()
@@ -180,7 +182,10 @@ async fn garbage(node: &Node) -> Outcome {
             .await
             .with_context(|| format!("connection {number} with garbage stays open"))?;
     }
-    node.version().await.map(drop).context("after garbage")
+    node.version_for_newcomers()
+        .await
+        .map(drop)
+        .context("after garbage")
 }
 
 /// Comes and goes.
@@ -189,7 +194,7 @@ async fn quick_connects(node: &Node) -> Outcome {
     for _ in 0..QUICK {
         drop(connect(&endpoint).await?);
     }
-    node.version()
+    node.version_for_newcomers()
         .await
         .map(drop)
         .context("after quick connects")
@@ -205,14 +210,17 @@ async fn oversized_message(node: &Node) -> Outcome {
         Err(status) if status.code() == Code::OutOfRange => {}
         other => bail!("33,554,433 bytes: {other:?}"),
     }
-    node.version().await.map(drop).context("after 32 MiB")
+    node.version_for_newcomers()
+        .await
+        .map(drop)
+        .context("after 32 MiB")
 }
 
 /// Messages that are large, and together larger than what the node would hold for their senders.
 async fn more_than_there_is_room_for(node: &Node) -> Outcome {
     let mut calls = JoinSet::new();
     for _ in 0..LARGE_MESSAGES {
-        let mut machine = node.machine().await?;
+        let mut machine = node.newcomer().await?;
         let request = ApplyConfigurationRequest {
             data: vec![b'#'; MAX_MESSAGE_BYTES / 2],
             dry_run: true,
@@ -230,7 +238,7 @@ async fn more_than_there_is_room_for(node: &Node) -> Outcome {
     }
     println!("{refused} of {LARGE_MESSAGES} large messages were refused");
     ensure!((1..LARGE_MESSAGES).contains(&refused), "{refused}");
-    node.version()
+    node.version_for_newcomers()
         .await
         .map(drop)
         .context("after large messages")
@@ -256,7 +264,9 @@ async fn endless_calls(node: &Node) -> Outcome {
     }
     // They are under way when others are answered.
     for _ in 0..3 {
-        node.version().await.context("beside endless calls")?;
+        node.version_for_newcomers()
+            .await
+            .context("beside endless calls")?;
     }
     match calls.try_join_next() {
         Some(ended) => bail!("an endless call has ended: {ended:?}"),
@@ -291,7 +301,7 @@ async fn do_not_read(node: &Node, mut machine: MachineServiceClient<Channel>) ->
         logs.push(machine.dmesg(follow).await?.into_inner());
     }
     // Somebody who reads gets everything, beside them.
-    let mut other = node.machine().await?;
+    let mut other = node.newcomer().await?;
     let mut read = other.dmesg(DmesgRequest::default()).await?.into_inner();
     let mut bytes = 0;
     while let Some(piece) = read.message().await? {

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use instar_esp::{FileDigest, State, Volume as _};
-use instar_qemu::{Bus, Drive, VmSpec, WriteFailure, WriteFault};
+use instar_qemu::{Bus, Drive, Vm, VmSpec, WriteFailure, WriteFault};
 use instar_tests::{
-    EspImage, Fat, ImageUnderTest, Instarctl, Node, Outcome, Registry, Scratch, Test, tests, uefi,
+    EspImage, Fat, ImageUnderTest, Instarctl, Node, Outcome, Registry, Scratch, Test, TornDisk,
+    tests, uefi,
 };
 use serde_json::{Value, json};
 
@@ -22,6 +23,7 @@ pub(crate) fn tests() -> Vec<Test> {
         in_an_upgrade_leave_the_version_that_runs,
         at_any_write_of_an_upgrade_leave_a_version_that_boots,
         for_want_of_room_leave_a_version_that_boots,
+        halfway_through_a_write_leave_a_version_that_boots,
     ]
 }
 
@@ -197,23 +199,82 @@ const STARTED: u64 = 10;
 const GIVEN_UP: &str = "EXT4-fs error";
 
 async fn at_any_write_of_an_upgrade_leave_a_version_that_boots(scratch: Scratch) -> Outcome {
-    // A SCSI disk would be asked to try again, and virtio-blk's is not.
-    one_by_one(scratch, Bus::Virtio, "/dev/vda", WriteFailure::Io).await
+    one_by_one(scratch, Defect::Broken).await
 }
 
 async fn for_want_of_room_leave_a_version_that_boots(scratch: Scratch) -> Outcome {
-    // A virtio disk has no word for that.
-    one_by_one(scratch, Bus::Scsi, "/dev/sda", WriteFailure::NoRoom).await
+    one_by_one(scratch, Defect::Full).await
+}
+
+async fn halfway_through_a_write_leave_a_version_that_boots(scratch: Scratch) -> Outcome {
+    one_by_one(scratch, Defect::Tearing).await
+}
+
+/// What is the matter with a disk.
+#[derive(Debug, Clone, Copy)]
+enum Defect {
+    /// Nothing of a write is written. A SCSI disk would be asked to try again, and virtio-blk's is not.
+    Broken,
+    /// There is no room. A virtio disk has no word for that.
+    Full,
+    /// Half of a write is written.
+    Tearing,
+}
+
+/// A disk of which one write fails.
+enum FailingDisk {
+    OfQemu(Bus, WriteFailure),
+    Tearing(TornDisk),
+}
+
+impl FailingDisk {
+    fn of(file: &Path, defect: Defect) -> Result<Self> {
+        Ok(match defect {
+            Defect::Broken => Self::OfQemu(Bus::Virtio, WriteFailure::Io),
+            Defect::Full => Self::OfQemu(Bus::Scsi, WriteFailure::NoRoom),
+            Defect::Tearing => Self::Tearing(TornDisk::serve(file)?),
+        })
+    }
+
+    fn drive(&self, file: &Path) -> Drive {
+        match self {
+            Self::OfQemu(bus, _) => Drive::raw(file).on(*bus).breakable(),
+            Self::Tearing(disk) => Drive::raw(file).served(disk.port()),
+        }
+    }
+
+    /// Where the node finds it.
+    fn device(&self) -> &'static str {
+        match self {
+            Self::OfQemu(Bus::Scsi, _) => "/dev/sda",
+            _ => "/dev/vda",
+        }
+    }
+
+    /// Has the write of this number from now on fail, from 1.
+    fn fail(&self, vm: &Vm, number: u64) -> Outcome {
+        match self {
+            Self::OfQemu(_, failure) => {
+                vm.fail_write(0, &WriteFault::Nth(u32::try_from(number)?, *failure))?;
+            }
+            Self::Tearing(disk) => disk.tear(number),
+        }
+        Ok(())
+    }
+
+    /// As if it had never been asked to.
+    fn heal(&self, vm: &Vm) -> Outcome {
+        match self {
+            Self::OfQemu(..) => vm.fail_write(0, &WriteFault::None)?,
+            Self::Tearing(disk) => disk.tear(0),
+        }
+        Ok(())
+    }
 }
 
 /// One write of an upgrade fails, somewhere from the first of the image in /var to the last of the new version's start. What comes
 /// before that start is the same in an upgrade that is staged, which is over sooner.
-async fn one_by_one(
-    scratch: Scratch,
-    bus: Bus,
-    device: &'static str,
-    failure: WriteFailure,
-) -> Outcome {
+async fn one_by_one(scratch: Scratch, defect: Defect) -> Outcome {
     let registry = Registry::start(&scratch)?;
     let images = [ImageUnderTest::first()?, ImageUnderTest::second()?];
     for image in &images {
@@ -222,8 +283,11 @@ async fn one_by_one(
     let disk = scratch.join("disk.img");
     images[0].put_on_disk(&disk, DISK_BYTES)?;
     let host = registry.host_for_guest();
-    let drive = Drive::raw(&disk).on(bus).breakable();
-    let spec = VmSpec::uefi(uefi()?).drive(drive).deadline(LIFETIME);
+    let failing = FailingDisk::of(&disk, defect)?;
+    let device = failing.device();
+    let spec = VmSpec::uefi(uefi()?)
+        .drive(failing.drive(&disk))
+        .deadline(LIFETIME);
     let mut node = Node::plan_from(&scratch, spec)
         .configure(move |config| config.registry(&host).install_disk(device))
         .boot()
@@ -266,14 +330,13 @@ async fn one_by_one(
         };
         let name = format!("write {write} of {all}");
         let (said_before, before) = (node.vm().console().len(), failures(&node)?);
-        let fault = WriteFault::Nth(u32::try_from(write)?, failure);
-        node.vm().fail_write(0, &fault)?;
+        failing.fail(node.vm(), write)?;
         let upgraded = upgrade(&node, &images[1 - runs], how);
         let (said, resets) = reset_at_the_prompt(&node, said_before, upgraded).await?;
         let said = said?;
         stood += resets;
         let failed = failures(&node)? > before;
-        node.vm().fail_write(0, &WriteFault::None)?;
+        failing.heal(node.vm())?;
         let succeeded = said.code == Some(0);
         if !succeeded {
             refused += 1;

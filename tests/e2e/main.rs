@@ -13,6 +13,7 @@ mod clock;
 mod console;
 mod containers;
 mod dashboard;
+mod dhcp;
 mod disk;
 mod edits;
 mod fifty_upgrades;
@@ -71,6 +72,7 @@ fn main() -> ExitCode {
         rollback::tests(),
         containers::tests(),
         dashboard::tests(),
+        dhcp::tests(),
         console::tests(),
         edits::tests(),
         disk::tests(),

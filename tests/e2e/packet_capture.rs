@@ -90,7 +90,7 @@ async fn capture(node: &Node, instarctl: &Instarctl, arguments: &[&str]) -> Outc
 async fn keep_busy(node: &Node) -> anyhow::Result<Infallible> {
     loop {
         // A connection of its own.
-        node.version().await?;
+        node.version_for_newcomers().await?;
         let mut time = TimeServiceClient::new(node.channel().await?);
         for server in [HOST, "127.0.0.1"] {
             let server = server.to_owned();

@@ -24,6 +24,7 @@ mod firmware;
 mod follower;
 mod greeter;
 mod grpcio;
+mod hostile_dhcp_server;
 mod http_client;
 mod http_server;
 mod https_registry;
@@ -48,6 +49,7 @@ mod scripted_init;
 mod terminal;
 mod time_server;
 mod told;
+mod torn_disk;
 mod workspace;
 mod wrong_time_server;
 
@@ -58,6 +60,7 @@ pub use firmware::{BY_OUR_BOOT_ENTRY, UefiVariables, secure_uefi, test_keys, uef
 pub use follower::{Ending, Followed, reboot_and_follow, upgrade_and_follow};
 pub use greeter::{GREETER, GREETER_PORT, Greeter, WITH_CGROUPS, plan_with_greeter, push_greeter};
 pub use grpcio::Grpcio;
+pub use hostile_dhcp_server::HostileDhcpServer;
 pub use http_client::{HttpAnswer, http};
 pub use http_server::HttpServer;
 pub use https_registry::HttpsRegistry;
@@ -80,6 +83,7 @@ pub use scripted_init::{DoubleRootfs, ScriptedInit};
 pub use terminal::Terminal;
 pub use time_server::TimeServer;
 pub use told::Told;
+pub use torn_disk::TornDisk;
 pub use workspace::{
     guest_program, guest_program_file, image_program, target_directory, workspace_root,
 };

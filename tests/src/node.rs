@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use instar_api::machine::VersionInfo;
 use instar_api::machine::machine_service_client::MachineServiceClient;
 use instar_qemu::{DiskFormat, Drive, Vm, VmSpec, create_blank_disk};
+use tokio::sync::Mutex;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
 use crate::connect::connect;
@@ -22,8 +23,13 @@ pub const API_PORT: u16 = instar_api::PORT;
 /// The kernel's arguments, as in `docs/contracts.md`.
 const COMMAND_LINE: &str =
     "console=ttyS0 panic=10 printk.devkmsg=on cryptomgr.notests transparent_hugepage=never";
+/// Main memory, where nothing else is said. A kernel picks its place in it at random, and where code of the kernel before it was
+/// translated, QEMU takes up to 10 s longer to write: in much memory that is rare.
+const MEMORY_MIB: u32 = 2048;
 /// From power-on to the first answer, on a host that runs other machines too.
 const BOOT_PATIENCE: Duration = Duration::from_secs(180);
+/// A kept connection over which nothing comes for so long leads to a machine that has gone.
+const STILL_THERE: Duration = Duration::from_secs(2);
 /// The firmware configuration entry that holds a machine config.
 const CONFIG_ENTRY: &str = "opt/dev.instar/config";
 /// The largest file that a test's disk can grow to; it is sparse.
@@ -150,6 +156,7 @@ impl NodePlan {
             spec,
             config: config.unwrap_or_default(),
             identity,
+            connected: Mutex::default(),
         })
     }
 }
@@ -161,10 +168,12 @@ pub struct Node {
     spec: VmSpec,
     config: String,
     identity: Identity,
+    /// The connection of [`Self::machine`].
+    connected: Mutex<Option<Machine>>,
 }
 
 impl Node {
-    /// A node from kernel and initramfs, with 512 MiB, its config in the firmware configuration and no disk.
+    /// A node from kernel and initramfs, its config in the firmware configuration and no disk.
     pub fn plan(scratch: &Scratch, image: &ImageUnderTest) -> NodePlan {
         let spec = VmSpec::kernel(image.kernel(), image.initramfs()).command_line(COMMAND_LINE);
         Self::plan_from(scratch, spec)
@@ -175,7 +184,7 @@ impl Node {
         NodePlan {
             name: "node".to_owned(),
             scratch: scratch.clone(),
-            spec: spec.forward(API_PORT),
+            spec: spec.memory_mib(MEMORY_MIB).forward(API_PORT),
             config: Config::Default,
             identity: None,
         }
@@ -235,27 +244,34 @@ impl Node {
             .keep_alive_timeout(Duration::from_secs(5)))
     }
 
-    /// A client of the machine service on a new connection.
+    /// A client of the machine service, on the connection of the one before as long as that leads to the node: shaking hands takes an
+    /// emulated machine half a second.
     pub async fn machine(&self) -> Result<Machine> {
+        let mut connected = self.connected.lock().await;
+        // Taken out: who gives up waiting leaves none behind that does not answer.
+        if let Some(mut machine) = connected.take()
+            && let Ok(Ok(_)) = tokio::time::timeout(STILL_THERE, machine.version(())).await
+        {
+            return Ok(connected.insert(machine).clone());
+        }
+        let machine = self.newcomer().await?;
+        Ok(connected.insert(machine).clone())
+    }
+
+    /// A client of the machine service on a new connection.
+    pub async fn newcomer(&self) -> Result<Machine> {
         Ok(MachineServiceClient::new(self.channel().await?)
             .max_decoding_message_size(instar_api::MAX_MESSAGE_BYTES))
     }
 
-    /// What it says of its version, on a new connection.
+    /// What it says of its version.
     pub async fn version(&self) -> Result<VersionInfo> {
-        let answer = self
-            .machine()
-            .await?
-            .version(())
-            .await
-            .context("Version failed")?
-            .into_inner();
-        let first = answer
-            .messages
-            .into_iter()
-            .next()
-            .context("an empty answer to Version")?;
-        first.version.context("no version in the answer to Version")
+        version(&mut self.machine().await?).await
+    }
+
+    /// What it says of its version to somebody who connects now.
+    pub async fn version_for_newcomers(&self) -> Result<VersionInfo> {
+        version(&mut self.newcomer().await?).await
     }
 
     /// Waits until a call of its API succeeds.
@@ -330,14 +346,23 @@ impl Node {
             spec,
             config,
             identity,
+            ..
         } = self;
         let node = Self {
             vm: vm.power_cycle(&spec)?,
             spec,
             config,
             identity,
+            connected: Mutex::default(),
         };
         node.wait_for_api(BOOT_PATIENCE).await?;
         Ok(node)
     }
+}
+
+async fn version(machine: &mut Machine) -> Result<VersionInfo> {
+    let answer = machine.version(()).await.context("Version failed")?;
+    let first = answer.into_inner().messages.into_iter().next();
+    let first = first.context("an empty answer to Version")?;
+    first.version.context("no version in the answer to Version")
 }

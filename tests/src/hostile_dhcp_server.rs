@@ -1,0 +1,259 @@
+//! A DHCP server (RFC 2131) at the other end of a machine's network card: before each right answer come thousands that are damaged.
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{JoinHandle, sleep};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+/// Damaged answers before a right one. Together they take less time than a client waits.
+const DAMAGED: usize = 2000;
+/// Between two of them, so that a machine that is emulated loses few.
+const PAUSE: Duration = Duration::from_micros(500);
+/// How often it looks whether it is to end.
+const TICK: Duration = Duration::from_millis(100);
+
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+const SERVER_PORT: [u8; 2] = [0, 67];
+const CLIENT_PORT: [u8; 2] = [0, 68];
+/// Ethernet, IP and UDP, in bytes.
+const HEADERS: usize = 14 + 20 + 8;
+/// Up to here of a frame decides what program gets it; the client's filter lets nothing else through.
+const ADDRESSED: usize = 14 + 20 + 4;
+const LONGEST_FRAME: usize = 1514;
+
+const MESSAGE_TYPE: u8 = 53;
+const DISCOVER: u8 = 1;
+const OFFER: u8 = 2;
+const REQUEST: u8 = 3;
+const ACK: u8 = 5;
+
+/// It answers until it is dropped.
+#[derive(Debug)]
+pub struct HostileDhcpServer {
+    damaged: Arc<AtomicU64>,
+    end: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl HostileDhcpServer {
+    /// What it offers in the end, and the length of the network's prefix.
+    pub const OFFERED: &'static str = "10.77.0.2/24";
+
+    /// Starts one for a card whose frames QEMU sends to that socket, and takes at that port of 127.0.0.1.
+    pub fn start(cable: UdpSocket, card: u16) -> Result<Self> {
+        cable.set_read_timeout(Some(TICK))?;
+        let damaged = Arc::new(AtomicU64::new(0));
+        let end = Arc::new(AtomicBool::new(false));
+        let (sent, ends) = (damaged.clone(), end.clone());
+        let thread = std::thread::Builder::new().spawn(move || {
+            let mut frame = [0; LONGEST_FRAME];
+            let mut dice = Dice(0x4865_6c6c_6f21_0001);
+            let send = |frame: &[u8]| {
+                // One that does not fit is lost, as on a cable.
+                let _ = cable.send_to(frame, (Ipv4Addr::LOCALHOST, card));
+            };
+            while !ends.load(Ordering::Relaxed) {
+                let Ok((length, _)) = cable.recv_from(&mut frame) else {
+                    continue;
+                };
+                let Some(question) = Question::of(&frame[..length]) else {
+                    continue;
+                };
+                let offer = question.answer(OFFER);
+                for _ in 0..DAMAGED {
+                    // A damaged acknowledgement could be one all the same, and would end this.
+                    let damaged = dice.damage(&offer);
+                    if !is_acknowledgement(&damaged) {
+                        send(&damaged);
+                        sent.fetch_add(1, Ordering::Relaxed);
+                    }
+                    sleep(PAUSE);
+                }
+                match question.kind {
+                    DISCOVER => send(&offer),
+                    _ => send(&question.answer(ACK)),
+                }
+            }
+        });
+        Ok(Self {
+            damaged,
+            end,
+            thread: Some(thread.context("cannot start a thread")?),
+        })
+    }
+
+    /// How many damaged answers were sent so far.
+    pub fn damaged(&self) -> u64 {
+        self.damaged.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for HostileDhcpServer {
+    fn drop(&mut self) {
+        self.end.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What a client wants.
+struct Question {
+    kind: u8,
+    transaction: [u8; 4],
+    client: [u8; 6],
+}
+
+impl Question {
+    fn of(frame: &[u8]) -> Option<Self> {
+        let is_for_us = frame.get(12..14)? == [8, 0]
+            && *frame.get(23)? == 17
+            && frame.get(36..38)? == SERVER_PORT;
+        let message = frame.get(HEADERS..).filter(|_| is_for_us)?;
+        let mut options = message.get(240..)?;
+        let kind = loop {
+            match options {
+                [MESSAGE_TYPE, 1, kind @ (DISCOVER | REQUEST), ..] => break *kind,
+                [_, length, rest @ ..] => options = rest.get(usize::from(*length)..)?,
+                _ => return None,
+            }
+        };
+        Some(Self {
+            kind,
+            transaction: message.get(4..8)?.try_into().ok()?,
+            client: message.get(28..34)?.try_into().ok()?,
+        })
+    }
+
+    /// The whole frame, with each option that a client could know.
+    fn answer(&self, kind: u8) -> Vec<u8> {
+        let (server, seconds) = (SERVER.octets(), |seconds: u32| seconds.to_be_bytes());
+        let mut message = vec![2, 1, 6, 0];
+        message.extend(self.transaction);
+        message.extend([0; 8]);
+        message.extend(CLIENT.octets());
+        message.extend(server);
+        message.extend([0; 4]);
+        message.extend(self.client);
+        message.resize(236, 0);
+        message.extend([0x63, 0x82, 0x53, 0x63]);
+        let options: [(u8, &[u8]); 16] = [
+            (MESSAGE_TYPE, &[kind]),
+            (54, &server),
+            (51, &seconds(3600)),
+            (58, &seconds(1800)),
+            (59, &seconds(3150)),
+            (1, &[255, 255, 255, 0]),
+            (3, &server),
+            (6, &[server, server].concat()),
+            (12, b"offered"),
+            (15, b"example.com"),
+            (26, &[5, 0xDC]),
+            (28, &[10, 77, 0, 255]),
+            (42, &server),
+            (43, &[1, 2, 3, 4]),
+            (56, b"welcome"),
+            (121, &[24, 10, 88, 0, 10, 77, 0, 1, 0, 10, 77, 0, 1]),
+        ];
+        for (code, value) in options {
+            message.extend([code, value.len() as u8]);
+            message.extend(value);
+        }
+        message.push(255);
+        self.frame(&message)
+    }
+
+    fn frame(&self, message: &[u8]) -> Vec<u8> {
+        let length = |headers: usize| ((message.len() + headers) as u16).to_be_bytes();
+        let mut ip = vec![0x45, 0];
+        ip.extend(length(20 + 8));
+        ip.extend([0, 0, 0, 0, 64, 17, 0, 0]);
+        ip.extend(SERVER.octets());
+        ip.extend([255; 4]);
+        let sum = checksum(&ip);
+        ip[10..12].copy_from_slice(&sum);
+        let mut frame = self.client.to_vec();
+        frame.extend([2, 0, 0, 0, 0, 0x77, 8, 0]);
+        frame.extend(ip);
+        frame.extend(SERVER_PORT);
+        frame.extend(CLIENT_PORT);
+        frame.extend(length(8));
+        // No checksum.
+        frame.extend([0, 0]);
+        frame.extend(message);
+        frame
+    }
+}
+
+/// Of an IP header (RFC 1071).
+fn checksum(header: &[u8]) -> [u8; 2] {
+    let words = header.chunks_exact(2);
+    let sum: u32 = words
+        .map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])))
+        .sum();
+    let folded = (sum & 0xFFFF) + (sum >> 16);
+    (!(folded as u16)).to_be_bytes()
+}
+
+/// Wherever a decoder may find the option.
+fn is_acknowledgement(frame: &[u8]) -> bool {
+    frame
+        .windows(3)
+        .any(|option| option[0] == MESSAGE_TYPE && option[2] == ACK)
+}
+
+/// Numbers that look random and are the same each time (xorshift64, G. Marsaglia 2003).
+struct Dice(u64);
+
+impl Dice {
+    fn throw(&mut self, sides: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % sides.max(1) as u64) as usize
+    }
+
+    fn pick(&mut self, range: Range<usize>) -> usize {
+        range.start + self.throw(range.len())
+    }
+
+    fn damage(&mut self, frame: &[u8]) -> Vec<u8> {
+        let mut frame = frame.to_vec();
+        for _ in 0..self.pick(1..6) {
+            // Mostly the message, and mostly its options.
+            let from = [HEADERS + 240, HEADERS + 240, HEADERS, 14][self.throw(4)];
+            let at = self.pick(from.min(frame.len() - 1)..frame.len());
+            match self.throw(6) {
+                0 => frame[at] = self.throw(256) as u8,
+                1 => frame[at] = [0, 1, 0x7F, 0x80, 0xFF][self.throw(5)],
+                2 => frame.truncate(at.max(ADDRESSED)),
+                3 => {
+                    let piece: Vec<u8> =
+                        (0..self.throw(64)).map(|_| self.throw(256) as u8).collect();
+                    frame.splice(at..at, piece);
+                }
+                4 => {
+                    let end = (at + self.throw(32)).min(frame.len());
+                    let again = frame[at..end].to_vec();
+                    frame.splice(at..at, again);
+                }
+                _ => {
+                    let end = (at + self.throw(32)).min(frame.len());
+                    frame.drain(at..end);
+                }
+            }
+            frame.truncate(LONGEST_FRAME);
+        }
+        // It must come through the client's filter still.
+        frame.resize(frame.len().max(ADDRESSED), 0);
+        frame[12..14].copy_from_slice(&[8, 0]);
+        frame[20..22].copy_from_slice(&[0, 0]);
+        frame[23] = 17;
+        frame
+    }
+}
