@@ -33,7 +33,7 @@ FUZZING := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Coverflow-checks
 SECONDS ?= 60
-# How many of an upgrade's writes `make ioerrors` has fail.
+# Which of an upgrade's writes `make ioerrors` has fail: how many, all, or FIRST-LAST.
 WRITES ?= all
 # One selection of packages for all that runs here: another one would compile dependencies again.
 TOOLS := -p image -p instar-qemu -p instarctl -p instar-tests
@@ -106,7 +106,7 @@ powercut: image ## Cut the power at every write of a recorded node: all states j
 	@target/debug/powercut
 
 .PHONY: ioerrors
-ioerrors: image ## Fail the writes of an upgrade, each in an upgrade of its own, as a broken disk does and as a full one: WRITES=60 spreads 60 over it
+ioerrors: image ## Fail the writes of an upgrade, each in an upgrade of its own, as a broken, a full and a tearing disk do: WRITES=60 spreads 60 over it, WRITES=1-60 takes the first
 	INSTAR_WRITES=$(WRITES) cargo test --locked $(TOOLS) --test e2e -- leave_a_version_that_boots
 
 .PHONY: fuzz

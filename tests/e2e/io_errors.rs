@@ -176,7 +176,7 @@ fn boots(disk: &Path, version: &ImageUnderTest) -> Result<()> {
     Ok(())
 }
 
-/// How many of an upgrade's writes fail, each in an upgrade of its own: a number, or `all` of them.
+/// Which of an upgrade's writes fail, each in an upgrade of its own: how many, `all` of them, or `FIRST-LAST`.
 const WRITES: &str = "INSTAR_WRITES";
 /// Where nothing else is said.
 const USUAL_WRITES: u64 = 3;
@@ -194,7 +194,7 @@ const STAGED: [&str; 1] = ["--stage"];
 /// One that goes on to that.
 const AT_ONCE: [&str; 2] = ["--reboot-mode", "powercycle"];
 /// Each so many that were staged are started, too.
-const STARTED: u64 = 10;
+const STARTED: usize = 10;
 /// What the kernel says of a filesystem that takes no more writes, until it is mounted anew.
 const GIVEN_UP: &str = "EXT4-fs error";
 
@@ -312,17 +312,11 @@ async fn one_by_one(scratch: Scratch, defect: Defect) -> Outcome {
     node.wait_until_ready(PATIENCE).await?;
     let all = writes(&node)? - start;
     println!("{all} writes, {before_the_start} of them before the new version starts");
-    let wanted = match std::env::var(WRITES).as_deref() {
-        Ok("all") => all,
-        Ok(number) => number.parse().context(WRITES)?,
-        Err(_) => USUAL_WRITES,
-    };
-    let wanted = wanted.min(all);
+    let wanted = which_writes(all)?;
 
     let (mut runs, mut waits, mut refused, mut failed_in_all, mut stood) = (1, false, 0, 0, 0);
-    let (mut number, mut has_just_failed) = (1, false);
-    while number <= wanted {
-        let write = number * all / wanted;
+    let (mut number, mut has_just_failed) = (0, false);
+    while let Some(&write) = wanted.get(number) {
         let how = if write <= before_the_start {
             &STAGED[..]
         } else {
@@ -363,7 +357,7 @@ async fn one_by_one(scratch: Scratch, defect: Defect) -> Outcome {
         boots(&disk, &images[next]).with_context(|| name.clone())?;
         let console = node.vm().console();
         let since = console.get(said_before..).context("a shorter console")?;
-        if since.contains(GIVEN_UP) || (waits && number % STARTED == 0) {
+        if since.contains(GIVEN_UP) || (waits && number % STARTED == STARTED - 1) {
             node = node.power_cycle().await?;
             (runs, waits) = (next, false);
         }
@@ -383,10 +377,24 @@ async fn one_by_one(scratch: Scratch, defect: Defect) -> Outcome {
     }
     println!(
         "{failed_in_all} of {all} writes failed, one in each of as many upgrades ({} came to their end before it): {refused} upgrades were refused, the others did without; {stood} times the machine had to be reset at the firmware's prompt",
-        wanted - failed_in_all
+        wanted.len() as u64 - failed_in_all
     );
     ensure!(refused > 0, "no upgrade noticed");
     Ok(())
+}
+
+/// By their numbers.
+fn which_writes(all: u64) -> Result<Vec<u64>> {
+    let wanted = std::env::var(WRITES).unwrap_or_else(|_| USUAL_WRITES.to_string());
+    if wanted == "all" {
+        return Ok((1..=all).collect());
+    }
+    if let Some((first, last)) = wanted.split_once('-') {
+        let (first, last): (u64, u64) = (first.parse()?, last.parse()?);
+        return Ok((first..=last.min(all)).collect());
+    }
+    let many = wanted.parse::<u64>().context(WRITES)?.min(all);
+    Ok((1..=many).map(|number| number * all / many).collect())
 }
 
 /// Resets a machine that has come to the firmware's prompt, as a person would, for as long as the work takes; how often that was.

@@ -171,15 +171,32 @@ impl<'a> Judge<'a> {
 
     /// /var holds what can be made again; what is asked of it is that it can be mounted. It is looked at in every prefix, with
     /// every last write torn, and for each write that may be lost once, where most has happened after it: pulling an image
-    /// writes hundreds of pieces between two flushes, and their pairs are tens of thousands.
+    /// writes hundreds of pieces between two flushes, and their pairs are tens of thousands. So are the sectors of long writes,
+    /// which are the image's: of those the first, half or all but one are there.
     fn for_var(&self, state: &DiskState) -> DiskState {
-        let next = self.recording.log().entries.get(state.entries);
-        match state.fault {
-            Fault::Lost(_) if !matches!(next, None | Some(Entry::Flush)) => DiskState {
-                fault: Fault::None,
-                ..*state
+        /// 8 KiB: what filesystems call a block or two.
+        const SHORT: u64 = 16;
+        let entries = &self.recording.log().entries;
+        let is_looked_at = match state.fault {
+            Fault::None => true,
+            Fault::Lost(_) => matches!(entries.get(state.entries), None | Some(Entry::Flush)),
+            Fault::Torn(there, _) => {
+                match state.entries.checked_sub(1).map(|last| &entries[last]) {
+                    Some(Entry::Write(last)) => {
+                        let all = last.sectors;
+                        all <= SHORT || [1, all / 2, all - 1].contains(&there)
+                    }
+                    _ => true,
+                }
+            }
+        };
+        DiskState {
+            fault: if is_looked_at {
+                state.fault
+            } else {
+                Fault::None
             },
-            _ => *state,
+            ..*state
         }
     }
 

@@ -123,7 +123,8 @@ pub fn states(log: &WriteLog, cuts: RangeInclusive<usize>) -> Vec<DiskState> {
                 .into_iter()
                 .map(|number| state(Fault::Lost(number))),
         );
-        for sectors in tears(last.sectors) {
+        // Between any two of its sectors.
+        for sectors in 1..last.sectors {
             states.push(state(Fault::Torn(sectors, Side::Head)));
             states.push(state(Fault::Torn(sectors, Side::Tail)));
         }
@@ -141,17 +142,6 @@ fn unflushed(log: &WriteLog, before: usize) -> Vec<usize> {
     (since..before)
         .filter(|number| matches!(&log.entries[*number], Entry::Write(write) if !write.durable))
         .collect()
-}
-
-/// Where a write is torn: between any two sectors of what filesystems call a block or two; a longer one, which is data,
-/// after its first sector, in the middle, and before its last one.
-fn tears(sectors: u64) -> Vec<u64> {
-    /// 8 KiB.
-    const EVERYWHERE: u64 = 16;
-    match sectors {
-        0..=EVERYWHERE => (1..sectors).collect(),
-        _ => vec![1, sectors / 2, sectors - 1],
-    }
 }
 
 #[cfg(test)]
@@ -199,13 +189,6 @@ mod tests {
         );
         // Those of a part of the log begin with what was there before it.
         assert_eq!(states(&log, 3..=4).len(), 5);
-    }
-
-    #[test]
-    fn a_long_write_is_torn_at_its_ends_and_in_the_middle() {
-        assert!(tears(1).is_empty());
-        assert_eq!(tears(3), [1, 2]);
-        assert_eq!(tears(2048), [1, 1024, 2047]);
     }
 
     #[test]
