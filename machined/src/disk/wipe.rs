@@ -12,11 +12,14 @@ use tracing::info;
 
 use super::{
     apply::{ApplyError, open_exclusively, partition_path},
-    layout::{ALIGNMENT, Label},
+    layout::Label,
     probe::{Content, ProbeError, probe_device},
 };
 use crate::sys;
 
+/// What goes first of everything: by its superblock, within the second KiB, we know a filesystem of ours (ext4(5)). No more, as a disk that loses
+/// power may have written the end of a piece and not its beginning.
+const HEAD: u64 = 4096;
 /// So much is erased by one call: large enough for a device that erases by itself, small enough to tell of progress.
 const PIECE: u64 = 256 * 1024 * 1024;
 /// A disk that must be overwritten takes hours; the log shows that it goes on.
@@ -72,7 +75,7 @@ pub(super) fn wipe(disk: &Path, what: &Wipe) -> Result<(), WipeError> {
         opened.push((path, file, size));
     }
     for (path, file, size) in &opened {
-        erase(path, file, 0, ALIGNMENT.min(*size))?;
+        erase(path, file, 0, HEAD.min(*size))?;
     }
     for (path, file, size) in &opened {
         info!("erasing {}", path.display());
