@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Result;
-use instar_tests::power_cuts::{JudgedScenario, Medium, Sample, Scenario, boot_samples};
+use instar_tests::power_cuts::{JudgedScenario, Medium, Sample, Scenario, Tears, boot_samples};
 use instar_tests::{Registry, Scratch};
 
 use crate::table::Table;
@@ -58,7 +58,7 @@ fn run() -> Result<bool> {
         .chain(life.scenarios)
     {
         tell(&format!("judging {}", scenario.name));
-        let scenario = Scenario::judge(scenario, &scratch)?;
+        let scenario = Scenario::judge(scenario, &scratch, Tears::Everywhere)?;
         let failures = scenario.failures().count();
         tell(&format!(
             "{} states with {} contents, {failures} unbootable",

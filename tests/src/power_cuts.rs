@@ -15,6 +15,7 @@ mod scenario;
 mod upgrade;
 
 pub use boot::{Medium, boot_samples};
+pub use instar_power_cuts::Tears;
 pub use recorded_node::{Recorded, RecordedNode};
 pub use sample::Sample;
 pub use scenario::{JudgedScenario, Scenario, Setting};

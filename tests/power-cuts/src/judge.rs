@@ -12,7 +12,7 @@ use crate::memory::Memory;
 use crate::parallel;
 use crate::recording::Recording;
 use crate::region::{Key, Region};
-use crate::states::{DiskState, Fault};
+use crate::states::{DiskState, Fault, Tears};
 use crate::table;
 use crate::write_log::Entry;
 
@@ -174,18 +174,13 @@ impl<'a> Judge<'a> {
     /// writes hundreds of pieces between two flushes, and their pairs are tens of thousands. So are the sectors of long writes,
     /// which are the image's: of those the first, half or all but one are there.
     fn for_var(&self, state: &DiskState) -> DiskState {
-        /// 8 KiB: what filesystems call a block or two.
-        const SHORT: u64 = 16;
         let entries = &self.recording.log().entries;
         let is_looked_at = match state.fault {
             Fault::None => true,
             Fault::Lost(_) => matches!(entries.get(state.entries), None | Some(Entry::Flush)),
             Fault::Torn(there, _) => {
                 match state.entries.checked_sub(1).map(|last| &entries[last]) {
-                    Some(Entry::Write(last)) => {
-                        let all = last.sectors;
-                        all <= SHORT || [1, all / 2, all - 1].contains(&there)
-                    }
+                    Some(Entry::Write(last)) => Tears::FewOfLong.of(last.sectors).contains(&there),
                     _ => true,
                 }
             }

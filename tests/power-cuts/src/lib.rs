@@ -28,7 +28,7 @@ mod write_log;
 pub use ext4::ToolError;
 pub use judge::{Expected, Judge, JudgeError, Judged, Verdict};
 pub use recording::{Recording, RecordingError};
-pub use states::{DiskState, Fault, Kind, Side, states};
+pub use states::{DiskState, Fault, Kind, Side, Tears, states};
 pub use write_log::{Data, Entry, LogError, Write, WriteLog};
 
 /// The piece of a write that a disk writes whole or not at all, bytes. Everything here counts in it.

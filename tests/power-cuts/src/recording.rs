@@ -212,7 +212,7 @@ impl Recording {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::states::{Side, states};
+    use crate::states::{Side, Tears, states};
 
     fn write(sector: u64, fill: u8, sectors: u64) -> Entry {
         Entry::Write(Write {
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn files_hold_what_sectors_do() {
         let recording = recording();
-        for state in states(recording.log(), 0..=4) {
+        for state in states(recording.log(), 0..=4, Tears::Everywhere) {
             let file = tempfile::NamedTempFile::new().unwrap();
             recording.make_disk(file.path(), &state).unwrap();
             let bytes = std::fs::read(file.path()).unwrap();

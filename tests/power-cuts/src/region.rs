@@ -87,7 +87,7 @@ mod tests {
 
     use super::*;
     use crate::content::Content;
-    use crate::states::states;
+    use crate::states::{Tears, states};
     use crate::write_log::{Data, Write, WriteLog};
 
     #[test]
@@ -109,7 +109,7 @@ mod tests {
         for (start, end) in [(0, 9), (9, 30)] {
             let region = Region::of(&recording, start, end);
             let mut known = HashMap::new();
-            for state in states(recording.log(), 0..=60) {
+            for state in states(recording.log(), 0..=60, Tears::Everywhere) {
                 let mut sector = [0; 512];
                 let content: Vec<u8> = (start..end)
                     .map(|number| {

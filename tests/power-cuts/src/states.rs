@@ -104,9 +104,30 @@ impl fmt::Display for DiskState {
     }
 }
 
+/// Where writes are torn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tears {
+    /// Between any two sectors.
+    Everywhere,
+    /// The same, but of writes of more than 8 KiB, which are data, after the first sector, in the middle, and before the last.
+    FewOfLong,
+}
+
+impl Tears {
+    /// How many sectors are before each.
+    pub(crate) fn of(self, sectors: u64) -> Vec<u64> {
+        /// 8 KiB: what filesystems call a block or two.
+        const SHORT: u64 = 16;
+        match self {
+            Self::FewOfLong if sectors > SHORT => vec![1, sectors / 2, sectors - 1],
+            _ => (1..sectors).collect(),
+        }
+    }
+}
+
 /// All states that a cut may leave while these entries happen: from before the first of them to after the last.
 #[must_use]
-pub fn states(log: &WriteLog, cuts: RangeInclusive<usize>) -> Vec<DiskState> {
+pub fn states(log: &WriteLog, cuts: RangeInclusive<usize>, tears: Tears) -> Vec<DiskState> {
     let mut states = Vec::new();
     for entries in cuts {
         let state = |fault| DiskState { entries, fault };
@@ -123,8 +144,7 @@ pub fn states(log: &WriteLog, cuts: RangeInclusive<usize>) -> Vec<DiskState> {
                 .into_iter()
                 .map(|number| state(Fault::Lost(number))),
         );
-        // Between any two of its sectors.
-        for sectors in 1..last.sectors {
+        for sectors in tears.of(last.sectors) {
             states.push(state(Fault::Torn(sectors, Side::Head)));
             states.push(state(Fault::Torn(sectors, Side::Tail)));
         }
@@ -167,7 +187,7 @@ mod tests {
             write(2, 3),
             write(5, 1),
         ]);
-        let all: Vec<String> = states(&log, 0..=5)
+        let all: Vec<String> = states(&log, 0..=5, Tears::Everywhere)
             .iter()
             .map(ToString::to_string)
             .collect();
@@ -188,7 +208,15 @@ mod tests {
             ]
         );
         // Those of a part of the log begin with what was there before it.
-        assert_eq!(states(&log, 3..=4).len(), 5);
+        assert_eq!(states(&log, 3..=4, Tears::Everywhere).len(), 5);
+    }
+
+    #[test]
+    fn a_long_write_may_be_torn_in_a_few_places_alone() {
+        assert!(Tears::FewOfLong.of(1).is_empty());
+        assert_eq!(Tears::FewOfLong.of(3), [1, 2]);
+        assert_eq!(Tears::FewOfLong.of(2048), [1, 1024, 2047]);
+        assert_eq!(Tears::Everywhere.of(2048).len(), 2047);
     }
 
     #[test]
@@ -199,7 +227,7 @@ mod tests {
         }
         let log = WriteLog::of(entries);
         assert!(
-            states(&log, 0..=2)
+            states(&log, 0..=2, Tears::Everywhere)
                 .iter()
                 .all(|it| it.kind() == Kind::Prefix)
         );

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use instar_power_cuts::{DiskState, Expected, Judge, Judged, Kind, Recording, Verdict, states};
+use instar_power_cuts::{
+    DiskState, Expected, Judge, Judged, Kind, Recording, Tears, Verdict, states,
+};
 
 use super::sample::{Sample, choose};
 use crate::image_under_test::ImageUnderTest;
@@ -58,7 +60,7 @@ pub struct JudgedScenario {
 
 impl Scenario {
     /// Judges every state that a power cut may leave in this stage.
-    pub fn judge(self, scratch: &Scratch) -> Result<JudgedScenario> {
+    pub fn judge(self, scratch: &Scratch, tears: Tears) -> Result<JudgedScenario> {
         let mut expected = Expected {
             configs: self
                 .setting
@@ -82,7 +84,7 @@ impl Scenario {
                 .insert(*uki.as_bytes(), image.version().to_owned());
             expected.loaders.push(digest(image.loader())?);
         }
-        let states = states(self.recording.log(), self.cuts.clone());
+        let states = states(self.recording.log(), self.cuts.clone(), tears);
         let judged = Judge::of(&self.recording, scratch.path())?
             .judge(&states, &expected)
             .with_context(|| format!("cannot judge the states of {}", self.name))?;
