@@ -113,8 +113,8 @@ ioerrors: image ## Fail the writes of an upgrade, each in an upgrade of its own,
 fuzz: deps ## Look for input from the network that breaks a decoder: SECONDS=60 for each, DECODERS="uki event" for some
 	@build/install-packages g++
 	RUSTFLAGS='$(FUZZING)' cargo build --locked --target-dir target/fuzz --target x86_64-unknown-linux-gnu --profile quick \
-	    -p instar-fuzz --features libfuzzer
-	target/fuzz/x86_64-unknown-linux-gnu/quick/run-fuzzers $(SECONDS) $(DECODERS)
+	    -p instar-fuzz --bin fuzz --features libfuzzer
+	cargo run --locked -p instar-fuzz --bin run-fuzzers -- target/fuzz/x86_64-unknown-linux-gnu/quick/fuzz $(SECONDS) $(DECODERS)
 
 .PHONY: clean
 clean: ## Remove what was built; packages in .cache stay

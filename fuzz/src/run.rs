@@ -1,5 +1,5 @@
 //! `make fuzz`: lets libFuzzer look for bytes that break a decoder, one decoder after the other, and goes on from what it found
-//! before. `run-fuzzers SECONDS [NAME…]`: for so long each; all of them unless some are named.
+//! before. `run-fuzzers FUZZER SECONDS [NAME…]`: for so long each; all of them unless some are named.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -24,6 +24,7 @@ fn main() -> ExitCode {
 
 fn run() -> Result<bool, Box<dyn std::error::Error>> {
     let mut words = std::env::args().skip(1);
+    let program = words.next().ok_or("where is the fuzzer?")?;
     let seconds: u32 = words
         .next()
         .ok_or("how many seconds for each decoder?")?
@@ -36,7 +37,6 @@ fn run() -> Result<bool, Box<dyn std::error::Error>> {
     } else {
         chosen
     };
-    let program = std::env::current_exe()?.with_file_name("fuzz");
     let mut held = true;
     for decoder in chosen {
         let corpus = Path::new("target/fuzz/corpus").join(decoder.name);

@@ -118,12 +118,12 @@ impl FromStr for ImageReference {
         } else {
             registry
         };
-        checked_repository(path)?;
         let repository = if registry == DEFAULT_REGISTRY && !path.contains('/') {
             format!("library/{path}")
         } else {
             path.to_owned()
         };
+        checked_repository(&repository)?;
         let tag = tag.or_else(|| digest.is_none().then_some(DEFAULT_TAG));
         Ok(ImageReference {
             registry: registry.to_owned(),
@@ -250,6 +250,13 @@ mod tests {
     use super::*;
 
     const HEX: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+    #[test]
+    fn a_name_is_measured_in_full() {
+        let longest = "a".repeat(LONGEST_REPOSITORY);
+        assert!(format!("r.io/{longest}").parse::<ImageReference>().is_ok());
+        assert!(longest.parse::<ImageReference>().is_err());
+    }
 
     #[test]
     fn short_names_are_completed() {
