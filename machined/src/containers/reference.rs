@@ -123,7 +123,9 @@ impl FromStr for ImageReference {
         } else {
             path.to_owned()
         };
-        checked_repository(&repository)?;
+        if !is_repository(&repository) {
+            return Err(ReferenceError::Repository(shown(path)));
+        }
         let tag = tag.or_else(|| digest.is_none().then_some(DEFAULT_TAG));
         Ok(ImageReference {
             registry: registry.to_owned(),
@@ -167,13 +169,8 @@ fn checked_registry(host: &str) -> Result<&str, ReferenceError> {
     }
 }
 
-fn checked_repository(path: &str) -> Result<(), ReferenceError> {
-    let good = path.len() <= LONGEST_REPOSITORY && path.split('/').all(is_path_component);
-    if good {
-        Ok(())
-    } else {
-        Err(ReferenceError::Repository(shown(path)))
-    }
+fn is_repository(path: &str) -> bool {
+    path.len() <= LONGEST_REPOSITORY && path.split('/').all(is_path_component)
 }
 
 /// Runs of letters and digits with one separator between: `.`, `_`, `__` or any number of `-`.
