@@ -88,8 +88,12 @@ impl Volume for EspImage {
                 continue;
             };
             let name = path.rsplit('/').next().unwrap_or(path);
-            // One that nobody wants any more may have lost its clusters already: then it has nothing to read.
-            let bytes = self.read(path).map_or(0, |content| content.len() as u64);
+            let bytes = match self.read(path) {
+                Ok(content) => content.len() as u64,
+                // One that nobody wants any more may have lost its clusters already: then it has nothing to read.
+                Err(error) if error.to_string().contains("Fat problem") => 0,
+                Err(error) => return Err(error),
+            };
             files.push((name.to_owned(), bytes));
         }
         Ok(files)
