@@ -4,7 +4,6 @@
 use instar_init_protocol::ErrorCode;
 use std::fmt::{self, Display};
 
-/// What failed and why.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: ErrorCode,
@@ -13,11 +12,15 @@ pub(crate) struct Failure {
 
 pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
 
-/// Fails.
-pub(crate) fn fail<T>(code: ErrorCode, text: impl Display) -> Result<T> {
-    let text = text.to_string();
-    Err(Failure { code, text })
+/// An error with this code and the sentence that follows.
+macro_rules! fail {
+    ($code:ident: $($text:tt)*) => {{
+        let (code, text) = (instar_init_protocol::ErrorCode::$code, format!($($text)*));
+        Err($crate::failure::Failure { code, text })
+    }};
 }
+
+pub(crate) use fail;
 
 impl Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -33,6 +36,6 @@ pub(crate) trait Step<T> {
 
 impl<T, E: Display> Step<T> for Result<T, E> {
     fn step(self, step: impl Display) -> Result<T> {
-        self.or_else(|error| fail(ErrorCode::Kernel, format_args!("cannot {step}: {error}")))
+        self.or_else(|error| fail!(Kernel: "cannot {step}: {error}"))
     }
 }

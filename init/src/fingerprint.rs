@@ -5,7 +5,6 @@
 //! they come with their drivers, and keep their addresses over a change of generations.
 
 use crate::failure::{Result, fail};
-use instar_init_protocol::ErrorCode;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -29,7 +28,6 @@ const LISTS: [(&str, &str); 4] = [
     ("init's oom_score_adj", "/proc/self/oom_score_adj"),
 ];
 
-/// The state of the machine.
 pub(crate) struct Fingerprint {
     facts: Vec<String>,
     sysctls: Vec<(Box<Path>, Box<[u8]>)>,
@@ -49,29 +47,23 @@ impl Fingerprint {
 
     /// Gives the sysctls that have changed their old values back.
     pub(crate) fn restore_sysctls(&self) -> Result<()> {
-        let changed = self.sysctls.iter().filter(|sysctl| has_changed(sysctl));
-        let changed: Vec<_> = changed.collect();
+        let changed: Vec<_> = self.sysctls.iter().filter(|it| has_changed(it)).collect();
         for (path, value) in &changed {
             // Some change others, and refuse a value that they get with another's: what counts is how it ends.
             let _ = fs::write(path, value);
         }
         match changed.into_iter().find(|sysctl| has_changed(sysctl)) {
             None => Ok(()),
-            Some((path, _)) => {
-                let text = format_args!("{} does not take its old value", path.display());
-                fail(ErrorCode::Kernel, text)
-            }
+            Some((path, _)) => fail!(Kernel: "{} does not take its old value", path.display()),
         }
     }
 
     /// Compares the machine with the fingerprint. `ours` is the loop device of an image that is mounted already.
     pub(crate) fn compare(&self, ours: Option<&str>) -> Result<()> {
-        let differences = differences(&self.facts, facts(ours));
-        if differences.is_empty() {
-            return Ok(());
+        match &differences(&self.facts, facts(ours))[..] {
+            [] => Ok(()),
+            all => fail!(Kernel: "not as freshly booted: {}", all.join(", ")),
         }
-        let text = format_args!("not as freshly booted: {}", differences.join(", "));
-        fail(ErrorCode::Kernel, text)
     }
 }
 

@@ -11,7 +11,7 @@ use crate::reaper::{Reaper, reap};
 use crate::rootfs::MountedImage;
 use crate::sys;
 use crate::watchdog::Watchdog;
-use instar_init_protocol::{BootId, ErrorCode};
+use instar_init_protocol::{BootId, Welcome};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, mount, mount_bind, mount_change, mount_move,
@@ -35,7 +35,6 @@ const DYING: Duration = Duration::from_secs(10);
 /// What init comes back to: its own namespaces.
 pub(crate) struct Home(Vec<File>);
 
-/// A running generation.
 pub(crate) struct Generation {
     /// Nobody while it is dead.
     pub(crate) machined: Option<Pid>,
@@ -59,8 +58,8 @@ impl Home {
     /// cgroups must be dead.
     fn return_to(&self) -> Result<()> {
         for namespace in &self.0 {
-            move_into_link_name_space(namespace.as_fd(), None)
-                .step("return to init's namespaces")?;
+            let entered = move_into_link_name_space(namespace.as_fd(), None);
+            entered.step("return to init's namespaces")?;
         }
         remove_cgroups(Path::new(CGROUPS));
         Ok(())
@@ -69,18 +68,14 @@ impl Home {
 
 impl Generation {
     /// Makes a generation of a mounted image, enters it and starts machined. When that fails, init is back home.
-    pub(crate) fn start(
-        number: u64,
-        boot_id: &BootId,
-        image: &MountedImage,
-        home: &Home,
-    ) -> Result<Self> {
+    pub(crate) fn start(welcome: &Welcome, image: &MountedImage, home: &Home) -> Result<Self> {
+        let (number, boot_id) = (welcome.generation, &welcome.boot_id);
         let started = Cgroup::new(number).and_then(|cgroup| {
             enter(image, boot_id)?;
             say!("generation {number} starts, boot id {boot_id}");
             let (machined, link) = start_machined(&cgroup)?;
             Ok(Self {
-                machined: Some(machined),
+                machined,
                 link,
                 cgroup,
             })
@@ -94,45 +89,36 @@ impl Generation {
     /// Starts machined again. What it started goes on running; its own helpers do not.
     pub(crate) fn restart_machined(&mut self) -> Result<()> {
         self.cgroup.kill("machined/")?;
-        let (machined, link) = start_machined(&self.cgroup)?;
-        self.machined = Some(machined);
-        self.link = link;
+        (self.machined, self.link) = start_machined(&self.cgroup)?;
         Ok(())
     }
 
     /// Kills machined; the reaper will find it.
     pub(crate) fn kill_machined(&self) {
-        if let Some(pid) = self.machined {
-            // It may have died by itself meanwhile.
-            let _ = kill_process(pid, Signal::KILL);
-        }
+        // It may have died by itself meanwhile.
+        let _ = self.machined.map(|pid| kill_process(pid, Signal::KILL));
     }
 
     /// Ends everything in the generation and leaves it. What stays alive is an error: only a reboot helps.
     pub(crate) fn end(self, home: &Home, reaper: &Reaper, watchdog: &mut Watchdog) -> Result<()> {
-        let Self { cgroup, link, .. } = self;
-        drop(link);
         let begin = Instant::now();
         loop {
-            // The second kill catches what moved itself into another cgroup.
-            let _ = cgroup.kill("");
-            let _ = kill_process_group(Pid::INIT, Signal::KILL);
-            let mut reaped = reap(None);
-            while let Ok(Some(_)) = reaped {
-                reaped = reap(None);
-            }
-            if reaped.is_err() {
-                break;
+            match reap(None) {
+                Ok(Some(_)) => continue,
+                Ok(None) => {}
+                Err(_) => break,
             }
             if begin.elapsed() > DYING {
                 let children = fs::read_to_string("/proc/self/task/1/children").unwrap_or_default();
-                let text = format_args!("processes do not die: {}", children.trim());
-                return fail(ErrorCode::Kernel, text);
+                return fail!(Kernel: "processes do not die: {}", children.trim());
             }
+            // The second kill catches what moved itself into another cgroup.
+            let _ = self.cgroup.kill("");
+            let _ = kill_process_group(Pid::INIT, Signal::KILL);
             reaper.wait(None, Duration::from_millis(100));
             watchdog.feed();
         }
-        drop(cgroup);
+        drop(self);
         home.return_to()
     }
 }
@@ -170,7 +156,7 @@ pub(crate) fn read_boot_id(name: &str) -> Result<BootId> {
     id.trim_end().parse().step(format_args!("use {path}"))
 }
 
-fn start_machined(cgroup: &Cgroup) -> Result<(Pid, Link)> {
+fn start_machined(cgroup: &Cgroup) -> Result<(Option<Pid>, Link)> {
     let (link, socket) = Link::new()?;
     let mut command = Command::new("/sbin/machined");
     command
@@ -178,8 +164,8 @@ fn start_machined(cgroup: &Cgroup) -> Result<(Pid, Link)> {
         .env("PATH", "/usr/bin:/usr/sbin:/bin:/sbin")
         .stdin(Stdio::null());
     let procs = cgroup.open("machined/cgroup.procs")?;
-    let child = sys::spawn(&mut command, &socket, &procs).step("start /sbin/machined")?;
-    Ok((Pid::from_child(&child), link))
+    let child = sys::spawn(&mut command, socket, procs).step("start /sbin/machined")?;
+    Ok((Some(Pid::from_child(&child)), link))
 }
 
 impl Cgroup {

@@ -2,21 +2,19 @@
 
 use crate::console::complain;
 use crate::failure::{Failure, Result, Step, fail};
-use instar_init_protocol::{
-    ErrorCode, Line, ParseError, RecvFlags, Reply, Request, SendFlags, receive, send,
-};
+use instar_init_protocol::{Line, ParseError, RecvFlags, Reply, Request, SendFlags, receive, send};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{Pid, WaitStatus};
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// How many exits wait for a machined that has not said hello.
 const BACKLOG: usize = 256;
 
-/// The socket to one machined.
 pub(crate) struct Link {
     socket: OwnedFd,
-    greeted: bool,
-    backlog: Vec<Reply>,
+    /// The exits that wait for machined to say hello.
+    backlog: Option<Vec<Reply>>,
     /// machined has closed its end.
     pub(crate) closed: bool,
 }
@@ -29,8 +27,7 @@ impl Link {
             .step("make the socket to machined")?;
         let link = Self {
             socket,
-            greeted: false,
-            backlog: Vec::new(),
+            backlog: Some(Vec::new()),
             closed: false,
         };
         Ok((link, theirs))
@@ -44,9 +41,7 @@ impl Link {
     /// Takes one packet with its descriptors, if one is there.
     pub(crate) fn receive(&mut self) -> Option<(Result<Request, ParseError>, Vec<OwnedFd>)> {
         match receive(&self.socket, RecvFlags::DONTWAIT) {
-            Ok((packet, descriptors)) if !packet.is_empty() => {
-                return Some((Request::parse(&packet), descriptors));
-            }
+            Ok((packet, fds)) if !packet.is_empty() => return Some((Request::parse(&packet), fds)),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Ok(_) | Err(_) => self.closed = true,
         }
@@ -56,13 +51,11 @@ impl Link {
     /// Welcomes machined, and tells it the exits that waited for that.
     pub(crate) fn welcome(&mut self, welcome: Reply, kept: &[BorrowedFd<'_>]) {
         self.send(&welcome, kept);
-        self.greeted = true;
-        for exit in std::mem::take(&mut self.backlog) {
+        for exit in self.backlog.take().into_iter().flatten() {
             self.send(&exit, &[]);
         }
     }
 
-    /// Answers a request.
     pub(crate) fn answer(&self, to: Line, result: Result<()>) {
         let answer = match result {
             Ok(()) => Reply::Ok { to },
@@ -76,12 +69,13 @@ impl Link {
     }
 
     /// Tells that an orphan has ended.
-    pub(crate) fn exited(&mut self, pid: i32, status: i32) {
+    pub(crate) fn exited(&mut self, pid: Pid, status: WaitStatus) {
+        let (pid, status) = (pid.as_raw_pid(), status.as_raw());
         let exit = Reply::Exited { pid, status };
-        if self.greeted {
-            self.send(&exit, &[]);
-        } else if self.backlog.len() < BACKLOG {
-            self.backlog.push(exit);
+        match &mut self.backlog {
+            None => self.send(&exit, &[]),
+            Some(backlog) if backlog.len() < BACKLOG => backlog.push(exit),
+            Some(_) => {}
         }
     }
 
@@ -95,13 +89,8 @@ impl Link {
 
 /// Takes the descriptor that goes with a request.
 pub(crate) fn only(descriptors: Vec<OwnedFd>) -> Result<OwnedFd> {
-    <[OwnedFd; 1]>::try_from(descriptors)
-        .map(|[descriptor]| descriptor)
-        .or_else(|all| {
-            let text = format_args!(
-                "{} descriptors came with the message instead of 1",
-                all.len()
-            );
-            fail(ErrorCode::Descriptors, text)
-        })
+    match <[OwnedFd; 1]>::try_from(descriptors) {
+        Ok([one]) => Ok(one),
+        Err(all) => fail!(Descriptors: "{} descriptors came with the message, not 1", all.len()),
+    }
 }

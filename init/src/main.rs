@@ -40,7 +40,7 @@ use std::time::Duration;
 use supervisor::Supervisor;
 use watchdog::Watchdog;
 
-/// How long the first generation may take to report healthy, unless `instar.boot-deadline=` says otherwise.
+/// For a first generation without another one in its kernel arguments.
 const BOOT_DEADLINE: Duration = Duration::from_secs(300);
 
 /// What the kernel starts. It does not come back.
@@ -58,12 +58,13 @@ fn start() -> Result<Infallible> {
     sys::occupy_low_descriptors();
     console::open();
 
-    let arguments = Arguments::parse(&fs::read_to_string("/proc/cmdline").unwrap_or_default());
+    let line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
+    let (deadline, watchdog) = arguments(&line);
     modules::load();
     let image = Image::of_initramfs()?;
     generation::enable_controllers(Path::new(CGROUPS));
     fs::create_dir("/new").step("make /new")?;
-    Supervisor::new(image, arguments.boot_deadline, arguments.watchdog)?.run()
+    Supervisor::new(image, deadline, watchdog)?.run()
 }
 
 fn mount_special_filesystems() -> Result<()> {
@@ -82,37 +83,23 @@ fn mount_special_filesystems() -> Result<()> {
     Ok(())
 }
 
-/// The kernel arguments that are init's.
-struct Arguments {
-    boot_deadline: Duration,
-    watchdog: Watchdog,
-}
-
-impl Arguments {
-    /// The last one of a name wins, and one that makes no sense is complained about and ignored: it must not keep a
-    /// machine from booting.
-    fn parse(line: &str) -> Self {
-        let mut arguments = Self {
-            boot_deadline: BOOT_DEADLINE,
-            watchdog: Watchdog::Absent,
-        };
-        for argument in line.split_ascii_whitespace() {
-            match argument.split_once('=') {
-                Some(("instar.boot-deadline", seconds)) => match seconds.parse() {
-                    Ok(seconds @ 1..=86_400) => {
-                        arguments.boot_deadline = Duration::from_secs(seconds)
-                    }
-                    _ => complain!("{argument}: not a number of seconds from 1 to 86400; ignored"),
-                },
-                Some(("instar.watchdog", "off")) => arguments.watchdog = Watchdog::Off,
-                Some(("instar.watchdog", _)) => {
-                    complain!("{argument}: only 'off' has a meaning; ignored")
-                }
-                _ => {}
-            }
+/// The kernel arguments that are init's: how long the first generation may take to report healthy, and whether a
+/// watchdog is looked for. The last one of a name wins, and one that makes no sense is complained about and ignored:
+/// it must not keep a machine from booting.
+fn arguments(line: &str) -> (Duration, Watchdog) {
+    let (mut deadline, mut watchdog) = (BOOT_DEADLINE, Watchdog::Absent);
+    for argument in line.split_ascii_whitespace() {
+        match argument.split_once('=') {
+            Some(("instar.boot-deadline", seconds)) => match seconds.parse() {
+                Ok(seconds @ 1..=86_400) => deadline = Duration::from_secs(seconds),
+                _ => complain!("{argument}: not a number of seconds from 1 to 86400; ignored"),
+            },
+            Some(("instar.watchdog", "off")) => watchdog = Watchdog::Off,
+            Some(("instar.watchdog", _)) => complain!("{argument}: can only be 'off'; ignored"),
+            _ => {}
         }
-        arguments
     }
+    (deadline, watchdog)
 }
 
 #[cfg(test)]

@@ -2,10 +2,9 @@
 
 use crate::console::complain;
 use rustix::system::finit_module;
-use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// `MODULE_INIT_COMPRESSED_FILE` of linux/module.h.
 const COMPRESSED: i32 = 4;
@@ -17,22 +16,16 @@ pub(crate) fn load() {
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     paths.sort_unstable();
     for path in paths {
-        let loaded = File::open(&path)
-            .and_then(|file| Ok(finit_module(file, parameters(&path), COMPRESSED)?));
+        // Debian's loop makes eight devices before anyone asks for one, 100 KiB of RAM each.
+        let is_loop = path.ends_with("10-loop.ko.xz");
+        let parameters = if is_loop { c"max_loop=0" } else { c"" };
+        let loaded =
+            File::open(&path).and_then(|file| Ok(finit_module(file, parameters, COMPRESSED)?));
         if let Err(error) = loaded
             && error.kind() != ErrorKind::AlreadyExists
         {
             complain!("cannot load the module {}: {error}", path.display());
         }
         let _ = fs::remove_file(path);
-    }
-}
-
-/// Debian's loop makes eight devices before anyone asks for one, 100 KiB of RAM each.
-fn parameters(path: &Path) -> &'static CStr {
-    if path.ends_with("10-loop.ko.xz") {
-        c"max_loop=0"
-    } else {
-        c""
     }
 }

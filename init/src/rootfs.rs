@@ -1,7 +1,7 @@
 //! The image of a generation: verified by its digest, then mounted through a loop device, attached to no path yet.
 
 use crate::failure::{Result, Step, fail};
-use instar_init_protocol::{Blake3, ErrorCode, Line};
+use instar_init_protocol::{Blake3, Line};
 use loopdev::{LoopControl, LoopDevice};
 use rustix::fs::{SealFlags, fcntl_get_seals};
 use rustix::mount::{
@@ -22,7 +22,7 @@ pub(crate) struct Image {
     file: File,
     digest: Blake3,
     /// What machined calls it; the first one has no name.
-    pub(crate) version: Option<Line>,
+    pub(crate) version: Line,
 }
 
 /// A mounted image that is attached to no path. Dropping it unmounts, and the loop device goes with it.
@@ -42,7 +42,7 @@ impl Image {
         Ok(Self {
             file,
             digest: digest.step("use /rootfs.b3 as a digest")?,
-            version: None,
+            version: Line::lossy(""),
         })
     }
 
@@ -51,13 +51,12 @@ impl Image {
         // What is no memfd has none.
         let missing = SEALS.difference(fcntl_get_seals(&memfd).unwrap_or(SealFlags::empty()));
         if !missing.is_empty() {
-            let text = format_args!("the image lacks the seals {missing:?}");
-            return fail(ErrorCode::NotSealed, text);
+            return fail!(NotSealed: "the image lacks the seals {missing:?}");
         }
         Ok(Self {
-            file: File::from(memfd),
+            file: memfd.into(),
             digest,
-            version: Some(version),
+            version,
         })
     }
 
@@ -81,8 +80,7 @@ impl Image {
             .and_then(|()| fsconfig_create(&squashfs));
         if let Err(error) = created {
             let why = kernel_messages(&squashfs);
-            let text = format_args!("cannot mount the image as a squashfs: {error}{why}");
-            return fail(ErrorCode::NotMountable, text);
+            return fail!(NotMountable: "cannot mount the image as a squashfs: {error}{why}");
         }
         let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NODEV;
         let mount = fsmount(&squashfs, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
@@ -101,8 +99,7 @@ impl Image {
         if found.to_hex().as_str() == expected.as_str() {
             return Ok(());
         }
-        let text = format_args!("the image hashes to {found}, not to {expected}");
-        fail(ErrorCode::WrongDigest, text)
+        fail!(WrongDigest: "the image hashes to {found}, not to {expected}")
     }
 
     /// Attaches the image to a loop device that goes away with its last user.
@@ -110,10 +107,10 @@ impl Image {
         let control = LoopControl::open().step("open /dev/loop-control")?;
         let device = control.next_free().step("find a free loop device")?;
         let options = device.with().read_only(true).autoclear(true);
-        options
-            .attach(self.path())
-            .step("attach the image to a loop device")?;
-        Ok(device)
+        let attached = options.attach(self.path());
+        attached
+            .map(|()| device)
+            .step("attach the image to a loop device")
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::console::{complain, say};
 use crate::ending::{end_kernel, reboot_because};
-use crate::failure::{Result, fail};
+use crate::failure::{Failure, Result, fail};
 use crate::fingerprint::Fingerprint;
 use crate::generation::{CGROUPS, Generation, Home, read_boot_id, remove_cgroups};
 use crate::kept::Kept;
@@ -11,9 +11,7 @@ use crate::reaper::{Reaper, describe, reap};
 use crate::rootfs::{Image, MountedImage};
 use crate::verdict::{Event, Ladder, Verdict};
 use crate::watchdog::{self, Watchdog};
-use instar_init_protocol::{
-    BootId, End, ErrorCode, Line, ParseError, Reply, Request, StartReason, Welcome,
-};
+use instar_init_protocol::{BootId, End, Line, ParseError, Reply, Request, StartReason, Welcome};
 use rustix::process::Pid;
 use rustix::system::RebootCommand;
 use std::fmt::Display;
@@ -29,7 +27,6 @@ const MESSAGES: usize = 64;
 /// How long the machine may take to look freshly booted: some things end after their last user.
 const SETTLING: Duration = Duration::from_secs(3);
 
-/// Everything that init knows.
 pub(crate) struct Supervisor {
     home: Home,
     reaper: Reaper,
@@ -65,7 +62,7 @@ impl Supervisor {
             image,
             previous: None,
             kept: Kept::default(),
-            ladder: Ladder::new(),
+            ladder: Ladder::default(),
             generation: None,
             welcome: Welcome {
                 generation: 0,
@@ -97,8 +94,7 @@ impl Supervisor {
     }
 
     fn time_left(&self) -> Option<Duration> {
-        let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
-        self.deadline.map(left)
+        Some(self.deadline?.saturating_duration_since(Instant::now()))
     }
 
     fn wait(&self) {
@@ -124,19 +120,17 @@ impl Supervisor {
     fn reap(&mut self) {
         // machined first: the exits of others are for the machined that comes next.
         while let Ok(Some((pid, status))) = reap(self.machined()) {
-            let Some(generation) = &mut self.generation else {
-                continue;
-            };
-            if generation.machined != Some(pid) {
-                let pid = pid.as_raw_nonzero().get();
-                generation.link.exited(pid, status.as_raw());
-                continue;
-            }
-            generation.machined = None;
-            // Its last words may be a request, even one that ends the generation.
-            self.listen();
-            if self.machined().is_none() {
-                self.fail(Event::Died, format_args!("machined {}", describe(status)));
+            match &mut self.generation {
+                Some(generation) if generation.machined == Some(pid) => {
+                    generation.machined = None;
+                    // Its last words may be a request, even one that ends the generation.
+                    self.listen();
+                    if self.machined().is_none() {
+                        self.fail(Event::Died, format_args!("machined {}", describe(status)));
+                    }
+                }
+                Some(generation) => generation.link.exited(pid, status),
+                None => {}
             }
         }
     }
@@ -179,14 +173,14 @@ impl Supervisor {
                 return self.fail(Event::GaveUp, format_args!("machined gave up: {reason}"));
             }
             Ok(Request::End(End::Kexec)) if !is_kexec_loaded() => {
-                fail(ErrorCode::Kernel, "no kernel is loaded for kexec")
+                fail!(Kernel: "no kernel is loaded for kexec")
             }
             Ok(Request::End(end)) => {
                 say!("machined asks for {to}");
                 self.answer(to, Ok(()));
                 self.end_machine(end)
             }
-            Err(error) => fail(error.code, error.text),
+            Err(ParseError { code, text, .. }) => Err(Failure { code, text }),
         };
         if let Err(failure) = &result {
             complain!("refused '{to}': {failure}");
@@ -203,23 +197,25 @@ impl Supervisor {
     fn welcome(&mut self) {
         let left = self.time_left().unwrap_or_default().as_secs();
         self.welcome.deadline = u32::try_from(left).unwrap_or(u32::MAX);
-        self.welcome.kept = self.kept.names();
+        let (names, descriptors) = self.kept.all();
+        self.welcome.kept = names;
         if let Some(generation) = &mut self.generation {
             let welcome = Reply::Welcome(self.welcome.clone());
-            generation.link.welcome(welcome, &self.kept.descriptors());
+            generation.link.welcome(welcome, &descriptors);
         }
     }
 
     fn healthy(&mut self, boot_id: &BootId) -> Result<()> {
         if self.welcome.boot_id != *boot_id {
-            let text = "this is the boot id of another generation";
-            return fail(ErrorCode::OtherBootId, text);
+            return fail!(OtherBootId: "this is the boot id of another generation");
         }
         self.ladder.decide(Event::Healthy, Instant::now());
         self.deadline = None;
         self.previous = None;
-        let number = self.welcome.generation;
-        say!("generation {number} is healthy and committed");
+        say!(
+            "generation {} is healthy and committed",
+            self.welcome.generation
+        );
         Ok(())
     }
 
@@ -228,10 +224,7 @@ impl Supervisor {
         let mounted = image.mount()?;
         match self.ladder.decide(Event::NextReady, Instant::now()) {
             Verdict::Swap => Ok((image, mounted)),
-            _ => {
-                let text = "this generation has not reported healthy yet";
-                fail(ErrorCode::WrongState, text)
-            }
+            _ => fail!(WrongState: "this generation has not reported healthy yet"),
         }
     }
 
@@ -253,7 +246,11 @@ impl Supervisor {
                 complain!("{what}; starting machined again");
                 self.previous = previous;
                 self.because(StartReason::Restart, Some(cause), None);
-                self.restart();
+                match self.generation.as_mut().map(Generation::restart_machined) {
+                    Some(Err(failure)) => self.fail(Event::Unstartable, failure),
+                    // A generation that is not committed gets no more time by restarts.
+                    _ => self.deadline = self.deadline.or(Some(Instant::now() + self.patience)),
+                }
             }
             (Verdict::StartFresh, _) => {
                 complain!("{what}; starting its image again in a fresh generation");
@@ -262,7 +259,7 @@ impl Supervisor {
             }
             (Verdict::GoBack, Some(previous)) => {
                 let failed = std::mem::replace(&mut self.image, previous);
-                let version = failed.version.unwrap_or_else(|| Line::lossy(""));
+                let version = failed.version;
                 complain!("{what}; going back from {version} to the previous image");
                 self.because(StartReason::Rollback, Some(cause), Some(version));
                 self.replace(None, self.patience);
@@ -271,17 +268,6 @@ impl Supervisor {
             _ => {
                 self.kill_everything();
                 reboot_because(what);
-            }
-        }
-    }
-
-    fn restart(&mut self) {
-        match self.generation.as_mut().map(Generation::restart_machined) {
-            Some(Err(failure)) => self.fail(Event::Unstartable, failure),
-            _ => {
-                // A generation that is not committed gets no more time by restarts.
-                let deadline = Instant::now() + self.patience;
-                self.deadline.get_or_insert(deadline);
             }
         }
     }
@@ -302,8 +288,7 @@ impl Supervisor {
         self.welcome.generation += 1;
         self.welcome.boot_id = read_boot_id("uuid")?;
         let image = mounted.map_or_else(|| self.image.mount(), Ok)?;
-        let number = self.welcome.generation;
-        Generation::start(number, &self.welcome.boot_id, &image, &self.home)
+        Generation::start(&self.welcome, &image, &self.home)
     }
 
     /// Ends the running generation and brings the machine back to what it was before the first. `next` is an image

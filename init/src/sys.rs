@@ -5,7 +5,7 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
@@ -35,21 +35,13 @@ pub(crate) fn occupy_low_descriptors() {
 }
 
 /// Starts a program with `socket` as its descriptor 3, in the cgroup of `procs`, in a session of its own.
-pub(crate) fn spawn(command: &mut Command, socket: &OwnedFd, procs: &OwnedFd) -> io::Result<Child> {
-    let (socket, procs) = (socket.as_raw_fd(), procs.as_raw_fd());
+pub(crate) fn spawn(command: &mut Command, socket: OwnedFd, procs: OwnedFd) -> io::Result<Child> {
     let prepare = move || {
-        // SAFETY: both are open in the parent for the whole of `spawn`, so they are in the child.
-        let (socket, procs) = unsafe {
-            (
-                BorrowedFd::borrow_raw(socket),
-                BorrowedFd::borrow_raw(procs),
-            )
-        };
         // SAFETY: taken by `occupy_low_descriptors`, so nothing that std needs is lost; and it is not closed here.
         let mut three = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(3) });
-        rustix::io::write(procs, b"0")?;
+        rustix::io::write(&procs, b"0")?;
         rustix::process::setsid()?;
-        rustix::io::dup2(socket, &mut three)?;
+        rustix::io::dup2(&socket, &mut three)?;
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
         Ok(())
     };

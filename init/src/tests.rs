@@ -1,17 +1,16 @@
-use super::{Arguments, BOOT_DEADLINE, Watchdog};
+use super::{BOOT_DEADLINE, Watchdog, arguments};
 use std::time::Duration;
 
 #[test]
 fn kernel_arguments() {
-    let nothing = Arguments::parse("console=ttyS0 quiet\n");
-    assert_eq!(nothing.boot_deadline, BOOT_DEADLINE);
-    assert!(matches!(nothing.watchdog, Watchdog::Absent));
+    let (deadline, watchdog) = arguments("console=ttyS0 quiet\n");
+    assert_eq!(deadline, BOOT_DEADLINE);
+    assert!(matches!(watchdog, Watchdog::Absent));
 
-    let all = Arguments::parse(
-        "a instar.watchdog=off instar.boot-deadline=10 instar.boot-deadline=20 b=c\n",
-    );
-    assert_eq!(all.boot_deadline, Duration::from_secs(20));
-    assert!(matches!(all.watchdog, Watchdog::Off));
+    let (deadline, watchdog) =
+        arguments("a instar.watchdog=off instar.boot-deadline=10 instar.boot-deadline=20 b=c\n");
+    assert_eq!(deadline, Duration::from_secs(20));
+    assert!(matches!(watchdog, Watchdog::Off));
 }
 
 #[test]
@@ -27,8 +26,8 @@ fn senseless_kernel_arguments_do_not_stop_a_boot() {
         "instar.watchdog",
         "",
     ] {
-        let arguments = Arguments::parse(line);
-        assert_eq!(arguments.boot_deadline, BOOT_DEADLINE, "{line}");
-        assert!(matches!(arguments.watchdog, Watchdog::Absent), "{line}");
+        let (deadline, watchdog) = arguments(line);
+        assert_eq!(deadline, BOOT_DEADLINE, "{line}");
+        assert!(matches!(watchdog, Watchdog::Absent), "{line}");
     }
 }

@@ -24,9 +24,10 @@
 use std::time::{Duration, Instant};
 
 /// What the running generation is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// Not yet healthy: the first since the kernel started, or the previous one again, because the trial failed.
+    #[default]
     New,
     /// Started by `next`, not yet healthy; the previous one is held.
     Trial,
@@ -88,8 +89,8 @@ fn take(spent: &mut Vec<Instant>, (many, long): (usize, Duration), now: Instant)
     left
 }
 
-/// The state machine.
-#[derive(Clone, Debug)]
+/// The state machine. It starts with the kernel.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Ladder {
     standing: Standing,
     restarts: Vec<Instant>,
@@ -97,16 +98,6 @@ pub(crate) struct Ladder {
 }
 
 impl Ladder {
-    /// The state when the kernel has started.
-    pub(crate) const fn new() -> Self {
-        Self {
-            standing: Standing::New,
-            restarts: Vec::new(),
-            fresh_starts: Vec::new(),
-        }
-    }
-
-    /// Decides.
     pub(crate) fn decide(&mut self, event: Event, now: Instant) -> Verdict {
         use Event::{Died, GaveUp, Healthy, Late, NextReady, Unclean, Unstartable};
         use Standing::{Fresh, New, Settled, Trial};

@@ -80,7 +80,12 @@ fn rules(fault: WriteFault) -> Option<Value> {
                 "event": "pwritev", "state": number.max(1), "iotype": "write",
                 "errno": errno.raw_os_error(), "once": true,
             });
-            Some(json!({ "set-state": counted, "inject-error": [inject] }))
+            let mut rules = json!({ "inject-error": [inject] });
+            // QEMU refuses a list of none.
+            if !counted.is_empty() {
+                rules["set-state"] = json!(counted);
+            }
+            Some(rules)
         }
         WriteFault::Torn(sector) | WriteFault::BadSector(sector) => {
             let inject = json!({
@@ -105,6 +110,8 @@ mod tests {
         assert_eq!(third["set-state"][1]["new_state"], 3);
         assert_eq!(third["inject-error"][0]["state"], 3);
         assert_eq!(third["inject-error"][0]["errno"], 28);
+        let first = rules(WriteFault::Nth(1, WriteFailure::Io)).unwrap();
+        assert_eq!(first.get("set-state"), None);
         assert_eq!(rules(WriteFault::None), None);
     }
 

@@ -11,8 +11,8 @@ pub(crate) fn measure(image: &ImageUnderTest, table: &mut Table) -> Result<()> {
     let init = guest_program("init")?.len();
     table.add("init_bytes", init as f64, Limit::AtMost(512.0 * 1024.0));
     let init = lines_below(&workspace_root().join("init/src"))?;
-    table.add("init_lines", init.code as f64, Limit::AtMost(1500.0));
-    table.add("init_lines_with_comments", init.all as f64, Limit::None);
+    table.add("init_lines", init.all as f64, Limit::AtMost(1500.0));
+    table.add("init_lines_of_code", init.code as f64, Limit::None);
     let protocol = lines_below(&workspace_root().join("init/protocol/src"))?;
     table.add("init_protocol_lines", protocol.code as f64, Limit::None);
     let machined = guest_program("machined")?.len();

@@ -264,7 +264,7 @@ async fn what_is_refused_changes_nothing(scratch: Scratch) -> Outcome {
     ScriptedInit::boot(&scratch, arguments, script)?.says_until_it_halts(
         "
         init: instar.boot-deadline=soon: not a number of seconds from 1 to 86400; ignored
-        init: instar.watchdog=on: only 'off' has a meaning; ignored
+        init: instar.watchdog=on: can only be 'off'; ignored
         init: generation 1 starts, boot id …
         double: welcome generation=1 start=boot deadline=299 kept=[] failed=- cause=-
         init: refused 'next': this generation has not reported healthy yet
@@ -273,10 +273,10 @@ async fn what_is_refused_changes_nothing(scratch: Scratch) -> Outcome {
         double: error healthy other-boot-id: this is the boot id of another generation
         init: generation 1 is healthy and committed
         double: ok healthy
-        init: refused 'next': 0 descriptors came with the message instead of 1
-        double: error next descriptors: 0 descriptors came with the message instead of 1
-        init: refused 'next': 2 descriptors came with the message instead of 1
-        double: error next descriptors: 2 descriptors came with the message instead of 1
+        init: refused 'next': 0 descriptors came with the message, not 1
+        double: error next descriptors: 0 descriptors came with the message, not 1
+        init: refused 'next': 2 descriptors came with the message, not 1
+        double: error next descriptors: 2 descriptors came with the message, not 1
         init: refused 'next': the image lacks the seals …
         double: error next not-sealed: the image lacks the seals …
         init: refused 'next': the image lacks the seals …
@@ -293,8 +293,8 @@ async fn what_is_refused_changes_nothing(scratch: Scratch) -> Outcome {
         double: error next not-mountable: cannot mount the image as a squashfs: …
         init: refused 'next': cannot mount the image as a squashfs: …
         double: error next not-mountable: cannot mount the image as a squashfs: …
-        init: refused 'keep': 0 descriptors came with the message instead of 1
-        double: error keep descriptors: 0 descriptors came with the message instead of 1
+        init: refused 'keep': 0 descriptors came with the message, not 1
+        double: error keep descriptors: 0 descriptors came with the message, not 1
         init: refused 'drop': nothing is kept under the name 'api'
         double: error drop not-kept: nothing is kept under the name 'api'
         init: refused 'kexec': no kernel is loaded for kexec

@@ -88,10 +88,31 @@ async fn a_staged_version_starts_at_the_next_boot_unless_another_takes_its_place
     let console = installed.node.vm().console();
     ensure!(!console.contains("v0.2.0 as generation"), "it was started");
 
-    // A reboot starts it.
+    // A reboot starts it, without the kernel where it is the same.
     installed.stage("v0.2.0").await?;
+    let kernel = installed.node.kernel_boot_id().await?;
     let said = installed.client.run(&["reboot"]).await?;
     ensure!(said.code == Some(0), "{said:?}");
+    installed.runs("v0.2.0").await?;
+    ensure!(
+        installed.node.kernel_boot_id().await? == kernel,
+        "the kernel started anew"
+    );
+
+    // Or through the firmware, where that was asked for.
+    let said = installed
+        .upgrade("again", &["--stage", "--reboot-mode", "powercycle"])
+        .await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    let said = installed.client.run(&["reboot"]).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    installed.runs("v0.1.0").await?;
+    ensure!(
+        installed.node.kernel_boot_id().await? != kernel,
+        "the kernel is the same"
+    );
+    installed.stage("v0.2.0").await?;
+    let installed = installed.power_cycle().await?;
     installed.runs("v0.2.0").await?;
 
     // And so does a power cut.

@@ -22,8 +22,9 @@ fn names_and_descriptors_have_the_same_order() {
         kept.keep(name(text), Scope::Machine, descriptor).unwrap();
         raw
     });
-    assert_eq!(kept.names(), [name("a"), name("b"), name("c")]);
-    let found: Vec<i32> = kept.descriptors().iter().map(AsRawFd::as_raw_fd).collect();
+    let (names, descriptors) = kept.all();
+    assert_eq!(names, [name("a"), name("b"), name("c")]);
+    let found: Vec<i32> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
     assert_eq!(found, [raw[1], raw[0], raw[2]]);
 }
 
@@ -40,7 +41,7 @@ fn the_same_name_replaces_even_when_full() {
     assert_eq!(refused.code, ErrorCode::TooManyKept);
     kept.keep(name("7"), Scope::Generation, descriptor())
         .unwrap();
-    assert_eq!(kept.names().len(), MAX_KEPT);
+    assert_eq!(kept.all().0.len(), MAX_KEPT);
     kept.drop(&name("0")).unwrap();
     kept.keep(name("more"), Scope::Machine, descriptor())
         .unwrap();
@@ -58,7 +59,7 @@ fn the_end_of_a_generation_takes_only_its_own() {
     kept.keep(name("log.b"), Scope::Generation, descriptor())
         .unwrap();
     kept.end_generation();
-    assert_eq!(kept.names(), [name("api")]);
+    assert_eq!(kept.all().0, [name("api")]);
     assert_eq!(
         kept.drop(&name("log.a")).unwrap_err().code,
         ErrorCode::NotKept

@@ -15,7 +15,7 @@ fn at(seconds: u64) -> Instant {
 fn in_standing(standing: Standing) -> Ladder {
     Ladder {
         standing,
-        ..Ladder::new()
+        ..Ladder::default()
     }
 }
 
@@ -95,7 +95,7 @@ fn every_transition() {
 #[test]
 fn a_crash_that_goes_on_for_ever_walks_down_the_whole_ladder() {
     use Verdict::{Reboot, Restart, StartFresh};
-    let mut ladder = Ladder::new();
+    let mut ladder = Ladder::default();
     let verdicts: Vec<Verdict> = (0..8).map(|i| ladder.decide(Died, at(i))).collect();
     assert_eq!(
         verdicts,

@@ -15,7 +15,7 @@ use super::{caller, streamed};
 use crate::error_chain::chain;
 use crate::machine::{Machine, Turn};
 use crate::sequences::{self, Staged};
-use crate::upgrade::{Narrator, Path, UpgradeError, UpgradeMode, UpgradeRequest};
+use crate::upgrade::{Narrator, UpgradeError, UpgradeMode, UpgradeRequest};
 
 type Progress = Result<wire::LifecycleServiceUpgradeResponse, Status>;
 
@@ -76,10 +76,7 @@ async fn prepare(
 
 fn last_words(prepared: &Result<Staged, UpgradeError>) -> String {
     match prepared {
-        Ok(Staged { version, path, .. }) => match path {
-            Path::Soft => format!("{version} is ready; a reboot starts it, without the kernel"),
-            Path::Reboot(why) => format!("{version} is ready; a reboot starts it ({why})"),
-        },
+        Ok(staged) => format!("{} is ready; {}", staged.version, staged.start()),
         Err(error) => chain(error),
     }
 }
@@ -131,6 +128,7 @@ impl LifecycleService for LifecycleApi {
 mod tests {
     use super::*;
     use crate::event_log::ActorId;
+    use crate::upgrade::Path;
 
     #[test]
     fn the_last_words_say_what_a_reboot_will_do() {

@@ -21,7 +21,7 @@ use crate::error_chain::chain;
 use crate::intent::{NewClient, NewClientError, client_configuration};
 use crate::machine::{Busy, Machine};
 use crate::meta::{Meta, MetaError};
-use crate::sequences::{self, Staged};
+use crate::sequences;
 use crate::services::ControlError;
 use crate::statistics;
 use crate::upgrade::{UpgradeError, UpgradeMode, UpgradeRequest};
@@ -353,11 +353,9 @@ impl MachineService for MachineApi {
         let machine = self.machine.clone();
         let (ack, actor) = if request.stage {
             let staged = sequences::stage(machine, wanted).await;
-            let Staged { version, actor, .. } = staged.map_err(upgrade_status)?;
-            (
-                format!("{version} is staged: the next boot tries it"),
-                actor,
-            )
+            let staged = staged.map_err(upgrade_status)?;
+            let ack = format!("{} is staged; {}", staged.version, staged.start());
+            (ack, staged.actor)
         } else {
             let started = sequences::upgrade(machine, wanted).await;
             let actor = started.map_err(upgrade_status)?;

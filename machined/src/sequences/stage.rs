@@ -3,8 +3,7 @@
 //! Where the machine boots from its disk, the next boot tries it, whatever brings that about. From here on the boot is that of
 //! every upgrade with a reboot: the loader counts its tries, and what it finds on STATE tells it by what it is measured.
 //!
-//! One that was prepared for its caller's reboot is kept in memory too, if kernel and init are the same: that reboot need not be one
-//! (see `soft_reboot`).
+//! It is kept in memory too, if kernel and init are the same: a reboot need not be one then (see `soft_reboot`).
 
 use std::sync::Arc;
 
@@ -25,8 +24,19 @@ pub struct Staged {
     pub version: String,
     /// The call that asked for it.
     pub actor: ActorId,
-    /// How its caller's reboot starts it.
+    /// How a reboot starts it, unless a way is asked for.
     pub path: Path,
+}
+
+impl Staged {
+    /// What starts it, as a sentence.
+    #[must_use]
+    pub fn start(&self) -> String {
+        match self.path {
+            Path::Soft => "a reboot starts it, without the kernel".to_owned(),
+            Path::Reboot(why) => format!("a reboot starts it ({why})"),
+        }
+    }
 }
 
 /// What starts the version.
@@ -90,7 +100,7 @@ async fn prepare(
                 name: "stageUpgrade",
                 phases: vec![Phase::of(
                     "upgrade",
-                    write(machine.clone(), checked, start, narrator.clone()),
+                    write(machine.clone(), checked, narrator.clone()),
                 )],
             };
             run(sequence, &actor, &machine.events)
@@ -120,12 +130,7 @@ async fn prepare(
 }
 
 /// Puts the version beside the one that runs, and notes what its start is to make of it.
-async fn write(
-    machine: Arc<Machine>,
-    checked: Checked,
-    start: Start,
-    narrator: Narrator,
-) -> anyhow::Result<()> {
+async fn write(machine: Arc<Machine>, checked: Checked, narrator: Narrator) -> anyhow::Result<()> {
     settle_upgrade::unstage(&machine).await?;
     let mut record = UpgradeRecord {
         upgrade: checked.pending,
@@ -135,7 +140,7 @@ async fn write(
     let (image, candidate) = (&checked.image, &checked.candidate);
     let delivery = run_installer(&machine, image, candidate, &mut record, &narrator).await?;
     let upgrade = record.upgrade;
-    if start == Start::CallersReboot && checked.path == Path::Soft {
+    if checked.path == Path::Soft {
         installer::verify(&delivery).await?;
         machine.set_prepared(Prepared { delivery, upgrade }).await;
         return Ok(());
