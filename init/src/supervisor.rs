@@ -277,8 +277,9 @@ impl Supervisor {
         if let Err(failure) = self.end_generation(mounted.as_ref()) {
             return self.fail(Event::Unclean, failure);
         }
+        let started = self.start(mounted);
         self.deadline = Some(Instant::now() + deadline);
-        match self.start(mounted) {
+        match started {
             Ok(generation) => self.generation = Some(generation),
             Err(failure) => self.fail(Event::Unstartable, failure),
         }
