@@ -104,44 +104,35 @@ fn event(bytes: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use fastrand::Rng;
+
     use super::*;
 
     /// Steps from every seed.
     const STEPS: usize = 400;
 
-    /// Numbers that look random and are the same each time (xorshift64, G. Marsaglia 2003).
-    struct Dice(u64);
-
-    impl Dice {
-        fn throw(&mut self, sides: usize) -> usize {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            (self.0 % sides.max(1) as u64) as usize
-        }
-    }
-
     /// Changes, removes, repeats or cuts.
-    fn mutate(bytes: &mut Vec<u8>, dice: &mut Dice) {
-        let at = dice.throw(bytes.len());
-        match dice.throw(6) {
-            0 if !bytes.is_empty() => bytes[at] ^= 1 << dice.throw(8),
-            1 if !bytes.is_empty() => bytes[at] = [0, 0x7f, 0x80, 0xff][dice.throw(4)],
+    fn mutate(bytes: &mut Vec<u8>, dice: &mut Rng) {
+        let at = dice.usize(..bytes.len().max(1));
+        match dice.u8(..6) {
+            0 if !bytes.is_empty() => bytes[at] ^= 1 << dice.u8(..8),
+            1 if !bytes.is_empty() => bytes[at] = [0, 0x7f, 0x80, 0xff][dice.usize(..4)],
             2 if !bytes.is_empty() => drop(bytes.remove(at)),
             3 => bytes.truncate(at),
             4 => {
-                let length = dice.throw(bytes.len() - at).min(64);
+                let length = dice.usize(..=bytes.len() - at).min(64);
                 let piece = bytes[at..at + length].to_vec();
                 bytes.splice(at..at, piece);
             }
-            _ => bytes.insert(at, dice.throw(256) as u8),
+            _ => bytes.insert(at, dice.u8(..)),
         }
     }
 
     #[test]
     fn seeds_and_what_is_near_them_do_no_harm() {
         for decoder in DECODERS {
-            let mut dice = Dice(0x1257_4a12);
+            // The same each time.
+            let mut dice = Rng::with_seed(0x1257_4a12);
             for seed in (decoder.seeds)() {
                 (decoder.decode)(&seed);
                 let mut bytes = seed.clone();

@@ -1,13 +1,13 @@
 //! A DHCP server (RFC 2131) at the other end of a machine's network card: before each right answer come thousands that are damaged.
 
 use std::net::{Ipv4Addr, UdpSocket};
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{JoinHandle, sleep};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use fastrand::Rng;
 
 /// Damaged answers before a right one. Together they take less time than a client waits.
 const DAMAGED: usize = 2000;
@@ -52,7 +52,7 @@ impl HostileDhcpServer {
         let (sent, ends) = (damaged.clone(), end.clone());
         let thread = std::thread::Builder::new().spawn(move || {
             let mut frame = [0; LONGEST_FRAME];
-            let mut dice = Dice(0x4865_6c6c_6f21_0001);
+            let mut dice = Rng::with_seed(0x4865_6c6c_6f21_0001);
             let send = |frame: &[u8]| {
                 // One that does not fit is lost, as on a cable.
                 let _ = cable.send_to(frame, (Ipv4Addr::LOCALHOST, card));
@@ -67,7 +67,7 @@ impl HostileDhcpServer {
                 let offer = question.answer(OFFER);
                 for _ in 0..DAMAGED {
                     // A damaged acknowledgement could be one all the same, and would end this.
-                    let damaged = dice.damage(&offer);
+                    let damaged = damage(&offer, &mut dice);
                     if !is_acknowledgement(&damaged) {
                         send(&damaged);
                         sent.fetch_add(1, Ordering::Relaxed);
@@ -207,53 +207,36 @@ fn is_acknowledgement(frame: &[u8]) -> bool {
         .any(|option| option[0] == MESSAGE_TYPE && option[2] == ACK)
 }
 
-/// Numbers that look random and are the same each time (xorshift64, G. Marsaglia 2003).
-struct Dice(u64);
-
-impl Dice {
-    fn throw(&mut self, sides: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % sides.max(1) as u64) as usize
-    }
-
-    fn pick(&mut self, range: Range<usize>) -> usize {
-        range.start + self.throw(range.len())
-    }
-
-    fn damage(&mut self, frame: &[u8]) -> Vec<u8> {
-        let mut frame = frame.to_vec();
-        for _ in 0..self.pick(1..6) {
-            // Mostly the message, and mostly its options.
-            let from = [HEADERS + 240, HEADERS + 240, HEADERS, 14][self.throw(4)];
-            let at = self.pick(from.min(frame.len() - 1)..frame.len());
-            match self.throw(6) {
-                0 => frame[at] = self.throw(256) as u8,
-                1 => frame[at] = [0, 1, 0x7F, 0x80, 0xFF][self.throw(5)],
-                2 => frame.truncate(at.max(ADDRESSED)),
-                3 => {
-                    let piece: Vec<u8> =
-                        (0..self.throw(64)).map(|_| self.throw(256) as u8).collect();
-                    frame.splice(at..at, piece);
-                }
-                4 => {
-                    let end = (at + self.throw(32)).min(frame.len());
-                    let again = frame[at..end].to_vec();
-                    frame.splice(at..at, again);
-                }
-                _ => {
-                    let end = (at + self.throw(32)).min(frame.len());
-                    frame.drain(at..end);
-                }
+/// Changes, removes, repeats and adds bytes, but of what brings the frame through the client's filter.
+fn damage(frame: &[u8], dice: &mut Rng) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    for _ in 0..dice.usize(1..6) {
+        // Mostly the message, and mostly its options.
+        let from = [HEADERS + 240, HEADERS + 240, HEADERS, 14][dice.usize(..4)];
+        let at = dice.usize(from.min(frame.len() - 1)..frame.len());
+        match dice.u8(..6) {
+            0 => frame[at] = dice.u8(..),
+            1 => frame[at] = [0, 1, 0x7F, 0x80, 0xFF][dice.usize(..5)],
+            2 => frame.truncate(at.max(ADDRESSED)),
+            3 => {
+                let piece: Vec<u8> = (0..dice.usize(..64)).map(|_| dice.u8(..)).collect();
+                frame.splice(at..at, piece);
             }
-            frame.truncate(LONGEST_FRAME);
+            4 => {
+                let end = (at + dice.usize(..32)).min(frame.len());
+                let again = frame[at..end].to_vec();
+                frame.splice(at..at, again);
+            }
+            _ => {
+                let end = (at + dice.usize(..32)).min(frame.len());
+                frame.drain(at..end);
+            }
         }
-        // It must come through the client's filter still.
-        frame.resize(frame.len().max(ADDRESSED), 0);
-        frame[12..14].copy_from_slice(&[8, 0]);
-        frame[20..22].copy_from_slice(&[0, 0]);
-        frame[23] = 17;
-        frame
+        frame.truncate(LONGEST_FRAME);
     }
+    frame.resize(frame.len().max(ADDRESSED), 0);
+    frame[12..14].copy_from_slice(&[8, 0]);
+    frame[20..22].copy_from_slice(&[0, 0]);
+    frame[23] = 17;
+    frame
 }
