@@ -103,6 +103,9 @@ impl Generation {
     pub(crate) fn end(self, home: &Home, reaper: &Reaper, watchdog: &mut Watchdog) -> Result<()> {
         let begin = Instant::now();
         loop {
+            // The second kill catches what moved itself into another cgroup.
+            let _ = self.cgroup.kill("");
+            let _ = kill_process_group(Pid::INIT, Signal::KILL);
             match reap(None) {
                 Ok(Some(_)) => continue,
                 Ok(None) => {}
@@ -112,9 +115,6 @@ impl Generation {
                 let children = fs::read_to_string("/proc/self/task/1/children").unwrap_or_default();
                 return fail!(Kernel: "processes do not die: {}", children.trim());
             }
-            // The second kill catches what moved itself into another cgroup.
-            let _ = self.cgroup.kill("");
-            let _ = kill_process_group(Pid::INIT, Signal::KILL);
             reaper.wait(None, Duration::from_millis(100));
             watchdog.feed();
         }

@@ -251,22 +251,14 @@ impl FailingDisk {
         }
     }
 
-    /// Has the write of this number from now on fail, from 1.
-    fn fail(&self, vm: &Vm, number: u64) -> Outcome {
+    /// Has the write of this number from now on fail, from 1; with none it is as if it had never been asked to.
+    fn fail(&self, vm: &Vm, number: Option<u64>) -> Outcome {
         match self {
             Self::OfQemu(_, failure) => {
-                vm.fail_write(0, &WriteFault::Nth(u32::try_from(number)?, *failure))?;
+                let nth = |number| anyhow::Ok(WriteFault::Nth(u32::try_from(number)?, *failure));
+                vm.fail_write(0, &number.map_or(Ok(WriteFault::None), nth)?)?;
             }
             Self::Tearing(disk) => disk.tear(number),
-        }
-        Ok(())
-    }
-
-    /// As if it had never been asked to.
-    fn heal(&self, vm: &Vm) -> Outcome {
-        match self {
-            Self::OfQemu(..) => vm.fail_write(0, &WriteFault::None)?,
-            Self::Tearing(disk) => disk.tear(0),
         }
         Ok(())
     }
@@ -324,13 +316,13 @@ async fn one_by_one(scratch: Scratch, defect: Defect) -> Outcome {
         };
         let name = format!("write {write} of {all}");
         let (said_before, before) = (node.vm().console().len(), failures(&node)?);
-        failing.fail(node.vm(), write)?;
+        failing.fail(node.vm(), Some(write))?;
         let upgraded = upgrade(&node, &images[1 - runs], how);
         let (said, resets) = reset_at_the_prompt(&node, said_before, upgraded).await?;
         let said = said?;
         stood += resets;
         let failed = failures(&node)? > before;
-        failing.heal(node.vm())?;
+        failing.fail(node.vm(), None)?;
         let succeeded = said.code == Some(0);
         if !succeeded {
             refused += 1;

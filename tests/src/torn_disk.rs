@@ -67,9 +67,9 @@ impl TornDisk {
         self.port
     }
 
-    /// Tears the write of this number from now on, from 1, and no other; 0: none.
-    pub fn tear(&self, number: u64) {
-        self.left.store(number, Ordering::SeqCst);
+    /// Tears the write of this number from now on, from 1, and no other.
+    pub fn tear(&self, number: Option<u64>) {
+        self.left.store(number.unwrap_or(0), Ordering::SeqCst);
     }
 }
 
@@ -185,7 +185,7 @@ mod tests {
         let disk = folder.path().join("disk.img");
         std::fs::write(&disk, vec![0; 1 << 20]).unwrap();
         let served = TornDisk::serve(&disk).unwrap();
-        served.tear(2);
+        served.tear(Some(2));
         let said = Command::new("qemu-io")
             .args(["-f", "raw", "-t", "none"])
             .args(["-c", "write -P 1 0 8192", "-c", "write -P 2 0 8192"])

@@ -178,21 +178,17 @@ impl<'a> Judge<'a> {
         let is_looked_at = match state.fault {
             Fault::None => true,
             Fault::Lost(_) => matches!(entries.get(state.entries), None | Some(Entry::Flush)),
-            Fault::Torn(there, _) => {
-                match state.entries.checked_sub(1).map(|last| &entries[last]) {
-                    Some(Entry::Write(last)) => Tears::FewOfLong.of(last.sectors).contains(&there),
-                    _ => true,
-                }
-            }
-        };
-        DiskState {
-            fault: if is_looked_at {
-                state.fault
-            } else {
-                Fault::None
+            Fault::Torn(there, _) => match entries[..state.entries].last() {
+                Some(Entry::Write(last)) => Tears::FewOfLong.of(last.sectors).contains(&there),
+                _ => true,
             },
-            ..*state
-        }
+        };
+        let fault = if is_looked_at {
+            state.fault
+        } else {
+            Fault::None
+        };
+        DiskState { fault, ..*state }
     }
 
     fn config(&self, state: &DiskState, expected: &Expected) -> Result<Config, ToolError> {
