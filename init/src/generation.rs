@@ -106,10 +106,12 @@ impl Generation {
             // The second kill catches what moved itself into another cgroup.
             let _ = self.cgroup.kill("");
             let _ = kill_process_group(Pid::INIT, Signal::KILL);
-            match reap(None) {
-                Ok(Some(_)) => continue,
-                Ok(None) => {}
-                Err(_) => break,
+            let mut reaped = reap(None);
+            while let Ok(Some(_)) = reaped {
+                reaped = reap(None);
+            }
+            if reaped.is_err() {
+                break;
             }
             if begin.elapsed() > DYING {
                 let children = fs::read_to_string("/proc/self/task/1/children").unwrap_or_default();

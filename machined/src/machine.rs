@@ -304,6 +304,11 @@ impl Machine {
         self.lock_prepared().take()
     }
 
+    /// The bytes of memory that the version takes which waits for a reboot into it.
+    pub fn prepared_bytes(&self) -> u64 {
+        self.lock_prepared().as_ref().map_or(0, Prepared::bytes)
+    }
+
     /// Lets go of the version that waits for a reboot into it, if there is one.
     pub async fn forget_prepared(&self) {
         let Some(prepared) = self.take_prepared() else {

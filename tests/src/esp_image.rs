@@ -1,36 +1,47 @@
-//! The EFI system partition of a disk image, read and changed by mtools: no root, no mount.
+//! The EFI system partition of a disk image, read as a loader reads it and changed by mtools: no root, no mount.
 
-use std::io::{self, Cursor, Read, Write};
-use std::path::Path;
+use std::fs::File;
+use std::io::{self, Cursor, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result};
 use instar_esp::{
     DEFAULT_SLOTS, Entry, FileDigest, NewVersion, State, Tries, Volume, add, perform,
 };
+use instar_power_cuts::FatVolume;
 
-/// Where disk images have the partition.
-const OFFSET: &str = "@@1M";
+/// Where disk images have the partition, in bytes.
+const OFFSET: u64 = 1 << 20;
 
 /// A partition inside a file.
 #[derive(Debug)]
 pub struct EspImage {
-    /// As mtools name it.
-    name: String,
+    disk: PathBuf,
 }
 
 impl EspImage {
     /// That of a raw disk image.
     pub fn of_disk(image: &Path) -> Self {
         Self {
-            name: format!("{}{OFFSET}", image.display()),
+            disk: image.to_owned(),
         }
     }
 
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
-        command.args(["-i", &self.name]).env("LC_ALL", "C.UTF-8");
+        let partition = format!("{}@@{OFFSET}", self.disk.display());
+        command.args(["-i", &partition]).env("LC_ALL", "C.UTF-8");
         command
+    }
+
+    /// As they are now: a machine may be changing them.
+    fn files(&self) -> io::Result<FatVolume<Partition>> {
+        FatVolume::open(Partition {
+            disk: File::open(&self.disk)?,
+            position: 0,
+        })
     }
 
     /// Changes a file in place, as no plan does: as a failing disk or an attacker would.
@@ -76,31 +87,11 @@ fn inside(path: &str) -> String {
 
 impl Volume for EspImage {
     fn list(&self, folder: &str) -> io::Result<Vec<(String, u64)>> {
-        let output = self
-            .command("mdir")
-            .args(["-b", &inside(folder)])
-            .output()?;
-        let listing = String::from_utf8_lossy(&ended(output)?).into_owned();
-        let mut files = Vec::new();
-        // Folders end in a slash.
-        for path in listing.lines().filter(|line| !line.ends_with('/')) {
-            let Some(path) = path.strip_prefix("::/") else {
-                continue;
-            };
-            let name = path.rsplit('/').next().unwrap_or(path);
-            let bytes = match self.read(path) {
-                Ok(content) => content.len() as u64,
-                // One that nobody wants any more may have lost its clusters already: then it has nothing to read.
-                Err(error) if error.to_string().contains("Fat problem") => 0,
-                Err(error) => return Err(error),
-            };
-            files.push((name.to_owned(), bytes));
-        }
-        Ok(files)
+        self.files()?.list(folder)
     }
 
     fn read(&self, path: &str) -> io::Result<Vec<u8>> {
-        ended(self.command("mcopy").args([&inside(path), "-"]).output()?)
+        self.files()?.read(path)
     }
 
     fn read_back(&self, path: &str) -> io::Result<Box<dyn Read + '_>> {
@@ -148,5 +139,42 @@ impl Volume for EspImage {
         let content = self.read(from)?;
         self.overwrite(to, &content)?;
         self.remove(from)
+    }
+}
+
+/// The disk from where the partition begins, to be read only.
+struct Partition {
+    disk: File,
+    position: u64,
+}
+
+impl Read for Partition {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let count = self.disk.read_at(out, OFFSET + self.position)?;
+        self.position += count as u64;
+        Ok(count)
+    }
+}
+
+impl Seek for Partition {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let target = match to {
+            SeekFrom::Start(offset) => Some(offset),
+            SeekFrom::Current(delta) => self.position.checked_add_signed(delta),
+            // Nobody asks where a partition ends but its own first sector.
+            SeekFrom::End(_) => None,
+        };
+        self.position = target.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.position)
+    }
+}
+
+impl Write for Partition {
+    fn write(&mut self, _bytes: &[u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }

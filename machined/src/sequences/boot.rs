@@ -77,6 +77,11 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
     let mut turn = machine.take_turn();
     // First in the history, so that a client that waits for the upgrade sees its failure before anything else.
     tell_rollback(&machine, &rollback, &handover);
+    let interrupted = interrupted_upgrade(start, &handover, &machine.running.version);
+    if let Some(upgrade) = interrupted {
+        tell_interruption(&machine, upgrade);
+    }
+    let is_given_up = rollback.is_some() || interrupted.is_some();
     machine.enter(MachineStage::Booting);
     if start == StartReason::Restart {
         machine.disk.adopt();
@@ -107,7 +112,7 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
     }
     let tried = Arc::new(OnceLock::new());
     if outcome.is_ok() {
-        let sequence = become_useful(&machine, &start, &tried);
+        let sequence = become_useful(&machine, &start, is_given_up, &tried);
         outcome = run(sequence, &nobody, &machine.events).await;
     }
     let tried = match tried.get().cloned() {
@@ -194,6 +199,7 @@ fn become_reachable(
 fn become_useful(
     machine: &Arc<Machine>,
     start: &StartReason,
+    is_given_up: bool,
     tried: &Arc<OnceLock<UpgradeRecord>>,
 ) -> Sequence {
     let phases = vec![
@@ -207,7 +213,7 @@ fn become_useful(
         ),
         Phase::of(
             "settleUpgrade",
-            settle_upgrade(machine.clone(), *start, tried.clone()),
+            settle_upgrade(machine.clone(), *start, is_given_up, tried.clone()),
         ),
         Phase::of("install", install_if_missing(machine.clone())),
         Phase::of("releaseMemory", release_memory::before_services()),
@@ -217,6 +223,28 @@ fn become_useful(
         name: "boot",
         phases,
     }
+}
+
+/// The upgrade that machined died over, before it or after it was rolled back: the hand-over, which only a healthy machined replaces,
+/// names a version that does not run.
+fn interrupted_upgrade<'a>(
+    start: StartReason,
+    handover: &'a Handover,
+    running: &str,
+) -> Option<&'a PendingUpgrade> {
+    let upgrade = handover.upgrade.as_ref()?;
+    let has_died = matches!(start, StartReason::Restart | StartReason::Fresh);
+    (has_died && upgrade.to != running).then_some(upgrade)
+}
+
+/// Says that an upgrade came to nothing, to whoever asked for it. Its image may be as good as any.
+fn tell_interruption(machine: &Machine, upgrade: &PendingUpgrade) {
+    let reason = format!(
+        "the upgrade to {} was given up: machined died, and {} runs",
+        upgrade.to, machine.running.version
+    );
+    tracing::error!("{reason}");
+    emit_failure(&machine.events, &upgrade.actor, "upgrade", reason);
 }
 
 /// Says why the previous upgrade is not there, to whoever asked for it, and remembers its image.
@@ -365,12 +393,13 @@ fn records(machine: &Machine) -> PathBuf {
 async fn settle_upgrade(
     machine: Arc<Machine>,
     start: StartReason,
+    is_given_up: bool,
     tried: Arc<OnceLock<UpgradeRecord>>,
 ) -> anyhow::Result<()> {
     let settled = match start {
         StartReason::Boot => settle_upgrade::look_back(&machine).await,
         // Why has been told already.
-        StartReason::Rollback => settle_upgrade::give_up_last(&machine).await.map(|()| None),
+        _ if is_given_up => settle_upgrade::give_up_last(&machine).await.map(|()| None),
         _ => return Ok(()),
     };
     match settled {
@@ -506,5 +535,35 @@ async fn commit(
     let saved = tokio::task::spawn_blocking(move || failed.save(&records)).await;
     if let Err(error) = saved.map_err(anyhow::Error::from).and_then(|saved| saved) {
         tracing::warn!("the record of failed images is not kept over a reboot: {error:#}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_upgrade_that_machined_died_over_is_given_up() {
+        let upgrade = PendingUpgrade {
+            to: "v0.2.0".to_owned(),
+            ..PendingUpgrade::default()
+        };
+        let handover = Handover {
+            upgrade: Some(upgrade),
+            ..Handover::default()
+        };
+        let is_interrupted =
+            |start, running| interrupted_upgrade(start, &handover, running).is_some();
+        assert!(is_interrupted(StartReason::Restart, "v0.1.0"));
+        assert!(is_interrupted(StartReason::Fresh, "v0.1.0"));
+        // It is what runs, and on trial.
+        assert!(!is_interrupted(StartReason::Restart, "v0.2.0"));
+        // init says why itself.
+        assert!(!is_interrupted(StartReason::Rollback, "v0.1.0"));
+        // A boot finds no hand-over.
+        assert!(!is_interrupted(StartReason::Boot, "v0.1.0"));
+        assert!(
+            interrupted_upgrade(StartReason::Restart, &Handover::default(), "v0.1.0").is_none()
+        );
     }
 }

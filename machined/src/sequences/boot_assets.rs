@@ -186,7 +186,7 @@ pub(super) async fn settle_next_loader(machine: &Machine) -> anyhow::Result<()> 
         tracing::info!("the new boot loader has started this machine, and stays");
     } else {
         // What is done to the partition next removes it.
-        tracing::warn!("the new boot loader did not start this machine; the old one stays");
+        tracing::warn!("the new boot loader has not started this machine; the old one stays");
     }
     blocking(|| Ok(boot_loader::forget_next_loader()?)).await
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Sequence, run, settle_upgrade, stop, upgrade};
+use super::{Sequence, boot_assets, run, settle_upgrade, stop, upgrade};
 use crate::event_log::ActorId;
 use crate::init_link::End;
 use crate::machine::{Busy, Machine, Turn};
@@ -55,6 +55,9 @@ pub(super) fn start(
         if let Err(error) = settle_upgrade::note_start(&machine, up, &as_actor).await {
             tracing::warn!("a staged version is measured by what was up earlier: {error:#}");
         }
+        if end != End::Kexec {
+            offer_staged_loader(&machine).await;
+        }
         let phases = vec![
             stop::stop_services(&machine),
             stop::unmount(&machine),
@@ -66,6 +69,20 @@ pub(super) fn start(
         drop(turn);
     });
     actor
+}
+
+/// A staged version that could have been started without the kernel has not offered the loader that came with it: nobody knew that
+/// the firmware would be asked.
+async fn offer_staged_loader(machine: &Machine) {
+    let offered = async {
+        match settle_upgrade::staged(machine).await? {
+            Some(_) => boot_assets::try_next_loader(machine).await,
+            None => Ok(()),
+        }
+    };
+    if let Err(error) = offered.await {
+        tracing::warn!("the old boot loader stays: {error:#}");
+    }
 }
 
 /// Tells init how the machine is to end. Does not return when init does as it is told.

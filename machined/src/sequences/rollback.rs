@@ -33,12 +33,13 @@ pub async fn rollback(machine: &Arc<Machine>) -> Result<ActorId, RollbackError> 
         .await
         .map_err(RollbackError::Failed)?;
     let staged = staged.and_then(|record| record.upgrade.boot_entry);
+    // First: should the rest fail halfway, a reboot must not start from memory what is gone from the disk.
+    machine.forget_prepared().await;
     let version = boot_assets::prefer_other(machine, &installed, staged)
         .await
         .map_err(RollbackError::Failed)?;
     // What was under way is over: the next boot is what was asked for, and no failure.
     settle_upgrade::remove_record(machine).map_err(RollbackError::Failed)?;
-    machine.forget_prepared().await;
     tracing::warn!("rollback: {version} is booted next");
     drop(turn);
     Ok(ending::reboot(machine)?)

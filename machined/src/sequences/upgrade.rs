@@ -69,7 +69,9 @@ pub(super) async fn check_first(
         .into());
     }
     let limits = installer_limits(&candidate);
-    let resources = Resources::now().map_err(UpgradeError::Machine)?;
+    let mut resources = Resources::now().map_err(UpgradeError::Machine)?;
+    // What waits in memory goes before another version comes.
+    resources.memory += machine.prepared_bytes();
     let mut path = check(
         &candidate,
         &machine.running,

@@ -1,4 +1,4 @@
-//! A version that waits for its caller to reboot into it, as the next generation.
+//! A version that waits for a reboot, which starts it as the next generation.
 //!
 //! It lies in memory: the sealed memfd that the installer handed over. init keeps that and its description too, so that a machined
 //! that is started again in the same generation still has it; the next generation does not.
@@ -38,6 +38,12 @@ struct Facts {
 }
 
 impl Prepared {
+    /// The bytes of memory that it takes.
+    pub fn bytes(&self) -> u64 {
+        let size = rustix::fs::fstat(&self.delivery.memfd).map(|stat| stat.st_size);
+        size.map_or(0, |size| u64::try_from(size).unwrap_or(0))
+    }
+
     /// Has init keep it.
     pub async fn keep(&self, init: &InitLink) -> anyhow::Result<()> {
         let facts = Facts {

@@ -6,9 +6,10 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::rc::Rc;
 
 use blake3::Hash;
-use instar_esp::{State, Volume, paths};
+use instar_esp::{State, paths};
 
 use crate::SECTOR;
+use crate::fat_volume::FatVolume;
 use crate::recording::Recording;
 use crate::region::{Region, Touching};
 use crate::states::DiskState;
@@ -55,10 +56,7 @@ enum Unreadable {
 }
 
 fn read(sectors: Sectors<'_>, whole: &Whole<'_>) -> Result<Start, Unreadable> {
-    let options = fatfs::FsOptions::new().update_accessed_date(false);
-    let volume = fatfs::FileSystem::new(sectors, options)
-        .map(FatVolume)
-        .map_err(Unreadable::Filesystem)?;
+    let volume = FatVolume::open(sectors).map_err(Unreadable::Filesystem)?;
     let state = State::read(&volume).map_err(Unreadable::File)?;
     if !state.has_loader {
         return Ok(Start::NoLoader);
@@ -90,85 +88,6 @@ fn read(sectors: Sectors<'_>, whole: &Whole<'_>) -> Result<Start, Unreadable> {
         }
     }
     Ok(Start::Version(next.name.version.to_string()))
-}
-
-/// Files on a FAT that is only read.
-struct FatVolume<'a>(fatfs::FileSystem<Sectors<'a>>);
-
-impl FatVolume<'_> {
-    fn digest(&self, path: &str) -> io::Result<Hash> {
-        let mut file = self.0.root_dir().open_file(path)?;
-        let mut hasher = blake3::Hasher::new();
-        let mut piece = vec![0; 64 << 10];
-        loop {
-            match file.read(&mut piece)? {
-                0 => return Ok(hasher.finalize()),
-                count => hasher.update(&piece[..count]),
-            };
-        }
-    }
-}
-
-fn read_only<T>() -> io::Result<T> {
-    Err(io::ErrorKind::ReadOnlyFilesystem.into())
-}
-
-impl Volume for FatVolume<'_> {
-    fn list(&self, folder: &str) -> io::Result<Vec<(String, u64)>> {
-        let folder = match self.0.root_dir().open_dir(folder) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            folder => folder?,
-        };
-        let mut files = Vec::new();
-        for entry in folder.iter() {
-            let entry = entry?;
-            if entry.is_file() {
-                files.push((entry.file_name(), entry.len()));
-            }
-        }
-        Ok(files)
-    }
-
-    fn read(&self, path: &str) -> io::Result<Vec<u8>> {
-        let mut content = Vec::new();
-        self.0
-            .root_dir()
-            .open_file(path)?
-            .read_to_end(&mut content)?;
-        Ok(content)
-    }
-
-    fn read_back(&self, path: &str) -> io::Result<Box<dyn Read + '_>> {
-        Ok(Box::new(self.0.root_dir().open_file(path)?))
-    }
-
-    fn free_bytes(&self) -> io::Result<u64> {
-        Ok(0)
-    }
-
-    fn make_folder(&mut self, _path: &str) -> io::Result<()> {
-        read_only()
-    }
-
-    fn create(&mut self, _path: &str, _content: &mut dyn Read) -> io::Result<()> {
-        read_only()
-    }
-
-    fn sync_file(&mut self, _path: &str) -> io::Result<()> {
-        read_only()
-    }
-
-    fn sync_folder(&mut self, _path: &str) -> io::Result<()> {
-        read_only()
-    }
-
-    fn remove(&mut self, _path: &str) -> io::Result<()> {
-        read_only()
-    }
-
-    fn replace(&mut self, _from: &str, _to: &str) -> io::Result<()> {
-        read_only()
-    }
 }
 
 /// Which sectors were read.
@@ -265,7 +184,7 @@ impl Seek for Sectors<'_> {
 
 impl Write for Sectors<'_> {
     fn write(&mut self, _bytes: &[u8]) -> io::Result<usize> {
-        read_only()
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
     }
 
     fn flush(&mut self) -> io::Result<()> {

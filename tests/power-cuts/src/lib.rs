@@ -16,6 +16,7 @@
 mod content;
 mod esp_reader;
 mod ext4;
+mod fat_volume;
 mod judge;
 mod memory;
 mod parallel;
@@ -26,6 +27,7 @@ mod table;
 mod write_log;
 
 pub use ext4::ToolError;
+pub use fat_volume::FatVolume;
 pub use judge::{Expected, Judge, JudgeError, Judged, Verdict};
 pub use recording::{Recording, RecordingError};
 pub use states::{DiskState, Fault, Kind, Side, Tears, states};
