@@ -14,7 +14,7 @@ const MARK: &str = "#### LoaderInfo: systemd-boot ";
 
 /// What machined says of a new loader that the firmware did not start.
 pub(crate) const OLD_ONE_STAYS: &str =
-    "the new boot loader did not start this machine; the old one stays";
+    "the new boot loader has not started this machine; the old one stays";
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![a_new_loader_stays_when_it_has_started_the_machine]
@@ -58,18 +58,21 @@ async fn a_new_loader_stays_when_it_has_started_the_machine(scratch: Scratch) ->
         with_loader(&image, loader)?.push(&registry, INSTALLER, tag)?;
     }
 
-    for (tag, words) in [
-        (
-            "newer",
-            "the new boot loader has started this machine, and stays",
-        ),
-        ("broken", OLD_ONE_STAYS),
+    // It comes with a version that could start without the kernel, and with one that reboots at once.
+    let newer_stays = "the new boot loader has started this machine, and stays";
+    let firmware = ["reboot", "--mode", "powercycle"];
+    let at_once = ["--reboot-mode", "powercycle"];
+    for (tag, how, then, words) in [
+        ("newer", &["--stage"][..], Some(&firmware[..]), newer_stays),
+        ("broken", &at_once[..], None, OLD_ONE_STAYS),
     ] {
         let mark = node.vm().console_mark()?;
         let image = registry.image_for_guest(&format!("{INSTALLER}:{tag}"));
-        let upgrade = ["upgrade", "--image", &image, "--reboot-mode", "powercycle"];
-        let said = client.run(&upgrade).await?;
-        ensure!(said.code == Some(0), "{tag}: {said:?}");
+        let upgrade = [&["upgrade", "--image", &image], how].concat();
+        for command in std::iter::once(&upgrade[..]).chain(then) {
+            let said = client.run(command).await?;
+            ensure!(said.code == Some(0), "{tag}: {said:?}");
+        }
         node.vm().wait_for_line_after(mark, words, PATIENCE)?;
         node.wait_until_ready(PATIENCE).await?;
     }
