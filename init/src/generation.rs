@@ -26,7 +26,6 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Where the cgroups are.
 pub(crate) const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// What lasts longer than this after SIGKILL waits for a device that does not answer.
@@ -61,7 +60,7 @@ impl Home {
             let entered = move_into_link_name_space(namespace.as_fd(), None);
             entered.step("return to init's namespaces")?;
         }
-        remove_cgroups(Path::new(CGROUPS));
+        remove_cgroups(CGROUPS);
         Ok(())
     }
 }
@@ -193,17 +192,17 @@ impl Cgroup {
 }
 
 /// Turns on the controllers for the children of a cgroup. A kernel without one of them still boots.
-pub(crate) fn enable_controllers(cgroup: &Path) {
+pub(crate) fn enable_controllers(cgroup: impl AsRef<Path>) {
     for controller in ["+cpu", "+io", "+memory", "+pids"] {
-        let _ = fs::write(cgroup.join("cgroup.subtree_control"), controller);
+        let _ = fs::write(cgroup.as_ref().join("cgroup.subtree_control"), controller);
     }
 }
 
 /// Removes the cgroups below one, children first. What cannot be removed shows in the fingerprint.
-pub(crate) fn remove_cgroups(cgroup: &Path) {
+pub(crate) fn remove_cgroups(cgroup: impl AsRef<Path>) {
     for entry in fs::read_dir(cgroup).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            remove_cgroups(&entry.path());
+            remove_cgroups(entry.path());
             let _ = fs::remove_dir(entry.path());
         }
     }

@@ -19,7 +19,6 @@ impl Kept {
         Ok(())
     }
 
-    /// Lets one go.
     pub(crate) fn drop(&mut self, name: &FdName) -> Result<()> {
         match self.0.remove(name) {
             Some(_) => Ok(()),

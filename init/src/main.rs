@@ -35,7 +35,6 @@ use rootfs::Image;
 use rustix::mount::{MountFlags, mount};
 use std::convert::Infallible;
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
 use supervisor::Supervisor;
 use watchdog::Watchdog;
@@ -62,7 +61,7 @@ fn start() -> Result<Infallible> {
     let (deadline, watchdog) = arguments(&line);
     modules::load();
     let image = Image::of_initramfs()?;
-    generation::enable_controllers(Path::new(CGROUPS));
+    generation::enable_controllers(CGROUPS);
     fs::create_dir("/new").step("make /new")?;
     Supervisor::new(image, deadline, watchdog)?.run()
 }

@@ -95,11 +95,12 @@ impl Image {
         File::open(self.path())
             .and_then(|file| hasher.update_reader(file).map(drop))
             .step("read the image")?;
-        let (found, expected) = (hasher.finalize(), &self.digest);
-        if found.to_hex().as_str() == expected.as_str() {
-            return Ok(());
+        match (hasher.finalize().to_hex(), &self.digest) {
+            (found, expected) if found.as_str() == expected.as_str() => Ok(()),
+            (found, expected) => {
+                fail!(WrongDigest: "the image hashes to {found}, not to {expected}")
+            }
         }
-        fail!(WrongDigest: "the image hashes to {found}, not to {expected}")
     }
 
     /// Attaches the image to a loop device that goes away with its last user.

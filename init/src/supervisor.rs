@@ -15,9 +15,7 @@ use instar_init_protocol::{BootId, End, Line, ParseError, Reply, Request, StartR
 use rustix::process::Pid;
 use rustix::system::RebootCommand;
 use std::fmt::Display;
-use std::fs;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -302,13 +300,12 @@ impl Supervisor {
         generation.end(&self.home, &self.reaper, &mut self.watchdog)?;
         self.fresh.restore_sysctls()?;
         let begin = Instant::now();
-        let next = next.map(|image| image.device.as_str());
         loop {
-            match self.fresh.compare(next) {
+            match self.fresh.compare(next.map(|it| it.device.as_str())) {
                 Err(_) if begin.elapsed() < SETTLING => sleep(Duration::from_millis(10)),
                 result => return result,
             }
-            remove_cgroups(Path::new(CGROUPS));
+            remove_cgroups(CGROUPS);
         }
     }
 
@@ -335,5 +332,5 @@ impl Supervisor {
 }
 
 fn is_kexec_loaded() -> bool {
-    fs::read_to_string("/sys/kernel/kexec_loaded").is_ok_and(|loaded| loaded.trim() == "1")
+    std::fs::read_to_string("/sys/kernel/kexec_loaded").is_ok_and(|loaded| loaded.trim() == "1")
 }

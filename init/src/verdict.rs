@@ -37,7 +37,6 @@ pub(crate) enum Standing {
     Settled,
 }
 
-/// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// machined says that the generation works.
@@ -56,7 +55,6 @@ pub(crate) enum Event {
     Unclean,
 }
 
-/// What to do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Let the previous image go, if one is held, and drop the deadline.
@@ -101,7 +99,6 @@ impl Ladder {
     pub(crate) fn decide(&mut self, event: Event, now: Instant) -> Verdict {
         use Event::{Died, GaveUp, Healthy, Late, NextReady, Unclean, Unstartable};
         use Standing::{Fresh, New, Settled, Trial};
-
         let (next, verdict) = match (self.standing, event) {
             (_, Healthy) => (Settled, Verdict::Commit),
             (Settled, NextReady) => (Trial, Verdict::Swap),

@@ -1,11 +1,13 @@
-//! Processes of the node that are there and do nothing: noticed, ended and started again, while containers go on.
+//! What is there and does nothing. Processes of the node: noticed, ended and started again, while containers go on. A disk: does not
+//! keep the machine from starting again.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use instar_qemu::{DiskFormat, Drive, create_blank_disk};
 use instar_tests::{
-    GREETER, Greeter, Node, Outcome, Registry, Scratch, Test, WITH_CGROUPS, plan_with_greeter,
-    tests,
+    GREETER, Greeter, ImageUnderTest, Node, Outcome, Registry, Scratch, ServedDisk, Test,
+    WITH_CGROUPS, plan_with_greeter, tests,
 };
 
 use crate::PATIENCE;
@@ -17,8 +19,48 @@ const OTHER: &str = "other";
 /// somebody to write to it.
 const PIPE: &str = "data/lib/instar/images/0000000000000000000000000000000000000000000000000000000000000000/image.json";
 
+const DISK_BYTES: u64 = 1 << 30;
+
 pub(crate) fn tests() -> Vec<Test> {
-    tests![are_ended_and_started_again]
+    tests![
+        are_ended_and_started_again,
+        a_disk_without_an_answer_does_not_keep_the_machine_from_restarting,
+    ]
+}
+
+/// The driver waits for the disk, machined for the driver, and the kernel would wait for it before it ended.
+async fn a_disk_without_an_answer_does_not_keep_the_machine_from_restarting(
+    scratch: Scratch,
+) -> Outcome {
+    let file = scratch.join("disk.img");
+    create_blank_disk(&file, DiskFormat::Raw, DISK_BYTES)?;
+    let disk = ServedDisk::serve(&file)?;
+    let drive = Drive::raw(file).served(disk.port());
+    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+        .spec(|spec| spec.drive(drive).append("instar.boot-deadline=10"))
+        .configure(|config| config.install_disk("/dev/vda"))
+        .start()?;
+    // Whatever reads it before has read it.
+    let mut mark = node.vm().console_mark()?;
+    mark = node
+        .vm()
+        .wait_for_line_after(mark, "Run /init as init process", PATIENCE)?
+        .end;
+    disk.fall_silent();
+    for step in [
+        "machined did not report healthy in time",
+        "processes do not die",
+        "the kernel does not end; resetting the machine",
+        "sysrq: Resetting",
+    ] {
+        mark = node.vm().wait_for_line_after(mark, step, PATIENCE)?.end;
+    }
+    // QEMU waits for its disks, too, before it starts a machine again.
+    disk.unplug()?;
+    node.vm()
+        .wait_for_line_after(mark, "generation 1 starts", PATIENCE)?;
+    node.wait_for_api(PATIENCE).await?;
+    Ok(())
 }
 
 /// One boot for both.

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use instar_esp::{FileDigest, State, Volume as _};
 use instar_qemu::{Bus, Drive, Vm, VmSpec, WriteFailure, WriteFault};
 use instar_tests::{
-    EspImage, Fat, ImageUnderTest, Instarctl, Node, Outcome, Registry, Scratch, Test, TornDisk,
+    EspImage, Fat, ImageUnderTest, Instarctl, Node, Outcome, Registry, Scratch, ServedDisk, Test,
     tests, uefi,
 };
 use serde_json::{Value, json};
@@ -224,7 +224,7 @@ enum Defect {
 /// A disk of which one write fails.
 enum FailingDisk {
     OfQemu(Bus, WriteFailure),
-    Tearing(TornDisk),
+    Tearing(ServedDisk),
 }
 
 impl FailingDisk {
@@ -232,7 +232,7 @@ impl FailingDisk {
         Ok(match defect {
             Defect::Broken => Self::OfQemu(Bus::Virtio, WriteFailure::Io),
             Defect::Full => Self::OfQemu(Bus::Scsi, WriteFailure::NoRoom),
-            Defect::Tearing => Self::Tearing(TornDisk::serve(file)?),
+            Defect::Tearing => Self::Tearing(ServedDisk::serve(file)?),
         })
     }
 

@@ -46,10 +46,10 @@ mod run_command;
 mod runner;
 mod scratch;
 mod scripted_init;
+mod served_disk;
 mod terminal;
 mod time_server;
 mod told;
-mod torn_disk;
 mod workspace;
 mod wrong_time_server;
 
@@ -80,10 +80,10 @@ pub use registry::{Registry, config as registry_config, sha256_digest};
 pub use runner::{Outcome, Test, run};
 pub use scratch::Scratch;
 pub use scripted_init::{DoubleRootfs, ScriptedInit};
+pub use served_disk::ServedDisk;
 pub use terminal::Terminal;
 pub use time_server::TimeServer;
 pub use told::Told;
-pub use torn_disk::TornDisk;
 pub use workspace::{
     guest_program, guest_program_file, image_program, target_directory, workspace_root,
 };

@@ -1,18 +1,18 @@
-//! A disk of which one write is torn: its first half is written, and it fails.
+//! A disk that fails as QEMU's do not: a write of a given number is torn, its first half is written and it fails, or the disk answers
+//! nothing any more.
 //!
-//! QEMU's blkdebug can fail a write by its number or tear one by its place, but not tear one by its number. So a server of our own holds
-//! the disk, by the protocol that QEMU speaks for that
+//! QEMU's blkdebug can fail a write by its number or tear one by its place, but neither of these. So a server of our own holds the disk, by the protocol that QEMU speaks for that
 //! (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>): the oldest handshake that is not obsolete, and reads, writes
 //! and flushes one after the other. The crate `nbd` leaves what it has not read of a write that fails in the stream, and takes it for
 //! the next request.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 
@@ -38,28 +38,38 @@ const FLUSH: u16 = 3;
 
 /// The disk, for as many machines one after the other as it lives.
 #[derive(Debug)]
-pub struct TornDisk {
+pub struct ServedDisk {
     port: u16,
-    left: Arc<AtomicU64>,
+    trouble: Arc<Trouble>,
 }
 
-impl TornDisk {
+/// What is the matter with it.
+#[derive(Debug, Default)]
+struct Trouble {
+    /// How many writes there are until one is torn, that one included; 0: none will be.
+    left: AtomicU64,
+    is_silent: AtomicBool,
+    /// Whom it answers nothing.
+    waiting: Mutex<Option<TcpStream>>,
+}
+
+impl ServedDisk {
     /// Serves a raw disk.
     pub fn serve(disk: &Path) -> Result<Self> {
         let opened = File::options().read(true).write(true).open(disk);
         let disk = opened.with_context(|| format!("cannot open {}", disk.display()))?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen")?;
         let port = listener.local_addr()?.port();
-        let left = Arc::new(AtomicU64::new(0));
-        let counter = left.clone();
+        let trouble = Arc::new(Trouble::default());
+        let its = trouble.clone();
         // It ends with the process.
         std::thread::spawn(move || {
             while let Ok((machine, _)) = listener.accept() {
                 // A machine whose power is cut does not take leave, and another one comes.
-                let _ = serve(machine, &disk, &counter);
+                let _ = serve(machine, &disk, &its);
             }
         });
-        Ok(Self { port, left })
+        Ok(Self { port, trouble })
     }
 
     /// Where on 127.0.0.1.
@@ -69,11 +79,25 @@ impl TornDisk {
 
     /// Tears the write of this number from now on, from 1, and no other.
     pub fn tear(&self, number: Option<u64>) {
-        self.left.store(number.unwrap_or(0), Ordering::SeqCst);
+        let left = number.unwrap_or(0);
+        self.trouble.left.store(left, Ordering::SeqCst);
+    }
+
+    /// From now on whoever reads or writes it waits.
+    pub fn fall_silent(&self) {
+        self.trouble.is_silent.store(true, Ordering::SeqCst);
+    }
+
+    /// What a machine waits for fails, and so does what else it asks.
+    pub fn unplug(&self) -> Result<()> {
+        let waiting = self.trouble.waiting.lock();
+        let waiting = waiting.unwrap_or_else(PoisonError::into_inner);
+        let machine = waiting.as_ref().context("nobody waits for this disk")?;
+        machine.shutdown(Shutdown::Both).context("cannot hang up")
     }
 }
 
-fn serve(mut machine: TcpStream, disk: &File, left: &AtomicU64) -> io::Result<()> {
+fn serve(mut machine: TcpStream, disk: &File, trouble: &Trouble) -> io::Result<()> {
     machine.set_nodelay(true)?;
     shake_hands(&mut machine, disk.metadata()?.len())?;
     let mut content = Vec::new();
@@ -86,6 +110,14 @@ fn serve(mut machine: TcpStream, disk: &File, left: &AtomicU64) -> io::Result<()
         let cookie: [u8; 8] = take(&mut machine)?;
         let offset = u64::from_be_bytes(take(&mut machine)?);
         let length = u32::from_be_bytes(take(&mut machine)?) as usize;
+        if trouble.is_silent.load(Ordering::SeqCst) {
+            let waiting = machine.try_clone()?;
+            *trouble
+                .waiting
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner) = Some(waiting);
+            return io::copy(&mut machine, &mut io::sink()).map(drop);
+        }
         if length > LONGEST {
             return Err(io::Error::other("a request that is too long"));
         }
@@ -101,7 +133,7 @@ fn serve(mut machine: TcpStream, disk: &File, left: &AtomicU64) -> io::Result<()
             READ => disk.read_exact_at(&mut content, offset),
             WRITE => {
                 machine.read_exact(&mut content)?;
-                let written = write(disk, &content, offset, left);
+                let written = write(disk, &content, offset, &trouble.left);
                 content.clear();
                 written
             }
@@ -184,7 +216,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let disk = folder.path().join("disk.img");
         std::fs::write(&disk, vec![0; 1 << 20]).unwrap();
-        let served = TornDisk::serve(&disk).unwrap();
+        let served = ServedDisk::serve(&disk).unwrap();
         served.tear(Some(2));
         let said = Command::new("qemu-io")
             .args(["-f", "raw", "-t", "none"])
