@@ -57,6 +57,7 @@ fn main() -> ExitCode {
     let areas = [
         // The longest first: the others run beside it.
         fifty_upgrades::tests(),
+        hangs::tests(),
         harness::tests(),
         peers::tests(),
         boot::tests(),
@@ -87,7 +88,6 @@ fn main() -> ExitCode {
         io_errors::tests(),
         volumes::tests(),
         clock::tests(),
-        hangs::tests(),
         watchdog::tests(),
         trial::tests(),
         logs::tests(),
