@@ -57,14 +57,17 @@ build: deps ## Compile what runs in machines, static
 tools: deps ## Compile what runs here: image, instarctl, instar-qemu, and the programs of make run and make bench
 	cargo build --locked $(TOOLS) --bins
 
+# A version, the folder in target/image, a kernel.
+define build-image
+    target/debug/image build --version $(1) --out target/image/$(2) --kernel $(3) --profile $(PROFILE) \
+        --sign-key $(KEYS)/db.key --sign-certificate $(KEYS)/db.crt $(if $(MIRROR),--mirror $(MIRROR)) $(IMAGE_OPTIONS); \
+    target/debug/image media target/image/$(2) --enrol $(KEYS) $(if $(MIRROR),--mirror $(MIRROR))
+endef
+
 .PHONY: image
 image: build tools ## Build the images of v0.1.0 and v0.2.0 in target/image: kernel, UKI, disk, ISO, network boot, installer
 	@[ -e $(KEYS)/db.auth ] || target/debug/image keys --out $(KEYS)
-	@for version in $(VERSIONS); do \
-	    target/debug/image build --version $$version --out target/image/$$version --kernel $(KERNEL) --profile $(PROFILE) \
-	        --sign-key $(KEYS)/db.key --sign-certificate $(KEYS)/db.crt $(if $(MIRROR),--mirror $(MIRROR)) $(IMAGE_OPTIONS); \
-	    target/debug/image media target/image/$$version --enrol $(KEYS) $(if $(MIRROR),--mirror $(MIRROR)); \
-	done
+	@for version in $(VERSIONS); do $(call build-image,$$version,$$version,$(KERNEL)); done
 	@target/debug/image firmware --out target/firmware $(if $(MIRROR),--mirror $(MIRROR))
 	@target/debug/image container --binary target/$(TARGET)/$(PROFILE)/greeter --entrypoint /greeter --out target/image/greeter
 
@@ -88,6 +91,7 @@ unit: deps ## Run the tests that need no virtual machine
 
 .PHONY: e2e
 e2e: image ## Run the tests in virtual machines
+	@$(call build-image,v0.1.0,for-servers,generic)
 	@build/fetch-chronyd
 	cargo test --locked $(TOOLS) --test e2e
 

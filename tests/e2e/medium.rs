@@ -16,6 +16,7 @@ pub(crate) fn tests() -> Vec<Test> {
         an_argument_installs_what_the_cd_carries_without_a_config,
         a_disk_that_fails_is_told_of_and_another_start_installs,
         a_stick_installs_with_a_kernel_that_reads_sticks,
+        a_stick_that_the_kernel_cannot_read_is_told_of,
     ]
 }
 
@@ -46,7 +47,7 @@ fn installs_itself_from(device: &str, node: &Node) -> Outcome {
 }
 
 /// The disk holds what the medium held: the version, blessed and whole, the loader, and keys for a machine in setup mode.
-fn is_on_disk(scratch: &Scratch) -> Outcome {
+fn is_on_disk(scratch: &Scratch, image: &ImageUnderTest) -> Outcome {
     let esp = EspImage::of_disk(&scratch.join("node.disk0.img"));
     let state = State::read(&esp)?;
     let entry = state.next_boot();
@@ -54,7 +55,6 @@ fn is_on_disk(scratch: &Scratch) -> Outcome {
         entry.is_some_and(|entry| entry.name.to_string() == "instar-1-v0.1.0.conf"),
         "{state:?}"
     );
-    let image = ImageUnderTest::first()?;
     let uki = esp.read("EFI/instar/a.efi")?;
     ensure!(uki == std::fs::read(image.uki())?, "another UKI");
     let loader = esp.read(paths::LOADER)?;
@@ -71,7 +71,7 @@ async fn a_config_without_an_image_installs_what_the_cd_carries(scratch: Scratch
     node.wait_for_api(PATIENCE).await?;
     node.wait_until_ready(PATIENCE).await?;
     node.end();
-    is_on_disk(&scratch)
+    is_on_disk(&scratch, &ImageUnderTest::first()?)
 }
 
 /// The config finds its way to the installed machine later.
@@ -88,7 +88,7 @@ async fn an_argument_installs_what_the_cd_carries_without_a_config(scratch: Scra
     node.vm()
         .wait_for_line_after(mark, "no machine config: maintenance mode", PATIENCE)?;
     node.end();
-    is_on_disk(&scratch)
+    is_on_disk(&scratch, &ImageUnderTest::first()?)
 }
 
 /// The machine goes on from the CD, says what is wrong with its disk, and installs itself at the next start, when that works.
@@ -122,30 +122,36 @@ async fn a_disk_that_fails_is_told_of_and_another_start_installs(scratch: Scratc
     node.wait_for_api(PATIENCE).await?;
     node.wait_until_ready(PATIENCE).await?;
     node.end();
-    is_on_disk(&scratch)
+    is_on_disk(&scratch, &ImageUnderTest::first()?)
 }
 
-/// Debian's kernel for clouds has no drivers for USB: such a node runs from memory, and says why.
 async fn a_stick_installs_with_a_kernel_that_reads_sticks(scratch: Scratch) -> Outcome {
-    let image = ImageUnderTest::first()?;
-    let mut stick = Drive::raw(image.iso()).on(Bus::Usb);
-    stick.snapshot = true;
-    let node = Node::plan_from(&scratch, VmSpec::uefi(uefi()?))
-        .blank_disk()?
-        .spec(|spec| spec.drive(stick))
-        .configure(|config| config.document(INSTALL))
-        .start()?;
-    if image.is_for_clouds()? {
-        node.wait_for_line(
-            "no disk or CD that this kernel has drivers for carries v0.1.0",
-            PATIENCE,
-        )?;
-        node.wait_for_api(PATIENCE).await?;
-        return node.wait_until_ready(PATIENCE).await;
-    }
+    let image = ImageUnderTest::for_servers()?;
+    let node = with_stick(&scratch, &image)?.start()?;
     installs_itself_from("/dev/sda", &node)?;
     node.wait_for_api(PATIENCE).await?;
     node.wait_until_ready(PATIENCE).await?;
     node.end();
-    is_on_disk(&scratch)
+    is_on_disk(&scratch, &image)
+}
+
+/// Debian's kernel for clouds has no drivers for USB: such a node runs from memory, and says why.
+async fn a_stick_that_the_kernel_cannot_read_is_told_of(scratch: Scratch) -> Outcome {
+    let node = with_stick(&scratch, &ImageUnderTest::first()?)?.start()?;
+    node.wait_for_line(
+        "no disk or CD that this kernel has drivers for carries v0.1.0",
+        PATIENCE,
+    )?;
+    node.wait_for_api(PATIENCE).await?;
+    node.wait_until_ready(PATIENCE).await
+}
+
+/// The ISO on a stick, a blank disk beside it, and the wish to be installed there.
+fn with_stick(scratch: &Scratch, image: &ImageUnderTest) -> anyhow::Result<NodePlan> {
+    let mut stick = Drive::raw(image.iso()).on(Bus::Usb);
+    stick.snapshot = true;
+    Ok(Node::plan_from(scratch, VmSpec::uefi(uefi()?))
+        .blank_disk()?
+        .spec(|spec| spec.drive(stick))
+        .configure(|config| config.document(INSTALL)))
 }

@@ -24,11 +24,17 @@ impl ImageUnderTest {
         Self::of(&target_directory(), "v0.2.0")
     }
 
+    /// The first version once more, with the kernel that has all drivers.
+    pub fn for_servers() -> Result<Self> {
+        Self::in_folder(target_directory().join("image/for-servers"), "v0.1.0")
+    }
+
     fn of(target: &Path, version: &'static str) -> Result<Self> {
-        let image = Self {
-            version,
-            folder: target.join("image").join(version),
-        };
+        Self::in_folder(target.join("image").join(version), version)
+    }
+
+    fn in_folder(folder: PathBuf, version: &'static str) -> Result<Self> {
+        let image = Self { version, folder };
         for file in [
             image.kernel(),
             image.initramfs(),
@@ -45,14 +51,6 @@ impl ImageUnderTest {
     /// `v0.1.0`
     pub fn version(&self) -> &'static str {
         self.version
-    }
-
-    /// Whether its kernel is Debian's for clouds, which has few drivers.
-    pub fn is_for_clouds(&self) -> Result<bool> {
-        let path = self.folder.join("sbom.spdx.json");
-        let packages =
-            std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-        Ok(packages.contains("-cloud-amd64"))
     }
 
     /// Its UKI with another root filesystem of the same size, which init expects.
