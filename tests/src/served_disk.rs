@@ -1,10 +1,10 @@
 //! A disk that fails as QEMU's do not: a write of a given number is torn, its first half is written and it fails, or the disk answers
 //! nothing any more.
 //!
-//! QEMU's blkdebug can fail a write by its number or tear one by its place, but neither of these. So a server of our own holds the disk, by the protocol that QEMU speaks for that
-//! (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>): the oldest handshake that is not obsolete, and reads, writes
-//! and flushes one after the other. The crate `nbd` leaves what it has not read of a write that fails in the stream, and takes it for
-//! the next request.
+//! QEMU's blkdebug can fail a write by its number or tear one by its place, but neither of these. So a server of our own holds the disk,
+//! by the protocol that QEMU speaks for that (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>): the oldest handshake
+//! that is not obsolete, and reads, writes and flushes one after the other. The crate `nbd` leaves what it has not read of a write that
+//! fails in the stream, and takes it for the next request.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
