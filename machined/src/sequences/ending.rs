@@ -52,11 +52,12 @@ pub(super) fn start(
         tokio::time::sleep(ANSWER_FIRST).await;
         machine.enter(stage);
         let up = upgrade::up(&machine);
-        if let Err(error) = settle_upgrade::note_start(&machine, up, &as_actor).await {
-            tracing::warn!("a staged version is measured by what was up earlier: {error:#}");
-        }
-        if end != End::Kexec {
-            offer_staged_loader(&machine).await;
+        match settle_upgrade::note_start(&machine, up, &as_actor).await {
+            Ok(true) if end != End::Kexec => offer_staged_loader(&machine).await,
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!("a staged version is measured by what was up earlier: {error:#}");
+            }
         }
         let phases = vec![
             stop::stop_services(&machine),
@@ -74,13 +75,7 @@ pub(super) fn start(
 /// A staged version that could have been started without the kernel has not offered the loader that came with it: nobody knew that
 /// the firmware would be asked.
 async fn offer_staged_loader(machine: &Machine) {
-    let offered = async {
-        match settle_upgrade::staged(machine).await? {
-            Some(_) => boot_assets::try_next_loader(machine).await,
-            None => Ok(()),
-        }
-    };
-    if let Err(error) = offered.await {
+    if let Err(error) = boot_assets::try_next_loader(machine).await {
         tracing::warn!("the old boot loader stays: {error:#}");
     }
 }

@@ -187,18 +187,19 @@ pub(super) async fn staged(machine: &Machine) -> anyhow::Result<Option<UpgradeRe
 }
 
 /// Notes what is up now for the version that waits for the next boot, and who brings that about: it is measured by this moment,
-/// not by that at which it was staged, and whoever waits for the boot is told when it comes to nothing.
+/// not by that at which it was staged, and whoever waits for the boot is told when it comes to nothing. Gives whether one waits.
 pub(super) async fn note_start(
     machine: &Machine,
     up: Vec<String>,
     actor: &ActorId,
-) -> anyhow::Result<()> {
-    if let (Some(mut record), Some(state)) = (staged(machine).await?, machine.disk.state()) {
-        record.services_up = up;
-        record.upgrade.actor = actor.clone();
-        record.save(state)?;
-    }
-    Ok(())
+) -> anyhow::Result<bool> {
+    let (Some(mut record), Some(state)) = (staged(machine).await?, machine.disk.state()) else {
+        return Ok(false);
+    };
+    record.services_up = up;
+    record.upgrade.actor = actor.clone();
+    record.save(state)?;
+    Ok(true)
 }
 
 /// Forgets the version of the upgrade that the record names, if there is one.
