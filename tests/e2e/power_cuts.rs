@@ -1,4 +1,5 @@
-//! The power goes at any write of an upgrade, the first of which free what earlier cuts have taken. `make powercut` does the same for all that a node writes, and boots more.
+//! The power goes at any write of an upgrade, the first of which free what earlier cuts have taken. `make powercut` does the same for all
+//! that a node writes, and boots more.
 
 use std::io::Cursor;
 use std::path::Path;

@@ -168,13 +168,3 @@ impl Seek for Partition {
         Ok(self.position)
     }
 }
-
-impl Write for Partition {
-    fn write(&mut self, _bytes: &[u8]) -> io::Result<usize> {
-        Err(io::ErrorKind::ReadOnlyFilesystem.into())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::rc::Rc;
 
 use blake3::Hash;
@@ -179,15 +179,5 @@ impl Seek for Sectors<'_> {
         };
         self.position = target.ok_or(io::ErrorKind::InvalidInput)?;
         Ok(self.position)
-    }
-}
-
-impl Write for Sectors<'_> {
-    fn write(&mut self, _bytes: &[u8]) -> io::Result<usize> {
-        Err(io::ErrorKind::ReadOnlyFilesystem.into())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }

@@ -1,22 +1,24 @@
 //! The EFI system partition's files.
 
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Read, Seek};
 
 use blake3::Hash;
 use instar_esp::Volume;
 
+use crate::read_only::{ReadOnly, read_only};
+
 /// Files on a FAT that is only read, and as a loader reads them: what the FAT says of the clusters behind a file's end, or of its
 /// only one, is of no interest.
-pub struct FatVolume<Disk: Read + Write + Seek>(fatfs::FileSystem<Disk>);
+pub struct FatVolume<Disk: Read + Seek>(fatfs::FileSystem<ReadOnly<Disk>>);
 
-impl<Disk: Read + Write + Seek> FatVolume<Disk> {
-    /// Reads where everything is. Nothing is written, so the disk need not take it.
+impl<Disk: Read + Seek> FatVolume<Disk> {
+    /// Reads where everything is.
     ///
     /// # Errors
     /// It is no FAT, or the disk fails.
     pub fn open(disk: Disk) -> io::Result<Self> {
         let options = fatfs::FsOptions::new().update_accessed_date(false);
-        fatfs::FileSystem::new(disk, options).map(Self)
+        fatfs::FileSystem::new(ReadOnly(disk), options).map(Self)
     }
 
     pub(crate) fn digest(&self, path: &str) -> io::Result<Hash> {
@@ -32,11 +34,7 @@ impl<Disk: Read + Write + Seek> FatVolume<Disk> {
     }
 }
 
-fn read_only<T>() -> io::Result<T> {
-    Err(io::ErrorKind::ReadOnlyFilesystem.into())
-}
-
-impl<Disk: Read + Write + Seek> Volume for FatVolume<Disk> {
+impl<Disk: Read + Seek> Volume for FatVolume<Disk> {
     fn list(&self, folder: &str) -> io::Result<Vec<(String, u64)>> {
         let folder = match self.0.root_dir().open_dir(folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

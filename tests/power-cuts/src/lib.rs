@@ -20,6 +20,7 @@ mod fat_volume;
 mod judge;
 mod memory;
 mod parallel;
+mod read_only;
 mod recording;
 mod region;
 mod states;

@@ -2,6 +2,7 @@
 
 use crate::SECTOR;
 use crate::esp_reader::Sectors;
+use crate::read_only::ReadOnly;
 use crate::recording::Recording;
 use crate::states::{DiskState, Fault};
 
@@ -18,7 +19,7 @@ pub(crate) fn places(recording: &Recording) -> Result<Vec<Place>, gpt::GptError>
     let end = recording.bytes() / SECTOR;
     let disk = gpt::GptConfig::new()
         .writable(false)
-        .open_from_device(Sectors::of(recording, &recording.end(), 0, end))?;
+        .open_from_device(ReadOnly(Sectors::of(recording, &recording.end(), 0, end)))?;
     let partitions = disk.partitions().values();
     Ok(partitions
         .filter(|partition| partition.is_used())
