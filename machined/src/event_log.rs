@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use instar_api::events::EventPayload;
 use tokio::sync::watch;
@@ -34,6 +34,8 @@ pub struct Event {
     pub actor: ActorId,
     /// When it happened.
     pub at: SystemTime,
+    /// The same by a clock that nobody sets.
+    pub since: Instant,
     /// What happened.
     pub payload: EventPayload,
 }
@@ -104,6 +106,7 @@ impl EventLog {
             id: format!("{micros:016x}{:04x}", count & 0xffff),
             actor: actor.clone(),
             at,
+            since: Instant::now(),
             payload,
         };
         let newest = {
@@ -116,6 +119,15 @@ impl EventLog {
             kept.first + kept.events.len() as u64
         };
         self.newest.send_replace(newest);
+    }
+
+    /// The newest event of a kind, if it is still kept.
+    pub fn newest(&self, is_of_kind: impl Fn(&EventPayload) -> bool) -> Option<Arc<Event>> {
+        let kept = self.lock();
+        let mut from_the_end = kept.events.iter().rev();
+        from_the_end
+            .find(|event| is_of_kind(&event.payload))
+            .cloned()
     }
 
     /// A reader from the given place on.

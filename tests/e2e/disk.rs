@@ -5,10 +5,11 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 use instar_api::machine::ShutdownRequest;
+use instar_pki::Role;
 use instar_qemu::{DiskFormat, create_blank_disk};
 use instar_tests::{
-    Identity, ImageUnderTest, Instarctl, MachineConfig, Node, NodePlan, Outcome, Scratch, Test,
-    tests,
+    Identity, ImageUnderTest, Instarctl, MachineConfig, Node, NodePlan, Outcome, Release, Scratch,
+    Talosctl, Test, tests,
 };
 
 use crate::PATIENCE;
@@ -40,8 +41,10 @@ async fn is_made_then_reused_and_grown(scratch: Scratch) -> Outcome {
     ensure!(made.contains("new)"), "{made}");
     // A machine that still boots refuses to be shut down.
     node.wait_until_ready(PATIENCE).await?;
-    let request = ShutdownRequest::default();
-    node.machine().await?.shutdown(request).await?;
+    // Its end is told, also to who subscribes after the call.
+    let talosctl = Talosctl::of(&node, Release::V1_14).await?;
+    let said = talosctl.run("shutdown --action-first").await;
+    ensure!(said.code == Some(0), "{said:#?}");
     ensure!(node.vm().wait_for_end(PATIENCE)?.is_clean());
     drop(node);
 
@@ -91,10 +94,17 @@ async fn holds_the_config_over_a_reboot(scratch: Scratch) -> Outcome {
     node.wait_until_ready(PATIENCE).await?;
     let hostname = node.hostname().await?;
     ensure!(hostname == "first", "it is called {hostname}");
+
+    // Without `--reboot` it is off afterwards, and a blank machine.
+    let talosctl = Talosctl::of(&node, Release::V1_13).await?;
+    let said = talosctl.run("reset").await;
+    ensure!(said.code == Some(0), "{said:#?}");
+    ensure!(node.vm().wait_for_end(PATIENCE)?.is_clean());
     Ok(())
 }
 
-/// A reset with a reboot: of STATE alone, which leaves what is on EPHEMERAL, and of the whole disk, which leaves nothing.
+/// A reset with a reboot: of STATE alone, which leaves what is on EPHEMERAL, of the whole disk, which leaves nothing, and of
+/// EPHEMERAL alone, after which the machine knows who it is. Two clients see it through, and reboots.
 async fn goes_on_after_a_reset_as_a_new_machine(scratch: Scratch) -> Outcome {
     let disk = scratch.join("disk.img");
     create_blank_disk(&disk, DiskFormat::Raw, GIB)?;
@@ -132,15 +142,58 @@ async fn goes_on_after_a_reset_as_a_new_machine(scratch: Scratch) -> Outcome {
         Ok(())
     };
     configure("new)").await?;
-    let reset = ["reset", "--reboot", "--system-labels-to-wipe", "STATE"];
-    let said = client.run(&reset).await?;
-    ensure!(said.code == Some(0), "{said:?}");
+    let talosctl = Talosctl::of(&node, Release::V1_13).await?;
+    let said = talosctl
+        .run("reset --reboot --system-labels-to-wipe STATE")
+        .await;
+    ensure!(said.code == Some(0), "{said:#?}");
     configure("reused)").await?;
     let said = client
         .run(&["reset", "--reboot", "--graceful=false"])
         .await?;
     ensure!(said.code == Some(0), "{said:?}");
-    configure("new)").await
+    configure("new)").await?;
+    is_the_same_after_reboots(&node).await?;
+    let said = Talosctl::of(&node, Release::V1_14)
+        .await?
+        .run("reset --reboot --action-first --system-labels-to-wipe EPHEMERAL")
+        .await;
+    ensure!(said.code == Some(0), "{said:#?}");
+    node.wait_for_api(PATIENCE).await?;
+    let line = "/var is the partition /dev/vda3";
+    let line = node.vm().wait_for_line_after(mark.get(), line, PATIENCE)?;
+    ensure!(line.text.contains("reused)"), "{}", line.text);
+    ensure!(node.hostname().await? == "reset-me");
+    Ok(())
+}
+
+/// By who may reboot it and not read its files, and is content with less; not by who may not, nor by who shows no certificate.
+async fn is_the_same_after_reboots(node: &Node) -> Outcome {
+    let reader = node.identity().with_role(Role::Reader)?;
+    let refused = Talosctl::by(node, &reader, Release::V1_14).await?;
+    let before = node.kernel_boot_id().await?;
+    let said = refused.run("reboot").await;
+    ensure!(
+        said.code == Some(1) && said.complaint.contains("not authorized"),
+        "{said:?}"
+    );
+    let nobody = Talosctl::insecure(node, Release::V1_13).await;
+    let said = match nobody {
+        Ok(nobody) => nobody.run("version").await.code,
+        Err(_) => Some(1),
+    };
+    ensure!(
+        said == Some(1),
+        "somebody without a certificate is answered"
+    );
+    ensure!(node.kernel_boot_id().await? == before, "it rebooted");
+    let operator = node.identity().with_role(Role::Operator)?;
+    let operator = Talosctl::by(node, &operator, Release::V1_13).await?;
+    let said = operator.run("reboot").await;
+    ensure!(said.code == Some(0), "{said:#?}");
+    node.wait_until_ready(PATIENCE).await?;
+    ensure!(node.kernel_boot_id().await? != before, "it did not reboot");
+    Ok(())
 }
 
 /// Nothing of what was wiped can be read from the disk; the machine waits for a config, as a new one does.

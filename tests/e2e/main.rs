@@ -41,6 +41,8 @@ mod rollback;
 mod secure_boot;
 mod small_machine;
 mod staged;
+mod talosctl_commands;
+mod talosctl_upgrades;
 mod trial;
 mod upgrade;
 mod volumes;
@@ -83,6 +85,8 @@ fn main() -> ExitCode {
         medium::tests(),
         over_the_network::tests(),
         staged::tests(),
+        talosctl_commands::tests(),
+        talosctl_upgrades::tests(),
         kexec::tests(),
         power_cuts::tests(),
         io_errors::tests(),

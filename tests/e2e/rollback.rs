@@ -165,7 +165,7 @@ async fn readiness_of_before_is_no_success(node: &Node, registry: &Registry) -> 
         followed
             .told
             .iter()
-            .any(|told| told.contains("service: \"greeter\"") && told.contains("healthy: true")),
+            .any(|told| told.contains("service greeter") && told.contains("healthy true")),
         "the greeter was up before the client looked: {:#?}",
         followed.told
     );

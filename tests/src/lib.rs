@@ -21,7 +21,6 @@ mod disk_files;
 mod esp_image;
 mod fat;
 mod firmware;
-mod follower;
 mod greeter;
 mod grpcio;
 mod hostile_dhcp_server;
@@ -32,7 +31,6 @@ mod identity;
 mod image_under_test;
 mod initramfs;
 mod instarctl;
-mod lifecycle;
 mod machine_config;
 mod node;
 mod node_facts;
@@ -47,6 +45,7 @@ mod runner;
 mod scratch;
 mod scripted_init;
 mod served_disk;
+mod talosctl;
 mod terminal;
 mod time_server;
 mod told;
@@ -57,7 +56,6 @@ pub use bare_boot::{BareBoot, BareMemory, trivial_boot};
 pub use esp_image::EspImage;
 pub use fat::Fat;
 pub use firmware::{BY_OUR_BOOT_ENTRY, UefiVariables, secure_uefi, test_keys, uefi};
-pub use follower::{Ending, Followed, reboot_and_follow, upgrade_and_follow};
 pub use greeter::{GREETER, GREETER_PORT, Greeter, WITH_CGROUPS, plan_with_greeter, push_greeter};
 pub use grpcio::Grpcio;
 pub use hostile_dhcp_server::HostileDhcpServer;
@@ -68,12 +66,12 @@ pub use identity::Identity;
 pub use image_under_test::{ImageUnderTest, kernel_under_test};
 pub use initramfs::Initramfs;
 pub use instarctl::{Instarctl, Said};
-pub use lifecycle::{Prepared, prepare_upgrade};
 pub use machine_config::MachineConfig;
 pub use node::{API_PORT, Machine, Node, NodePlan};
 pub use oci_image::{OciImage, Pushed};
 pub use other_rootfs::{
-    rootfs_that_dies_once, rootfs_that_hangs, rootfs_with_script, rootfs_without_runtime,
+    rootfs_of_version, rootfs_that_dies_once, rootfs_that_hangs, rootfs_with_script,
+    rootfs_without_runtime,
 };
 pub use outage::{Outage, OutageProbe};
 pub use registry::{Registry, config as registry_config, sha256_digest};
@@ -81,6 +79,10 @@ pub use runner::{Outcome, Test, run};
 pub use scratch::Scratch;
 pub use scripted_init::{DoubleRootfs, ScriptedInit};
 pub use served_disk::ServedDisk;
+pub use talosctl::{
+    Ending, Fields, First, Followed, Prepared, Release, Talosctl, prepare_upgrade,
+    reboot_and_follow, upgrade_and_follow,
+};
 pub use terminal::Terminal;
 pub use time_server::TimeServer;
 pub use told::Told;

@@ -236,12 +236,8 @@ impl Node {
                 &identity.key,
             ));
         let endpoint = self.endpoint()?;
-        Ok(Endpoint::from_shared(format!("https://{endpoint}"))?
-            .tls_config(tls)?
-            .connect_timeout(Duration::from_secs(10))
-            // A guest that reboots does not take leave of its connections.
-            .http2_keep_alive_interval(Duration::from_secs(10))
-            .keep_alive_timeout(Duration::from_secs(5)))
+        let endpoint = Endpoint::from_shared(format!("https://{endpoint}"))?;
+        Ok(notices_silence(endpoint.tls_config(tls)?))
     }
 
     /// A client of the machine service, on the connection of the one before as long as that leads to the node: shaking hands takes an
@@ -358,6 +354,14 @@ impl Node {
         node.wait_for_api(BOOT_PATIENCE).await?;
         Ok(node)
     }
+}
+
+/// A guest that reboots does not take leave of its connections.
+pub(crate) fn notices_silence(endpoint: Endpoint) -> Endpoint {
+    endpoint
+        .connect_timeout(Duration::from_secs(10))
+        .http2_keep_alive_interval(Duration::from_secs(10))
+        .keep_alive_timeout(Duration::from_secs(5))
 }
 
 async fn version(machine: &mut Machine) -> Result<VersionInfo> {

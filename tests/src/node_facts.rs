@@ -5,9 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use instar_api::events::EventPayload;
 use instar_api::machine::machine_status_event::MachineStage;
-use instar_api::machine::{
-    EventsRequest, LogsRequest, ReadRequest, RebootRequest, ServiceInfo, UpgradeRequest,
-};
+use instar_api::machine::{EventsRequest, LogsRequest, ReadRequest, ServiceInfo, UpgradeRequest};
 use tonic::{Code, Status};
 
 use crate::node::{Machine, Node};
@@ -123,7 +121,7 @@ impl Node {
 }
 
 /// Asks for an upgrade; the answer is the actor's id.
-pub(crate) async fn ask_for_upgrade(machine: &mut Machine, image: &str) -> Result<String, Status> {
+async fn ask_for_upgrade(machine: &mut Machine, image: &str) -> Result<String, Status> {
     let request = UpgradeRequest {
         image: image.to_owned(),
         preserve: true,
@@ -136,17 +134,8 @@ pub(crate) async fn ask_for_upgrade(machine: &mut Machine, image: &str) -> Resul
         .ok_or_else(|| Status::internal("an empty answer to Upgrade"))
 }
 
-/// Asks for a reboot, in the way that the node chooses; the answer is the actor's id.
-pub(crate) async fn ask_for_reboot(machine: &mut Machine) -> Result<String, Status> {
-    let reply = machine.reboot(RebootRequest::default()).await?.into_inner();
-    let first = reply.messages.into_iter().next();
-    first
-        .map(|message| message.actor_id)
-        .ok_or_else(|| Status::internal("an empty answer to Reboot"))
-}
-
 /// A file, as text.
-pub(crate) async fn read(machine: &mut Machine, path: &str) -> Result<String, Status> {
+async fn read(machine: &mut Machine, path: &str) -> Result<String, Status> {
     let request = ReadRequest {
         path: path.to_owned(),
     };
@@ -156,9 +145,4 @@ pub(crate) async fn read(machine: &mut Machine, path: &str) -> Result<String, St
         bytes.extend(part.bytes);
     }
     Ok(String::from_utf8_lossy(&bytes).into_owned())
-}
-
-/// The generation's boot id on a connection that is there.
-pub(crate) async fn boot_id(machine: &mut Machine) -> Result<String, Status> {
-    read(machine, BOOT_ID).await
 }

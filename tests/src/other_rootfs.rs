@@ -1,4 +1,4 @@
-//! Root filesystems of versions that fail: what a rollback is for.
+//! Root filesystems of other versions: of those that fail, which is what a rollback is for, and of one by another name.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -38,6 +38,21 @@ pub fn rootfs_without_runtime(
 ) -> Result<Vec<u8>> {
     let tree = unpacked(scratch, name, image)?;
     put_program(&tree.join("usr/bin/crun"), b"no program at all")?;
+    squash(&tree)
+}
+
+/// That of an image, which says that it is another version.
+pub fn rootfs_of_version(
+    scratch: &Scratch,
+    image: &ImageUnderTest,
+    version: &str,
+) -> Result<Vec<u8>> {
+    let tree = unpacked(scratch, version, image)?;
+    let itself = tree.join("usr/lib/instar/image.json");
+    let said = std::fs::read_to_string(&itself)?;
+    let [old, new] = [image.version(), version].map(|it| format!("\"version\":\"{it}\""));
+    ensure!(said.contains(&old), "no {old} in {said}");
+    std::fs::write(&itself, said.replace(&old, &new))?;
     squash(&tree)
 }
 

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use instar_api::common::Metadata;
+use instar_api::events::EventPayload;
 use instar_api::machine::{Event as WireEvent, EventsRequest};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-use super::early_ready::EarlyReady;
+use super::readiness::Readiness;
 use crate::event_log::{Event, Start};
 use crate::machine::Machine;
 
@@ -58,7 +59,11 @@ pub(super) fn stream(
 ) -> Result<ReceiverStream<Result<WireEvent, Status>>, Status> {
     let start = start(&request)?;
     let mut reader = machine.events.read(&start);
-    let mut early = (start == Start::Now).then(|| EarlyReady::new(machine.watch_turn()));
+    let mut readiness = (start == Start::Now).then(|| {
+        let status = |payload: &EventPayload| matches!(payload, EventPayload::MachineStatus(_));
+        let newest = machine.events.newest(status);
+        Readiness::new(machine.watch_turn(), newest)
+    });
     let (sender, receiver) = mpsc::channel(AHEAD);
     tokio::spawn(async move {
         // Clients drop the first message whatever it is, and do nothing until it comes.
@@ -74,11 +79,11 @@ pub(super) fn stream(
                 // What is told next may make what is held untrue.
                 biased;
                 () = sender.closed() => return,
-                event = reader.next() => match &mut early {
-                    Some(early) => early.pass(event),
+                event = reader.next() => match &mut readiness {
+                    Some(readiness) => readiness.pass(event),
                     None => Some(event),
                 },
-                event = released(&mut early) => Some(event),
+                event = released(&mut readiness) => Some(event),
             };
             let Some(event) = event else { continue };
             if !request.with_actor_id.is_empty() && request.with_actor_id != event.actor.0 {
@@ -92,9 +97,9 @@ pub(super) fn stream(
     Ok(ReceiverStream::new(receiver))
 }
 
-async fn released(early: &mut Option<EarlyReady>) -> Arc<Event> {
-    match early {
-        Some(early) => early.released().await,
+async fn released(readiness: &mut Option<Readiness>) -> Arc<Event> {
+    match readiness {
+        Some(readiness) => readiness.released().await,
         None => std::future::pending().await,
     }
 }

@@ -13,6 +13,7 @@ use super::blocking;
 use crate::files::{
     Archive, Content, Depth, DiskUsage, Entry, FileError, Found, Kind, Step, Usage, View, Walk,
 };
+use crate::statistics;
 
 type Stream<T> = ReceiverStream<Result<T, Status>>;
 
@@ -237,15 +238,28 @@ fn is_above(threshold: i64, info: &wire::DiskUsageInfo) -> bool {
     }
 }
 
-/// Room on the filesystem of a path.
+/// Room on the filesystem of a path. What is mounted where, and how full it is, everybody is told by `Mounts`: a mount point has an
+/// answer here too, whether its files are given out or not.
 pub(super) async fn statfs(path: String) -> Result<wire::StorageServiceStatfsResponse, Status> {
-    let room = find(path, |found, _| {
-        crate::statistics::room(found.path()).map_err(|source| FileError::Io {
-            path: found.path().to_owned(),
-            source,
-        })
-    })
-    .await?;
+    let mount_point = path.clone();
+    let mounted = blocking::once(move || {
+        let mounts = statistics::mounted()?;
+        let is_mounted = mounts.iter().any(|mount| mount.target == mount_point);
+        Ok(is_mounted.then(|| statistics::room(&mount_point)))
+    });
+    let room = match mounted.await? {
+        Some(Ok(room)) => room,
+        // Also when it was unmounted in between.
+        Some(Err(_)) | None => {
+            find(path, |found, _| {
+                statistics::room(found.path()).map_err(|source| FileError::Io {
+                    path: found.path().to_owned(),
+                    source,
+                })
+            })
+            .await?
+        }
+    };
     Ok(wire::StorageServiceStatfsResponse {
         size: room.size,
         used: room.used,
@@ -291,6 +305,7 @@ mod tests {
         for refused in [
             copy("/proc/self/fd".into(), None).await.err(),
             statfs("/proc/self/cwd".into()).await.err(),
+            statfs("/proc/1/root/proc".into()).await.err(),
         ] {
             assert_eq!(refused.unwrap().code(), Code::PermissionDenied);
         }

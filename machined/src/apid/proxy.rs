@@ -277,7 +277,7 @@ fn set_caller(headers: &mut HeaderMap, caller: &Caller) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A method that nobody serves is answered without a word; the caller may at least know which one it was.
+/// A method that nobody serves is answered without a word; the caller may at least know which one it was, and what it would take.
 fn explain_unimplemented(headers: &mut HeaderMap, method: &str) {
     let unimplemented = headers.get("grpc-status").is_some_and(|code| code == "12");
     let silent = headers
@@ -285,10 +285,16 @@ fn explain_unimplemented(headers: &mut HeaderMap, method: &str) {
         .is_none_or(HeaderValue::is_empty);
     if unimplemented
         && silent
-        && let Some(message) =
-            grpc_status::message(&format!("this version does not serve {method}"))
+        && let Some(message) = grpc_status::message(&unserved(method))
     {
         headers.insert("grpc-message", message);
+    }
+}
+
+fn unserved(method: &str) -> String {
+    match method.strip_prefix("/machine.MachineService/Etcd") {
+        Some(_) => format!("{method}: this node runs no Kubernetes, and so no etcd"),
+        None => format!("this version does not serve {method}"),
     }
 }
 
@@ -298,16 +304,19 @@ mod tests {
 
     #[test]
     fn only_silence_is_explained() {
-        let explained = |code: &'static str, message: Option<&'static str>| {
+        let explained_of = |method, code: &'static str, message: Option<&'static str>| {
             let mut headers = HeaderMap::new();
             headers.insert("grpc-status", HeaderValue::from_static(code));
             if let Some(message) = message {
                 headers.insert("grpc-message", HeaderValue::from_static(message));
             }
-            explain_unimplemented(&mut headers, "/a.B/C");
+            explain_unimplemented(&mut headers, method);
             let message = headers.get("grpc-message");
             message.map(|message| message.to_str().unwrap_or_default().to_owned())
         };
+        let explained = |code, message| explained_of("/a.B/C", code, message);
+        let etcd = explained_of("/machine.MachineService/EtcdStatus", "12", None);
+        assert!(etcd.is_some_and(|said| said.contains("EtcdStatus") && said.contains("no etcd")));
         let said = explained("12", None).unwrap_or_default();
         assert!(said.ends_with("/a.B/C"), "{said}");
         assert!(explained("12", Some("")).is_some_and(|said| said.ends_with("/a.B/C")));

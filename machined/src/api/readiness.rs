@@ -1,0 +1,208 @@
+//! When a stream of events from now on tells that the node is ready: neither too early nor too late for a client that sees an
+//! upgrade or a reboot through. The first "running and ready" that such a client reads is its goal.
+//!
+//! *Too early.* A client subscribes and asks for its upgrade at the same moment. From its goal on it only waits for another boot
+//! id, which a rollback brings as well. So a node that turns ready in that very moment would make it tell of a success whatever
+//! came of the upgrade. That news is held back while a stream is young, and while somebody changes the machine. It is told after
+//! that, unless there is another status by then.
+//!
+//! *Too late.* A client that knows of a reboot leaves its stream, and subscribes again a second later, to events from now on. While
+//! nobody answers, that call waits in its connection, and gets through when the machine is up again: by then it may be ready, and has
+//! said so. So who subscribes soon after that news is told it once more, unless he asks for something.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use instar_api::events::EventPayload;
+use instar_api::machine::machine_status_event::MachineStage;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::event_log::Event;
+
+/// Between a client's subscription and its request; they are sent together.
+const YOUNG: Duration = Duration::from_secs(1);
+/// The same for news of before, which all who subscribe would take for their goal, on however slow a link.
+const IDLE: Duration = Duration::from_secs(5);
+/// How long a client's call may have waited in its connection: gRPC gives a connection 20 s, TCP asks again after 1, 3, 7 and 15.
+const NEWS: Duration = Duration::from_secs(60);
+
+/// The news that one stream is not told yet.
+pub(super) struct Readiness {
+    /// Since when the stream is no longer young.
+    grown: Instant,
+    /// Whether somebody changes the machine.
+    turn: watch::Receiver<bool>,
+    held: Option<Held>,
+}
+
+struct Held {
+    until: Instant,
+    event: Arc<Event>,
+}
+
+impl Readiness {
+    /// For a stream that begins now, when the newest status is this.
+    pub(super) fn new(turn: watch::Receiver<bool>, newest: Option<Arc<Event>>) -> Self {
+        let now = Instant::now();
+        let is_news = |event: &Arc<Event>| is_goal(event) && event.since.elapsed() < NEWS;
+        Readiness {
+            grown: now + YOUNG,
+            turn,
+            held: newest.filter(is_news).map(|event| Held {
+                until: now + IDLE,
+                event,
+            }),
+        }
+    }
+
+    /// Takes the next event, and gives it back if it is to be told at once.
+    pub(super) fn pass(&mut self, event: Arc<Event>) -> Option<Arc<Event>> {
+        if !matches!(event.payload, EventPayload::MachineStatus(_)) {
+            return Some(event);
+        }
+        // What was held is no longer true.
+        self.held = None;
+        if is_goal(&event) && (Instant::now() < self.grown || *self.turn.borrow()) {
+            let until = self.grown;
+            self.held = Some(Held { until, event });
+            return None;
+        }
+        Some(event)
+    }
+
+    /// What was held, once it may be told; pending while there is nothing. May be dropped and asked again.
+    pub(super) async fn released(&mut self) -> Arc<Event> {
+        if let Some(held) = &self.held {
+            tokio::time::sleep_until(held.until).await;
+            // Without a sender the machine is gone, and so is whoever could change it.
+            let _ = self.turn.wait_for(|taken| !taken).await;
+        }
+        match self.held.take() {
+            Some(held) => held.event,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+fn is_goal(event: &Event) -> bool {
+    let EventPayload::MachineStatus(status) = &event.payload else {
+        return false;
+    };
+    let ready = status.status.as_ref().is_some_and(|status| status.ready);
+    ready && status.stage() == MachineStage::Running
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::event_log::{ActorId, EventLog, Start};
+    use instar_api::machine::machine_status_event::MachineStatus;
+    use instar_api::machine::{MachineStatusEvent, TaskEvent};
+
+    async fn event(payload: EventPayload) -> Arc<Event> {
+        let log = EventLog::default();
+        log.emit(&ActorId::default(), payload);
+        log.read(&Start::History).next().await
+    }
+
+    async fn status(stage: MachineStage, ready: bool) -> Arc<Event> {
+        event(EventPayload::MachineStatus(MachineStatusEvent {
+            stage: stage.into(),
+            status: Some(MachineStatus {
+                ready,
+                unmet_conditions: Vec::new(),
+            }),
+        }))
+        .await
+    }
+
+    /// Of a stream that was young that long ago.
+    fn grown(turn: &watch::Sender<bool>) -> Readiness {
+        Readiness {
+            grown: Instant::now(),
+            ..Readiness::new(turn.subscribe(), None)
+        }
+    }
+
+    async fn is_silent(early: &mut Readiness) -> bool {
+        let released = early.released();
+        tokio::time::timeout(Duration::from_millis(50), released)
+            .await
+            .is_err()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_readiness_is_held_and_not_for_long() {
+        let (turn, _) = watch::channel(false);
+        let mut early = Readiness::new(turn.subscribe(), None);
+        let task = EventPayload::Task(TaskEvent::default());
+        assert!(early.pass(event(task).await).is_some());
+        for stage in [MachineStage::Booting, MachineStage::Maintenance] {
+            assert!(early.pass(status(stage, true).await).is_some());
+        }
+        assert!(
+            early
+                .pass(status(MachineStage::Running, false).await)
+                .is_some()
+        );
+        assert!(is_silent(&mut early).await, "nothing is held");
+
+        let ready = status(MachineStage::Running, true).await;
+        assert!(early.pass(ready.clone()).is_none());
+        assert!(is_silent(&mut early).await, "the stream is young");
+        assert_eq!(early.released().await.id, ready.id);
+        assert!(early.pass(ready).is_some(), "the stream is grown");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn readiness_waits_for_the_end_of_changes_and_is_forgotten_when_it_is_over() {
+        let (turn, _) = watch::channel(true);
+        let mut early = grown(&turn);
+        let ready = status(MachineStage::Running, true).await;
+        assert!(early.pass(ready.clone()).is_none());
+        assert!(is_silent(&mut early).await);
+        turn.send_replace(false);
+        assert_eq!(early.released().await.id, ready.id);
+
+        turn.send_replace(true);
+        assert!(early.pass(ready).is_none());
+        let upgrading = status(MachineStage::Upgrading, false).await;
+        assert!(early.pass(upgrading).is_some());
+        turn.send_replace(false);
+        assert!(is_silent(&mut early).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_comes_after_the_news_hears_it_unless_he_asks_for_something() {
+        let (turn, _) = watch::channel(false);
+        let ready = status(MachineStage::Running, true).await;
+        let mut late = Readiness::new(turn.subscribe(), Some(ready.clone()));
+        let begun = Instant::now();
+        assert_eq!(late.released().await.id, ready.id);
+        assert_eq!(begun.elapsed(), IDLE);
+        assert!(is_silent(&mut late).await, "it is told twice");
+
+        // His call takes the turn, and the status changes.
+        let mut asks = Readiness::new(turn.subscribe(), Some(ready.clone()));
+        turn.send_replace(true);
+        tokio::time::sleep(IDLE * 2).await;
+        assert!(is_silent(&mut asks).await);
+        let upgrading = status(MachineStage::Upgrading, false).await;
+        assert!(asks.pass(upgrading.clone()).is_some());
+        turn.send_replace(false);
+        assert!(is_silent(&mut asks).await);
+
+        // Other news than that, and old news, are not told again.
+        let mut later = Readiness::new(turn.subscribe(), Some(upgrading));
+        assert!(is_silent(&mut later).await);
+        let old = Event {
+            since: ready.since.checked_sub(NEWS).unwrap(),
+            ..Event::clone(&ready)
+        };
+        let mut later = Readiness::new(turn.subscribe(), Some(Arc::new(old)));
+        tokio::time::sleep(IDLE * 2).await;
+        assert!(is_silent(&mut later).await);
+    }
+}

@@ -1,0 +1,563 @@
+//! Every command of talosctl, as two releases of it were recorded to send them, against a node: rows of a table.
+
+use anyhow::ensure;
+use instar_tests::{
+    GREETER, Greeter, Identity, ImageUnderTest, Node, Outcome, Registry, Release, Said, Scratch,
+    Talosctl, Test, WrongTimeServer, plan_with_greeter, tests,
+};
+
+use crate::PATIENCE;
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        do_what_they_were_recorded_to_do,
+        do_without_a_certificate_what_they_were_recorded_to_do
+    ]
+}
+
+const RELEASES: [Release; 2] = [Release::V1_13, Release::V1_14];
+
+/// A command, its exit code, and what is printed: on standard output where that is 0, on standard error where it is not.
+type Row<'a> = (&'a str, i32, &'a [&'a str]);
+
+/// What a node of one machine without Kubernetes answers.
+const NO_KUBERNETES: &[&str] = &["Unimplemented", "no Kubernetes"];
+
+/// Runs them all, whatever comes of the ones before.
+async fn rows(talosctl: &Talosctl<'_>, rows: &[Row<'_>]) -> Outcome {
+    let mut otherwise = Vec::new();
+    for (command, code, words) in rows {
+        let said = talosctl.run(command).await;
+        let text = match code {
+            0 => &said.output,
+            _ => &said.complaint,
+        };
+        if said.code != Some(*code) || !words.iter().all(|word| text.contains(word)) {
+            otherwise.push(format!("{command}: not {code} with {words:?}: {said:?}"));
+        }
+    }
+    ensure!(otherwise.is_empty(), "{otherwise:#?}");
+    Ok(())
+}
+
+/// One that goes on until a line is there.
+async fn goes_on(talosctl: &Talosctl<'_>, command: &str, is_meant: fn(&str) -> bool) -> Outcome {
+    let said = tokio::time::timeout(PATIENCE, talosctl.run_until(command, is_meant)).await?;
+    ensure!(said.code.is_none(), "{command}: {said:?}");
+    Ok(())
+}
+
+async fn do_what_they_were_recorded_to_do(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    let node = plan_with_greeter(&scratch, &registry, |config| config)?
+        .blank_disk()?
+        .boot()
+        .await?;
+    node.wait_until_ready(PATIENCE).await?;
+    Greeter::of(&node)?.greets()?;
+    for release in RELEASES {
+        let talosctl = Talosctl::of(&node, release).await?;
+        looks(&talosctl).await?;
+        files(&talosctl).await?;
+        streams(&talosctl).await?;
+        resources(&talosctl).await?;
+        images(&talosctl, &registry).await?;
+        time(&talosctl).await?;
+        services_and_values(&talosctl).await?;
+        configs(&talosctl, &node, release).await?;
+        what_is_not_there(&talosctl, release).await?;
+        many_calls(&talosctl, release).await?;
+    }
+    Ok(())
+}
+
+async fn looks(talosctl: &Talosctl<'_>) -> Outcome {
+    let outgoing = format!("system {GREETER} ");
+    let listed: [Row<'_>; 20] = [
+        (
+            "version",
+            0,
+            &[
+                "Tag: v0.1.0",
+                "Arch: amd64",
+                "Platform: metal",
+                "Enabled: RBAC",
+            ],
+        ),
+        ("service", 0, &["apid Running", "greeter Running"]),
+        ("service apid", 0, &["apid Running OK"]),
+        ("service apid status", 0, &["apid Running"]),
+        ("service no-such", 1, &["is not registered"]),
+        ("containers", 0, &[&outgoing, "/greeter:v1", "RUNNING"]),
+        ("stats", 0, &[&outgoing]),
+        (
+            "processes",
+            0,
+            &["/usr/sbin/machined", "kthreadd", "init /init"],
+        ),
+        ("memory", 0, &["total 2", "available 1"]),
+        ("mounts", 0, &["/dev/vda3 ", " /var"]),
+        ("netstat", 0, &[":50000 ", " 1 "]),
+        ("netstat -a", 0, &[":50000 ", " 10 "]),
+        ("netstat -l", 0, &[":50000 ", " 10 "]),
+        ("netstat -p", 0, &["/apid"]),
+        ("netstat -p -a -t -u -w", 0, &["/apid"]),
+        ("netstat -l -4", 0, &["tcp 0.0.0.0:8080"]),
+        ("netstat -k", 0, &[]),
+        (
+            "cgroups",
+            0,
+            &[
+                "/sys/fs/cgroup cgroup.controllers",
+                "/sys/fs/cgroup generation.1",
+            ],
+        ),
+        ("inspect dependencies", 0, &["0 edges"]),
+        ("pcap -i eth0 --duration 1", 0, &[" bytes"]),
+    ];
+    rows(talosctl, &listed).await?;
+    // Kubernetes has none.
+    for command in ["containers -k", "stats -k"] {
+        let said = talosctl.run(command).await;
+        ensure!(said.code == Some(0) && said.output.is_empty(), "{said:?}");
+    }
+    Ok(())
+}
+
+async fn files(talosctl: &Talosctl<'_>) -> Outcome {
+    rows(
+        talosctl,
+        &[
+            ("list /", 0, &[".\n", "etc\n", "usr\n", "var\n"]),
+            ("list /var -r", 0, &["log/machined.log"]),
+            ("list /var -d 2", 0, &["lib/instar\n"]),
+            ("list -l /dev/null", 0, &["crw-rw-rw- 0 0 0 ."]),
+            ("list -l /etc", 0, &["drwx", " -> "]),
+            ("list -t d /usr", 0, &["sbin\n"]),
+            ("list -t f,l /etc", 0, &["os-release\n"]),
+            ("list /no/such", 1, &["/no/such"]),
+            ("read /etc/os-release", 0, &["ID=instar"]),
+            ("read /proc/sys/kernel/random/boot_id", 0, &["-"]),
+            ("read /no/such", 1, &["NotFound", "/no/such"]),
+            ("read /etc", 1, &["/etc"]),
+            ("copy /var", 0, &["log\n", "log/machined.log\n"]),
+            ("copy /no/such", 1, &["NotFound"]),
+            ("usage /var", 0, &["."]),
+            ("usage -d 1 -a -t 10 /var /etc", 0, &["log\n"]),
+        ],
+    )
+    .await?;
+    let flat = talosctl.run("list /var").await;
+    ensure!(!flat.output.contains('/'), "{flat:?}");
+    let directories = talosctl.run("list -t d /etc").await;
+    ensure!(
+        !directories.output.contains("os-release"),
+        "{directories:?}"
+    );
+    Ok(())
+}
+
+async fn streams(talosctl: &Talosctl<'_>) -> Outcome {
+    rows(
+        talosctl,
+        &[
+            ("logs machined", 0, &["booted v0.1.0"]),
+            ("logs no-such", 1, &["no-such"]),
+            ("logs -k no-such", 1, &["no-such"]),
+            ("dmesg", 0, &["kern: ", ": Linux version"]),
+        ],
+    )
+    .await?;
+    let [all, last, none] = [
+        "logs machined",
+        "logs machined --tail 3",
+        "logs machined --tail 0",
+    ];
+    let (all, last) = (
+        talosctl.run(all).await.output,
+        talosctl.run(last).await.output,
+    );
+    ensure!(
+        last.lines().count() == 3 && all.lines().count() > 3,
+        "{last}"
+    );
+    let none = talosctl.run(none).await;
+    ensure!(none.code == Some(0) && none.output.is_empty(), "{none:?}");
+    for line in talosctl.run("dmesg").await.output.lines() {
+        // "facility: priority: [time]: message", the priority to the right of seven places.
+        let fields: Vec<&str> = line.splitn(4, ": ").collect();
+        ensure!(
+            fields.len() == 4 && fields[1].len() == 7 && fields[2].starts_with("[20"),
+            "{line:?}"
+        );
+    }
+    goes_on(talosctl, "logs machined -f", |line| {
+        line.contains("booted v0.1.0")
+    })
+    .await?;
+    goes_on(talosctl, "dmesg -f", |line| line.contains("Linux version")).await?;
+    goes_on(talosctl, "events --tail -1", |line| {
+        line.contains("stage 4 ready true")
+    })
+    .await?;
+    goes_on(talosctl, "events --duration 3600", |line| {
+        line.contains("sequence boot")
+    })
+    .await?;
+    let first = talosctl.run_until("events --tail -1", |_| true).await;
+    let id = first
+        .output
+        .split(' ')
+        .next()
+        .unwrap_or_default()
+        .to_owned();
+    goes_on(talosctl, &format!("events --since {id}"), |_| true).await?;
+    let said = talosctl
+        .run_until(&format!("events --since {id}"), |_| true)
+        .await;
+    ensure!(
+        !said.output.contains(&id) && said.output > first.output,
+        "{said:?}"
+    );
+    Ok(())
+}
+
+async fn resources(talosctl: &Talosctl<'_>) -> Outcome {
+    rows(
+        talosctl,
+        &[
+            (
+                "get members",
+                0,
+                &["HOSTNAME", "cluster Member node ", "controlplane"],
+            ),
+            (
+                "get machinestatus",
+                0,
+                &["runtime MachineStatus machine", "running true"],
+            ),
+            (
+                "get services",
+                0,
+                &["runtime Service greeter", " true true"],
+            ),
+            (
+                "get hostname",
+                0,
+                &["network HostnameStatus hostname 1 node"],
+            ),
+            ("get hostname hostname", 0, &["hostname 1 node"]),
+            ("get HOSTNAME -o yaml", 0, &["\"hostname\":\"node\""]),
+            (
+                "get rd",
+                0,
+                &[
+                    "resourcedefinitions.meta.cosi.dev",
+                    "hostnamestatuses.net.talos.dev",
+                ],
+            ),
+            ("get nodeaddress current -o yaml", 0, &["10.0.2.15/24"]),
+            ("get addresses", 0, &["10.0.2.15/24 eth0"]),
+            ("get routes", 0, &["10.0.2.2"]),
+            ("get links", 0, &["eth0"]),
+            ("get disks vda", 0, &["runtime Disk vda"]),
+            ("get systemdisk", 0, &["vda"]),
+            ("get mc v1alpha1 -o yaml", 0, &["hostname: node"]),
+            ("get machinetype", 0, &["controlplane"]),
+            (
+                "get hostname --namespace runtime",
+                0,
+                &["NAMESPACE TYPE ID VERSION HOSTNAME"],
+            ),
+            ("get nonsense", 1, &["is not registered"]),
+            ("get services no-such", 1, &["NotFound"]),
+            ("get services GREETER", 1, &["NotFound"]),
+        ],
+    )
+    .await?;
+    goes_on(talosctl, "get services -w", |line| {
+        line.starts_with("+ ") && line.contains(GREETER)
+    })
+    .await?;
+    goes_on(talosctl, "get hostname hostname -w", |line| {
+        line.starts_with("+ ") && line.contains("node")
+    })
+    .await?;
+    // Not there: told as destroyed, with a document, or the client ends.
+    goes_on(talosctl, "get services no-such -w", |line| {
+        line.starts_with("- ") && line.contains("no-such")
+    })
+    .await
+}
+
+async fn images(talosctl: &Talosctl<'_>, registry: &Registry) -> Outcome {
+    let image = registry.image_for_guest("greeter:v1");
+    let absent = registry.image_for_guest("nothing:v1");
+    let (name, _) = image.rsplit_once(':').unwrap_or_default();
+    let (pinned, unwanted) = (format!("{name}@sha256:"), format!("image remove {absent}"));
+    rows(
+        talosctl,
+        &[
+            ("image list", 0, &[&image, "sha256:"]),
+            ("image list --namespace system", 0, &[&image]),
+            ("image list --namespace inmem", 0, &[&image]),
+            ("image legacy-list", 0, &[&image, "sha256:"]),
+            (&format!("image pull {image}"), 0, &[&pinned]),
+            (
+                &format!("image pull {image} --namespace system"),
+                0,
+                &[&pinned],
+            ),
+            (&format!("image legacy-pull {image}"), 0, &[&image]),
+            (&format!("image pull {absent}"), 1, &[&absent]),
+            (
+                &format!("image remove {image}"),
+                1,
+                &["is needed by the container greeter"],
+            ),
+            (&unwanted, 1, &["there is no image"]),
+            // It would run a container with any rights.
+            (&format!("debug {image}"), 1, &["Unimplemented"]),
+        ],
+    )
+    .await
+}
+
+async fn time(talosctl: &Talosctl<'_>) -> Outcome {
+    let server = WrongTimeServer::start(std::time::Duration::from_secs(1000))?;
+    let name = server.host_for_guest();
+    let command = format!("time --check {name}");
+    rows(
+        talosctl,
+        &[
+            (&command, 0, &[&name]),
+            ("time --check 127.0.0.1:1", 1, &["127.0.0.1:1"]),
+        ],
+    )
+    .await?;
+    let said = talosctl.run(&command).await.output;
+    let times: Vec<i64> = said.split_whitespace().flat_map(str::parse).collect();
+    ensure!((940..1060).contains(&(times[1] - times[0])), "{said}");
+    // The node's own server is one of the internet's, which is not to be had in a test: it says so.
+    let own = talosctl.run("time").await;
+    ensure!(own.code == Some(1) && !own.complaint.is_empty(), "{own:?}");
+    Ok(())
+}
+
+async fn services_and_values(talosctl: &Talosctl<'_>) -> Outcome {
+    rows(
+        talosctl,
+        &[
+            ("service greeter stop", 0, &[GREETER]),
+            ("service greeter stop", 0, &[GREETER]),
+            ("service greeter start", 0, &[GREETER]),
+            ("service greeter restart", 0, &[GREETER]),
+            ("service no-such stop", 1, &["no-such"]),
+            ("service apid stop", 1, &["apid"]),
+            ("restart greeter", 0, &[]),
+            ("restart no-such", 1, &["no-such"]),
+            ("restart -k no-such", 1, &["no-such"]),
+            ("meta write 0x0a value", 0, &["write"]),
+            ("get meta", 0, &["0x0a", "value"]),
+            ("meta delete 10", 0, &["delete"]),
+            ("meta delete 10", 1, &["NotFound"]),
+            ("health --wait-timeout 120", 0, &[]),
+            (
+                "config new - --roles os:reader --crt-ttl 3600",
+                0,
+                &["context:", "crt:", "key:"],
+            ),
+            ("config new - --roles os:everything", 1, &["is no role"]),
+        ],
+    )
+    .await?;
+    let said = talosctl.run("health --wait-timeout 120").await;
+    ensure!(said.complaint.contains("healthy"), "{said:?}");
+    Ok(())
+}
+
+async fn configs(talosctl: &Talosctl<'_>, node: &Node, release: Release) -> Outcome {
+    let before = node.config();
+    let renamed = before.replace("hostname: node", "hostname: renamed");
+    ensure!(renamed != before);
+    let apply = async |command: &str, text: &str| -> anyhow::Result<Said> {
+        Ok(talosctl.run_with(command, text).await)
+    };
+    let is_called = async |name: &str| -> Outcome {
+        node.wait_until("it has another name", PATIENCE, async || {
+            let called = node.hostname().await?;
+            ensure!(called == name, "it is called {called}");
+            Ok(())
+        })
+        .await
+    };
+    let said = apply("apply-config --dry-run", &renamed).await?;
+    ensure!(
+        said.code == Some(0) && said.complaint.contains("+hostname: renamed"),
+        "{said:?}"
+    );
+    ensure!(node.hostname().await? == "node");
+    let said = apply("apply-config", "machine: {typ: worker}").await?;
+    ensure!(
+        said.code == Some(1) && said.complaint.contains("InvalidArgument"),
+        "{said:?}"
+    );
+    for (mode, text) in [
+        ("no-reboot", renamed.as_str()),
+        ("auto", before),
+        ("staged", before),
+    ] {
+        let said = apply(&format!("apply-config --mode {mode}"), text).await?;
+        ensure!(said.code == Some(0), "{mode}: {said:?}");
+        is_called(if text == before { "node" } else { "renamed" }).await?;
+    }
+    // It returns by itself after a minute, or when somebody brings another one.
+    let said = apply("apply-config --mode try", &renamed).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    is_called("renamed").await?;
+    let said = apply("apply-config", before).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    is_called("node").await?;
+    // The newer release does not know it any more.
+    let said = apply("apply-config --mode reboot --dry-run", &renamed).await?;
+    ensure!(
+        (said.code == Some(0)) == (release == Release::V1_13),
+        "{said:?}"
+    );
+
+    let said = apply("patch mc", &renamed).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    is_called("renamed").await?;
+    let said = apply("edit machineconfig", before).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    is_called("node").await?;
+    let said = apply("edit mc", before).await?;
+    ensure!(said.output == "no changes\n", "{said:?}");
+    let said = apply("patch hostname", before).await?;
+    ensure!(said.code == Some(1), "{said:?}");
+    Ok(())
+}
+
+async fn what_is_not_there(talosctl: &Talosctl<'_>, release: Release) -> Outcome {
+    rows(
+        talosctl,
+        &[
+            ("kubeconfig", 1, NO_KUBERNETES),
+            ("bootstrap", 1, NO_KUBERNETES),
+            ("etcd members", 1, NO_KUBERNETES),
+            ("etcd status", 1, NO_KUBERNETES),
+            ("etcd snapshot", 1, NO_KUBERNETES),
+            ("etcd alarm", 1, NO_KUBERNETES),
+            ("upgrade-k8s", 1, NO_KUBERNETES),
+            ("wipe disk vda", 1, &["Unimplemented", "wipes no disks"]),
+            ("wipe disk vda --method ZEROES", 1, &["Unimplemented"]),
+            ("wipe disk vda --drop-partition", 1, &["Unimplemented"]),
+            // It does not boot from its disk.
+            ("rollback", 1, &["FailedPrecondition"]),
+            ("rotate-ca --dry-run", 0, &["would rotate on node"]),
+        ],
+    )
+    .await?;
+    // One release takes the want of Kubernetes for a failure, both have everything else.
+    let said = talosctl.run("support").await;
+    let code = match release {
+        Release::V1_13 => 0,
+        Release::V1_14 => 1,
+    };
+    ensure!(
+        said.code == Some(code) && said.output.contains("greeter.log"),
+        "{said:?}"
+    );
+    let missing = said
+        .complaint
+        .lines()
+        .filter(|line| !line.contains("no Kubernetes"));
+    let missing: Vec<&str> = missing.collect();
+    ensure!(missing.is_empty(), "{missing:#?}");
+    Ok(())
+}
+
+async fn many_calls(talosctl: &Talosctl<'_>, release: Release) -> Outcome {
+    if release == Release::V1_14 {
+        rows(talosctl, &[("diskfree", 0, &["/var ", "/run "])]).await?;
+    }
+    let said = talosctl.run("dashboard").await;
+    ensure!(said.code == Some(0), "{release:?}: {said:?}");
+    for shown in [
+        "MachineStatuses.runtime.talos.dev 1 stage 4 ready true",
+        "MachineTypes.config.talos.dev 1 type 2",
+        "HostnameStatuses.net.talos.dev 1 node",
+        "Members.cluster.talos.dev 1 node",
+        "NetworkStatuses.net.talos.dev 1 connected true",
+        "SystemInformations.hardware.talos.dev 1 QEMU",
+    ] {
+        ensure!(said.output.contains(shown), "no {shown}: {said:?}");
+    }
+    Ok(())
+}
+
+/// What has the flag, in each release, and what does not.
+async fn do_without_a_certificate_what_they_were_recorded_to_do(scratch: Scratch) -> Outcome {
+    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+        .blank_disk()?
+        .without_config(Identity::administrator()?)
+        .start()?;
+    node.wait_for_line("machined: the API answers on port", PATIENCE)?;
+    for release in RELEASES {
+        let talosctl = Talosctl::insecure(&node, release).await?;
+        rows(
+            &talosctl,
+            &[
+                ("version", 0, &["Tag: v0.1.0", "Enabled: \n"]),
+                ("get machinestatus", 0, &["maintenance"]),
+                ("get disks", 0, &["vda"]),
+                ("get mc", 1, &["PermissionDenied"]),
+                ("wipe disk vda", 1, &["PermissionDenied"]),
+                ("reset --wait=false", 1, &["PermissionDenied"]),
+                (
+                    "upgrade --legacy --wait=false --drain=false -i nowhere/image:v1",
+                    1,
+                    &["PermissionDenied"],
+                ),
+                ("reboot --wait=false", 1, &["PermissionDenied"]),
+            ],
+        )
+        .await?;
+        match release {
+            Release::V1_13 => {
+                rows(
+                    &talosctl,
+                    &[("meta write 10 value", 1, &["PermissionDenied"])],
+                )
+                .await?;
+            }
+            Release::V1_14 => {
+                rows(
+                    &talosctl,
+                    &[
+                        ("meta write 10 value", 1, &["unknown flag"]),
+                        ("dmesg", 0, &["Linux version"]),
+                        ("logs machined", 0, &["maintenance mode"]),
+                        ("memory", 0, &["total 2"]),
+                        ("service", 0, &["apid Running"]),
+                    ],
+                )
+                .await?;
+                let said = talosctl.run("support").await;
+                let parts = ["apid.log", "dmesg", "MachineStatuses.runtime.talos.dev"];
+                ensure!(
+                    parts.iter().all(|part| said.output.contains(part)),
+                    "{said:?}"
+                );
+            }
+        }
+        let said = talosctl
+            .run_with("apply-config --dry-run", "machine: {typ: worker}")
+            .await;
+        ensure!(
+            said.code == Some(1) && said.complaint.contains("InvalidArgument"),
+            "{said:?}"
+        );
+    }
+    Ok(())
+}

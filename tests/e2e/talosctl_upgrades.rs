@@ -1,0 +1,101 @@
+//! Which way two releases of talosctl take to another version: the server's own version decides, and flags.
+
+use anyhow::ensure;
+use instar_tests::{
+    ImageUnderTest, Node, OciImage, Outcome, Registry, Release, Scratch, Talosctl, Test,
+    rootfs_of_version, tests,
+};
+
+use crate::PATIENCE;
+use crate::installed::INSTALLER;
+
+/// One for which clients take the newer way.
+const NEWER: &str = "v1.14.0-x.1";
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![go_the_way_that_the_version_chooses]
+}
+
+/// What must be so afterwards.
+async fn runs(node: &Node, version: &str) -> Outcome {
+    let runs = node.version().await?.tag;
+    ensure!(runs == version, "{runs} runs");
+    node.wait_until_ready(PATIENCE).await
+}
+
+async fn go_the_way_that_the_version_chooses(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    let second = ImageUnderTest::second()?;
+    for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
+        registry.push_layout(&image.installer(), INSTALLER, image.version())?;
+    }
+    let rootfs = rootfs_of_version(&scratch, &second, NEWER)?;
+    OciImage::read(&second.installer())?
+        .installing(NEWER, &rootfs)?
+        .push(&registry, INSTALLER, NEWER)?;
+    let host = registry.host_for_guest();
+    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+        .configure(move |config| config.registry(&host))
+        .boot()
+        .await?;
+    node.wait_until_ready(PATIENCE).await?;
+    let kernel = node.kernel_boot_id().await?;
+    let [older, newer] = [Release::V1_13, Release::V1_14];
+    let upgrade = async |release, tag: &str, flags: &str| {
+        let image = registry.image_for_guest(&format!("{INSTALLER}:{tag}"));
+        let talosctl = Talosctl::of(&node, release).await?;
+        let said = talosctl.run(&format!("upgrade -i {image} {flags}")).await;
+        println!("{release:?} to {tag} {flags}: {:?}", said.code);
+        anyhow::Ok(said)
+    };
+
+    // A version below theirs: the legacy way, with a notice. The call may be there before the subscription.
+    let said = upgrade(newer, "nowhere", "").await?;
+    ensure!(
+        said.code == Some(1) && said.complaint.contains("cannot be resolved"),
+        "{said:?}"
+    );
+    let said = upgrade(newer, NEWER, "--action-first").await?;
+    ensure!(
+        said.code == Some(0) && said.complaint.contains("is not available"),
+        "{said:#?}"
+    );
+    runs(&node, NEWER).await?;
+
+    // One like theirs: in steps. Draining is the default, and takes Kubernetes: prepared, and not started.
+    let said = upgrade(newer, "nowhere", "").await?;
+    ensure!(
+        said.code == Some(1) && said.complaint.contains("nowhere"),
+        "{said:?}"
+    );
+    let said = upgrade(newer, "v0.2.0", "").await?;
+    ensure!(
+        said.code == Some(1)
+            && said.output.contains("v0.2.0 is ready")
+            && said.complaint.contains("no Kubernetes"),
+        "{said:?}"
+    );
+    runs(&node, NEWER).await?;
+    let said = upgrade(older, "v0.1.0", "--no-reboot").await?;
+    ensure!(
+        said.code == Some(0) && said.output.contains("v0.1.0 is ready"),
+        "{said:?}"
+    );
+    runs(&node, NEWER).await?;
+    let said = upgrade(older, "v0.2.0", "--drain=false --action-first").await?;
+    ensure!(said.code == Some(0), "{said:#?}");
+    runs(&node, "v0.2.0").await?;
+
+    // Who does not wait is answered when it begins.
+    let said = upgrade(older, NEWER, "--legacy --drain=false --wait=false").await?;
+    ensure!(
+        said.code == Some(0) && said.complaint.is_empty(),
+        "{said:?}"
+    );
+    node.wait_until("the upgrade that nobody waits for", PATIENCE, async || {
+        runs(&node, NEWER).await
+    })
+    .await?;
+    ensure!(node.kernel_boot_id().await? == kernel, "it rebooted");
+    Ok(())
+}

@@ -1,0 +1,123 @@
+//! talosctl as it was recorded, in two releases: what each command sends, by field number, what it needs of the answers, and what it
+//! makes of them. Where that client crashes, this one says so and ends with exit code 2.
+//!
+//! ```text
+//! talosctl.run("get members")  ─►  Version, State/List(definitions), State/List(members)  ─►  a table, an exit code
+//! ```
+//!
+//! Unlike that one it keeps its connection: shaking hands takes an emulated machine half a second.
+
+mod commands;
+mod config;
+mod dashboard;
+mod files;
+mod images;
+mod insecure;
+mod resources;
+mod screen;
+mod session;
+mod support;
+mod tag;
+mod tracked;
+mod upgrade;
+mod wait;
+mod wire;
+
+use anyhow::Result;
+
+use crate::identity::Identity;
+use crate::instarctl::Said;
+use crate::node::Node;
+use screen::{Screen, Stop};
+use session::Session;
+
+pub use session::Release;
+pub use tracked::{Followed, reboot_and_follow, upgrade_and_follow};
+pub use upgrade::{Prepared, prepare_upgrade};
+pub use wait::{Ending, First};
+pub use wire::Fields;
+
+/// The client and the node that it talks to.
+#[derive(Debug)]
+pub struct Talosctl<'a> {
+    node: &'a Node,
+    identity: &'a Identity,
+    session: Session,
+}
+
+/// A command's words behind its name.
+struct Words<'a>(Vec<&'a str>);
+
+impl<'a> Words<'a> {
+    /// Takes a flag out; whether it was there.
+    fn flag(&mut self, name: &str) -> bool {
+        let place = self.0.iter().position(|word| *word == name);
+        place.map(|at| self.0.remove(at)).is_some()
+    }
+
+    /// Takes an option and its value out.
+    fn value(&mut self, name: &str) -> Option<&'a str> {
+        let at = self.0.iter().position(|word| *word == name)?;
+        self.0.remove(at);
+        (at < self.0.len()).then(|| self.0.remove(at))
+    }
+
+    /// The same for a number.
+    fn number(&mut self, name: &str) -> Option<i64> {
+        self.value(name)?.parse().ok()
+    }
+}
+
+impl<'a> Talosctl<'a> {
+    /// For this node, as the test's identity.
+    pub async fn of(node: &'a Node, release: Release) -> Result<Self> {
+        Self::by(node, node.identity(), release).await
+    }
+
+    /// As somebody else.
+    pub async fn by(node: &'a Node, identity: &'a Identity, release: Release) -> Result<Self> {
+        Ok(Self {
+            node,
+            identity,
+            session: Session::open(node, identity, release).await?,
+        })
+    }
+
+    /// With `--insecure`.
+    pub async fn insecure(node: &'a Node, release: Release) -> Result<Self> {
+        Ok(Self {
+            node,
+            identity: node.identity(),
+            session: Session::open_insecure(node, release).await?,
+        })
+    }
+
+    /// Runs a command to its end. Its words are separated by spaces.
+    pub async fn run(&self, command: &str) -> Said {
+        self.run_with(command, "").await
+    }
+
+    /// The same, with the content of the file that the command reads, or that its editor leaves.
+    pub async fn run_with(&self, command: &str, file: &str) -> Said {
+        self.on_screen(command, file, Screen::default()).await
+    }
+
+    /// Runs a command that goes on until it has printed a line that is meant; it ends without an exit code then.
+    pub async fn run_until(&self, command: &str, is_meant: fn(&str) -> bool) -> Said {
+        self.on_screen(command, "", Screen::until(is_meant)).await
+    }
+
+    async fn on_screen(&self, command: &str, file: &str, mut screen: Screen) -> Said {
+        let ended = self.execute(command, file, &mut screen).await;
+        let code = match &ended {
+            Ok(()) => Some(0),
+            Err(Stop::Seen) => None,
+            Err(Stop::Crash(_)) => Some(2),
+            Err(Stop::Refused(_) | Stop::Failed(_)) => Some(1),
+        };
+        if let Err(stop) = ended {
+            screen.complain(&stop.to_string());
+        }
+        screen.said(code)
+    }
+}

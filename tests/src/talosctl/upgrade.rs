@@ -1,0 +1,115 @@
+//! Upgrades in steps, as newer servers are asked for them: the image is pulled, then prepared, and the caller hears how that goes;
+//! then pods are drained, and a reboot starts what was prepared.
+
+use anyhow::{Result, ensure};
+use tonic::Status;
+
+use super::screen::{Screen, Step, Stop};
+use super::session::{Release, Session};
+use super::tracked::Action;
+use super::wire::Fields;
+use super::{Talosctl, Words};
+use crate::node::Node;
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prepared {
+    /// What was told, as it came.
+    pub output: String,
+    /// The installer's exit code: the last thing that was told.
+    pub exit_code: i32,
+}
+
+/// `ContainerdInstance`: which store the image is for. Clients name the machine's own: the driver CRI, the namespace `system`.
+fn store() -> Fields {
+    Fields::none().number(1, 1).number(2, 1)
+}
+
+/// Pulls an image and has its version prepared; the inner error is a call that was refused.
+pub async fn prepare_upgrade(node: &Node, image: &str) -> Result<Result<Prepared, Status>> {
+    let session = Session::open(node, node.identity(), Release::V1_14).await?;
+    let prepared = match pull_and_prepare(&session, image).await {
+        Ok(prepared) => prepared,
+        Err(status) => return Ok(Err(status)),
+    };
+    ensure!(
+        prepared.exit_codes.len() == 1 && prepared.ends_with_it,
+        "the last message is not the exit code: {prepared:?}"
+    );
+    Ok(Ok(Prepared {
+        output: prepared.output,
+        exit_code: prepared.exit_codes.first().copied().unwrap_or_default(),
+    }))
+}
+
+#[derive(Debug, Default)]
+struct Told {
+    output: String,
+    exit_codes: Vec<i32>,
+    ends_with_it: bool,
+}
+
+async fn pull_and_prepare(session: &Session, image: &str) -> Result<Told, Status> {
+    let pull = Fields::none().message(1, &store()).text(3, image);
+    let pulled = session.stream("/machine.ImageService/Pull", pull).await?;
+    let pulled = pulled.all().await?;
+    let name = pulled
+        .last()
+        .map(|last| last.text_of(1))
+        .unwrap_or_default();
+    if !name.contains("@sha256:") {
+        let why = format!("the pull ended with {:?}", pulled.last());
+        return Err(Status::internal(why));
+    }
+    let source = Fields::none().text(1, image);
+    let upgrade = Fields::none().message(1, &store()).message(2, &source);
+    let mut stream = session
+        .stream("/machine.LifecycleService/Upgrade", upgrade)
+        .await?;
+    let mut told = Told::default();
+    while let Some(answer) = stream.next().await? {
+        let progress = answer.message_of(1).unwrap_or_default();
+        told.output.push_str(&progress.text_of(1));
+        told.ends_with_it = progress.has(2);
+        if progress.has(2) {
+            // An int32 is sent as 64 bits.
+            told.exit_codes.push(progress.number_of(2) as i32);
+        }
+    }
+    Ok(told)
+}
+
+impl Talosctl<'_> {
+    pub(super) async fn upgrade_in_steps(
+        &self,
+        image: &str,
+        drains: bool,
+        mut words: Words<'_>,
+        screen: &mut Screen,
+    ) -> Step {
+        let told = pull_and_prepare(&self.session.naming_one(), image).await?;
+        screen.text(&told.output)?;
+        // One that never comes is taken for success.
+        match told.exit_codes.last() {
+            None | Some(0) => {}
+            Some(code) => {
+                return Err(Stop::Failed(format!("the installer ended with {code}")));
+            }
+        }
+        if words.flag("--no-reboot") {
+            return Ok(());
+        }
+        if drains {
+            let unnamed = self.session.naming_nobody();
+            let kubeconfig = unnamed.stream("/machine.MachineService/Kubeconfig", Fields::none());
+            kubeconfig.await?.all().await?;
+        }
+        self.version_of_server().await?;
+        let mode = match words.value("-m") {
+            Some("powercycle") => 1,
+            Some("force") => 2,
+            _ => 0,
+        };
+        self.act(Action::reboot(mode), words, screen).await
+    }
+}
