@@ -42,6 +42,7 @@ mod secure_boot;
 mod small_machine;
 mod staged;
 mod trial;
+mod trust;
 mod upgrade;
 mod volumes;
 mod watchdog;
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
         hostile_clients::tests(),
         forwarding::tests(),
         authorities::tests(),
+        trust::tests(),
         resources::tests(),
         upgrade::tests(),
         lifecycle::tests(),
