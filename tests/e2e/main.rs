@@ -41,6 +41,7 @@ mod rollback;
 mod secure_boot;
 mod small_machine;
 mod staged;
+mod tls;
 mod trial;
 mod trust;
 mod upgrade;
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
         forwarding::tests(),
         authorities::tests(),
         trust::tests(),
+        tls::tests(),
         resources::tests(),
         upgrade::tests(),
         lifecycle::tests(),
