@@ -329,7 +329,7 @@ fn signs_and_does_nothing_else(certificate: &X509Certificate<'_>) -> Outcome {
 /// What a client that believes the authorities of `client` makes of a server's certificate under a name at a time. As in Go, names are
 /// those of the SANs.
 fn believed(
-    leaf: &[u8],
+    leaf: &CertificateDer<'_>,
     client: &TlsClient,
     name: &str,
     at: SystemTime,
@@ -340,7 +340,7 @@ fn believed(
     );
     let since = at.duration_since(UNIX_EPOCH).unwrap();
     let verified = verifier.build().unwrap().verify_server_cert(
-        &CertificateDer::from(leaf),
+        leaf,
         &[],
         &ServerName::try_from(name).unwrap(),
         &[],
@@ -419,7 +419,7 @@ struct Agreed {
     protocol: Option<String>,
     handshake: HandshakeKind,
     /// The node's certificate.
-    leaf: Vec<u8>,
+    leaf: CertificateDer<'static>,
 }
 
 impl Agreed {
@@ -432,7 +432,7 @@ impl Agreed {
             group: agreed.negotiated_key_exchange_group()?.name(),
             protocol: protocol.map(|name| String::from_utf8_lossy(name).into_owned()),
             handshake: agreed.handshake_kind()?,
-            leaf: agreed.peer_certificates()?.first()?.to_vec(),
+            leaf: agreed.peer_certificates()?.first()?.clone().into_owned(),
         })
     }
 }

@@ -260,7 +260,8 @@ async fn are_answered(node: &Node, what: &str, who: &Identity, methods: &[String
         let calls = Calls::of(stream, methods, UNREADABLE).await?;
         let answered = calls.answers.iter().flatten().count();
         println!("{what}, {:?}: {answered} answers", version.version);
-        ensure!(answered == methods.len(), "{what}: {calls:?}");
+        let missing = calls.answers.iter().find(|answer| answer.is_err());
+        ensure!(missing.is_none(), "{what}: {missing:?}, {:?}", calls.end);
     }
     Ok(())
 }
@@ -285,8 +286,9 @@ async fn are_turned_away(
                 let answered = calls.answers.iter().flatten().count();
                 ensure!(
                     answered == 0 && calls.heard == 0,
-                    "{what}, {:?}: {calls:?}",
-                    version.version
+                    "{what}, {:?}: {answered} answers, {} bytes",
+                    version.version,
+                    calls.heard
                 );
                 let end = calls.end.context("the node did not end it")?;
                 ("before any answer", end)

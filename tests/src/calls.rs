@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Answer {
     /// The status; none where the connection ended before it.
     pub status: Option<Code>,
-    /// What the status says.
+    /// What the status says, as it comes: what is no plain letter may be a `%` with two digits.
     pub says: String,
     /// Messages in their frames.
     pub body: Bytes,
