@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use instar_api::machine::apply_configuration_request::Mode;
+use instar_api::machine::EventsRequest;
 use instar_api::machine::machine_service_client::MachineServiceClient;
-use instar_api::machine::{ApplyConfigurationRequest, EventsRequest};
 use instar_pki::Role;
 use instar_tests::{
     GREETER, Greeter, Identity, ImageUnderTest, Instarctl, MachineConfig, Node, Outcome, Registry,
@@ -63,19 +62,6 @@ async fn generation(node: &Node, who: &Identity) -> anyhow::Result<String> {
     Ok(String::from_utf8(data.bytes)?)
 }
 
-/// Gives the node another config by somebody who is let in.
-async fn apply(node: &Node, who: &Identity, yaml: String) -> Outcome {
-    let mut machine = MachineServiceClient::new(node.channel_as(who).await?);
-    let request = ApplyConfigurationRequest {
-        data: yaml.into_bytes(),
-        mode: Mode::NoReboot.into(),
-        ..ApplyConfigurationRequest::default()
-    };
-    let reply = machine.apply_configuration(request).await?.into_inner();
-    println!("{}", reply.messages[0].mode_details);
-    Ok(())
-}
-
 /// Whether somebody is let in, at once, on a connection of his own.
 async fn is_let_in(node: &Node, who: &Identity) -> Outcome {
     let mut machine = MachineServiceClient::new(node.channel_as(who).await?);
@@ -118,7 +104,7 @@ async fn an_authority_takes_anothers_place_while_everything_runs(scratch: Scratc
 
     // The new one is accepted.
     let both = MachineConfig::new(&old).accepting(&new);
-    apply(&node, &old, with(both)).await?;
+    node.apply_as(&old, with(both)).await?;
     node.wait_until("the new one is let in", PATIENCE, async || {
         is_let_in(&node, &new).await
     })
@@ -127,7 +113,7 @@ async fn an_authority_takes_anothers_place_while_everything_runs(scratch: Scratc
 
     // It takes the other's place, which is still accepted.
     let both = MachineConfig::new(&new).accepting(&old);
-    apply(&node, &old, with(both)).await?;
+    node.apply_as(&old, with(both)).await?;
     shows(&node, &new, &new).await?;
     is_let_in(&node, &old).await?;
 
@@ -140,7 +126,7 @@ async fn an_authority_takes_anothers_place_while_everything_runs(scratch: Scratc
         let mut events = events.into_inner();
         while let Ok(Some(_)) = events.message().await {}
     };
-    apply(&node, &new, with(MachineConfig::new(&new))).await?;
+    node.apply_as(&new, with(MachineConfig::new(&new))).await?;
     node.wait_until("the old one is turned away", PATIENCE, async || {
         ensure!(is_let_in(&node, &old).await.is_err());
         Ok(())

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use instar_api::machine::ShutdownRequest;
 use instar_pki::Role;
 use instar_qemu::{DiskFormat, create_blank_disk};
@@ -295,18 +295,8 @@ async fn is_the_only_one_that_is_written(scratch: Scratch) -> Outcome {
     node.wait_for_line("machined: the API answers on port", PATIENCE)?;
     let address = node.endpoint()?;
     let client = Instarctl::of(&node, &scratch)?;
-    let fingerprint = |console: &str| -> anyhow::Result<String> {
-        let (_, certificate) = console
-            .split_once("machined: API certificate for")
-            .context("no certificate on the console")?;
-        let (_, fingerprint) = certificate
-            .split_once("fingerprint ")
-            .context("no fingerprint")?;
-        let line = fingerprint.lines().next().unwrap_or_default();
-        Ok(line.trim().to_owned())
-    };
     // The first that the console shows holds for all that follow as addresses come.
-    let fingerprint = fingerprint(&node.vm().console())?;
+    let fingerprint = node.fingerprint_on_console()?;
     let insecure = async |arguments: &[&str]| {
         let always = [
             "--insecure",

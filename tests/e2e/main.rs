@@ -43,7 +43,9 @@ mod small_machine;
 mod staged;
 mod talosctl_commands;
 mod talosctl_upgrades;
+mod tls;
 mod trial;
+mod trust;
 mod upgrade;
 mod volumes;
 mod watchdog;
@@ -69,6 +71,8 @@ fn main() -> ExitCode {
         hostile_clients::tests(),
         forwarding::tests(),
         authorities::tests(),
+        trust::tests(),
+        tls::tests(),
         resources::tests(),
         upgrade::tests(),
         lifecycle::tests(),

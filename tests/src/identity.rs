@@ -26,14 +26,21 @@ pub struct Identity {
 impl Identity {
     /// A new authority and its administrator.
     pub fn administrator() -> Result<Self> {
-        Self::of(
-            CertificateAuthority::generate(SystemTime::now())?,
-            Role::Admin,
-        )
+        let now = SystemTime::now();
+        Self::of(CertificateAuthority::generate(now)?, &[Role::Admin], now)
     }
 
-    fn of(authority: CertificateAuthority, role: Role) -> Result<Self> {
-        let issued = authority.issue_client(&[role], SystemTime::now(), LIFETIME)?;
+    /// The administrator of an authority with an ECDSA key on P-256, in the form that another tool writes (`EC PRIVATE KEY`).
+    pub fn administrator_by_p256() -> Result<Self> {
+        let authority = CertificateAuthority::from_pem(
+            include_str!("../../pki/tests/data/etcd-ca-1.14.crt"),
+            include_str!("../../pki/tests/data/etcd-ca-1.14.key"),
+        )?;
+        Self::of(authority, &[Role::Admin], SystemTime::now())
+    }
+
+    fn of(authority: CertificateAuthority, roles: &[Role], from: SystemTime) -> Result<Self> {
+        let issued = authority.issue_client(roles, from, LIFETIME)?;
         Ok(Self {
             certificate: issued.pem(),
             key: with_standard_label(&issued.key_pem()),
@@ -44,9 +51,32 @@ impl Identity {
 
     /// Somebody else of the same authority.
     pub fn with_role(&self, role: Role) -> Result<Self> {
-        let authority =
-            CertificateAuthority::from_pem(&self.authority_certificate(), &self.authority_key())?;
-        Self::of(authority, role)
+        self.with_roles(&[role])
+    }
+
+    /// Somebody else of the same authority, in any number of roles.
+    pub fn with_roles(&self, roles: &[Role]) -> Result<Self> {
+        Self::of(self.same_authority()?, roles, SystemTime::now())
+    }
+
+    /// An administrator of the same authority whose certificate is good for a day from then.
+    pub fn for_a_day_from(&self, from: SystemTime) -> Result<Self> {
+        Self::of(self.same_authority()?, &[Role::Admin], from)
+    }
+
+    /// Whoever shows this certificate, and believes the same nodes.
+    pub fn showing(&self, certificate: String, key: String) -> Result<Self> {
+        Ok(Self {
+            authority: self.same_authority()?,
+            trusted: self.trusted.clone(),
+            certificate,
+            key,
+        })
+    }
+
+    fn same_authority(&self) -> Result<CertificateAuthority> {
+        let (certificate, key) = (self.authority_certificate(), self.authority_key());
+        Ok(CertificateAuthority::from_pem(&certificate, &key)?)
     }
 
     /// The same, who also believes nodes with a certificate of the other one's authority.

@@ -16,6 +16,7 @@
 //! which is 10.0.2.2 for a guest, and ends with the test.
 
 mod bare_boot;
+mod calls;
 mod connect;
 mod disk_files;
 mod esp_image;
@@ -48,11 +49,13 @@ mod served_disk;
 mod talosctl;
 mod terminal;
 mod time_server;
+mod tls_client;
 mod told;
 mod workspace;
 mod wrong_time_server;
 
 pub use bare_boot::{BareBoot, BareMemory, trivial_boot};
+pub use calls::{Answer, Calls};
 pub use esp_image::EspImage;
 pub use fat::Fat;
 pub use firmware::{BY_OUR_BOOT_ENTRY, UefiVariables, secure_uefi, test_keys, uefi};
@@ -85,6 +88,7 @@ pub use talosctl::{
 };
 pub use terminal::Terminal;
 pub use time_server::TimeServer;
+pub use tls_client::{End, TlsClient, roots};
 pub use told::Told;
 pub use workspace::{
     guest_program, guest_program_file, image_program, target_directory, workspace_root,

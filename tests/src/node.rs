@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use instar_api::machine::VersionInfo;
+use instar_api::machine::apply_configuration_request::Mode;
 use instar_api::machine::machine_service_client::MachineServiceClient;
+use instar_api::machine::{ApplyConfigurationRequest, VersionInfo};
 use instar_qemu::{DiskFormat, Drive, Vm, VmSpec, create_blank_disk};
 use tokio::sync::Mutex;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
@@ -258,6 +259,21 @@ impl Node {
     pub async fn newcomer(&self) -> Result<Machine> {
         Ok(MachineServiceClient::new(self.channel().await?)
             .max_decoding_message_size(instar_api::MAX_MESSAGE_BYTES))
+    }
+
+    /// Gives it another config without a reboot, by somebody who is let in.
+    pub async fn apply_as(&self, who: &Identity, yaml: String) -> Result<()> {
+        let mut machine = MachineServiceClient::new(self.channel_as(who).await?);
+        let request = ApplyConfigurationRequest {
+            data: yaml.into_bytes(),
+            mode: Mode::NoReboot.into(),
+            ..ApplyConfigurationRequest::default()
+        };
+        let reply = machine.apply_configuration(request).await?.into_inner();
+        for message in reply.messages {
+            println!("{}", message.mode_details);
+        }
+        Ok(())
     }
 
     /// What it says of its version.

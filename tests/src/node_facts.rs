@@ -1,6 +1,6 @@
 //! What a node says of itself, call by call.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use instar_api::events::EventPayload;
@@ -37,6 +37,32 @@ impl Node {
     /// The kernel's boot id.
     pub async fn kernel_boot_id(&self) -> Result<String> {
         self.read(KERNEL_BOOT_ID).await
+    }
+
+    /// Its clock, to some hundredths of a second: when its kernel was started by it, and for how long that has run.
+    pub async fn clock(&self) -> Result<SystemTime> {
+        let stat = self.read("/proc/stat").await?;
+        let started: u64 = stat
+            .lines()
+            .find_map(|line| line.strip_prefix("btime "))
+            .context("no btime")?
+            .parse()?;
+        let uptime = self.read("/proc/uptime").await?;
+        let running: f64 = uptime.split(' ').next().unwrap_or_default().parse()?;
+        Ok(UNIX_EPOCH + Duration::from_secs(started) + Duration::from_secs_f64(running))
+    }
+
+    /// The fingerprint of its certificate that its console showed first, for `--cert-fingerprint`.
+    pub fn fingerprint_on_console(&self) -> Result<String> {
+        let console = self.vm().console();
+        let (_, certificate) = console
+            .split_once("machined: API certificate for")
+            .context("no certificate on the console")?;
+        let (_, fingerprint) = certificate
+            .split_once("fingerprint ")
+            .context("no fingerprint")?;
+        let line = fingerprint.lines().next().unwrap_or_default();
+        Ok(line.trim().to_owned())
     }
 
     /// Asks for an upgrade; the answer is the actor's id.

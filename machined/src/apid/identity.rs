@@ -8,8 +8,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use instar_pki::Role;
 use rustls::client::verify_server_name;
+use rustls::server::ParsedCertificate;
 use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig, ServerConnection};
 use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer, UnixTime};
 use serde::{Deserialize, Serialize};
@@ -144,9 +144,7 @@ impl Credentials {
         };
         let verifier = match identity.mode {
             Mode::Maintenance => None,
-            Mode::Normal => {
-                Some(WebPkiClientVerifier::builder_with_provider(roots.into(), provider).build()?)
-            }
+            Mode::Normal => Some(tls::clients_of(roots, provider)?),
         };
         let builder = match &verifier {
             None => builder.with_no_client_auth(),
@@ -262,7 +260,14 @@ pub(super) mod tests {
         assert!(both.lets_in(&client(&one, now)) && both.lets_in(&client(&other, now)));
         let first = accepting(Mode::Normal, &[der(&one)]);
         assert!(first.lets_in(&client(&one, now)));
-        for stranger in [client(&other, now), client(&one, long_ago), Vec::new()] {
+        // The accepted authority's own, and not a client's.
+        let for_servers = vec![CertificateDer::from(server.der().to_vec())];
+        for stranger in [
+            client(&other, now),
+            client(&one, long_ago),
+            for_servers,
+            Vec::new(),
+        ] {
             assert!(!first.lets_in(&stranger));
             assert!(accepting(Mode::Maintenance, &[]).lets_in(&stranger));
         }

@@ -1,15 +1,82 @@
-//! What a verified client certificate says.
+//! Which client certificates are taken, and what they say.
+
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use instar_pki::Role;
-use rustls::ServerConnection;
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::CryptoProvider;
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore,
+    ServerConnection, SignatureScheme,
+};
+use rustls_pki_types::{CertificateDer, UnixTime};
 
-/// The roles of the connection's client. rustls has verified the chain by now; that the certificate is a client's
-/// and nothing else is checked here, as other implementations of this API do.
+/// The roles of the connection's client.
 pub(super) fn roles_of(connection: &ServerConnection) -> anyhow::Result<Vec<Role>> {
     let leaf = connection
         .peer_certificates()
         .and_then(|chain| chain.first())
         .context("the client sent no certificate")?;
     Ok(instar_pki::client_roles(leaf)?)
+}
+
+/// Takes certificates of these authorities that are a client's and nothing else, as other implementations of this API do.
+pub(super) fn clients_of(
+    authorities: RootCertStore,
+    provider: Arc<CryptoProvider>,
+) -> anyhow::Result<Arc<dyn ClientCertVerifier>> {
+    let chain = WebPkiClientVerifier::builder_with_provider(authorities.into(), provider);
+    Ok(Arc::new(ClientsOnly {
+        chain: chain.build()?,
+    }))
+}
+
+#[derive(Debug)]
+struct ClientsOnly {
+    /// Judges all else.
+    chain: Arc<dyn ClientCertVerifier>,
+}
+
+impl ClientCertVerifier for ClientsOnly {
+    fn verify_client_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.chain.verify_client_cert(leaf, intermediates, now)?;
+        match instar_pki::client_roles(leaf) {
+            Ok(_) => Ok(verified),
+            Err(_) => Err(CertificateError::InvalidPurpose.into()),
+        }
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.chain.root_hint_subjects()
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        leaf: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.chain.verify_tls12_signature(message, leaf, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        leaf: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.chain.verify_tls13_signature(message, leaf, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chain.supported_verify_schemes()
+    }
 }

@@ -174,9 +174,10 @@ fn issue(
     let mut known: BTreeSet<String> = names.addresses.iter().map(ToString::to_string).collect();
     known.extend(names.hostnames.iter().cloned());
     known.extend(["127.0.0.1", "::1", "localhost"].map(str::to_owned));
+    let others = extra.iter().filter(|name| !known.contains(*name));
     let subjects = known
         .iter()
-        .chain(extra)
+        .chain(others)
         .map(|name| SubjectName::from(name.as_str()))
         .collect::<Vec<_>>();
     let certificate = authority

@@ -1,0 +1,304 @@
+//! Who may call what, on a booted node: every method by every role, and by everybody who is not to be let in at all.
+//!
+//! The calls' message is none that can be read. Who may call is judged before it is looked at, and nothing is done for want of it:
+//! even `Reset` can be called.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, Result, ensure};
+use instar_pki::Role;
+use instar_tests::{
+    Calls, End, Identity, ImageUnderTest, MachineConfig, Node, Outcome, Scratch, Test, TlsClient,
+    tests,
+};
+use prost::Message as _;
+use prost_types::FileDescriptorSet;
+use rcgen::ExtendedKeyUsagePurpose::{self, ClientAuth, ServerAuth};
+use rcgen::{CertificateParams, DistinguishedName, DnType, Issuer, KeyPair, KeyUsagePurpose};
+use rustls::version::{TLS12, TLS13};
+use rustls::{ProtocolVersion, SupportedProtocolVersion};
+use tonic::Code;
+
+use crate::PATIENCE;
+
+/// Who may call what: a line for each method that is not for administrators alone.
+const EXPECTED: &str = include_str!("../../machined/tests/data/permissions.txt");
+/// The same for what no version here serves. The interface opens it to these roles, and a role may come to be of use by it alone.
+const NOT_SERVED: &str = "
+/machine.MachineService/EtcdAlarmDisarm ao
+/machine.MachineService/EtcdDefragment ao
+/machine.MachineService/EtcdAlarmList aore
+/machine.MachineService/EtcdStatus aore
+/machine.MachineService/EtcdSnapshot aoe
+/machine.ImageService/Verify aori
+/machine.MachineService/Unheard a
+";
+/// The first byte of a number that does not end: no message of any kind.
+const UNREADABLE: &[u8] = &[0xff];
+
+const HOUR: Duration = Duration::from_secs(3600);
+const VERSIONS: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![every_method_is_open_to_its_roles_and_to_nobody_else]
+}
+
+async fn every_method_is_open_to_its_roles_and_to_nobody_else(scratch: Scratch) -> Outcome {
+    let removed = Identity::administrator()?;
+    let accepted = removed.with_role(Role::Admin)?;
+    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+        .configure(move |config| config.accepting(&accepted))
+        .boot()
+        .await?;
+    node.wait_until_ready(PATIENCE).await?;
+    let table = Table::read()?;
+    let before = Running::of(&node).await?;
+
+    for bearer in bearers() {
+        may_call_what_is_open_to_it(&node, &bearer, &table).await?;
+    }
+    let removed = removed.trusting(node.identity());
+    strangers_are_not_answered(&node, removed, &table.methods()).await?;
+
+    let after = Running::of(&node).await?;
+    ensure!(before == after, "{before:?} became {after:?}");
+    Ok(())
+}
+
+/// What runs; nothing that was called starts it anew.
+#[derive(Debug, PartialEq, Eq)]
+struct Running {
+    kernel: String,
+    generation: String,
+    apid: u32,
+}
+
+impl Running {
+    async fn of(node: &Node) -> Result<Self> {
+        Ok(Self {
+            kernel: node.kernel_boot_id().await?,
+            generation: node.boot_id().await?,
+            apid: node.service_pid("apid").await?,
+        })
+    }
+}
+
+/// Every method that there is, with the letters of those who may call it.
+struct Table(BTreeMap<String, String>);
+
+impl Table {
+    fn read() -> Result<Self> {
+        let mut table = BTreeMap::new();
+        for method in described_methods()? {
+            table.insert(method, "a".to_owned());
+        }
+        let lines = EXPECTED.lines().chain(NOT_SERVED.lines());
+        for line in lines.filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            let (method, letters) = line.split_once(' ').context("a line of one word")?;
+            table.insert(method.to_owned(), letters.to_owned());
+        }
+        ensure!(table.len() > 60, "{} methods", table.len());
+        Ok(Self(table))
+    }
+
+    fn methods(&self) -> Vec<String> {
+        self.0.keys().cloned().collect()
+    }
+}
+
+/// Every method of every service that the node has a description of.
+fn described_methods() -> Result<Vec<String>> {
+    let mut methods = Vec::new();
+    for encoded in [
+        instar_api::FILE_DESCRIPTOR_SET,
+        tonic_health::pb::FILE_DESCRIPTOR_SET,
+        tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
+        tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
+    ] {
+        for file in FileDescriptorSet::decode(encoded)?.file {
+            for service in &file.service {
+                let path = format!("/{}.{}", file.package(), service.name());
+                let names = service.method.iter().map(|method| method.name());
+                methods.extend(names.map(|name| format!("{path}/{name}")));
+            }
+        }
+    }
+    Ok(methods)
+}
+
+/// Whoever bears a certificate of the node's authority.
+struct Bearer {
+    /// As it stands in the table; none of whoever may nothing.
+    letter: Option<char>,
+    roles: Vec<Role>,
+}
+
+fn bearers() -> Vec<Bearer> {
+    let known = [
+        ('a', Role::Admin),
+        ('o', Role::Operator),
+        ('r', Role::Reader),
+        ('e', Role::EtcdBackup),
+        ('i', Role::ImageVerifier),
+        ('m', Role::MetaWriter),
+        ('p', Role::Impersonator),
+    ];
+    let known = known.map(|(letter, role)| (Some(letter), vec![role]));
+    let others = [(None, vec![]), (None, vec![Role::from("os:Admin")])];
+    let all = known.into_iter().chain(others);
+    all.map(|(letter, roles)| Bearer { letter, roles })
+        .collect()
+}
+
+async fn may_call_what_is_open_to_it(node: &Node, bearer: &Bearer, table: &Table) -> Outcome {
+    let who = format!("{:?}", bearer.roles);
+    let client = TlsClient::of(&node.identity().with_roles(&bearer.roles)?);
+    let stream = client.connect(&node.endpoint()?).await;
+    let stream = stream.with_context(|| format!("{who} is not let in"))?;
+    let calls = Calls::of(stream, &table.methods(), UNREADABLE).await?;
+    let mut seen = HashMap::<_, usize>::new();
+    for ((method, letters), answer) in table.0.iter().zip(&calls.answers) {
+        let may = bearer.letter.is_some_and(|own| letters.contains(own));
+        let answer = answer.as_ref().map_err(|why| {
+            let how = calls.end.as_ref().map(End::to_string);
+            anyhow::anyhow!("{method} by {who} is not answered: {why}, {how:?}")
+        })?;
+        let is_right = match (may, answer.status) {
+            (false, status) => {
+                status == Some(Code::PermissionDenied) && answer.says == "not authorized"
+            }
+            // machined has looked at the message, and has done nothing with it; or it has no such method.
+            (true, Some(Code::Internal)) => answer.says.contains("decode"),
+            // Who asks about services sends questions one after the other, and none that can be read is the end of them.
+            (true, Some(Code::Ok)) => {
+                method.ends_with("/ServerReflectionInfo") && answer.body.is_empty()
+            }
+            (true, status) => status == Some(Code::Unimplemented),
+        };
+        let may = if may { "may" } else { "may not" };
+        ensure!(is_right, "{method}, which {who} {may} call: {answer:?}");
+        *seen.entry((may, answer.status)).or_default() += 1;
+    }
+    println!("{who}: {seen:?}");
+    Ok(())
+}
+
+/// Everybody who is not to be let in, one after the other, and a control of each kind: somebody who differs in nothing but what is to
+/// be judged, and is answered.
+async fn strangers_are_not_answered(node: &Node, removed: Identity, methods: &[String]) -> Outcome {
+    let administrator = node.identity();
+    let now = SystemTime::now();
+    are_answered(node, "an administrator", administrator, methods).await?;
+    let of_usage = |usages: &[ExtendedKeyUsagePurpose]| with_usages(administrator, usages);
+    let plain = of_usage(&[ClientAuth])?;
+    are_answered(node, "a certificate for clients", &plain, methods).await?;
+
+    let of_this_name = Identity::administrator()?.trusting(administrator);
+    let of_another_name = Identity::administrator_by_p256()?.trusting(administrator);
+    for (what, stranger) in [
+        ("expired", administrator.for_a_day_from(now - 25 * HOUR)?),
+        ("not yet valid", administrator.for_a_day_from(now + HOUR)?),
+        ("another authority's of this name", of_this_name),
+        ("another authority's of another name", of_another_name),
+        ("for servers only", of_usage(&[ServerAuth])?),
+        (
+            "for clients and servers",
+            of_usage(&[ClientAuth, ServerAuth])?,
+        ),
+        ("for nothing in particular", of_usage(&[])?),
+    ] {
+        let client = TlsClient::of(&stranger);
+        are_turned_away(node, what, &client, methods).await?;
+    }
+    let nobody = TlsClient::of(administrator).without_certificate();
+    are_turned_away(node, "no certificate", &nobody, methods).await?;
+
+    let what = "a removed authority's";
+    are_answered(node, what, &removed, methods).await?;
+    remove_its_authority(node, &removed).await?;
+    are_turned_away(node, what, &TlsClient::of(&removed), methods).await?;
+    are_answered(node, "an administrator still", administrator, methods).await
+}
+
+/// An administrator whose certificate is for these purposes.
+fn with_usages(identity: &Identity, usages: &[ExtendedKeyUsagePurpose]) -> Result<Identity> {
+    let authority_key = KeyPair::from_pem(&identity.authority_key())?;
+    let issuer = Issuer::from_ca_cert_pem(&identity.authority_certificate(), authority_key)?;
+    let mut wish = CertificateParams::default();
+    // Without the common name that it has by default.
+    let mut subject = DistinguishedName::new();
+    subject.push(DnType::OrganizationName, Role::Admin.as_str());
+    wish.distinguished_name = subject;
+    wish.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    wish.extended_key_usages = usages.to_vec();
+    let key = KeyPair::generate_for(&rcgen::PKCS_ED25519)?;
+    let certificate = wish.signed_by(&key, &issuer)?;
+    identity.showing(certificate.pem(), key.serialize_pem())
+}
+
+/// Takes back that clients of this authority are accepted, and waits until they are not.
+async fn remove_its_authority(node: &Node, removed: &Identity) -> Outcome {
+    let without = MachineConfig::new(node.identity()).hostname("node");
+    node.apply_as(node.identity(), without.to_yaml()).await?;
+    // Who is turned away learns it in the handshake, in this version.
+    let in_handshake = TlsClient::of(removed).in_version(&TLS12);
+    node.wait_until("its clients are turned away", PATIENCE, async || {
+        let stream = in_handshake.connect(&node.endpoint()?).await;
+        ensure!(stream.is_err(), "they are let in");
+        Ok(())
+    })
+    .await
+}
+
+/// All methods answer, in each version of TLS.
+async fn are_answered(node: &Node, what: &str, who: &Identity, methods: &[String]) -> Outcome {
+    for version in VERSIONS {
+        let client = TlsClient::of(who).in_version(version);
+        let stream = client.connect(&node.endpoint()?).await;
+        let stream = stream.with_context(|| format!("{what}, {:?}", version.version))?;
+        let calls = Calls::of(stream, methods, UNREADABLE).await?;
+        let answered = calls.answers.iter().flatten().count();
+        println!("{what}, {:?}: {answered} answers", version.version);
+        let missing = calls.answers.iter().find(|answer| answer.is_err());
+        ensure!(missing.is_none(), "{what}: {missing:?}, {:?}", calls.end);
+    }
+    Ok(())
+}
+
+/// No method answers, and the node ends the connection without having said anything inside it, in each version of TLS.
+async fn are_turned_away(
+    node: &Node,
+    what: &str,
+    client: &TlsClient,
+    methods: &[String],
+) -> Outcome {
+    for version in VERSIONS {
+        let client = client.in_version(version);
+        let (when, end) = match client.connect(&node.endpoint()?).await {
+            Err(error) => {
+                let end = End::of(&error);
+                let end = end.with_context(|| format!("{what}: {error}"))?;
+                // Nothing of the client's is on its way, for which the alert could be lost.
+                ensure!(matches!(end, End::Alert(_)), "{what}: {end}");
+                ("in the handshake", end)
+            }
+            Ok(stream) => {
+                let is_early = version.version == ProtocolVersion::TLSv1_3;
+                ensure!(is_early, "{what}: let in by the handshake");
+                let calls = Calls::of(stream, methods, UNREADABLE).await?;
+                let answered = calls.answers.iter().flatten().count();
+                ensure!(
+                    answered == 0 && calls.heard == 0,
+                    "{what}, {:?}: {answered} answers, {} bytes",
+                    version.version,
+                    calls.heard
+                );
+                let end = calls.end.context("the node did not end it")?;
+                ("before any answer", end)
+            }
+        };
+        println!("{what}, {:?}: {when}, {end}", version.version);
+    }
+    Ok(())
+}

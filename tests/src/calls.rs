@@ -1,0 +1,192 @@
+//! Calls of gRPC methods by name, all at once on one connection, and whether anything at all came back.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use http::{HeaderMap, Request, Response};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::task::JoinSet;
+use tonic::Code;
+
+use crate::tls_client::End;
+
+/// For all answers, or for the end of the connection.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A call's answer: its response headers have come.
+#[derive(Debug, Clone, Default)]
+pub struct Answer {
+    /// The status; none where the connection ended before it.
+    pub status: Option<Code>,
+    /// What the status says, as it comes: what is no plain letter may be a `%` with two digits.
+    pub says: String,
+    /// Messages in their frames.
+    pub body: Bytes,
+}
+
+/// What became of calls.
+#[derive(Debug)]
+pub struct Calls {
+    /// For each of the methods, or why there is no answer.
+    pub answers: Vec<Result<Answer, String>>,
+    /// Bytes that the other side sent, whatever they mean.
+    pub heard: usize,
+    /// How the connection ended; none where all was answered before it did.
+    pub end: Option<End>,
+}
+
+impl Calls {
+    /// Calls each of the methods with the same bytes for a message, all before the first answer, and waits for the answers. Where some
+    /// are missing the other side has to end the connection.
+    pub async fn of<Stream>(stream: Stream, methods: &[String], message: &[u8]) -> Result<Self>
+    where
+        Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let hearing = Arc::new(Mutex::default());
+        let overheard = Overheard {
+            stream,
+            hearing: hearing.clone(),
+        };
+        let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+            // Before the other side has said how many may be under way.
+            .initial_max_send_streams(methods.len())
+            .handshake(TokioIo::new(overheard))
+            .await?;
+        let connection = tokio::spawn(connection);
+        let answered = answers(&sender, methods, message);
+        let answers = tokio::time::timeout(PATIENCE, answered)
+            .await
+            .context("calls are neither answered nor ended")??;
+        if answers.iter().any(Result::is_err) {
+            // It does not end for want of callers: there is still one.
+            let ended = tokio::time::timeout(PATIENCE, connection).await;
+            let _ = ended.context("the connection is not ended")?;
+        } else {
+            connection.abort();
+        }
+        drop(sender);
+        let hearing = lock(&hearing).clone();
+        Ok(Self {
+            answers,
+            heard: hearing.bytes,
+            end: hearing.end,
+        })
+    }
+}
+
+type Sender = http2::SendRequest<Full<Bytes>>;
+
+async fn answers(
+    sender: &Sender,
+    methods: &[String],
+    message: &[u8],
+) -> Result<Vec<Result<Answer, String>>> {
+    let mut calls = JoinSet::new();
+    for (number, method) in methods.iter().enumerate() {
+        let (mut sender, request) = (sender.clone(), request(method, message)?);
+        calls.spawn(async move { (number, sender.send_request(request).await) });
+    }
+    let mut answers = vec![Err("not called".to_owned()); methods.len()];
+    while let Some(ended) = calls.join_next().await {
+        let (number, response) = ended?;
+        answers[number] = match response {
+            Ok(response) => Ok(answer(response).await),
+            Err(error) => Err(error.to_string()),
+        };
+    }
+    Ok(answers)
+}
+
+fn request(method: &str, message: &[u8]) -> Result<Request<Full<Bytes>>> {
+    let length = u32::try_from(message.len())?;
+    let framed = [&[0][..], &length.to_be_bytes(), message].concat();
+    Ok(Request::post(format!("https://node{method}"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(Full::from(framed))?)
+}
+
+async fn answer(response: Response<Incoming>) -> Answer {
+    let (head, body) = response.into_parts();
+    let Ok(body) = body.collect().await else {
+        return Answer::default();
+    };
+    let after = body.trailers().cloned().unwrap_or_default();
+    let value = |name: &str| {
+        let found = |headers: &HeaderMap| headers.get(name).map(|value| value.as_bytes().to_vec());
+        found(&head.headers).or_else(|| found(&after))
+    };
+    Answer {
+        status: value("grpc-status").map(|code| Code::from_bytes(&code)),
+        says: String::from_utf8_lossy(&value("grpc-message").unwrap_or_default()).into_owned(),
+        body: body.to_bytes(),
+    }
+}
+
+/// What has come over a connection.
+#[derive(Debug, Default, Clone)]
+struct Hearing {
+    bytes: usize,
+    end: Option<End>,
+}
+
+fn lock(hearing: &Mutex<Hearing>) -> impl std::ops::DerefMut<Target = Hearing> {
+    hearing.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A stream of which is known what came, where an HTTP library keeps errors to itself.
+struct Overheard<Stream> {
+    stream: Stream,
+    hearing: Arc<Mutex<Hearing>>,
+}
+
+impl<Stream: AsyncRead + Unpin> AsyncRead for Overheard<Stream> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        let mut hearing = lock(&self.hearing);
+        match &read {
+            Poll::Pending => {}
+            Poll::Ready(Err(error)) => hearing.end = End::of(error),
+            Poll::Ready(Ok(())) => match buffer.filled().len() - before {
+                0 => hearing.end = Some(End::Leave),
+                bytes => hearing.bytes += bytes,
+            },
+        }
+        drop(hearing);
+        read
+    }
+}
+
+/// What cannot be written is lost without an error: the other side's last words may still wait to be read.
+impl<Stream: AsyncWrite + Unpin> AsyncWrite for Overheard<Stream> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        written.map(|written| Ok(written.unwrap_or(bytes.len())))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        flushed.map(|_| Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
