@@ -1,21 +1,27 @@
-//! How a program of machined's that meets strangers gives up what it does not need: own root directory, own user, no capabilities,
-//! few system calls, and no way back.
+//! How a program of machined's that meets strangers gives up what it does not need: one directory to see, which it cannot write, own
+//! user, no capabilities, few system calls, and no way back.
 
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;
-use rustix::process::{Gid, Uid};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount_bind, mount_change, mount_remount,
+    unmount,
+};
+use rustix::process::{Gid, Uid, chdir, pivot_root};
 use rustix::thread::{set_no_new_privs, set_thread_gid, set_thread_groups, set_thread_uid};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCondition, SeccompFilter, SeccompRule,
     TargetArch,
 };
 
+use crate::sys::own_mounts::leave_shared_mounts;
+
 pub(crate) use seccompiler::SeccompCmpOp;
 
 /// What a program keeps.
 pub(crate) struct Confinement {
-    /// The directory that becomes its root.
+    /// The directory that becomes its root, and all that it sees of the machine.
     pub(crate) root: &'static str,
     /// Its user and group.
     pub(crate) user: u32,
@@ -31,9 +37,8 @@ impl Confinement {
     ///
     /// Must run before the process has a second thread: user and capabilities belong to the thread.
     pub(crate) fn enter(&self) -> anyhow::Result<()> {
-        let (root, user) = (self.root, self.user);
-        rustix::process::chroot(root).with_context(|| format!("chroot to {root}"))?;
-        rustix::process::chdir("/").context("chdir to the new root")?;
+        let user = self.user;
+        see_only(self.root)?;
         caps::clear(None, caps::CapSet::Bounding).context("empty the bounding set")?;
         set_thread_groups(&[]).context("leave all groups")?;
         set_thread_gid(Gid::from_raw(user)).context("change the group")?;
@@ -78,6 +83,26 @@ impl Confinement {
         )?;
         Ok(filter.try_into()?)
     }
+}
+
+/// Leaves nothing of the machine's mounts but this directory, and that to be looked at. It is not in the way of anybody who unmounts
+/// one of the others.
+fn see_only(root: &str) -> anyhow::Result<()> {
+    leave_shared_mounts().context("make a mount namespace")?;
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    mount_change("/", private).context("keep mounts from others")?;
+    mount_bind(root, root).with_context(|| format!("make {root} a mount"))?;
+    let harmless = MountFlags::BIND
+        | MountFlags::RDONLY
+        | MountFlags::NOSUID
+        | MountFlags::NODEV
+        | MountFlags::NOEXEC;
+    mount_remount(root, harmless, "").with_context(|| format!("make {root} read-only"))?;
+    chdir(root).with_context(|| format!("chdir to {root}"))?;
+    // The old root comes to lie on the new one, and is taken off it (pivot_root(2)).
+    pivot_root(".", ".").with_context(|| format!("make {root} the root"))?;
+    unmount(".", UnmountFlags::DETACH).context("leave the old root")?;
+    chdir("/").context("chdir to the new root")
 }
 
 /// Of everybody's: memory is never made executable.

@@ -84,6 +84,15 @@ async fn apid_has_given_everything_up(node: &Node) -> Outcome {
             .collect();
         ensure!(words.join(" ") == expected, "{field} {words:?}");
     }
+    // One directory, which cannot be written, is all that it sees: what of its filesystem, where, and how (proc_pid_mountinfo(5)).
+    let mounts = node.read(&format!("/proc/{apid}/mountinfo")).await?;
+    let fields: Vec<&str> = mounts.split(' ').collect();
+    ensure!(
+        mounts.lines().count() == 1
+            && fields[3..5] == ["/apid", "/"]
+            && fields[5].starts_with("ro,nosuid,nodev,noexec"),
+        "{mounts}"
+    );
     // Half a gibibyte of memory, and a quarter of it: what a caller may have it hold.
     let limit = node
         .read("/sys/fs/cgroup/generation.1/apid/memory.max")

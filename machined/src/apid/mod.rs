@@ -32,6 +32,7 @@ pub use identity::{Identity, Mode};
 pub use lookup::{Answer, Found, LOOKUPS, Question};
 pub use order::{Order, receive as receive_question, send as send_order};
 pub use permissions::may_call;
+pub use sandbox::enter as enter_sandbox;
 pub use self_check::SelfCheck;
 
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -56,7 +57,7 @@ use crate::sys::text;
 /// The user and group that it runs as (`/etc/passwd` of the rootfs).
 pub const USER: u32 = 50;
 /// The directory that becomes its root: it holds machined's socket and nothing else.
-pub const ROOT: &str = "/run/machined";
+pub const ROOT: &str = "/run/apid";
 /// machined's socket inside that directory.
 pub const SOCKET: &str = "machined.sock";
 

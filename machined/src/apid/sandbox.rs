@@ -11,7 +11,7 @@ use crate::confinement::{Confinement, SeccompCmpOp};
 const OTHER_DESCRIPTORS: usize = 64;
 
 /// Enters the sandbox. Must run before the process has a second thread: user and capabilities belong to the thread.
-pub(super) fn enter() -> anyhow::Result<()> {
+pub fn enter() -> anyhow::Result<()> {
     // The kernel gives 1,024 to begin with.
     let descriptors = Some((2 * CONNECTIONS + CALLS + OTHER_DESCRIPTORS) as u64);
     let limit = Rlimit {

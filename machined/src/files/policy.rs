@@ -179,7 +179,6 @@ mod tests {
             "/system/state",
             "/system/state/config.yaml",
             "/system/state/config.yaml (deleted)",
-            "/run/machined/machined.sock",
             "/run/machined/containers/x/config.json",
             "/run/crun/x/config.json",
             // What the kernel says of a file outside of our root.

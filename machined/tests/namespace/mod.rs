@@ -46,6 +46,7 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
 }
 
 /// A runtime like machined's.
+#[allow(dead_code, reason = "not every file of tests needs one")]
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
