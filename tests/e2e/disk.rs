@@ -43,8 +43,17 @@ async fn is_made_then_reused_and_grown(scratch: Scratch) -> Outcome {
     node.wait_until_ready(PATIENCE).await?;
     // Its end is told, also to who subscribes after the call.
     let talosctl = Talosctl::of(&node, Release::V1_14).await?;
-    let said = talosctl.run("shutdown --action-first").await;
+    let (said, followed) = tokio::join!(
+        talosctl.run("shutdown --action-first"),
+        talosctl.run("dmesg -f")
+    );
     ensure!(said.code == Some(0), "{said:#?}");
+    // Whoever follows hears of the end, and does not come back.
+    ensure!(
+        followed.code == Some(1) && followed.complaint.contains("Unavailable"),
+        "{:?}",
+        followed.complaint
+    );
     ensure!(node.vm().wait_for_end(PATIENCE)?.is_clean());
     drop(node);
 
@@ -156,7 +165,7 @@ async fn goes_on_after_a_reset_as_a_new_machine(scratch: Scratch) -> Outcome {
     is_the_same_after_reboots(&node).await?;
     let said = Talosctl::of(&node, Release::V1_14)
         .await?
-        .run("reset --reboot --action-first --system-labels-to-wipe EPHEMERAL")
+        .run("reset --reboot --action-first --graceful=false --system-labels-to-wipe EPHEMERAL")
         .await;
     ensure!(said.code == Some(0), "{said:#?}");
     node.wait_for_api(PATIENCE).await?;
@@ -189,7 +198,7 @@ async fn is_the_same_after_reboots(node: &Node) -> Outcome {
     ensure!(node.kernel_boot_id().await? == before, "it rebooted");
     let operator = node.identity().with_role(Role::Operator)?;
     let operator = Talosctl::by(node, &operator, Release::V1_13).await?;
-    let said = operator.run("reboot").await;
+    let said = operator.run("reboot -m force").await;
     ensure!(said.code == Some(0), "{said:#?}");
     node.wait_until_ready(PATIENCE).await?;
     ensure!(node.kernel_boot_id().await? != before, "it did not reboot");

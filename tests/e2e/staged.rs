@@ -3,8 +3,8 @@
 use anyhow::{Context, ensure};
 use instar_esp::State;
 use instar_tests::{
-    EspImage, HttpServer, ImageUnderTest, Instarctl, Node, OciImage, Outcome, Registry, Said,
-    Scratch, Test, tests,
+    EspImage, HttpServer, ImageUnderTest, Instarctl, Node, OciImage, Outcome, Registry, Release,
+    Said, Scratch, Talosctl, Test, tests,
 };
 
 use crate::PATIENCE;
@@ -99,23 +99,45 @@ async fn a_staged_version_starts_at_the_next_boot_unless_another_takes_its_place
         "the kernel started anew"
     );
 
+    // A client that waits for the boot has one.
+    let image = installed
+        .registry
+        .image_for_guest(&format!("{INSTALLER}:again"));
+    let talosctl = Talosctl::of(&installed.node, Release::V1_13).await?;
+    let said = talosctl.run(&format!("upgrade -i {image} --stage")).await;
+    ensure!(said.code == Some(0), "{said:#?}");
+    installed.runs("v0.1.0").await?;
+    ensure!(
+        installed.node.kernel_boot_id().await? == kernel,
+        "the kernel started anew"
+    );
+
     // Or through the firmware, where that was asked for.
     let said = installed
-        .upgrade("again", &["--stage", "--reboot-mode", "powercycle"])
+        .upgrade("v0.2.0", &["--stage", "--reboot-mode", "powercycle"])
         .await?;
     ensure!(said.code == Some(0), "{said:?}");
     let said = installed.client.run(&["reboot"]).await?;
     ensure!(said.code == Some(0), "{said:?}");
-    installed.runs("v0.1.0").await?;
+    installed.runs("v0.2.0").await?;
     ensure!(
         installed.node.kernel_boot_id().await? != kernel,
         "the kernel is the same"
     );
 
-    // And so does a power cut.
-    installed.stage("v0.2.0").await?;
-    let installed = installed.power_cycle().await?;
+    // And so does a power cut: who does not wait gets no boot.
+    let before = installed.node.boot_id().await?;
+    let talosctl = Talosctl::of(&installed.node, Release::V1_14).await?;
+    let said = talosctl
+        .run(&format!(
+            "upgrade -i {image} --stage --wait=false --drain=false"
+        ))
+        .await;
+    ensure!(said.code == Some(0), "{said:?}");
     installed.runs("v0.2.0").await?;
+    ensure!(installed.node.boot_id().await? == before, "it has booted");
+    let installed = installed.power_cycle().await?;
+    installed.runs("v0.1.0").await?;
     installed.node.end();
     let entries = entries_on_disk(&scratch)?;
     ensure!(

@@ -2,8 +2,8 @@
 
 use anyhow::ensure;
 use instar_tests::{
-    GREETER, Greeter, Identity, ImageUnderTest, Node, Outcome, Registry, Release, Said, Scratch,
-    Talosctl, Test, WrongTimeServer, plan_with_greeter, tests,
+    GREETER, Greeter, Identity, ImageUnderTest, MachineConfig, Node, Outcome, Registry, Release,
+    Said, Scratch, Talosctl, Test, WrongTimeServer, plan_with_greeter, tests,
 };
 
 use crate::PATIENCE;
@@ -57,6 +57,7 @@ async fn do_what_they_were_recorded_to_do(scratch: Scratch) -> Outcome {
     Greeter::of(&node)?.greets()?;
     for release in RELEASES {
         let talosctl = Talosctl::of(&node, release).await?;
+        names(&talosctl, &node).await?;
         looks(&talosctl).await?;
         files(&talosctl).await?;
         streams(&talosctl).await?;
@@ -69,6 +70,24 @@ async fn do_what_they_were_recorded_to_do(scratch: Scratch) -> Outcome {
         many_calls(&talosctl, release).await?;
     }
     Ok(())
+}
+
+/// Whatever `-n` says means this node: an address of its own, its name, what was dialled, with its port, and nothing at all.
+async fn names(talosctl: &Talosctl<'_>, node: &Node) -> Outcome {
+    for name in ["127.0.0.1", "10.0.2.15", "node", &node.endpoint()?] {
+        let asked = talosctl.asking_for(name);
+        let both = [
+            ("version", 0, &["v0.1.0"][..]),
+            ("get hostname", 0, &["node"]),
+        ];
+        rows(&asked, &both).await?;
+    }
+    // The older release sends an empty name, for some calls.
+    rows(
+        &talosctl.asking_for(""),
+        &[("get rd", 0, &["hostnamestatuses"])],
+    )
+    .await
 }
 
 async fn looks(talosctl: &Talosctl<'_>) -> Outcome {
@@ -165,6 +184,7 @@ async fn streams(talosctl: &Talosctl<'_>) -> Outcome {
             ("logs no-such", 1, &["no-such"]),
             ("logs -k no-such", 1, &["no-such"]),
             ("dmesg", 0, &["kern: ", ": Linux version"]),
+            ("dmesg --tail", 0, &[]),
         ],
     )
     .await?;
@@ -283,6 +303,16 @@ async fn resources(talosctl: &Talosctl<'_>) -> Outcome {
         line.starts_with("+ ") && line.contains("node")
     })
     .await?;
+    // What changes has no mark.
+    let watched = goes_on(talosctl, "get services -w", |line| {
+        line.starts_with(" runtime Service greeter")
+    });
+    let restarted = async {
+        let said = talosctl.run("service greeter restart").await;
+        ensure!(said.code == Some(0), "{said:?}");
+        Ok(())
+    };
+    tokio::try_join!(watched, restarted)?;
     // Not there: told as destroyed, with a document, or the client ends.
     goes_on(talosctl, "get services no-such -w", |line| {
         line.starts_with("- ") && line.contains("no-such")
@@ -454,7 +484,11 @@ async fn what_is_not_there(talosctl: &Talosctl<'_>, release: Release) -> Outcome
             ("wipe disk vda --drop-partition", 1, &["Unimplemented"]),
             // It does not boot from its disk.
             ("rollback", 1, &["FailedPrecondition"]),
-            ("rotate-ca --dry-run", 0, &["would rotate on node"]),
+            (
+                "rotate-ca --dry-run",
+                0,
+                &["would rotate on node, of 1 members"],
+            ),
         ],
     )
     .await?;
@@ -559,5 +593,11 @@ async fn do_without_a_certificate_what_they_were_recorded_to_do(scratch: Scratch
             "{said:?}"
         );
     }
+    // And it ends with a config.
+    let config = MachineConfig::new(node.identity()).hostname("node");
+    let talosctl = Talosctl::insecure(&node, Release::V1_14).await?;
+    let said = talosctl.run_with("apply-config", &config.to_yaml()).await;
+    ensure!(said.code == Some(0), "{said:?}");
+    node.wait_for_api(PATIENCE).await?;
     Ok(())
 }

@@ -11,6 +11,7 @@ use instar_api::machine::reboot_request::Mode;
 use instar_api::machine::upgrade_request::RebootMode;
 use tonic::{Request, Response, Status};
 
+use super::followers::{Followers, is_talosctl};
 use super::{
     apply_config, blocking, caller, containers, deadline, events, files, images, logs, netstat,
     packet_capture, reset, service_list, streamed,
@@ -18,6 +19,7 @@ use super::{
 use crate::container_facts;
 use crate::disk::STATE;
 use crate::error_chain::chain;
+use crate::event_log::ActorId;
 use crate::intent::{NewClient, NewClientError, client_configuration};
 use crate::machine::{Busy, Machine};
 use crate::meta::{Meta, MetaError};
@@ -30,6 +32,7 @@ use crate::upgrade::{UpgradeError, UpgradeMode, UpgradeRequest};
 pub(super) struct MachineApi {
     machine: Arc<Machine>,
     meta: Arc<Meta>,
+    followers: Followers,
 }
 
 impl MachineApi {
@@ -37,6 +40,7 @@ impl MachineApi {
         MachineApi {
             machine,
             meta: Arc::new(Meta::on(Path::new(STATE))),
+            followers: Followers::default(),
         }
     }
 
@@ -82,6 +86,14 @@ impl MachineApi {
                     Status::failed_precondition(error.to_string())
                 }
             })
+    }
+
+    /// The reboot that starts a staged version.
+    fn reboot_as(&self, mode: RebootMode) -> Result<ActorId, Busy> {
+        match mode {
+            RebootMode::Default | RebootMode::Kexec => sequences::reboot_quickest(&self.machine),
+            RebootMode::Powercycle => sequences::reboot(&self.machine),
+        }
     }
 
     async fn restart_service(&self, id: &str) -> Result<(), Status> {
@@ -278,10 +290,12 @@ impl MachineService for MachineApi {
         request: Request<wire::EventsRequest>,
     ) -> Result<Response<tonic::codegen::BoxStream<wire::Event>>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
+        let following = self.followers.begin(caller::peer(&request));
         Ok(streamed(events::stream(
             &self.machine,
             request.into_inner(),
             metadata,
+            following,
         )?))
     }
 
@@ -339,6 +353,7 @@ impl MachineService for MachineApi {
     ) -> Result<Response<wire::UpgradeResponse>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
         let peer = caller::peer(&request).to_owned();
+        let is_talosctl = is_talosctl(&request);
         let request = request.into_inner();
         tracing::info!("upgrade to {} asked for by {peer}", request.image);
         let wanted = UpgradeRequest {
@@ -355,7 +370,12 @@ impl MachineService for MachineApi {
             let staged = sequences::stage(machine, wanted).await;
             let staged = staged.map_err(upgrade_status)?;
             let ack = format!("{} is staged; {}", staged.version, staged.start());
-            (ack, staged.actor)
+            // talosctl takes this for the beginning of a reboot, and waits for its end where it follows the events.
+            let actor = match is_talosctl && self.followers.has(&peer) {
+                true => self.reboot_as(request.reboot_mode()).map_err(busy)?,
+                false => staged.actor,
+            };
+            (ack, actor)
         } else {
             let started = sequences::upgrade(machine, wanted).await;
             let actor = started.map_err(upgrade_status)?;

@@ -10,6 +10,7 @@ mod containers;
 mod deadline;
 mod events;
 mod files;
+mod followers;
 mod images;
 mod inspect_service;
 mod kernel_log;

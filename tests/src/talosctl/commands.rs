@@ -14,10 +14,6 @@ fn of_containers(words: &mut Words<'_>) -> Fields {
     }
 }
 
-fn printed_list(items: &[String]) -> String {
-    items.join(",")
-}
-
 impl Talosctl<'_> {
     /// The command's name decides; its words are the rest.
     pub(super) async fn execute(&self, command: &str, file: &str, screen: &mut Screen) -> Step {
@@ -72,10 +68,7 @@ impl Talosctl<'_> {
                 self.version_of_server().await?;
                 self.kubeconfig().await
             }
-            "debug" => {
-                self.pull(words.0.pop().unwrap_or_default(), 1, screen)
-                    .await
-            }
+            "debug" => self.debug(words.0.pop().unwrap_or_default(), screen).await,
             _ => Err(Stop::Failed(format!("unknown command {command:?}"))),
         }
     }
@@ -200,15 +193,6 @@ impl Talosctl<'_> {
             screen.text(&part.text_of(2))?;
         }
         Ok(())
-    }
-
-    /// A stream of `common.Data`, as bytes.
-    pub(super) async fn data(&self, method: &'static str, asked: Fields) -> Step<Vec<u8>> {
-        let parts = self.session.stream(method, asked).await?.all().await?;
-        Ok(parts
-            .iter()
-            .flat_map(|part| part.bytes_of(2).to_vec())
-            .collect())
     }
 
     async fn events(&self, mut words: Words<'_>, screen: &mut Screen) -> Step {
@@ -515,11 +499,11 @@ impl Talosctl<'_> {
     }
 
     pub(super) async fn kubeconfig(&self) -> Step {
-        let packed = self.data("/machine.MachineService/Kubeconfig", Fields::none());
-        match packed.await {
-            Ok(packed) if !packed.is_empty() => Ok(()),
-            Ok(_) => Err(Stop::Failed("error initializing gzip".to_owned())),
-            Err(stop) => Err(stop),
+        let method = "/machine.MachineService/Kubeconfig";
+        let packed = self.session.bytes(method, Fields::none()).await?;
+        match packed.is_empty() {
+            true => Err(Stop::Failed("error initializing gzip".to_owned())),
+            false => Ok(()),
         }
     }
 
@@ -533,10 +517,11 @@ impl Talosctl<'_> {
                 Ok(())
             }
             "status" => self.plain("/machine.MachineService/EtcdStatus").await,
-            "snapshot" => self
-                .data("/machine.MachineService/EtcdSnapshot", Fields::none())
-                .await
-                .map(drop),
+            "snapshot" => {
+                let method = "/machine.MachineService/EtcdSnapshot";
+                self.session.bytes(method, Fields::none()).await?;
+                Ok(())
+            }
             _ => self.plain("/machine.MachineService/EtcdAlarmList").await,
         }
     }
@@ -603,9 +588,9 @@ impl Talosctl<'_> {
             .filter(|member| member.spec["machineType"] == "controlplane");
         let first = needed(control_planes.next(), "a control plane")?;
         screen.line(&format!(
-            "would rotate on {} of {}",
+            "would rotate on {}, of {} members",
             first.id,
-            printed_list(&members.iter().map(|it| it.id.clone()).collect::<Vec<_>>())
+            members.len()
         ))
     }
 }

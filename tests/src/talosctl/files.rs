@@ -75,7 +75,8 @@ impl Talosctl<'_> {
     /// The names in the archive that a copy is.
     pub(super) async fn copied_names(&self, root: &str) -> Step<Vec<String>> {
         let asked = Fields::none().text(1, root);
-        let packed = self.data("/machine.MachineService/Copy", asked).await?;
+        let method = "/machine.MachineService/Copy";
+        let packed = self.session.bytes(method, asked).await?;
         names_in(&packed).map_err(|why| Stop::Failed(format!("{why:#}")))
     }
 

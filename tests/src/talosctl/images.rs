@@ -7,7 +7,7 @@ use super::wire::Fields;
 use super::{Talosctl, Words};
 
 /// `ContainerdInstance{driver, namespace}` for what `--namespace` says.
-fn store(namespace: Option<&str>) -> Fields {
+pub(super) fn store(namespace: Option<&str>) -> Fields {
     match namespace {
         Some("system") => Fields::none().number(1, 1).number(2, 1),
         Some("inmem") => Fields::none().number(2, 1),
@@ -76,9 +76,9 @@ impl Talosctl<'_> {
     }
 
     /// `debug IMAGE` pulls it first.
-    pub(super) async fn pull(&self, reference: &str, driver: i64, screen: &mut Screen) -> Step {
-        let store = Fields::none().number(1, driver).number(2, 1);
-        self.pull_into(&store, reference, screen).await?;
+    pub(super) async fn debug(&self, reference: &str, screen: &mut Screen) -> Step {
+        self.pull_into(&store(Some("system")), reference, screen)
+            .await?;
         let one = self.session.naming_one();
         let run = one.stream("/machine.DebugService/ContainerRun", Fields::none());
         run.await?.all().await?;

@@ -92,6 +92,13 @@ impl<'a> Talosctl<'a> {
         })
     }
 
+    /// The same client with another `-n`.
+    pub fn asking_for(&self, node: &str) -> Self {
+        let mut session = self.session.clone();
+        session.node = node.to_owned();
+        Self { session, ..*self }
+    }
+
     /// Runs a command to its end. Its words are separated by spaces.
     pub async fn run(&self, command: &str) -> Said {
         self.run_with(command, "").await

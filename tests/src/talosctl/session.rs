@@ -160,6 +160,17 @@ impl Session {
         })
     }
 
+    /// Calls a method that answers with a stream of `common.Data`: its bytes.
+    pub(super) async fn bytes(
+        &self,
+        method: &'static str,
+        asked: Fields,
+    ) -> Result<Vec<u8>, Status> {
+        let parts = self.stream(method, asked).await?.all().await?;
+        let bytes = parts.iter().flat_map(|part| part.bytes_of(2));
+        Ok(bytes.copied().collect())
+    }
+
     /// Calls a method that answers once.
     pub(super) async fn call(&self, method: &'static str, asked: Fields) -> Result<Fields, Status> {
         let late = |_| Status::deadline_exceeded(format!("no answer to {method}"));

@@ -46,14 +46,17 @@ impl Talosctl<'_> {
         for service in services.unwrap_or_default().messages_of(2) {
             let id = service.text_of(1);
             let asked = Fields::none().text(1, "system").text(2, &id).number(5, -1);
-            let log = one.data("/machine.MachineService/Logs", asked).await;
-            add(&format!("{id}.log"), log, screen)?;
+            let method = "/machine.MachineService/Logs";
+            let log = one.session.bytes(method, asked).await;
+            add(&format!("{id}.log"), log.map_err(Stop::from), screen)?;
         }
-        let dmesg = one.data("/machine.MachineService/Dmesg", Fields::none());
-        add("dmesg", dmesg.await, screen)?;
+        let method = "/machine.MachineService/Dmesg";
+        let dmesg = one.session.bytes(method, Fields::none()).await;
+        add("dmesg", dmesg.map_err(Stop::from), screen)?;
         let devices = Fields::none().text(1, "/proc/bus/pci/devices");
-        let devices = one.data("/machine.MachineService/Read", devices);
-        add("devices", devices.await, screen)?;
+        let method = "/machine.MachineService/Read";
+        let devices = one.session.bytes(method, devices).await;
+        add("devices", devices.map_err(Stop::from), screen)?;
         match (self.session.release, kubernetes) {
             (Release::V1_14, Err(stop)) => Err(stop),
             _ => Ok(()),

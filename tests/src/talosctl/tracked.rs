@@ -199,8 +199,10 @@ impl Server for &Tracked<'_> {
     }
 
     async fn boot_id(&self) -> Result<String, Status> {
-        self.on_line(async |session| read_text(&session, BOOT_ID).await)
-            .await
+        let asked = Fields::none().text(1, BOOT_ID);
+        let read = "/machine.MachineService/Read";
+        let bytes = self.on_line(async |session| session.bytes(read, asked.clone()).await);
+        Ok(String::from_utf8_lossy(&bytes.await?).into_owned())
     }
 
     async fn act(&self) -> Result<Option<String>, Status> {
@@ -237,20 +239,6 @@ impl Events for Answers {
     async fn next(&mut self) -> Result<Option<Fields>, Status> {
         Self::next(self).await
     }
-}
-
-/// A file, as text.
-pub(super) async fn read_text(session: &Session, path: &str) -> Result<String, Status> {
-    let asked = Fields::none().text(1, path);
-    let parts = session
-        .stream("/machine.MachineService/Read", asked)
-        .await?;
-    let parts = parts.all().await?;
-    let bytes: Vec<u8> = parts
-        .iter()
-        .flat_map(|part| part.bytes_of(2).to_vec())
-        .collect();
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 impl Talosctl<'_> {
@@ -334,6 +322,10 @@ impl Talosctl<'_> {
         }
         match path {
             Path::Lifecycle => self.upgrade_in_steps(&image, drains, words, screen).await,
+            // Refused here: nothing is sent.
+            Path::Legacy if words.value("-m") == Some("force") => {
+                Err(Stop::Failed("force is not supported".to_owned()))
+            }
             Path::Legacy => {
                 if !legacy {
                     screen.complain("the new upgrade API is not available");

@@ -4,6 +4,7 @@
 use anyhow::{Result, ensure};
 use tonic::Status;
 
+use super::images::store;
 use super::screen::{Screen, Step, Stop};
 use super::session::{Release, Session};
 use super::tracked::Action;
@@ -18,11 +19,6 @@ pub struct Prepared {
     pub output: String,
     /// The installer's exit code: the last thing that was told.
     pub exit_code: i32,
-}
-
-/// `ContainerdInstance`: which store the image is for. Clients name the machine's own: the driver CRI, the namespace `system`.
-fn store() -> Fields {
-    Fields::none().number(1, 1).number(2, 1)
 }
 
 /// Pulls an image and has its version prepared; the inner error is a call that was refused.
@@ -50,7 +46,9 @@ struct Told {
 }
 
 async fn pull_and_prepare(session: &Session, image: &str) -> Result<Told, Status> {
-    let pull = Fields::none().message(1, &store()).text(3, image);
+    // The machine's own.
+    let store = store(Some("system"));
+    let pull = Fields::none().message(1, &store).text(3, image);
     let pulled = session.stream("/machine.ImageService/Pull", pull).await?;
     let pulled = pulled.all().await?;
     let name = pulled
@@ -62,7 +60,7 @@ async fn pull_and_prepare(session: &Session, image: &str) -> Result<Told, Status
         return Err(Status::internal(why));
     }
     let source = Fields::none().text(1, image);
-    let upgrade = Fields::none().message(1, &store()).message(2, &source);
+    let upgrade = Fields::none().message(1, &store).message(2, &source);
     let mut stream = session
         .stream("/machine.LifecycleService/Upgrade", upgrade)
         .await?;
