@@ -19,7 +19,6 @@ use super::{
 use crate::container_facts;
 use crate::disk::STATE;
 use crate::error_chain::chain;
-use crate::event_log::ActorId;
 use crate::intent::{NewClient, NewClientError, client_configuration};
 use crate::machine::{Busy, Machine};
 use crate::meta::{Meta, MetaError};
@@ -86,14 +85,6 @@ impl MachineApi {
                     Status::failed_precondition(error.to_string())
                 }
             })
-    }
-
-    /// The reboot that starts a staged version.
-    fn reboot_as(&self, mode: RebootMode) -> Result<ActorId, Busy> {
-        match mode {
-            RebootMode::Default | RebootMode::Kexec => sequences::reboot_quickest(&self.machine),
-            RebootMode::Powercycle => sequences::reboot(&self.machine),
-        }
     }
 
     async fn restart_service(&self, id: &str) -> Result<(), Status> {
@@ -368,11 +359,11 @@ impl MachineService for MachineApi {
         let machine = self.machine.clone();
         let (ack, actor) = if request.stage {
             let staged = sequences::stage(machine, wanted).await;
-            let staged = staged.map_err(upgrade_status)?;
+            let (staged, turn) = staged.map_err(upgrade_status)?;
             let ack = format!("{} is staged; {}", staged.version, staged.start());
             // talosctl takes this for the beginning of a reboot, and waits for its end where it follows the events.
             let actor = match is_talosctl && self.followers.has(&peer) {
-                true => self.reboot_as(request.reboot_mode()).map_err(busy)?,
+                true => sequences::reboot_in_turn(&self.machine, turn),
                 false => staged.actor,
             };
             (ack, actor)

@@ -14,19 +14,23 @@ use crate::upgrade::Prepared;
 
 /// Reboots in the quickest way: into the version that was prepared, without the kernel, or the whole machine.
 pub fn reboot_quickest(machine: &Arc<Machine>) -> Result<ActorId, Busy> {
-    let turn = machine.take_turn()?;
+    Ok(reboot_in_turn(machine, machine.take_turn()?))
+}
+
+/// The same by who has the turn already, because he has prepared a version.
+pub fn reboot_in_turn(machine: &Arc<Machine>, turn: Turn) -> ActorId {
     let Some(prepared) = machine.take_prepared() else {
-        return Ok(ending::start(
+        return ending::start(
             machine,
             turn,
             "reboot",
             MachineStage::Rebooting,
             End::Reboot,
-        ));
+        );
     };
     let actor = ActorId::new();
     tokio::spawn(switch(machine.clone(), turn, prepared, actor.clone()));
-    Ok(actor)
+    actor
 }
 
 /// The second half of an upgrade. Its events are an upgrade's as well: clients leave the stream at those of a reboot, and would

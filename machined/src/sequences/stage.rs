@@ -48,15 +48,19 @@ enum Start {
     CallersReboot,
 }
 
-/// Checks an upgrade and prepares it; returns when the next boot would start it.
+/// Checks an upgrade and prepares it; returns when the next boot would start it, with the turn for who wants that boot now.
 ///
 /// # Errors
 /// Nothing of what ran or was to be booted has changed, but for a version that was staged before: that may be gone.
-pub async fn stage(machine: Arc<Machine>, request: UpgradeRequest) -> Result<Staged, UpgradeError> {
+pub async fn stage(
+    machine: Arc<Machine>,
+    request: UpgradeRequest,
+) -> Result<(Staged, Turn), UpgradeError> {
     let turn = machine.take_turn()?;
     // In a task of its own: a caller who goes away leaves nothing half done.
     let staging = tokio::spawn(async move {
-        prepare(&machine, turn, request, Start::Boot, &Narrator::silent()).await
+        let staged = prepare(&machine, request, Start::Boot, &Narrator::silent()).await?;
+        Ok((staged, turn))
     });
     staging
         .await
@@ -74,12 +78,14 @@ pub async fn prepare_upgrade(
     request: UpgradeRequest,
     narrator: &Narrator,
 ) -> Result<Staged, UpgradeError> {
-    prepare(machine, turn, request, Start::CallersReboot, narrator).await
+    let prepared = prepare(machine, request, Start::CallersReboot, narrator).await;
+    drop(turn);
+    prepared
 }
 
+/// Whoever calls has the turn.
 async fn prepare(
     machine: &Arc<Machine>,
-    turn: Turn,
     request: UpgradeRequest,
     start: Start,
     narrator: &Narrator,
@@ -116,7 +122,6 @@ async fn prepare(
     if let Err(error) = machine.images.remove(image.digest()).await {
         tracing::warn!("the installer's image stays: {error:#}");
     }
-    drop(turn);
     outcome?;
     match start {
         Start::Boot => tracing::info!("{} is staged: the next boot tries it", pending.to),
