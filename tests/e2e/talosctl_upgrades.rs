@@ -82,6 +82,7 @@ async fn go_the_way_that_the_version_chooses(scratch: Scratch) -> Outcome {
         "{said:?}"
     );
     runs(&node, NEWER).await?;
+    the_actor_of_a_call_picks_its_events(&node).await?;
     let said = upgrade(older, "v0.2.0", "--drain=false --action-first").await?;
     ensure!(said.code == Some(0), "{said:#?}");
     runs(&node, "v0.2.0").await?;
@@ -97,5 +98,23 @@ async fn go_the_way_that_the_version_chooses(scratch: Scratch) -> Outcome {
     })
     .await?;
     ensure!(node.kernel_boot_id().await? == kernel, "it rebooted");
+    Ok(())
+}
+
+/// Of all that has happened, with what the preparation told last.
+async fn the_actor_of_a_call_picks_its_events(node: &Node) -> Outcome {
+    let talosctl = Talosctl::of(node, Release::V1_13).await?;
+    let is_the_end = |line: &str| line.contains("sequence stageUpgrade STOP");
+    let all = talosctl.run_until("events --tail -1", is_the_end).await;
+    let last = all.output.lines().last().unwrap_or_default();
+    let actor = last.split('"').nth(1).unwrap_or_default();
+    ensure!(actor.len() == 36, "{all:?}");
+    let of_actor = format!("events --tail -1 --actor-id {actor}");
+    let own = talosctl.run_until(&of_actor, is_the_end).await;
+    ensure!(
+        own.output.lines().count() > 2 && own.output.lines().all(|line| line.contains(actor)),
+        "{own:?}"
+    );
+    ensure!(own.output.lines().count() < all.output.lines().count());
     Ok(())
 }
