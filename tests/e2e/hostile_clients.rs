@@ -30,6 +30,8 @@ const ENDLESS: (usize, usize) = (2, 100);
 const LARGE_MESSAGES: usize = 6;
 /// Streams of each kind on one connection, which has room for 128 in all.
 const READERS: usize = 60;
+/// Readers that come and go at once, and how often: thousands in all.
+const VISITORS: (usize, usize) = (100, 30);
 /// What a node may hold more after all of it: allocators keep some of what they once had.
 const TOLERANCE_KIB: u64 = 6 << 10;
 
@@ -79,6 +81,7 @@ async fn everything_harmful(node: &Node) -> Outcome {
     oversized_message(node).await?;
     more_than_there_is_room_for(node).await?;
     endless_calls(node).await?;
+    readers_come_and_go(node).await?;
     readers_who_do_not_read(node).await
 }
 
@@ -272,6 +275,34 @@ async fn endless_calls(node: &Node) -> Outcome {
         Some(ended) => bail!("an endless call has ended: {ended:?}"),
         None => Ok(()),
     }
+}
+
+/// Thousands who read what has happened, or what is going to, and leave in the midst of it.
+async fn readers_come_and_go(node: &Node) -> Outcome {
+    let (at_once, times) = VISITORS;
+    let machine = node.newcomer().await?;
+    for time in 0..times {
+        let mut reading = JoinSet::new();
+        for number in 0..at_once {
+            let mut machine = machine.clone();
+            let from = EventsRequest {
+                tail_events: if number % 2 == 0 { -1 } else { 0 },
+                ..EventsRequest::default()
+            };
+            reading.spawn(async move {
+                let mut events = machine.events(from).await?.into_inner();
+                events.message().await
+            });
+        }
+        while let Some(ended) = reading.join_next().await {
+            let first = ended?.with_context(|| format!("reader {time} x {at_once}"))?;
+            ensure!(first.is_some(), "an empty stream");
+        }
+    }
+    node.version_for_newcomers()
+        .await
+        .map(drop)
+        .context("after thousands of readers")
 }
 
 /// Who takes what there is room for, and who lets a byte through at a time, which leaves all but that with the node.
