@@ -6,10 +6,11 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use instar_api::events::EventPayload;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// How many events are kept.
 const HISTORY: usize = 1000;

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use instar_api::common::Metadata;
-use instar_api::events::EventPayload;
 use instar_api::machine::{Event as WireEvent, EventsRequest};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -61,11 +60,8 @@ pub(super) fn stream(
 ) -> Result<ReceiverStream<Result<WireEvent, Status>>, Status> {
     let start = start(&request)?;
     let mut reader = machine.events.read(&start);
-    let mut readiness = (start == Start::Now).then(|| {
-        let status = |payload: &EventPayload| matches!(payload, EventPayload::MachineStatus(_));
-        let newest = machine.events.newest(status);
-        Readiness::new(machine.watch_turn(), newest)
-    });
+    let mut readiness =
+        (start == Start::Now).then(|| Readiness::new(machine.watch_turn(), &machine.events));
     let (sender, receiver) = mpsc::channel(AHEAD);
     let following = (start == Start::Now).then_some(following);
     tokio::spawn(async move {

@@ -8,8 +8,10 @@
 //!
 //! *Too late.* A client that knows of a reboot leaves its stream, and subscribes again a second later, to events from now on. While
 //! nobody answers, that call waits in its connection, and gets through when the machine is up again: by then it may be ready, and has
-//! said so. So who subscribes soon after that news is told it once more, unless he asks for something.
+//! said so. So who subscribes soon after that news is told it once more, unless he asks for something. If an upgrade came to nothing
+//! before, he is told that first: readiness alone would be its success to him.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +20,7 @@ use instar_api::machine::machine_status_event::MachineStage;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::event_log::Event;
+use crate::event_log::{Event, EventLog};
 
 /// Between a client's subscription and its request; they are sent together.
 const YOUNG: Duration = Duration::from_secs(1);
@@ -38,51 +40,67 @@ pub(super) struct Readiness {
 
 struct Held {
     until: Instant,
-    event: Arc<Event>,
+    /// In their order.
+    events: VecDeque<Arc<Event>>,
 }
 
 impl Readiness {
-    /// For a stream that begins now, when the newest status is this.
-    pub(super) fn new(turn: watch::Receiver<bool>, newest: Option<Arc<Event>>) -> Self {
+    /// For a stream that begins now, after these events.
+    pub(super) fn new(turn: watch::Receiver<bool>, before: &EventLog) -> Self {
         let now = Instant::now();
         let is_news = |event: &Arc<Event>| is_goal(event) && event.since.elapsed() < NEWS;
+        let ready = before.newest(is_status).filter(is_news);
         Readiness {
             grown: now + YOUNG,
             turn,
-            held: newest.filter(is_news).map(|event| Held {
+            held: ready.map(|ready| Held {
                 until: now + IDLE,
-                event,
+                events: before
+                    .newest(is_failure)
+                    .into_iter()
+                    .chain([ready])
+                    .collect(),
             }),
         }
     }
 
     /// Takes the next event, and gives it back if it is to be told at once.
     pub(super) fn pass(&mut self, event: Arc<Event>) -> Option<Arc<Event>> {
-        if !matches!(event.payload, EventPayload::MachineStatus(_)) {
+        if !is_status(&event.payload) {
             return Some(event);
         }
         // What was held is no longer true.
         self.held = None;
         if is_goal(&event) && (Instant::now() < self.grown || *self.turn.borrow()) {
-            let until = self.grown;
-            self.held = Some(Held { until, event });
+            self.held = Some(Held {
+                until: self.grown,
+                events: VecDeque::from([event]),
+            });
             return None;
         }
         Some(event)
     }
 
-    /// What was held, once it may be told; pending while there is nothing. May be dropped and asked again.
+    /// The next of what was held, once it may be told; pending while there is nothing. May be dropped and asked again.
     pub(super) async fn released(&mut self) -> Arc<Event> {
-        if let Some(held) = &self.held {
+        if let Some(held) = &mut self.held {
             tokio::time::sleep_until(held.until).await;
             // Without a sender the machine is gone, and so is whoever could change it.
             let _ = self.turn.wait_for(|taken| !taken).await;
+            if let Some(event) = held.events.pop_front() {
+                return event;
+            }
         }
-        match self.held.take() {
-            Some(held) => held.event,
-            None => std::future::pending().await,
-        }
+        std::future::pending().await
     }
+}
+
+fn is_status(payload: &EventPayload) -> bool {
+    matches!(payload, EventPayload::MachineStatus(_))
+}
+
+fn is_failure(payload: &EventPayload) -> bool {
+    matches!(payload, EventPayload::Sequence(sequence) if sequence.error.is_some())
 }
 
 fn is_goal(event: &Event) -> bool {
@@ -97,46 +115,69 @@ fn is_goal(event: &Event) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::event_log::{ActorId, EventLog, Start};
+    use crate::event_log::{ActorId, Start};
+    use instar_api::common::Error as WireError;
     use instar_api::machine::machine_status_event::MachineStatus;
-    use instar_api::machine::{MachineStatusEvent, TaskEvent};
+    use instar_api::machine::{MachineStatusEvent, SequenceEvent, TaskEvent};
 
     async fn event(payload: EventPayload) -> Arc<Event> {
-        let log = EventLog::default();
-        log.emit(&ActorId::default(), payload);
-        log.read(&Start::History).next().await
+        log_of([payload]).read(&Start::History).next().await
     }
 
-    async fn status(stage: MachineStage, ready: bool) -> Arc<Event> {
-        event(EventPayload::MachineStatus(MachineStatusEvent {
+    fn log_of(payloads: impl IntoIterator<Item = EventPayload>) -> EventLog {
+        let log = EventLog::default();
+        for payload in payloads {
+            log.emit(&ActorId::default(), payload);
+        }
+        log
+    }
+
+    fn stage(stage: MachineStage, ready: bool) -> EventPayload {
+        EventPayload::MachineStatus(MachineStatusEvent {
             stage: stage.into(),
             status: Some(MachineStatus {
                 ready,
                 unmet_conditions: Vec::new(),
             }),
-        }))
-        .await
+        })
+    }
+
+    async fn status(of: MachineStage, ready: bool) -> Arc<Event> {
+        event(stage(of, ready)).await
+    }
+
+    fn sequence(name: &str, error: Option<&str>) -> EventPayload {
+        EventPayload::Sequence(SequenceEvent {
+            sequence: name.to_owned(),
+            error: error.map(|message| WireError {
+                message: message.to_owned(),
+                ..WireError::default()
+            }),
+            ..SequenceEvent::default()
+        })
     }
 
     /// Of a stream that was young that long ago.
     fn grown(turn: &watch::Sender<bool>) -> Readiness {
         Readiness {
             grown: Instant::now(),
-            ..Readiness::new(turn.subscribe(), None)
+            ..Readiness::new(turn.subscribe(), &EventLog::default())
         }
     }
 
-    async fn is_silent(early: &mut Readiness) -> bool {
-        let released = early.released();
-        tokio::time::timeout(Duration::from_millis(50), released)
-            .await
-            .is_err()
+    async fn is_silent(readiness: &mut Readiness) -> bool {
+        is_silent_for(Duration::from_millis(50), readiness).await
+    }
+
+    async fn is_silent_for(time: Duration, readiness: &mut Readiness) -> bool {
+        let released = readiness.released();
+        tokio::time::timeout(time, released).await.is_err()
     }
 
     #[tokio::test(start_paused = true)]
     async fn only_readiness_is_held_and_not_for_long() {
         let (turn, _) = watch::channel(false);
-        let mut early = Readiness::new(turn.subscribe(), None);
+        let mut early = Readiness::new(turn.subscribe(), &EventLog::default());
         let task = EventPayload::Task(TaskEvent::default());
         assert!(early.pass(event(task).await).is_some());
         for stage in [MachineStage::Booting, MachineStage::Maintenance] {
@@ -177,32 +218,42 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_comes_after_the_news_hears_it_unless_he_asks_for_something() {
         let (turn, _) = watch::channel(false);
-        let ready = status(MachineStage::Running, true).await;
-        let mut late = Readiness::new(turn.subscribe(), Some(ready.clone()));
+        let log = log_of([stage(MachineStage::Running, true)]);
+        let mut late = Readiness::new(turn.subscribe(), &log);
         let begun = Instant::now();
-        assert_eq!(late.released().await.id, ready.id);
+        assert!(is_goal(&*late.released().await));
         assert_eq!(begun.elapsed(), IDLE);
         assert!(is_silent(&mut late).await, "it is told twice");
 
         // His call takes the turn, and the status changes.
-        let mut asks = Readiness::new(turn.subscribe(), Some(ready.clone()));
+        let mut asks = Readiness::new(turn.subscribe(), &log);
         turn.send_replace(true);
-        tokio::time::sleep(IDLE * 2).await;
-        assert!(is_silent(&mut asks).await);
+        assert!(is_silent_for(IDLE * 2, &mut asks).await);
         let upgrading = status(MachineStage::Upgrading, false).await;
-        assert!(asks.pass(upgrading.clone()).is_some());
+        assert!(asks.pass(upgrading).is_some());
         turn.send_replace(false);
         assert!(is_silent(&mut asks).await);
 
-        // Other news than that, and old news, are not told again.
-        let mut later = Readiness::new(turn.subscribe(), Some(upgrading));
-        assert!(is_silent(&mut later).await);
-        let old = Event {
-            since: ready.since.checked_sub(NEWS).unwrap(),
-            ..Event::clone(&ready)
-        };
-        let mut later = Readiness::new(turn.subscribe(), Some(Arc::new(old)));
-        tokio::time::sleep(IDLE * 2).await;
-        assert!(is_silent(&mut later).await);
+        // Nor is it news a minute later, or where another status has followed.
+        tokio::time::sleep(NEWS).await;
+        let mut later = Readiness::new(turn.subscribe(), &log);
+        assert!(is_silent_for(IDLE * 2, &mut later).await);
+        log.emit(&ActorId::default(), stage(MachineStage::Upgrading, false));
+        let mut later = Readiness::new(turn.subscribe(), &log);
+        assert!(is_silent_for(IDLE * 2, &mut later).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_failed_is_told_before_the_readiness_of_what_came_back() {
+        let (turn, _) = watch::channel(false);
+        let log = log_of([
+            sequence("upgrade", Some("no answer")),
+            sequence("boot", None),
+            stage(MachineStage::Running, true),
+        ]);
+        let mut late = Readiness::new(turn.subscribe(), &log);
+        assert!(is_failure(&late.released().await.payload));
+        assert!(is_goal(&*late.released().await));
+        assert!(is_silent(&mut late).await);
     }
 }
