@@ -193,7 +193,9 @@ async fn sees_only_its_own(node: &Node, with_var: &Greeter, enclosed: &Greeter) 
             "it reads {out_of_sight}: {read:?}"
         );
     }
-    ensure!(enclosed.get("/list/run/machined").is_err());
+    for own in ["machined", "apid"] {
+        ensure!(enclosed.get(&format!("/list/run/{own}")).is_err());
+    }
     // Its own processes alone, this one the first of them.
     let processes = enclosed.get("/list/proc")?;
     let numbers = processes.lines().filter(|name| name.parse::<u32>().is_ok());

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::ensure;
-use instar_api::machine::ShutdownRequest;
 use instar_pki::Role;
 use instar_qemu::{DiskFormat, create_blank_disk};
 use instar_tests::{
@@ -44,7 +43,7 @@ async fn is_made_then_reused_and_grown(scratch: Scratch) -> Outcome {
     // Its end is told, also to who subscribes after the call.
     let talosctl = Talosctl::of(&node, Release::V1_14).await?;
     let (said, followed) = tokio::join!(
-        talosctl.run("shutdown --action-first"),
+        talosctl.run("shutdown --force --action-first"),
         talosctl.run("dmesg -f")
     );
     ensure!(said.code == Some(0), "{said:#?}");
@@ -198,7 +197,7 @@ async fn is_the_same_after_reboots(node: &Node) -> Outcome {
     ensure!(node.kernel_boot_id().await? == before, "it rebooted");
     let operator = node.identity().with_role(Role::Operator)?;
     let operator = Talosctl::by(node, &operator, Release::V1_13).await?;
-    let said = operator.run("reboot -m force").await;
+    let said = operator.run("reboot -m powercycle").await;
     ensure!(said.code == Some(0), "{said:#?}");
     node.wait_until_ready(PATIENCE).await?;
     ensure!(node.kernel_boot_id().await? != before, "it did not reboot");
@@ -374,10 +373,9 @@ async fn is_the_only_one_that_is_written(scratch: Scratch) -> Outcome {
     ensure!(taken.code == Some(0), "{taken:?}");
     node.wait_for_line("/var is the partition /dev/vdd3", PATIENCE)?;
     node.wait_until_ready(PATIENCE).await?;
-    node.machine()
-        .await?
-        .shutdown(ShutdownRequest::default())
-        .await?;
+    let talosctl = Talosctl::of(&node, Release::V1_13).await?;
+    let said = talosctl.run("shutdown --wait=false").await;
+    ensure!(said.code == Some(0), "{said:?}");
     ensure!(node.vm().wait_for_end(PATIENCE)?.is_clean());
     for (file, before) in others.into_iter().zip(before) {
         ensure!(digest(file)? == before?, "{} has changed", file.display());

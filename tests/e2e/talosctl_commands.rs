@@ -242,7 +242,25 @@ async fn streams(talosctl: &Talosctl<'_>) -> Outcome {
     Ok(())
 }
 
+/// Nobody has to guess which type a name means.
+async fn every_alias_means_one_type(talosctl: &Talosctl<'_>) -> Outcome {
+    let said = talosctl.run("get rd -o yaml").await;
+    let mut owners = std::collections::BTreeMap::new();
+    for line in said.output.lines() {
+        let (id, spec) = line.split_once(' ').unwrap_or_default();
+        let spec: serde_json::Value = serde_json::from_str(spec)?;
+        for alias in spec["allAliases"].as_array().into_iter().flatten() {
+            let alias = alias.to_string().to_lowercase();
+            let other = owners.insert(alias.clone(), id.to_owned());
+            ensure!(other.is_none(), "{alias} means {id} and {other:?}");
+        }
+    }
+    ensure!(owners.len() > 100, "{owners:#?}");
+    Ok(())
+}
+
 async fn resources(talosctl: &Talosctl<'_>) -> Outcome {
+    every_alias_means_one_type(talosctl).await?;
     rows(
         talosctl,
         &[
@@ -289,7 +307,12 @@ async fn resources(talosctl: &Talosctl<'_>) -> Outcome {
                 0,
                 &["NAMESPACE TYPE ID VERSION HOSTNAME"],
             ),
-            ("get nonsense", 1, &["is not registered"]),
+            // The server is older than the client.
+            (
+                "get nonsense",
+                1,
+                &["WARNING: v0.1.0 is older", "is not registered"],
+            ),
             ("get services no-such", 1, &["NotFound"]),
             ("get services GREETER", 1, &["NotFound"]),
         ],
@@ -482,8 +505,25 @@ async fn what_is_not_there(talosctl: &Talosctl<'_>, release: Release) -> Outcome
             ("wipe disk vda", 1, &["Unimplemented", "wipes no disks"]),
             ("wipe disk vda --method ZEROES", 1, &["Unimplemented"]),
             ("wipe disk vda --drop-partition", 1, &["Unimplemented"]),
+            ("reboot --drain", 1, NO_KUBERNETES),
             // It does not boot from its disk.
             ("rollback", 1, &["FailedPrecondition"]),
+            // What makes no sense is refused before anything happens.
+            (
+                "reset --wait=false --wipe-mode user-disks --system-labels-to-wipe STATE",
+                1,
+                &["InvalidArgument"],
+            ),
+            (
+                "reset --wait=false --wipe-mode system-disk --user-disks-to-wipe /dev/vdb",
+                1,
+                &["InvalidArgument"],
+            ),
+            (
+                "reset --wait=false --user-disks-to-wipe /dev/nowhere",
+                1,
+                &["InvalidArgument", "name no user disks"],
+            ),
             (
                 "rotate-ca --dry-run",
                 0,
@@ -513,11 +553,36 @@ async fn what_is_not_there(talosctl: &Talosctl<'_>, release: Release) -> Outcome
 
 async fn many_calls(talosctl: &Talosctl<'_>, release: Release) -> Outcome {
     if release == Release::V1_14 {
-        rows(talosctl, &[("diskfree", 0, &["/var ", "/run "])]).await?;
+        let said = talosctl.run("diskfree").await;
+        let var = said
+            .output
+            .lines()
+            .find_map(|line| line.strip_prefix("/var "));
+        let figures: Vec<u64> = var
+            .unwrap_or_default()
+            .split(' ')
+            .flat_map(str::parse)
+            .collect();
+        let [size, used, available] = figures[..] else {
+            anyhow::bail!("{said:?}");
+        };
+        ensure!(
+            said.code == Some(0) && size > 3 << 30 && used > 0 && available <= size - used,
+            "{said:?}"
+        );
     }
     let said = talosctl.run("dashboard").await;
     ensure!(said.code == Some(0), "{release:?}: {said:?}");
     for shown in [
+        "/LoadAvg ",
+        " of 20",
+        "since 1",
+        " busy true",
+        "/CPUInfo 0 AuthenticAMD",
+        " eth0 true true",
+        " vda true true",
+        " kthreadd ",
+        "/ServiceList apid greeter",
         "MachineStatuses.runtime.talos.dev 1 stage 4 ready true",
         "MachineTypes.config.talos.dev 1 type 2",
         "HostnameStatuses.net.talos.dev 1 node",

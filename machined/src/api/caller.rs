@@ -25,6 +25,12 @@ pub(super) fn peer<T>(request: &Request<T>) -> &str {
         .unwrap_or("this machine")
 }
 
+/// Whether the call is talosctl's, by what that always says of itself.
+pub(super) fn is_talosctl<T>(request: &Request<T>) -> bool {
+    let runtime = request.metadata().get("runtime");
+    runtime.is_some_and(|name| name == "Talos")
+}
+
 /// The reply's metadata: clients that name their target by `nodes` want the name back in each element.
 pub(super) fn reply_metadata(request: &MetadataMap) -> Option<instar_api::common::Metadata> {
     let target = request.get(instar_api::NODES_KEY)?.to_str().ok()?;

@@ -9,7 +9,6 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-use super::followers::Following;
 use super::readiness::Readiness;
 use crate::event_log::{Event, Start};
 use crate::machine::Machine;
@@ -51,21 +50,18 @@ fn start(request: &EventsRequest) -> Result<Start, Status> {
     )
 }
 
-/// The stream for one reader, who follows as long as it lasts.
+/// The stream for one reader.
 pub(super) fn stream(
     machine: &Machine,
     request: EventsRequest,
     metadata: Option<Metadata>,
-    following: Following,
 ) -> Result<ReceiverStream<Result<WireEvent, Status>>, Status> {
     let start = start(&request)?;
     let mut reader = machine.events.read(&start);
     let mut readiness =
         (start == Start::Now).then(|| Readiness::new(machine.watch_turn(), &machine.events));
     let (sender, receiver) = mpsc::channel(AHEAD);
-    let following = (start == Start::Now).then_some(following);
     tokio::spawn(async move {
-        let _following = following;
         // Clients drop the first message whatever it is, and do nothing until it comes.
         let hello = WireEvent {
             metadata: metadata.clone(),

@@ -11,7 +11,6 @@ use instar_api::machine::reboot_request::Mode;
 use instar_api::machine::upgrade_request::RebootMode;
 use tonic::{Request, Response, Status};
 
-use super::followers::{Followers, is_talosctl};
 use super::{
     apply_config, blocking, caller, containers, deadline, events, files, images, logs, netstat,
     packet_capture, reset, service_list, streamed,
@@ -31,7 +30,6 @@ use crate::upgrade::{UpgradeError, UpgradeMode, UpgradeRequest};
 pub(super) struct MachineApi {
     machine: Arc<Machine>,
     meta: Arc<Meta>,
-    followers: Followers,
 }
 
 impl MachineApi {
@@ -39,7 +37,6 @@ impl MachineApi {
         MachineApi {
             machine,
             meta: Arc::new(Meta::on(Path::new(STATE))),
-            followers: Followers::default(),
         }
     }
 
@@ -281,12 +278,10 @@ impl MachineService for MachineApi {
         request: Request<wire::EventsRequest>,
     ) -> Result<Response<tonic::codegen::BoxStream<wire::Event>>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
-        let following = self.followers.begin(caller::peer(&request));
         Ok(streamed(events::stream(
             &self.machine,
             request.into_inner(),
             metadata,
-            following,
         )?))
     }
 
@@ -344,7 +339,7 @@ impl MachineService for MachineApi {
     ) -> Result<Response<wire::UpgradeResponse>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
         let peer = caller::peer(&request).to_owned();
-        let is_talosctl = is_talosctl(&request);
+        let is_talosctl = caller::is_talosctl(&request);
         let request = request.into_inner();
         tracing::info!("upgrade to {} asked for by {peer}", request.image);
         let wanted = UpgradeRequest {
@@ -361,8 +356,8 @@ impl MachineService for MachineApi {
             let staged = sequences::stage(machine, wanted).await;
             let (staged, turn) = staged.map_err(upgrade_status)?;
             let ack = format!("{} is staged; {}", staged.version, staged.start());
-            // talosctl takes this for the beginning of a reboot, and waits for its end where it follows the events.
-            let actor = match is_talosctl && self.followers.has(&peer) {
+            // talosctl takes this for the beginning of a reboot, as Talos begins it, and waits for its end.
+            let actor = match is_talosctl {
                 true => sequences::reboot_in_turn(&self.machine, turn),
                 false => staged.actor,
             };

@@ -10,7 +10,6 @@ mod containers;
 mod deadline;
 mod events;
 mod files;
-mod followers;
 mod images;
 mod inspect_service;
 mod kernel_log;
@@ -63,8 +62,7 @@ use state::StateApi;
 use storage::StorageApi;
 use time_service::TimeApi;
 
-/// Calls at a time. apid brings those of everybody over one connection: with a limit as it is usual for one client, readers who
-/// stay would lock out everybody else.
+/// Calls at a time over one connection. apid has one for each of its callers' connections, and lets fewer in over those.
 const STREAMS: u32 = 16 * 1024;
 
 /// Makes machined's socket, reachable for apid and root.

@@ -14,8 +14,8 @@ const FIRST: RawFd = 3;
 
 /// Has the child find these descriptors at 3, 4, … Keep the answer until the child is spawned.
 ///
-/// A spawn can fail with [`io::ErrorKind::WouldBlock`]: another thread closed what had one of these numbers, and something new has it.
-/// It can be tried again from here on.
+/// A spawn fails with [`io::ErrorKind::WouldBlock`] where another thread has closed what had one of these numbers, and something new
+/// has it: nothing was run. It takes microseconds that are rarely met, and whoever starts services and upgrades can do so again.
 pub fn pass_descriptors(command: &mut Command, descriptors: &[OwnedFd]) -> io::Result<Passing> {
     let end = FIRST + RawFd::try_from(descriptors.len()).map_err(io::Error::other)?;
     // Every target number is taken in this process, so that nothing that std opens for the spawn (the pipe on which

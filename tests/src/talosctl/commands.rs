@@ -1,6 +1,7 @@
 //! The commands of one call or two: what is sent, what has to be in the answer, what is printed of it.
 
 use super::screen::{Screen, Step, Stop, needed};
+use super::session::Release;
 use super::tag::Tag;
 use super::wait;
 use super::wire::Fields;
@@ -65,7 +66,7 @@ impl Talosctl<'_> {
             "diskfree" => self.disk_free(screen).await,
             "rotate-ca" => self.rotate_ca(screen).await,
             "upgrade-k8s" => {
-                self.version_of_server().await?;
+                self.look_at_version(screen).await?;
                 self.kubeconfig().await
             }
             "debug" => self.debug(words.0.pop().unwrap_or_default(), screen).await,
@@ -79,8 +80,16 @@ impl Talosctl<'_> {
         Ok(())
     }
 
-    /// The server's version, as the commands need it that call it first: none if the answer is empty.
-    pub(super) async fn version_of_server(&self) -> Step<Option<Tag>> {
+    /// What most commands begin with. The older release goes on without an answer.
+    pub(super) async fn look_at_version(&self, screen: &mut Screen) -> Step {
+        match self.version_of_server(screen).await {
+            Err(Stop::Refused(_)) if self.session.release == Release::V1_13 => Ok(()),
+            looked => looked.map(drop),
+        }
+    }
+
+    /// The server's version, with a warning if it is older than the client: none if the answer is empty.
+    pub(super) async fn version_of_server(&self, screen: &mut Screen) -> Step<Option<Tag>> {
         let answer = self
             .session
             .call("/machine.MachineService/Version", Fields::none());
@@ -88,11 +97,15 @@ impl Talosctl<'_> {
             return Ok(None);
         };
         let version = needed(element.message_of(2), "version")?;
-        let tag = version.text_of(1);
-        match Tag::parse(&tag) {
-            Some(tag) => Ok(Some(tag)),
-            None => Err(Stop::Failed(format!("{tag:?} is no version"))),
+        let text = version.text_of(1);
+        let Some(tag) = Tag::parse(&text) else {
+            return Err(Stop::Failed(format!("{text:?} is no version")));
+        };
+        let own = self.session.release.version();
+        if Tag::parse(own).is_some_and(|own| tag.is_below(&own)) {
+            screen.complain(&format!("WARNING: {text} is older than the client, {own}"));
         }
+        Ok(Some(tag))
     }
 
     async fn version(&self, screen: &mut Screen) -> Step {
@@ -419,7 +432,7 @@ impl Talosctl<'_> {
     }
 
     async fn meta(&self, words: Words<'_>, screen: &mut Screen) -> Step {
-        if self.session.is_insecure() && self.session.release == super::Release::V1_14 {
+        if self.session.is_insecure() && self.session.release == Release::V1_14 {
             return Err(Stop::Failed("unknown flag: --insecure".to_owned()));
         }
         let verb = words.0.first().copied().unwrap_or_default();
@@ -567,7 +580,12 @@ impl Talosctl<'_> {
                 .session
                 .call("/machine.StorageService/Statfs", asked)
                 .await?;
-            screen.line(&format!("{target} {statistics:?}"))?;
+            screen.line(&format!(
+                "{target} {} {} {}",
+                statistics.number_of(1),
+                statistics.number_of(2),
+                statistics.number_of(3)
+            ))?;
         }
         Ok(())
     }
@@ -575,8 +593,8 @@ impl Talosctl<'_> {
     async fn rotate_ca(&self, screen: &mut Screen) -> Step {
         let unnamed = Self {
             session: match self.session.release {
-                super::Release::V1_13 => self.session.naming_nobody(),
-                super::Release::V1_14 => self.session.clone(),
+                Release::V1_13 => self.session.naming_nobody(),
+                Release::V1_14 => self.session.clone(),
             },
             ..*self
         };

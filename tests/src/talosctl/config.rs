@@ -55,7 +55,7 @@ impl Talosctl<'_> {
         screen: &mut Screen,
     ) -> Step {
         const KIND: &str = "MachineConfigs.config.talos.dev";
-        self.version_of_server().await?;
+        self.look_at_version(screen).await?;
         let asked_for = words.0.first().copied().unwrap_or_default();
         let definitions = self.definitions().await?;
         let is_config = definitions

@@ -86,7 +86,7 @@ impl Talosctl<'_> {
         }
         for method in POLLS {
             let element = self.session.element(method, Fields::none()).await?;
-            screen.line(&format!("{method} {} bytes", element.encode().len()))?;
+            screen.line(&format!("{method} {}", polled(method, &element)))?;
         }
         let asked = Fields::none().number(1, 1);
         let mut log = self
@@ -107,6 +107,36 @@ impl Talosctl<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// A figure or a name that each page shows.
+fn polled(method: &str, element: &Fields) -> String {
+    let listed = |field: u32, of: fn(&Fields) -> String| {
+        let all: Vec<String> = element.messages_of(field).iter().map(of).collect();
+        all.join(" ")
+    };
+    match method.rsplit('/').next().unwrap_or_default() {
+        "LoadAvg" => format!("{:.2}", element.double_of(2)),
+        "Memory" => {
+            let info = element.message_of(2).unwrap_or_default();
+            format!("{} of {} KiB", info.number_of(3), info.number_of(1))
+        }
+        "SystemStat" => {
+            let all = element.message_of(3).unwrap_or_default();
+            let busy = all.double_of(1) + all.double_of(3);
+            format!("since {} busy {}", element.number_of(2), busy > 0.0)
+        }
+        "CPUInfo" => listed(2, |cpu| format!("{} {}", cpu.number_of(1), cpu.text_of(2))),
+        "NetworkDeviceStats" => listed(3, |link| {
+            format!("{} {} {}", link.text_of(1), link.is(2), link.is(10))
+        }),
+        "DiskStats" => listed(3, |disk| {
+            format!("{} {} {}", disk.text_of(1), disk.is(4), disk.is(8))
+        }),
+        "Processes" => listed(2, |process| process.text_of(8)),
+        "ServiceList" => listed(2, |service| service.text_of(1)),
+        _ => format!("{} frequencies", element.messages_of(2).len()),
     }
 }
 

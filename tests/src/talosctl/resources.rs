@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::screen::{Screen, Step, Stop};
+use super::session::Release;
 use super::wire::Fields;
 use super::{Talosctl, Words};
 
@@ -134,7 +135,13 @@ impl Talosctl<'_> {
     }
 
     pub(super) async fn definitions(&self) -> Step<Vec<Definition>> {
-        let listed = self.list_resources("meta", DEFINITIONS).await?;
+        // A quirk of the older release.
+        let session = match (self.session.is_insecure(), self.session.release) {
+            (true, Release::V1_13) => self.session.naming_an_empty_one(),
+            _ => self.session.clone(),
+        };
+        let asking = Self { session, ..*self };
+        let listed = asking.list_resources("meta", DEFINITIONS).await?;
         listed.iter().map(Definition::read).collect()
     }
 
@@ -168,7 +175,7 @@ impl Talosctl<'_> {
         let watches = words.flag("-w");
         let as_yaml = words.value("-o").is_some();
         let namespace = words.value("--namespace");
-        self.version_of_server().await?;
+        self.look_at_version(screen).await?;
         let name = words.0.first().copied().unwrap_or_default();
         let id = words.0.get(1).copied();
         let definition = self.definition(name).await?;

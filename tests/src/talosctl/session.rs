@@ -24,6 +24,16 @@ pub enum Release {
     V1_14,
 }
 
+impl Release {
+    /// Its own version.
+    pub(super) fn version(self) -> &'static str {
+        match self {
+            Self::V1_13 => "v1.13.9",
+            Self::V1_14 => "v1.14.0-beta.1",
+        }
+    }
+}
+
 /// What a call says about the node that it is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Naming {
@@ -43,6 +53,8 @@ pub(super) struct Session {
     /// What `-n` says.
     pub(super) node: String,
     naming: Naming,
+    /// What calls say about how long they may take.
+    deadline: Option<Duration>,
 }
 
 /// The stream of answers to a call.
@@ -68,6 +80,7 @@ impl Session {
             channel: node.channel_as(identity).await?,
             node: "127.0.0.1".to_owned(),
             naming: Naming::ByMethod,
+            deadline: None,
         })
     }
 
@@ -81,6 +94,7 @@ impl Session {
                 .with_context(|| format!("cannot connect to {endpoint}"))?,
             node: endpoint,
             naming: Naming::Nobody,
+            deadline: None,
         })
     }
 
@@ -92,6 +106,23 @@ impl Session {
         };
         Self {
             naming,
+            ..self.clone()
+        }
+    }
+
+    /// The same connection, for calls that have to be over by then (`grpc-timeout`).
+    pub(super) fn within(&self, deadline: Duration) -> Self {
+        Self {
+            deadline: Some(deadline),
+            ..self.clone()
+        }
+    }
+
+    /// The same connection, for calls that name a node without a name.
+    pub(super) fn naming_an_empty_one(&self) -> Self {
+        Self {
+            naming: Naming::One,
+            node: String::new(),
             ..self.clone()
         }
     }
@@ -133,6 +164,9 @@ impl Session {
         asked: Fields,
     ) -> Result<Answers, Status> {
         let mut request = Request::new(asked);
+        if let Some(deadline) = self.deadline {
+            request.set_timeout(deadline);
+        }
         let metadata = request.metadata_mut();
         metadata.insert("runtime", MetadataValue::from_static("Talos"));
         let key = self.key(method);

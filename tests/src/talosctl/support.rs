@@ -24,39 +24,38 @@ impl Talosctl<'_> {
             let listed = one.list_resources(&definition.namespace, &definition.kind);
             add(&definition.kind, listed.await, screen)?;
         }
-        let containers = Fields::none().text(1, "system");
-        let calls = [
-            ("/machine.MachineService/Containers", containers),
-            ("/machine.MachineService/Mounts", Fields::none()),
-            ("/machine.MachineService/DiskStats", Fields::none()),
-            ("/machine.MachineService/Processes", Fields::none()),
-            ("/machine.MachineService/Version", Fields::none()),
-            (
-                "/inspect.InspectService/ControllerRuntimeDependencies",
-                Fields::none(),
-            ),
-        ];
-        for (method, asked) in calls {
+        let element = async |method: &'static str, asked: Fields, screen: &mut Screen| {
             let said = one.session.element(method, asked).await;
-            add(method, said.map_err(Stop::from), screen)?;
-        }
-        let services = "/machine.MachineService/ServiceList";
-        let services = one.session.element(services, Fields::none()).await;
-        let services = add("services", services.map_err(Stop::from), screen)?;
+            add(method, said.map_err(Stop::from), screen)
+        };
+        let bytes = async |name: &str, method, asked: Fields, screen: &mut Screen| {
+            let said = one.session.bytes(method, asked).await;
+            add(name, said.map_err(Stop::from), screen)
+        };
+        let containers = Fields::none().text(1, "system");
+        element("/machine.MachineService/Containers", containers, screen).await?;
+        let list = "/machine.MachineService/ServiceList";
+        let services = element(list, Fields::none(), screen).await?;
+        let dmesg = "/machine.MachineService/Dmesg";
+        bytes("dmesg", dmesg, Fields::none(), screen).await?;
         for service in services.unwrap_or_default().messages_of(2) {
             let id = service.text_of(1);
             let asked = Fields::none().text(1, "system").text(2, &id).number(5, -1);
-            let method = "/machine.MachineService/Logs";
-            let log = one.session.bytes(method, asked).await;
-            add(&format!("{id}.log"), log.map_err(Stop::from), screen)?;
+            let logs = "/machine.MachineService/Logs";
+            bytes(&format!("{id}.log"), logs, asked, screen).await?;
         }
-        let method = "/machine.MachineService/Dmesg";
-        let dmesg = one.session.bytes(method, Fields::none()).await;
-        add("dmesg", dmesg.map_err(Stop::from), screen)?;
+        let dependencies = "/inspect.InspectService/ControllerRuntimeDependencies";
+        element(dependencies, Fields::none(), screen).await?;
+        element("/machine.MachineService/Mounts", Fields::none(), screen).await?;
         let devices = Fields::none().text(1, "/proc/bus/pci/devices");
-        let method = "/machine.MachineService/Read";
-        let devices = one.session.bytes(method, devices).await;
-        add("devices", devices.map_err(Stop::from), screen)?;
+        bytes("devices", "/machine.MachineService/Read", devices, screen).await?;
+        for method in [
+            "/machine.MachineService/DiskStats",
+            "/machine.MachineService/Processes",
+            "/machine.MachineService/Version",
+        ] {
+            element(method, Fields::none(), screen).await?;
+        }
         match (self.session.release, kubernetes) {
             (Release::V1_14, Err(stop)) => Err(stop),
             _ => Ok(()),

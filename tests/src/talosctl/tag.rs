@@ -54,6 +54,11 @@ impl Tag {
         }
     }
 
+    /// Whether it is an older version.
+    pub(super) fn is_below(&self, other: &Self) -> bool {
+        self.order(other).is_lt()
+    }
+
     /// By precedence (<https://semver.org/#spec-item-11>).
     fn order(&self, other: &Self) -> Ordering {
         let by_number = self.numbers.cmp(&other.numbers);

@@ -145,7 +145,7 @@ impl<'a> Tracked<'a> {
             identity,
             release: session.release,
             action,
-            session: Mutex::new(Some(session.naming_one())),
+            session: Mutex::new(Some(session.naming_one().within(TIMEOUT))),
             refusal: Mutex::default(),
         }
     }
@@ -170,7 +170,7 @@ impl<'a> Tracked<'a> {
         }
         let open = Session::open(self.node, self.identity, self.release).await;
         let open = open.map_err(|error| Status::unavailable(format!("{error:#}")))?;
-        Ok(session.insert(open.naming_one()).clone())
+        Ok(session.insert(open.naming_one().within(TIMEOUT)).clone())
     }
 
     /// Calls on the connection there is, or on a new one; one that does not lead to the node any more is not kept.
@@ -207,10 +207,9 @@ impl Server for &Tracked<'_> {
 
     async fn act(&self) -> Result<Option<String>, Status> {
         let Action { method, asked, .. } = &self.action;
-        let answer = self
-            .on_line(async |session| session.call(method, asked.clone()).await)
-            .await;
-        let answer = match answer {
+        // However long it takes: an image is pulled in it.
+        let session = self.session().await?;
+        let answer = match session.call(method, asked.clone()).await {
             Ok(answer) => answer,
             Err(status) => {
                 *self.refusal.lock().await = Some(status.clone());
@@ -248,13 +247,16 @@ impl Talosctl<'_> {
             Some("force") => 2,
             _ => 0,
         };
-        self.version_of_server().await?;
+        if words.flag("--drain") {
+            self.drain().await?;
+        }
+        self.look_at_version(screen).await?;
         self.act(Action::reboot(mode), words, screen).await
     }
 
     pub(super) async fn shutdown(&self, mut words: Words<'_>, screen: &mut Screen) -> Step {
         let action = Action::shutdown(words.flag("--force"));
-        self.version_of_server().await?;
+        self.look_at_version(screen).await?;
         self.act(action, words, screen).await
     }
 
@@ -274,7 +276,7 @@ impl Talosctl<'_> {
             Some("user-disks") => 2,
             _ => 0,
         };
-        self.version_of_server().await?;
+        self.look_at_version(screen).await?;
         self.act(Action::reset(asked.number(5, mode)), words, screen)
             .await
     }
@@ -310,7 +312,7 @@ impl Talosctl<'_> {
     pub(super) async fn upgrade(&self, mut words: Words<'_>, screen: &mut Screen) -> Step {
         let image = words.value("-i").unwrap_or_default().to_owned();
         let legacy = words.flag("--legacy");
-        let tag = self.version_of_server().await?;
+        let tag = self.version_of_server(screen).await?;
         let path = match legacy {
             true => Path::Legacy,
             false => tag.map_or(Path::Lifecycle, |tag| tag.path()),
@@ -329,7 +331,7 @@ impl Talosctl<'_> {
             Path::Legacy => {
                 if !legacy {
                     screen.complain("the new upgrade API is not available");
-                    self.version_of_server().await?;
+                    self.version_of_server(screen).await?;
                 }
                 let asked = Fields::none()
                     .text(1, &image)

@@ -78,6 +78,20 @@ async fn pull_and_prepare(session: &Session, image: &str) -> Result<Told, Status
 }
 
 impl Talosctl<'_> {
+    /// By the Kubernetes API: with a kubeconfig, and the name that the node has there.
+    pub(super) async fn drain(&self) -> Step {
+        let unnamed = self.session.naming_nobody();
+        let kubeconfig = "/machine.MachineService/Kubeconfig";
+        let kubeconfig = unnamed.bytes(kubeconfig, Fields::none()).await?;
+        let kind = "Nodenames.kubernetes.talos.dev";
+        let name = self.get_resource("k8s", kind, "nodename").await?;
+        Err(Stop::Failed(format!(
+            "there is no Kubernetes to drain {} of, with {} bytes",
+            name.id,
+            kubeconfig.len()
+        )))
+    }
+
     pub(super) async fn upgrade_in_steps(
         &self,
         image: &str,
@@ -98,11 +112,9 @@ impl Talosctl<'_> {
             return Ok(());
         }
         if drains {
-            let unnamed = self.session.naming_nobody();
-            let kubeconfig = unnamed.stream("/machine.MachineService/Kubeconfig", Fields::none());
-            kubeconfig.await?.all().await?;
+            self.drain().await?;
         }
-        self.version_of_server().await?;
+        self.look_at_version(screen).await?;
         let mode = match words.value("-m") {
             Some("powercycle") => 1,
             Some("force") => 2,

@@ -64,6 +64,14 @@ impl Fields {
         }
     }
 
+    /// The number of a field that is a double, zero where there is none.
+    pub fn double_of(&self, field: u32) -> f64 {
+        match self.last(field) {
+            Some(Value::Fixed64(bits)) => f64::from_bits(*bits),
+            _ => 0.0,
+        }
+    }
+
     /// Whether a truth value is there and true.
     pub fn is(&self, field: u32) -> bool {
         self.number_of(field) != 0
