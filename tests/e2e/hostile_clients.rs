@@ -31,7 +31,7 @@ const LARGE_MESSAGES: usize = 6;
 /// Streams of each kind on one connection, which has room for 128 in all.
 const READERS: usize = 60;
 /// Readers that come and go at once, and how often: thousands in all.
-const VISITORS: (usize, usize) = (100, 30);
+const VISITORS: (usize, usize) = (100, 12);
 /// What a node may hold more after all of it: allocators keep some of what they once had.
 const TOLERANCE_KIB: u64 = 6 << 10;
 

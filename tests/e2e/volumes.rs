@@ -1,9 +1,10 @@
 //! User volumes: made, given to whom they are for, and there again after every kind of start.
 
 use anyhow::ensure;
+use instar_pki::Role;
 use instar_tests::{
-    Ending, Greeter, ImageUnderTest, Instarctl, Node, OciImage, Outcome, Registry, Scratch, Test,
-    push_greeter, tests, upgrade_and_follow,
+    Ending, Greeter, ImageUnderTest, Node, OciImage, Outcome, Registry, Release, Scratch, Talosctl,
+    Test, push_greeter, tests, upgrade_and_follow,
 };
 
 use crate::PATIENCE;
@@ -82,10 +83,11 @@ async fn outlive_upgrades_and_reboots(scratch: Scratch) -> Outcome {
     ensure!(followed.ending == Ending::Done, "{followed:#?}");
     kept().await?;
 
+    // By who may reboot it and not read its files: talosctl is content with less then.
     let kernel = node.kernel_boot_id().await?;
-    let said = Instarctl::of(&node, &scratch)?
-        .run(&["reboot", "--wait"])
-        .await?;
+    let operator = node.identity().with_role(Role::Operator)?;
+    let operator = Talosctl::by(&node, &operator, Release::V1_13).await?;
+    let said = operator.run("reboot -m powercycle").await;
     ensure!(said.code == Some(0), "{said:#?}");
     ensure!(node.kernel_boot_id().await? != kernel);
     node.wait_until("it is there after the reboot", PATIENCE, kept)
