@@ -242,15 +242,10 @@ fn is_above(threshold: i64, info: &wire::DiskUsageInfo) -> bool {
 /// answer here too, whether its files are given out or not.
 pub(super) async fn statfs(path: String) -> Result<wire::StorageServiceStatfsResponse, Status> {
     let mount_point = path.clone();
-    let mounted = blocking::once(move || {
-        let mounts = statistics::mounted()?;
-        let is_mounted = mounts.iter().any(|mount| mount.target == mount_point);
-        Ok(is_mounted.then(|| statistics::room(&mount_point)))
-    });
+    let mounted = blocking::once(move || statistics::room_of_mount(&mount_point));
     let room = match mounted.await? {
-        Some(Ok(room)) => room,
-        // Also when it was unmounted in between.
-        Some(Err(_)) | None => {
+        Some(room) => room,
+        None => {
             find(path, |found, _| {
                 statistics::room(found.path()).map_err(|source| FileError::Io {
                     path: found.path().to_owned(),

@@ -21,7 +21,7 @@ pub use cpu_info::cpu_info;
 pub use disks::disk_stats;
 pub use load::load_average;
 pub use memory::memory;
-pub use mounts::{Mounted, Room, mounted, mounts, room};
+pub use mounts::{Mounted, Room, mounted, mounts, room, room_of_mount};
 pub use network_devices::network_device_stats;
 pub use processes::processes;
 pub use sockets::{Namespaces, Protocol, Shown, SocketQuery, sockets};

@@ -64,6 +64,15 @@ fn parse_mounted(table: &str) -> impl Iterator<Item = Mounted> {
     })
 }
 
+/// Room on what is mounted at this place; none where nothing is that has room.
+pub fn room_of_mount(target: &str) -> anyhow::Result<Option<Room>> {
+    let table = super::read("/proc/self/mounts")?;
+    let is_mounted = parse_mounted(&table).any(|mount| mount.target == target);
+    // It may be unmounted in between.
+    let room = is_mounted.then(|| room(target).ok()).flatten();
+    Ok(room.filter(|room| room.size > 0))
+}
+
 /// Room on the filesystem of a path.
 pub fn room(path: impl rustix::path::Arg) -> std::io::Result<Room> {
     let stat = rustix::fs::statvfs(path)?;

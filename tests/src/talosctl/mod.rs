@@ -66,6 +66,15 @@ impl<'a> Words<'a> {
     fn number(&mut self, name: &str) -> Option<i64> {
         self.value(name)?.parse().ok()
     }
+
+    /// Takes the way to reboot out, as `RebootRequest.Mode`.
+    fn reboot_mode(&mut self) -> i64 {
+        match self.value("-m") {
+            Some("powercycle") => 1,
+            Some("force") => 2,
+            _ => 0,
+        }
+    }
 }
 
 impl<'a> Talosctl<'a> {

@@ -157,6 +157,14 @@ impl Session {
         }
     }
 
+    /// What the answers of this method have to say of the node.
+    fn named(&self, method: &str) -> Named {
+        match self.key(method) {
+            Some("nodes") => Named::As(self.node.clone()),
+            _ => Named::No,
+        }
+    }
+
     /// Calls a method, with as many answers as may come.
     pub(super) async fn stream(
         &self,
@@ -169,18 +177,13 @@ impl Session {
         }
         let metadata = request.metadata_mut();
         metadata.insert("runtime", MetadataValue::from_static("Talos"));
-        let key = self.key(method);
-        if let Some(key) = key {
+        if let Some(key) = self.key(method) {
             let name: MetadataValue<Ascii> = self
                 .node
                 .parse()
                 .map_err(|_| Status::internal("this name cannot be sent"))?;
             metadata.insert(key, name);
         }
-        let named = match key {
-            Some("nodes") => Named::As(self.node.clone()),
-            _ => Named::No,
-        };
         let mut client = Grpc::new(self.channel.clone())
             .max_decoding_message_size(instar_api::MAX_MESSAGE_BYTES);
         let gone = |error: tonic::transport::Error| Status::unavailable(error.to_string());
@@ -190,7 +193,7 @@ impl Session {
         let stream = stream.map_err(link_lost)?;
         Ok(Answers {
             stream: stream.into_inner(),
-            named,
+            named: self.named(method),
         })
     }
 
@@ -230,12 +233,8 @@ impl Session {
         if elements.len() != 1 {
             return Err(Status::internal(format!("not one element: {answer:?}")));
         }
-        let named = match self.key(method) {
-            Some("nodes") => Named::As(self.node.clone()),
-            _ => Named::No,
-        };
         let element = elements.remove(0);
-        named.judge(&element)?;
+        self.named(method).judge(&element)?;
         Ok(element)
     }
 }

@@ -242,11 +242,7 @@ impl Events for Answers {
 
 impl Talosctl<'_> {
     pub(super) async fn reboot(&self, mut words: Words<'_>, screen: &mut Screen) -> Step {
-        let mode = match words.value("-m") {
-            Some("powercycle") => 1,
-            Some("force") => 2,
-            _ => 0,
-        };
+        let mode = words.reboot_mode();
         if words.flag("--drain") {
             self.drain().await?;
         }

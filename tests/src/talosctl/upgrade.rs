@@ -115,11 +115,7 @@ impl Talosctl<'_> {
             self.drain().await?;
         }
         self.look_at_version(screen).await?;
-        let mode = match words.value("-m") {
-            Some("powercycle") => 1,
-            Some("force") => 2,
-            _ => 0,
-        };
+        let mode = words.reboot_mode();
         self.act(Action::reboot(mode), words, screen).await
     }
 }
