@@ -75,6 +75,25 @@ pub enum PullError {
     },
 }
 
+impl PullError {
+    /// Whether the reason is that whoever has the image cannot be reached ([`RegistryError::is_unreachable`]), while resolving
+    /// it or in the middle of a layer. Only then may an older copy stand in for it.
+    pub fn is_unreachable(&self) -> bool {
+        match self {
+            PullError::Resolve(error) => error.is_unreachable(),
+            // The network's end of a download tells its failures to the unpacking end as I/O errors.
+            PullError::Layer {
+                source: UnpackError::Blob(error),
+                ..
+            } => error
+                .get_ref()
+                .and_then(|error| error.downcast_ref::<RegistryError>())
+                .is_some_and(RegistryError::is_unreachable),
+            _ => false,
+        }
+    }
+}
+
 /// What goes to the unpacking thread and comes back.
 struct Work {
     incoming: Incoming,

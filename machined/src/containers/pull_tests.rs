@@ -359,6 +359,8 @@ async fn damaged_blobs_are_refused_and_leave_nothing() {
         said.contains(&format!("layer {}", Digest::of(&blob))),
         "{said}"
     );
+    let refused = puller.pull(&resolved, &store, &Limits::default()).await;
+    assert!(!refused.unwrap_err().is_unreachable());
     assert!(
         said.contains(&format!(
             "the blob ended after {} of {} bytes",
@@ -528,12 +530,12 @@ async fn broken_downloads_are_resumed() {
 
     // Not a byte further any more: given up after the allowed attempts, and said why.
     let dead = puller(settings(flaky_proxy(registry.port, usize::MAX, 2_000)));
-    let said = chain(
-        &dead
-            .pull(&resolved, &store, &Limits::default())
-            .await
-            .unwrap_err(),
-    );
+    let error = dead
+        .pull(&resolved, &store, &Limits::default())
+        .await
+        .unwrap_err();
+    assert!(error.is_unreachable());
+    let said = chain(&error);
     assert!(
         said.contains("reading the blob failed") && said.contains("broke"),
         "{said}"

@@ -184,6 +184,19 @@ impl RequestError {
             _ => false,
         }
     }
+
+    /// Whether this says nothing about the image: the endpoint is away, or there but unable to answer now.
+    fn is_unreachable(&self) -> bool {
+        match self {
+            RequestError::Transport(source) | RequestError::Interrupted { source, .. } => {
+                source.is_unreachable()
+            }
+            RequestError::Status { status, .. } => {
+                status.is_server_error() || matches!(status.as_u16(), 408 | 429)
+            }
+            _ => false,
+        }
+    }
 }
 
 /// Why an image could not be resolved or read: what each endpoint said.
@@ -195,6 +208,19 @@ pub struct RegistryError {
     /// Endpoint by endpoint.
     #[source]
     pub tried: Tried,
+}
+
+impl RegistryError {
+    /// Whether the reason is that whoever has the image cannot be reached: nobody answered, or with a 5xx. A mirror that does
+    /// not have the image says nothing about the registry behind it; any other answer (refused access, a wrong digest, a bad
+    /// certificate) is a reason of its own.
+    pub fn is_unreachable(&self) -> bool {
+        let errors = || self.tried.0.iter().map(|(_, error)| error);
+        errors().any(RequestError::is_unreachable)
+            && errors().all(|error| {
+                error.is_unreachable() || matches!(error, RequestError::NotFound { .. })
+            })
+    }
 }
 
 /// Endpoints and their failures, in the order of asking.
@@ -549,6 +575,7 @@ pub(crate) fn answer_challenge(headers: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
@@ -561,6 +588,94 @@ mod tests {
             .map(|failed| retries.delay(failed).map(|delay| delay.as_secs()))
             .collect();
         assert_eq!(delays, [Some(1), Some(2), Some(4), None]);
+    }
+
+    #[test]
+    fn unreachable_is_told_from_every_answer() {
+        let authority = || "r:5000".to_owned();
+        let io = |kind: std::io::ErrorKind| std::io::Error::from(kind);
+        let transport = RequestError::Transport;
+        let connect = |kind| {
+            transport(TransportError::Connect {
+                authority: authority(),
+                source: io(kind),
+            })
+        };
+        let handshake = |kind| {
+            transport(TransportError::Handshake {
+                authority: authority(),
+                source: io(kind),
+            })
+        };
+        let status = |code| RequestError::Status {
+            status: StatusCode::from_u16(code).unwrap(),
+            said: Said::default(),
+        };
+        let absent = || RequestError::NotFound {
+            said: Said::default(),
+        };
+        let denied = || RequestError::Denied {
+            said: Said::default(),
+        };
+        let digest = || RequestError::Digest {
+            what: "a manifest",
+            expected: Digest::of(b"a"),
+            actual: Digest::of(b"b"),
+        };
+        use std::io::ErrorKind as Kind;
+        let silent = || {
+            transport(TransportError::Silent {
+                authority: authority(),
+            })
+        };
+        let nameless = transport(TransportError::Resolve {
+            host: "r".into(),
+            source: io(Kind::Other),
+        });
+        let broken_off = RequestError::Interrupted {
+            at: 7,
+            source: TransportError::Silent {
+                authority: authority(),
+            },
+        };
+        let elsewhere = transport(TransportError::Redirection {
+            authority: authority(),
+            location: "x".into(),
+        });
+        let cases = [
+            (vec![], false),
+            (vec![nameless], true),
+            (vec![connect(Kind::ConnectionRefused)], true),
+            (vec![connect(Kind::NetworkUnreachable)], true),
+            (vec![connect(Kind::TimedOut)], true),
+            (vec![handshake(Kind::TimedOut)], true),
+            (vec![handshake(Kind::InvalidData)], false),
+            (vec![silent()], true),
+            (vec![broken_off], true),
+            (vec![elsewhere], false),
+            (vec![status(500)], true),
+            (vec![status(503)], true),
+            (vec![status(429)], true),
+            (vec![status(400)], false),
+            (vec![absent()], false),
+            (vec![denied()], false),
+            (vec![digest()], false),
+            (vec![RequestError::Token], false),
+            (vec![absent(), silent()], true),
+            (vec![silent(), denied()], false),
+            (vec![digest(), silent()], false),
+        ];
+        for (errors, expected) in cases {
+            let tried = errors
+                .into_iter()
+                .map(|error| (authority(), error))
+                .collect();
+            let error = RegistryError {
+                reference: "r:5000/a:v1".parse().unwrap(),
+                tried: Tried(tried),
+            };
+            assert_eq!(error.is_unreachable(), expected, "{}", error.tried);
+        }
     }
 
     #[test]

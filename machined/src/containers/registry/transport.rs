@@ -113,6 +113,15 @@ impl TransportError {
             _ => false,
         }
     }
+
+    /// Whether nobody answered: no name, no way, no listener, silence. An answer that is no HTTP, a refused certificate or
+    /// a refused redirection is somebody's.
+    pub(super) fn is_unreachable(&self) -> bool {
+        match self {
+            TransportError::Broken { source, .. } => !source.is_parse(),
+            _ => self.is_transient(),
+        }
+    }
 }
 
 /// An answer and who gave it.
