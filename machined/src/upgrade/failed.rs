@@ -1,9 +1,10 @@
 //! Images that failed on this machine: refused from then on unless forced.
 
-use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::whole_file;
 
@@ -12,35 +13,41 @@ const FILE: &str = "failed-images.json";
 /// How many are remembered; the record must not grow for ever.
 const REMEMBERED: usize = 32;
 
-/// Digests of images and why each failed.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct FailedImages(BTreeMap<String, String>);
+/// Digests of images and why each failed, oldest first. In JSON a map, as versions before this one wrote and read it: the order
+/// of its entries is that of the failures, until such a version has written it again.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FailedImages(Vec<(String, String)>);
 
 impl FailedImages {
     /// Why the image failed, if it did.
     pub fn reason(&self, digest: &str) -> Option<&str> {
-        self.0.get(digest).map(String::as_str)
+        let mut failures = self.0.iter();
+        let (_, reason) = failures.find(|(failed, _)| failed == digest)?;
+        Some(reason)
     }
 
-    /// Remembers a failure.
+    /// Remembers a failure as the newest one; where there are too many, the oldest is forgotten.
     pub fn remember(&mut self, digest: String, reason: String) {
-        self.0.insert(digest, reason);
-        while self.0.len() > REMEMBERED {
-            self.0.pop_first();
-        }
+        self.forget(&digest);
+        self.0.push((digest, reason));
+        self.forget_oldest();
     }
 
     /// Forgets an image that has proved itself.
     pub fn forget(&mut self, digest: &str) {
-        self.0.remove(digest);
+        self.0.retain(|(failed, _)| failed != digest);
     }
 
-    /// Adds what another record knows.
-    pub fn merge(&mut self, other: FailedImages) {
-        for (digest, reason) in other.0 {
-            self.remember(digest, reason);
-        }
+    /// Adds what an older record knows. What is known of an image already is newer.
+    pub fn merge(&mut self, mut older: FailedImages) {
+        older.0.retain(|(digest, _)| self.reason(digest).is_none());
+        self.0.splice(0..0, older.0);
+        self.forget_oldest();
+    }
+
+    fn forget_oldest(&mut self) {
+        let surplus = self.0.len().saturating_sub(REMEMBERED);
+        self.0.drain(..surplus);
     }
 
     /// Reads the record in a directory; an absent one is empty.
@@ -51,6 +58,37 @@ impl FailedImages {
     /// Writes the record to a directory, whole or not at all.
     pub fn save(&self, directory: &Path) -> anyhow::Result<()> {
         whole_file::replace_json(&directory.join(FILE), 0o644, self)
+    }
+}
+
+impl Serialize for FailedImages {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(digest, reason)| (digest, reason)))
+    }
+}
+
+impl<'de> Deserialize<'de> for FailedImages {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(InOrder)
+    }
+}
+
+/// Reads a map in the order in which it was written.
+struct InOrder;
+
+impl<'de> Visitor<'de> for InOrder {
+    type Value = FailedImages;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map from digests to reasons")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<FailedImages, A::Error> {
+        let mut failed = FailedImages::default();
+        while let Some((digest, reason)) = map.next_entry()? {
+            failed.remember(digest, reason);
+        }
+        Ok(failed)
     }
 }
 
@@ -66,13 +104,50 @@ mod tests {
         let mut failed = FailedImages::load(&records).unwrap();
         assert_eq!(failed.reason("sha256:a"), None);
         for number in 0..REMEMBERED + 3 {
-            failed.remember(format!("sha256:{number:03}"), "hangs".into());
+            failed.remember(name(number), "hangs".into());
         }
         failed.save(&records).unwrap();
         let loaded = FailedImages::load(&records).unwrap();
         assert_eq!(loaded, failed);
         assert_eq!(loaded.0.len(), REMEMBERED);
-        assert_eq!(loaded.reason("sha256:034"), Some("hangs"));
+        assert_eq!(loaded.reason(&name(REMEMBERED + 2)), Some("hangs"));
+    }
+
+    /// Digests come in no order: 7 is prime to 101, so that these don't either.
+    fn name(number: usize) -> String {
+        format!("sha256:{:03}", (number + 1) * 7 % 101)
+    }
+
+    #[test]
+    fn the_oldest_failure_is_forgotten_whatever_its_digest() {
+        let mut failed = FailedImages::default();
+        for number in 0..REMEMBERED {
+            failed.remember(name(number), "hangs".into());
+        }
+        // Failed again, so the newest.
+        failed.remember(name(0), "hangs still".into());
+        let newest = name(REMEMBERED);
+        failed.remember(newest.clone(), "hangs".into());
+        let text = serde_json::to_string(&failed).unwrap();
+        let mut failed: FailedImages = serde_json::from_str(&text).unwrap();
+        assert_eq!(failed.reason(&name(1)), None);
+        for kept in [name(0), name(2), newest.clone()] {
+            assert!(failed.reason(&kept).is_some(), "{kept}");
+        }
+        failed.remember(name(REMEMBERED + 1), "hangs".into());
+        assert_eq!(failed.reason(&name(2)), None);
+        assert_eq!(failed.reason(&name(0)), Some("hangs still"));
+
+        let mut older = FailedImages::default();
+        older.remember("sha256:older".into(), "hangs".into());
+        older.remember(newest.clone(), "an older reason".into());
+        failed.merge(older);
+        assert_eq!(failed.reason(&newest), Some("hangs"));
+        assert_eq!(
+            failed.reason("sha256:older"),
+            None,
+            "there is no room for it"
+        );
     }
 
     /// What a boot does that finishes an upgrade which was forced.
