@@ -1,7 +1,8 @@
 //! Logs on disk: every log's lines are copied from memory to /var/log, and found again by the machined that comes after.
 //!
 //! The disk is one more reader of each ring: while it is slow, full or away, lines wait in the ring like for any slow reader,
-//! and the services go on. Writing is done on threads of its own; a line is on its way to the disk at once, and not waited for.
+//! and the services go on. One that prints faster than a disk should have to take finds the disk slow: what the ring has dropped by
+//! then is lost to the disk, and a line says how much that was. Writing is done on threads of its own; a line is on its way to the disk at once, and not waited for.
 //!
 //! ```text
 //!   away ──open──► writing ──close: the rest is written──► away
@@ -14,7 +15,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
@@ -23,6 +24,9 @@ use super::log_ring::{LogRing, Older, Reader, Tail};
 
 /// At most this much is written at a time.
 const BATCH: usize = 64 * 1024;
+/// What a log may cost the disk in the long run, in bytes per second. A disk with flash memory wears out by being written to: at this
+/// rate, all day, one log writes 84 GiB.
+const RATE: u64 = 1 << 20;
 /// How long a disk that refused is left alone: space is not made in a moment.
 const RETRY: Duration = Duration::from_secs(10);
 /// How long the end of a machine waits for its last lines.
@@ -39,6 +43,7 @@ pub struct LogDisk {
     writing: watch::Sender<usize>,
     logs: Arc<Mutex<BTreeMap<String, SharedFiles>>>,
     retry: Duration,
+    rate: u64,
 }
 
 /// A log's files while the disk is there. Who holds the lock may be on a thread that waits for the disk, so it is awaited.
@@ -51,6 +56,7 @@ impl Default for LogDisk {
             writing: watch::channel(0).0,
             logs: Arc::default(),
             retry: RETRY,
+            rate: RATE,
         }
     }
 }
@@ -73,6 +79,7 @@ impl LogDisk {
             reader: ring.read(Tail::All),
             directory: self.directory.subscribe(),
             retry: self.retry,
+            bucket: Bucket::new(self.rate, Instant::now()),
             writing: self.writing.clone(),
         };
         tokio::spawn(copier.live());
@@ -129,7 +136,42 @@ struct Copier {
     reader: Reader,
     directory: watch::Receiver<Option<PathBuf>>,
     retry: Duration,
+    bucket: Bucket,
     writing: watch::Sender<usize>,
+}
+
+/// A token bucket: what a second may take is there at once, and no more than that.
+struct Bucket {
+    /// Tokens per second, and at most.
+    rate: u64,
+    /// Below zero, it is in debt.
+    tokens: i64,
+    filled: Instant,
+}
+
+impl Bucket {
+    fn new(rate: u64, now: Instant) -> Self {
+        Bucket {
+            rate,
+            tokens: rate.cast_signed(),
+            filled: now,
+        }
+    }
+
+    /// Takes so many tokens; says after which time they are there.
+    fn take(&mut self, count: usize, now: Instant) -> Duration {
+        let nanoseconds = now.saturating_duration_since(self.filled).as_nanos();
+        let fresh = nanoseconds.saturating_mul(u128::from(self.rate)) / 1_000_000_000;
+        let fresh = i64::try_from(fresh).unwrap_or(i64::MAX);
+        self.tokens = self
+            .tokens
+            .saturating_add(fresh)
+            .min(self.rate.cast_signed());
+        self.filled = now;
+        self.tokens = self.tokens.saturating_sub_unsigned(count as u64);
+        let debt = self.tokens.min(0).unsigned_abs();
+        Duration::from_nanos(debt.saturating_mul(1_000_000_000) / self.rate.max(1))
+    }
 }
 
 impl Copier {
@@ -168,6 +210,14 @@ impl Copier {
                 && let Some(line) = self.reader.next_kept()
             {
                 batch.extend_from_slice(&line);
+            }
+            let pause = self.bucket.take(batch.len(), Instant::now());
+            if !pause.is_zero() {
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => {}
+                    // The end is not waited for.
+                    _ = self.directory.wait_for(Option::is_none) => {}
+                }
             }
             let batch = Arc::new(batch);
             while let Err(error) = self.append(batch.clone()).await {
@@ -283,6 +333,53 @@ mod tests {
             "early\nlate\nhalf a line\n"
         );
         assert_eq!(older(&disk, &ring, Tail::Lines(2)).await, "half a line\n");
+    }
+
+    #[test]
+    fn a_bucket_gives_a_burst_and_then_its_rate() {
+        let start = Instant::now();
+        let mut bucket = Bucket::new(1000, start);
+        assert_eq!(bucket.take(1000, start), Duration::ZERO);
+        assert_eq!(bucket.take(500, start), Duration::from_millis(500));
+        let later = start + Duration::from_secs(1);
+        assert_eq!(bucket.take(500, later), Duration::ZERO);
+        // However long nobody has taken any.
+        let much_later = start + Duration::from_secs(3600);
+        assert_eq!(bucket.take(1000, much_later), Duration::ZERO);
+        assert_eq!(bucket.take(1, much_later), Duration::from_millis(1));
+    }
+
+    #[tokio::test]
+    async fn a_service_that_prints_too_much_does_not_wear_the_disk_out() {
+        let directory = tempfile::tempdir().unwrap();
+        let ring = LogRing::default();
+        let disk = LogDisk {
+            rate: 64 << 10,
+            ..LogDisk::default()
+        };
+        disk.follow("web", &ring);
+        disk.open(directory.path()).await.unwrap();
+        let line = [b"x".repeat(1023), b"\n".to_vec()].concat();
+        let (mut printed, begun) = (0, Instant::now());
+        while begun.elapsed() < Duration::from_secs(2) {
+            for _ in 0..16 {
+                ring.write(&line);
+                printed += line.len();
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let written = ["web.log", "web.log.1"]
+            .map(|name| std::fs::read(directory.path().join(name)).unwrap_or_default());
+        let written = written.concat();
+        // A burst, two seconds' worth, and a batch that is on its way.
+        let allowed = 4 * (64 << 10) + BATCH;
+        assert!(
+            written.len() <= allowed && allowed < printed,
+            "{} of {printed}",
+            written.len()
+        );
+        let text = String::from_utf8(written).unwrap();
+        assert!(text.contains("older lines were dropped]"));
     }
 
     #[tokio::test]
