@@ -33,10 +33,18 @@ pub struct ContainerWorkload {
     pub kept_output: std::sync::Mutex<Option<OwnedFd>>,
 }
 
-/// The name that init keeps a service's output under; init's names are short.
+/// The longest name that init keeps a descriptor under (`FdName` of its protocol).
+const LONGEST_KEPT_NAME: usize = 32;
+
+/// The name that init keeps a service's output under. A name that is too long for that becomes its digest, with another prefix, so
+/// that no other service's name is like it.
 pub fn output_name(service: &str) -> String {
-    let mut name = format!("log.{service}");
-    name.truncate(32);
+    let name = format!("log.{service}");
+    if name.len() <= LONGEST_KEPT_NAME {
+        return name;
+    }
+    let mut name = format!("log-{}", blake3::hash(service.as_bytes()).to_hex());
+    name.truncate(LONGEST_KEPT_NAME);
     name
 }
 
@@ -200,5 +208,26 @@ impl Running for Started {
             // Kept for a machined that comes after this one; there is nothing to read any more.
             let _ = self.init.drop_kept(&output_name(name.as_str())).await;
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// init takes names of 32 bytes; names of containers may have 63.
+    #[test]
+    fn every_service_has_a_kept_name_of_its_own() {
+        assert_eq!(output_name("web"), "log.web");
+        let common = "a-name-of-many-characters-that";
+        let names = ["", "-one", "-two", "-one-that-is-as-long-as-names-may-be"]
+            .map(|tail| output_name(&format!("{common}{tail}")));
+        for (index, name) in names.iter().enumerate() {
+            assert!(
+                name.parse::<instar_init_protocol::FdName>().is_ok(),
+                "{name}"
+            );
+            assert!(!names[..index].contains(name), "{name}");
+        }
     }
 }

@@ -21,6 +21,9 @@ const FAILURE_THRESHOLD: u32 = 3;
 /// How long a new version may take to become healthy. init gives a generation at most an hour.
 const GATE_TIMEOUT: Duration = Duration::from_secs(300);
 const GATE_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
+/// init keeps a descriptor for the output of each container, 64 descriptors in all, of which some are machined's own: the API's
+/// socket, the hand-over, the history of upgrades and a prepared version take five, the others are for versions to come.
+const MAX_CONTAINERS: usize = 56;
 /// Names of capabilities are short; the kernel has 41.
 const MAX_CAPABILITY_BYTES: usize = 32;
 
@@ -28,6 +31,12 @@ pub(super) fn containers<'a>(
     documents: &Documents<'a>,
     origins: &mut Origins<'a>,
 ) -> Vec<Container> {
+    if let Some(surplus) = documents.of("ContainerConfig").nth(MAX_CONTAINERS) {
+        surplus.wrong(format_args!(
+            "this is container number {}; a machine runs at most {MAX_CONTAINERS}",
+            MAX_CONTAINERS + 1
+        ));
+    }
     let mut containers: Vec<Container> = documents
         .of("ContainerConfig")
         .filter_map(|document| {

@@ -53,6 +53,25 @@ fn an_alias_of_itself() {
     );
 }
 
+/// More would not start: init keeps no more descriptors for their output.
+#[test]
+fn more_containers_than_can_run() {
+    let with = |count: usize| {
+        let container = |number: usize| {
+            format!(
+                "---\napiVersion: v1alpha1\nkind: ContainerConfig\nname: c{number}\nimage: r.io/a:v1\n"
+            )
+        };
+        let containers: String = (0..count).map(container).collect();
+        format!("{}{containers}", machine())
+    };
+    assert!(parse(with(56).as_bytes()).is_ok());
+    let error = refused(&with(57));
+    assert!(error.contains("a machine runs at most 56"), "{error}");
+    // The listener, the hand-over, the history, a prepared version and its description.
+    assert!(56 + 5 <= instar_init_protocol::MAX_KEPT);
+}
+
 #[test]
 fn a_million_small_things() {
     assert!(refused(&"- x\n".repeat(250_000)).contains("too large"));
