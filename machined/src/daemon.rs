@@ -19,7 +19,9 @@ use crate::sequences::{Beginning, Rollback, boot};
 use crate::services::LogRing;
 use crate::time::{TimeSync, TimeWish, raise_to_floor};
 use crate::upgrade::{Handover, RunningSystem, handover};
-use crate::{api, hang_guard, logging, special_mounts, status, sys, upgrade_history};
+use crate::{
+    api, hang_guard, image_collection, logging, special_mounts, status, sys, upgrade_history,
+};
 
 /// The name that init keeps the API's listening socket under.
 const LISTENER: &str = "api";
@@ -116,11 +118,16 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
             .as_ref()
             .map(|left| left.failed.clone())
             .unwrap_or_default(),
+        images_in_force: left
+            .as_ref()
+            .map(|left| left.images_in_force.clone())
+            .unwrap_or_default(),
         kept,
     }));
     status::follow_network(&machine);
     status::follow_clock(&machine);
     tokio::spawn(upgrade_history::keep(machine.clone()));
+    tokio::spawn(image_collection::keep(machine.clone()));
     let api = tokio::spawn(api::serve(api::bind()?, machine.clone()));
     let beginning = Beginning {
         start: welcome.start,

@@ -70,9 +70,11 @@ pub async fn pull(
     }
     let puller = intent::puller(machine.config().as_deref()).map_err(ImageError::Registries)?;
     let resolved = puller.resolve(&reference).await?;
-    Ok(puller
+    let image = puller
         .pull_with_progress(&resolved, &machine.images, &Limits::default(), progress)
-        .await?)
+        .await?;
+    machine.images.note_asked_for(&image)?;
+    Ok(image)
 }
 
 /// Removes an image, by name or digest.
@@ -102,6 +104,13 @@ fn parse(name: &str) -> Result<ImageReference, ImageError> {
 
 /// The first container of the config that this image is for.
 fn needed_by(machine: &Machine, image: &PulledImage) -> Option<String> {
+    if let Some(container) = machine
+        .images_in_force
+        .containers_of(image.digest())
+        .first()
+    {
+        return Some(container.clone());
+    }
     let configured = machine.config()?;
     let needs = |wanted: &str| {
         let wanted: Option<ImageReference> = wanted.parse().ok();

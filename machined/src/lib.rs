@@ -17,6 +17,7 @@ mod error_chain;
 pub mod event_log;
 pub mod files;
 pub mod hang_guard;
+pub mod image_collection;
 pub mod images;
 pub mod init_link;
 pub mod intent;

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::config::MachineConfig;
-use crate::containers::{ImageStore, Puller};
+use crate::containers::{ImageStore, ImagesInForce, InForce, Puller};
 use crate::disk::OwnedDisk;
 use crate::event_log::{ActorId, EventLog};
 use crate::init_link::{BootId, InitLink};
@@ -92,6 +92,8 @@ pub struct Machine {
     pub init: InitLink,
     /// Where images are unpacked.
     pub images: ImageStore,
+    /// Which of them containers run.
+    pub images_in_force: ImagesInForce,
     /// machined's own output.
     pub own_log: LogRing,
     /// Where all logs are kept over restarts.
@@ -157,6 +159,8 @@ pub struct Parts {
     pub clock: TimeSync,
     /// Images that failed, as far as the previous generation knew.
     pub failed: FailedImages,
+    /// The images in force, as far as it knew.
+    pub images_in_force: InForce,
     /// Descriptors that an earlier machined of this generation left with init.
     pub kept: BTreeMap<String, OwnedFd>,
 }
@@ -185,6 +189,7 @@ impl Machine {
             ledger: Ledger::default(),
             init: parts.init,
             images: parts.images,
+            images_in_force: ImagesInForce::new(parts.images_in_force),
             own_log: parts.own_log,
             log_disk,
             network: parts.network,

@@ -18,9 +18,11 @@ mod disk;
 mod edits;
 mod fifty_upgrades;
 mod forwarding;
+mod full_var;
 mod hangs;
 mod harness;
 mod hostile_clients;
+mod image_names;
 mod init_failures;
 mod installed;
 mod io_errors;
@@ -70,6 +72,8 @@ fn main() -> ExitCode {
         io_errors::tests(),
         loader::tests(),
         lifecycle::tests(),
+        full_var::tests(),
+        image_names::tests(),
         hostile_clients::tests(),
         disk::tests(),
         watchdog::tests(),

@@ -29,6 +29,17 @@ pub fn push_greeter(registry: &Registry) -> Result<String> {
     Ok(image.push(registry, GREETER, "v1")?.digest)
 }
 
+/// Pushes its image under the same name, with a file `/edition` that says which one it is.
+pub fn push_greeter_edition(registry: &Registry, edition: &str) -> Result<String> {
+    let program = guest_program("greeter")?;
+    let files = [
+        ("greeter", program.as_slice()),
+        ("edition", edition.as_bytes()),
+    ];
+    let image = OciImage::starting(&["/greeter"]).files(&files)?;
+    Ok(image.push(registry, GREETER, "v1")?.digest)
+}
+
 /// A node whose config gives it `/dev/vda` and has it run the greeter of this registry; `more` is what else it says. The disk
 /// itself is still to be added.
 pub fn plan_with_greeter(

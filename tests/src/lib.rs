@@ -59,7 +59,10 @@ pub use calls::{Answer, Calls};
 pub use esp_image::EspImage;
 pub use fat::Fat;
 pub use firmware::{BY_OUR_BOOT_ENTRY, UefiVariables, secure_uefi, test_keys, uefi};
-pub use greeter::{GREETER, GREETER_PORT, Greeter, WITH_CGROUPS, plan_with_greeter, push_greeter};
+pub use greeter::{
+    GREETER, GREETER_PORT, Greeter, WITH_CGROUPS, plan_with_greeter, push_greeter,
+    push_greeter_edition,
+};
 pub use grpcio::Grpcio;
 pub use hostile_dhcp_server::HostileDhcpServer;
 pub use http_client::{HttpAnswer, http};

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use instar_qemu::{OwnedProcess, PortLease, lease_port};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -79,6 +80,19 @@ impl Registry {
     /// How a guest names an image in it: `10.0.2.2:PORT/NAME`, NAME with its tag or digest.
     pub fn image_for_guest(&self, name: &str) -> String {
         format!("{HOST_FOR_GUEST}:{}/{name}", self.lease.port())
+    }
+
+    /// Has it answer nobody from now on: connections are made, and then nothing comes.
+    pub fn freeze(&self) -> Result<()> {
+        let pid = i32::try_from(self.process.pid())?;
+        let pid = Pid::from_raw(pid).context("a registry without a process")?;
+        Ok(kill_process(pid, Signal::STOP)?)
+    }
+
+    /// Has a tag lead nowhere.
+    pub fn remove_tag(&self, repository: &str, tag: &str) -> Result<()> {
+        let tag = format!("docker/registry/v2/repositories/{repository}/_manifests/tags/{tag}");
+        Ok(std::fs::remove_dir_all(self.storage.join(tag))?)
     }
 
     /// The file that holds a blob, for tests that damage it.

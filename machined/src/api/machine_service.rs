@@ -86,6 +86,13 @@ impl MachineApi {
 
     async fn restart_service(&self, id: &str) -> Result<(), Status> {
         let service = self.control(id, "restart")?;
+        // While it runs: what cannot be had does not end it.
+        let renewed = service.definition().workload.renew().await;
+        renewed.map_err(|error| {
+            Status::failed_precondition(format!(
+                "{id} was not restarted, and goes on as it was (stop and start it to restart what it runs): {error:#}"
+            ))
+        })?;
         service.stop().await;
         service.start();
         Ok(())

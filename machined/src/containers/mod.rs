@@ -5,6 +5,7 @@
 
 pub mod digest;
 mod disposition;
+mod in_force;
 pub mod manifest;
 mod pull;
 #[cfg(test)]
@@ -20,6 +21,7 @@ pub mod unpack;
 mod volume;
 
 pub use digest::Digest;
+pub use in_force::{ImageInForce, ImagesInForce, InForce};
 pub use manifest::{ImageConfig, Layer};
 pub use pull::{Progress, PullError, Puller};
 pub use reference::{ImageReference, ReferenceError};

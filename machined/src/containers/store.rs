@@ -9,8 +9,10 @@
 //!
 //! An image is there whole or not at all: it is unpacked beside its place, synced and renamed into it. Everything
 //! here can be pulled again, so whatever looks damaged is removed rather than repaired.
+//!
+//! A name means one image: the one that it was pulled by last. An image that has lost all its names keeps one by digest.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -29,29 +31,75 @@ const INCOMING: &str = ".incoming-";
 const REMOVED: &str = ".removed-";
 
 /// The images of this machine; clones share it. Directories are made when first needed.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct ImageStore {
     shared: Arc<Shared>,
 }
 
+#[derive(Debug)]
 struct Shared {
     directory: PathBuf,
     state: Mutex<State>,
+    /// Held while names change.
+    naming: Mutex<()>,
     /// Makes names of temporaries unique within this process.
     temporaries: AtomicU64,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct State {
     swept: bool,
-    pinned: HashSet<Digest>,
+    /// How many values stand for an image.
+    held: HashMap<Digest, usize>,
 }
 
-/// An image that is here.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// An image that is here, and is not collected while this lives.
+#[derive(Debug, Clone)]
 pub struct PulledImage {
     record: Record,
     directory: PathBuf,
+    _hold: Arc<Hold>,
+}
+
+impl PartialEq for PulledImage {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.record, &self.directory) == (&other.record, &other.directory)
+    }
+}
+
+impl Eq for PulledImage {}
+
+struct Hold {
+    shared: Arc<Shared>,
+    digest: Digest,
+}
+
+impl Hold {
+    fn new(shared: &Arc<Shared>, digest: Digest) -> Self {
+        *shared.state().held.entry(digest).or_default() += 1;
+        Hold {
+            shared: shared.clone(),
+            digest,
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut state = self.shared.state();
+        if let Some(count) = state.held.get_mut(&self.digest) {
+            *count -= 1;
+            if *count == 0 {
+                state.held.remove(&self.digest);
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Hold {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Hold({})", self.digest)
+    }
 }
 
 /// image.json.
@@ -65,6 +113,9 @@ struct Record {
     unpacked_bytes: u64,
     /// Seconds since 1970.
     pulled_at: u64,
+    /// When a caller of the API last asked for it, the same way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    asked_for_at: Option<u64>,
 }
 
 /// Why the store could not do something.
@@ -80,9 +131,6 @@ pub enum StoreError {
         /// The kernel's word.
         source: io::Error,
     },
-    /// Somebody needs it.
-    #[error("image {0} is in use by the machine config")]
-    Pinned(Digest),
     /// Never pulled or already removed.
     #[error("there is no image {0}")]
     Unknown(Digest),
@@ -127,10 +175,29 @@ impl PulledImage {
         UNIX_EPOCH + std::time::Duration::from_secs(self.record.pulled_at)
     }
 
+    /// When a caller of the API last asked for it, if one did.
+    pub fn asked_for_at(&self) -> Option<SystemTime> {
+        let at = self.record.asked_for_at?;
+        Some(UNIX_EPOCH + std::time::Duration::from_secs(at))
+    }
+
     /// Its merged layers. Not to be written to.
     pub fn rootfs(&self) -> PathBuf {
         self.directory.join("rootfs")
     }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or_default().as_secs()
 }
 
 impl ImageStore {
@@ -139,18 +206,12 @@ impl ImageStore {
         let shared = Shared {
             directory,
             state: Mutex::default(),
+            naming: Mutex::default(),
             temporaries: AtomicU64::new(0),
         };
         ImageStore {
             shared: Arc::new(shared),
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.shared
-            .state
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn images(&self) -> PathBuf {
@@ -170,7 +231,7 @@ impl ImageStore {
     /// record cannot be read.
     fn prepare(&self) -> Result<PathBuf, StoreError> {
         let images = self.images();
-        let mut state = self.state();
+        let mut state = self.shared.state();
         fs::create_dir_all(&images).map_err(failed("creating", &images))?;
         if state.swept {
             return Ok(images);
@@ -195,12 +256,18 @@ impl ImageStore {
     /// An image by its digest.
     pub fn get(&self, digest: Digest) -> Option<PulledImage> {
         let directory = self.place(digest);
+        // Before it is looked for: what has been found stays.
+        let hold = Arc::new(Hold::new(&self.shared, digest));
         let record = read(&directory).filter(|record| record.digest == digest)?;
-        Some(PulledImage { record, directory })
+        Some(PulledImage {
+            record,
+            directory,
+            _hold: hold,
+        })
     }
 
-    /// An image by a name that it was pulled by, or by its digest in any repository. The newest if there are several:
-    /// a tag may have moved.
+    /// An image by a name that it was pulled by, or by its digest in any repository. Versions before this one let several have
+    /// the same name; then it is the newest.
     pub fn find(&self, reference: &ImageReference) -> Option<PulledImage> {
         if let Some(image) = reference.digest().and_then(|digest| self.get(digest)) {
             return Some(image);
@@ -234,46 +301,61 @@ impl ImageStore {
         Ok(found)
     }
 
-    /// Keeps an image from being removed, here already or not.
-    pub fn pin(&self, digest: Digest) {
-        self.state().pinned.insert(digest);
-    }
-
-    /// Lets it be removed again.
-    pub fn unpin(&self, digest: Digest) {
-        self.state().pinned.remove(&digest);
-    }
-
-    /// What is pinned.
-    pub fn pinned(&self) -> HashSet<Digest> {
-        self.state().pinned.clone()
-    }
-
-    /// Removes an image. Containers that run from it must be gone.
+    /// Removes an image, whoever has a value for it. Containers that run from it must be gone.
     pub async fn remove(&self, digest: Digest) -> Result<(), StoreError> {
+        let removed = self.put_away(digest)?;
+        self.remove_for_good(removed).await
+    }
+
+    /// Removes an image unless a value stands for it or a container is made of it; says whether it is gone.
+    pub async fn remove_unused(&self, digest: Digest) -> Result<bool, StoreError> {
         let removed = {
-            let state = self.state();
-            if state.pinned.contains(&digest) {
-                return Err(StoreError::Pinned(digest));
+            // Whoever wants a value waits, and finds nothing. A start has one until its container's file system is mounted.
+            let state = self.shared.state();
+            if state.held.contains_key(&digest) || self.is_mounted(digest)? {
+                return Ok(false);
             }
-            let place = self.place(digest);
-            let removed = self.temporary(REMOVED, digest);
-            match fs::rename(&place, &removed) {
-                Ok(()) => removed,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    return Err(StoreError::Unknown(digest));
-                }
-                Err(error) => return Err(failed("removing", &place)(error)),
-            }
+            self.put_away(digest)?
         };
-        let work = tokio::task::spawn_blocking(move || {
-            remove_tree(&removed).map_err(failed("removing", &removed))
-        });
-        work.await.unwrap_or_else(|error| {
-            Err(failed("removing", &self.place(digest))(io::Error::other(
-                error,
-            )))
-        })
+        self.remove_for_good(removed).await?;
+        Ok(true)
+    }
+
+    /// Takes an image out of the store in one step.
+    fn put_away(&self, digest: Digest) -> Result<PathBuf, StoreError> {
+        let place = self.place(digest);
+        let removed = self.temporary(REMOVED, digest);
+        match fs::rename(&place, &removed) {
+            Ok(()) => Ok(removed),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(StoreError::Unknown(digest))
+            }
+            Err(error) => Err(failed("removing", &place)(error)),
+        }
+    }
+
+    async fn remove_for_good(&self, removed: PathBuf) -> Result<(), StoreError> {
+        let path = removed.clone();
+        let work = tokio::task::spawn_blocking(move || remove_tree(&path));
+        let done = work
+            .await
+            .unwrap_or_else(|error| Err(io::Error::other(error)));
+        done.map_err(failed("removing", &removed))
+    }
+
+    /// Whether an overlay is mounted over it: that of a container that runs, or of which something is left.
+    fn is_mounted(&self, digest: Digest) -> Result<bool, StoreError> {
+        let path = Path::new("/proc/self/mountinfo");
+        let mounts = fs::read_to_string(path).map_err(failed("reading", path))?;
+        Ok(lower_images(&mounts, &self.images()).contains(&digest))
+    }
+
+    /// Removes what was cut off, if that has not been done yet.
+    pub fn sweep(&self) -> Result<(), StoreError> {
+        if self.images().exists() {
+            self.prepare()?;
+        }
+        Ok(())
     }
 
     fn temporary(&self, kind: &str, digest: Digest) -> PathBuf {
@@ -295,16 +377,48 @@ impl ImageStore {
         })
     }
 
-    /// Remembers one more name of an image that is here.
+    /// Gives an image that is here a name, and takes that from all others.
     pub(super) fn add_name(
         &self,
         mut image: PulledImage,
         name: &ImageReference,
     ) -> Result<PulledImage, StoreError> {
+        let _naming = self.naming();
+        self.take_name(name, image.digest())?;
         if image.record.names.insert(name.clone()) {
             write(&image.directory, &image.record)?;
         }
         Ok(image)
+    }
+
+    fn naming(&self) -> MutexGuard<'_, ()> {
+        let naming = self.shared.naming.lock();
+        naming.unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Takes a name from all images but that one, before that one has it: a power cut leaves it with nobody rather than with two.
+    fn take_name(&self, name: &ImageReference, but: Digest) -> Result<(), StoreError> {
+        for mut image in self.list()? {
+            let record = &mut image.record;
+            if record.digest == but || !record.names.remove(name) {
+                continue;
+            }
+            if record.names.is_empty() {
+                record.names.insert(name.at(record.digest));
+            }
+            write(&image.directory, record)?;
+        }
+        Ok(())
+    }
+
+    /// Notes that a caller asked for an image now.
+    pub fn note_asked_for(&self, image: &PulledImage) -> Result<(), StoreError> {
+        let _naming = self.naming();
+        let Some(mut image) = self.get(image.digest()) else {
+            return Ok(());
+        };
+        image.record.asked_for_at = Some(now());
+        write(&image.directory, &image.record)
     }
 }
 
@@ -329,10 +443,6 @@ impl Incoming {
         download_bytes: u64,
         unpacked_bytes: u64,
     ) -> Result<PulledImage, StoreError> {
-        let pulled_at = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default()
-            .as_secs();
         let names = BTreeSet::from([name.clone()]);
         let record = Record {
             digest: self.digest,
@@ -340,14 +450,21 @@ impl Incoming {
             config,
             download_bytes,
             unpacked_bytes,
-            pulled_at,
+            pulled_at: now(),
+            asked_for_at: None,
         };
         write(&self.directory, &record)?;
         // One sync for all files of the image instead of one for each.
         let directory = File::open(&self.directory).map_err(failed("opening", &self.directory))?;
         rustix::fs::syncfs(&directory)
             .map_err(|errno| failed("syncing", &self.directory)(errno.into()))?;
+        // It cannot be collected from the moment at which it is there.
+        let _hold = Hold::new(&self.store.shared, self.digest);
         let place = self.store.place(self.digest);
+        {
+            let _naming = self.store.naming();
+            self.store.take_name(name, self.digest)?;
+        }
         match fs::rename(&self.directory, &place) {
             Ok(()) => {}
             // Another pull of the same image was faster.
@@ -372,6 +489,24 @@ impl Drop for Incoming {
             tracing::warn!("{} could not be removed: {error}", self.directory.display());
         }
     }
+}
+
+/// The images of this directory that are below overlay mounts (proc_pid_mountinfo(5)).
+fn lower_images(mountinfo: &str, images: &Path) -> BTreeSet<Digest> {
+    let overlays = mountinfo
+        .lines()
+        .filter_map(|line| line.split_once(" - overlay "));
+    let options = overlays.flat_map(|(_, rest)| rest.split([' ', ',']));
+    // `lowerdir+` is how newer kernels show one that was given alone.
+    let lower = options.filter_map(|option| {
+        let (key, path) = option.split_once('=')?;
+        matches!(key, "lowerdir" | "lowerdir+").then_some(Path::new(path))
+    });
+    let image = lower.filter_map(|path| {
+        let first = path.strip_prefix(images).ok()?.components().next()?;
+        Digest::from_hex(first.as_os_str().to_str()?).ok()
+    });
+    image.collect()
 }
 
 fn read(directory: &Path) -> Option<Record> {
@@ -444,12 +579,6 @@ mod tests {
         let again = ImageStore::new(directory.path().join("instar"));
         assert_eq!(again.list().unwrap(), std::slice::from_ref(&image));
 
-        store.pin(image.digest());
-        assert!(matches!(
-            store.remove(image.digest()).await,
-            Err(StoreError::Pinned(_))
-        ));
-        store.unpin(image.digest());
         store.remove(image.digest()).await.unwrap();
         assert!(matches!(
             store.remove(image.digest()).await,
@@ -459,14 +588,54 @@ mod tests {
     }
 
     #[test]
-    fn a_moved_tag_means_the_newest() {
+    fn a_name_means_what_it_was_pulled_by_last() {
         let directory = tempfile::tempdir().unwrap();
         let store = ImageStore::new(directory.path().to_owned());
-        let mut old = add(&store, b"old", "r.io/a");
-        old.record.pulled_at -= 10;
-        write(&old.directory, &old.record).unwrap();
-        let new = add(&store, b"new", "r.io/a");
-        assert_eq!(store.find(&name("r.io/a")).unwrap().digest(), new.digest());
+        let tag = name("r.io/a:v1");
+        let mut first = add(&store, b"first", "r.io/a:v1");
+        // The clock was ahead.
+        first.record.pulled_at += 10_000_000;
+        write(&first.directory, &first.record).unwrap();
+        let second = add(&store, b"second", "r.io/a:v1");
+        assert_eq!(store.find(&tag), Some(second.clone()));
+        let nameless = store.get(first.digest()).unwrap();
+        assert_eq!(*nameless.names(), BTreeSet::from([tag.at(first.digest())]));
+
+        // And back: both are here.
+        let first = store.add_name(nameless, &tag).unwrap();
+        assert_eq!(store.find(&tag), Some(first));
+        let second = store.get(second.digest()).unwrap();
+        assert!(!second.names().contains(&tag));
+    }
+
+    #[tokio::test]
+    async fn an_image_that_a_value_stands_for_is_not_collected() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = ImageStore::new(directory.path().to_owned());
+        let image = add(&store, b"one", "r.io/a:1");
+        let (digest, another) = (image.digest(), image.clone());
+        drop(image);
+        assert!(!store.remove_unused(digest).await.unwrap());
+        assert!(store.get(digest).is_some());
+        drop(another);
+        assert!(store.remove_unused(digest).await.unwrap());
+        assert!(store.get(digest).is_none());
+        assert!(store.shared.state().held.is_empty());
+    }
+
+    #[test]
+    fn images_below_overlays_are_known_by_their_mounts() {
+        let (one, two) = (Digest::of(b"1"), Digest::of(b"2"));
+        let mounts = format!(
+            "22 1 0:20 / /var rw - ext4 /dev/vda3 rw\n\
+             31 22 0:31 / /run/machined/containers/web/rootfs rw,nodev - overlay overlay rw,lowerdir=/var/lib/instar/images/{}/rootfs,upperdir=/var/u,workdir=/var/w\n\
+             32 22 0:32 / /x rw - overlay none rw,lowerdir+=/var/lib/instar/images/{}/rootfs\n\
+             33 22 0:33 / /y rw - overlay none rw,lowerdir=/usr/lib/modules\n",
+            one.hex(),
+            two.hex()
+        );
+        let found = lower_images(&mounts, Path::new("/var/lib/instar/images"));
+        assert_eq!(found, BTreeSet::from([one, two]));
     }
 
     #[test]

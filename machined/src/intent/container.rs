@@ -39,9 +39,11 @@ pub fn service(
         image,
         puller: super::puller(Some(configured))?,
         images: machine.images.clone(),
+        in_force: machine.images_in_force.clone(),
         runtime: Runtime::default(),
         init: machine.init.clone(),
         kept_output: machine.take_kept(&output_name(&id)).into(),
+        prepared: None.into(),
     };
     Ok(Definition {
         id,

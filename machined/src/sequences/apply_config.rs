@@ -250,9 +250,12 @@ async fn take_over(
     machine.network.set_wish(intent::network(config));
     machine.clock.set_wish(intent::time(config));
     disk::furnish(machine).await;
-    for name in change.removed.iter().chain(&change.started) {
+    let other = || change.removed.iter().chain(&change.started);
+    for name in other() {
         machine.services.remove(name).await;
     }
+    // Another config for a container asks what its image's name means now.
+    machine.images_in_force.forget(other()).await;
     if !definitions.is_empty() {
         load_overlay(machine).await?;
     }

@@ -380,6 +380,9 @@ async fn mount_disk(machine: Arc<Machine>) -> anyhow::Result<()> {
         // Not worth staying down for: what failed once fails again, and is rolled back again.
         Err(error) => tracing::error!("the record of failed images is lost: {error:#}"),
     }
+    if let Err(error) = machine.images_in_force.open(&records(&machine)) {
+        tracing::error!("images are looked up anew, which were in force is lost: {error:#}");
+    }
     Ok(())
 }
 

@@ -12,9 +12,10 @@ use crate::machine::Machine;
 use crate::upgrade::{Handover, handover};
 
 /// Leaves it with init after every sequence and every change of the config, from the moment at which the generation has proved
-/// itself: all of these have the machine's turn.
+/// itself: all of these have the machine's turn. And after every change of the images in force.
 pub(super) async fn keep(machine: Arc<Machine>) {
     let mut turn = machine.watch_turn();
+    let mut in_force = machine.images_in_force.watch();
     loop {
         if turn.wait_for(|taken| !taken).await.is_err() {
             return;
@@ -22,8 +23,10 @@ pub(super) async fn keep(machine: Arc<Machine>) {
         if let Err(error) = leave(&machine).await {
             tracing::warn!("a machined that is started again finds an older config: {error:#}");
         }
-        if turn.changed().await.is_err() {
-            return;
+        tokio::select! {
+            changed = turn.changed() => if changed.is_err() { return },
+            // The sender lives in the machine.
+            _ = in_force.changed() => {}
         }
     }
 }
@@ -34,6 +37,7 @@ async fn leave(machine: &Machine) -> anyhow::Result<()> {
     let left = Handover {
         machine_config: configured.map(|configured| configured.text.clone()),
         failed: machine.failed_images().clone(),
+        images_in_force: machine.images_in_force.all(),
         ..Handover::default()
     };
     let memfd = left.to_memfd()?;

@@ -278,6 +278,7 @@ pub(super) async fn next_generation(
         leases: machine.network.leases(),
         upgrade: Some(pending),
         failed: machine.failed_images().clone(),
+        images_in_force: machine.images_in_force.all(),
         services_up,
     };
     let memfd = left.to_memfd()?;

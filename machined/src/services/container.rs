@@ -1,7 +1,8 @@
 //! A container as a service: its image pulled and unpacked, its process started by crun, watched and adopted.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use rustix::process::Signal as PosixSignal;
@@ -10,8 +11,8 @@ use tokio::io::AsyncReadExt as _;
 use super::log_ring::LogRing;
 use super::workload::{Exit, Running, Signal, Step, Workload};
 use crate::containers::{
-    ContainerSpec, HostView, ImageReference, ImageStore, Limits, PulledImage, Puller,
-    RunningContainer, Runtime, Streams,
+    ContainerSpec, HostView, ImageReference, ImageStore, ImagesInForce, Limits, PullError,
+    PulledImage, Puller, ResolvedImage, RunningContainer, Runtime, Streams,
 };
 use crate::init_link::{InitLink, Scope};
 
@@ -25,14 +26,20 @@ pub struct ContainerWorkload {
     pub puller: Arc<Puller>,
     /// Where images are.
     pub images: ImageStore,
+    /// Which of them containers run.
+    pub in_force: ImagesInForce,
     /// What makes containers.
     pub runtime: Runtime,
     /// Tells how its process ended, and keeps its output's pipe over a restart of machined.
     pub init: InitLink,
     /// The pipe that an earlier machined of this generation left.
-    pub kept_output: std::sync::Mutex<Option<OwnedFd>>,
+    pub kept_output: Mutex<Option<OwnedFd>>,
+    /// The image of the start that is under way.
+    pub prepared: Mutex<Option<PulledImage>>,
 }
 
+/// How long a registry has to say what a name means, where an image is here that can be used instead.
+const LOOK_UP: Duration = Duration::from_secs(10);
 /// The longest name that init keeps a descriptor under (`FdName` of its protocol).
 const LONGEST_KEPT_NAME: usize = 32;
 
@@ -49,40 +56,94 @@ pub fn output_name(service: &str) -> String {
 }
 
 impl ContainerWorkload {
-    fn pulled(&self) -> anyhow::Result<PulledImage> {
-        self.images
-            .find(&self.image)
-            .with_context(|| format!("the image {} is not in the store", self.image))
+    /// The image that is in force, or else what its name means now.
+    async fn image_to_run(&self) -> anyhow::Result<PulledImage> {
+        let name = self.spec.name.as_str();
+        let Some(digest) = self.in_force.get(name, &self.image) else {
+            return self.look_up(None).await;
+        };
+        if let Some(image) = self.images.get(digest) {
+            return Ok(image);
+        }
+        // Lost with /var: the same again, whatever its name means by now.
+        let same = self.image.at(digest);
+        let pulled = async {
+            let resolved = self.puller.resolve(&same).await?;
+            self.bring(&resolved).await
+        };
+        pulled.await.with_context(|| {
+            format!("pull {same}, which {} meant; a restart of {name} by its operator looks the name up again", self.image)
+        })
     }
 
-    async fn pull(&self) -> anyhow::Result<()> {
-        let wanted = self.image.digest();
-        if wanted.is_some() && self.images.find(&self.image).is_some() {
-            return Ok(());
-        }
-        let pulled = async {
-            let resolved = self.puller.resolve(&self.image).await?;
-            self.puller
-                .pull(&resolved, &self.images, &Limits::default())
-                .await
+    /// Finds out what the image's name means now, and puts that in force. A registry that is away does not keep a machine from
+    /// running what it has, `running` above all; whatever else is wrong with the answer is an error.
+    async fn look_up(&self, running: Option<PulledImage>) -> anyhow::Result<PulledImage> {
+        let here = running.or_else(|| self.images.find(&self.image));
+        let image = match here {
+            // A digest means the same for ever.
+            Some(image) if self.image.digest().is_some() => image,
+            here => self.ask_registry(here).await?,
         };
-        match pulled.await {
-            Ok(_) => Ok(()),
-            // A registry that is away does not keep a machine from running what it has.
-            Err(error) if self.images.find(&self.image).is_some() => {
-                tracing::warn!(
-                    "{}: the copy on this machine is used: {:#}",
-                    self.image,
-                    anyhow::Error::from(error)
-                );
-                Ok(())
-            }
-            Err(error) => Err(error).with_context(|| format!("pull {}", self.image)),
-        }
+        let name = self.spec.name.as_str();
+        self.in_force.set(name, &self.image, image.digest()).await;
+        Ok(image)
+    }
+
+    async fn ask_registry(&self, here: Option<PulledImage>) -> anyhow::Result<PulledImage> {
+        let resolving = self.puller.resolve(&self.image);
+        let resolved = match &here {
+            Some(_) => tokio::time::timeout(LOOK_UP, resolving).await,
+            None => Ok(resolving.await),
+        };
+        let pulled = match resolved {
+            Ok(Ok(resolved)) => Ok(self.bring(&resolved).await),
+            Ok(Err(error)) => Ok(Err(error)),
+            Err(too_late) => Err(too_late),
+        };
+        let away = match pulled {
+            Ok(Err(error)) if error.is_unreachable() => error.into(),
+            Ok(pulled) => return pulled.with_context(|| format!("pull {}", self.image)),
+            Err(_) => anyhow::anyhow!("no answer within {} s", LOOK_UP.as_secs()),
+        };
+        let Some(here) = here else {
+            return Err(away.context(format!("pull {}", self.image)));
+        };
+        tracing::warn!(
+            "{}: its registry is away, {} is used, which is here: {away:#}",
+            self.image,
+            here.digest()
+        );
+        Ok(here)
+    }
+
+    async fn bring(&self, resolved: &ResolvedImage) -> Result<PulledImage, PullError> {
+        let limits = Limits::default();
+        self.puller.pull(resolved, &self.images, &limits).await
+    }
+
+    async fn prepare_image(&self) -> anyhow::Result<()> {
+        let image = self.image_to_run().await?;
+        *self.lock_prepared() = Some(image);
+        Ok(())
+    }
+
+    /// What a restart by an operator is to start. What runs goes on meanwhile, and for good if this fails.
+    async fn renew_image(&self) -> anyhow::Result<()> {
+        let in_force = self.in_force.get(self.spec.name.as_str(), &self.image);
+        let running = in_force.and_then(|digest| self.images.get(digest));
+        self.look_up(running).await.map(drop)
+    }
+
+    fn lock_prepared(&self) -> MutexGuard<'_, Option<PulledImage>> {
+        self.prepared
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     async fn run(&self, log: LogRing) -> anyhow::Result<Box<dyn Running>> {
-        let image = self.pulled()?;
+        let image = self.lock_prepared().take();
+        let image = image.context("no image was prepared")?;
         let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
             .context("make the output's pipe")?;
         let name = output_name(self.spec.name.as_str());
@@ -146,7 +207,11 @@ fn follow(output: OwnedFd, log: LogRing) -> anyhow::Result<()> {
 
 impl Workload for ContainerWorkload {
     fn prepare(&self) -> Step<'_, anyhow::Result<()>> {
-        Box::pin(self.pull())
+        Box::pin(self.prepare_image())
+    }
+
+    fn renew(&self) -> Step<'_, anyhow::Result<()>> {
+        Box::pin(self.renew_image())
     }
 
     fn start(&self, log: LogRing) -> Step<'_, anyhow::Result<Box<dyn Running>>> {
@@ -181,7 +246,7 @@ impl Running for Started {
             }
             // Its parent is init; init's word comes right behind.
             let told = self.init.exit_of(self.container.pid());
-            tokio::time::timeout(std::time::Duration::from_secs(5), told)
+            tokio::time::timeout(Duration::from_secs(5), told)
                 .await
                 .unwrap_or(Exit::Unknown)
         })

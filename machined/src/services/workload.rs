@@ -55,6 +55,10 @@ pub enum Signal {
 pub trait Workload: Send + Sync + 'static {
     /// Gets ready what takes long and may fail for a while: the image, the filesystem.
     fn prepare(&self) -> Step<'_, anyhow::Result<()>>;
+    /// Looks for what a restart by an operator is to start, such as another image of the same name, while what runs goes on.
+    fn renew(&self) -> Step<'_, anyhow::Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
     /// Starts it; its output goes to the log.
     fn start(&self, log: LogRing) -> Step<'_, anyhow::Result<Box<dyn Running>>>;
     /// Takes over what an earlier machined of this generation started, if it still runs.

@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
 
 use super::failed::FailedImages;
+use crate::containers::InForce;
 use crate::event_log::ActorId;
 use crate::network::Lease;
 use crate::sealed_json;
@@ -50,6 +51,8 @@ pub struct Handover {
     pub upgrade: Option<PendingUpgrade>,
     /// Images that failed on this machine.
     pub failed: FailedImages,
+    /// The images that containers run; what a disk says is newer.
+    pub images_in_force: InForce,
     /// Services that were up; an upgrade is good when they are up again.
     pub services_up: Vec<String>,
 }

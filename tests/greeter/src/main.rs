@@ -12,6 +12,7 @@
 //! | `/owner/PATH` | whose `/PATH` is, as `UID:GID` |
 //! | `/write/PATH` | what came of writing a line to the file `/PATH`, or the text behind a `?` |
 //! | `/fill/PATH` | how many bytes the file `/PATH` could be given before the disk was full |
+//! | `/spread/PATH` | how many empty files the directory `/PATH` could be given before no more could be made |
 //! | `/remove/PATH` | what came of removing the file `/PATH` |
 //! | `/link/PATH` | what came of making the symbolic link `/PATH` to the text behind a `?` |
 //! | `/pipe/PATH` | what came of making a named pipe `/PATH` |
@@ -149,6 +150,12 @@ fn answer(path: &str) -> (&'static str, String) {
             Err(error) => ("403 Forbidden", format!("{file}: {error}\n")),
         };
     }
+    if let Some(directory) = path.strip_prefix("/spread") {
+        return match spread(directory) {
+            Ok(files) => ("200 OK", files.to_string()),
+            Err(error) => ("403 Forbidden", format!("{directory}: {error}\n")),
+        };
+    }
     if let Some(file) = path.strip_prefix("/remove") {
         return match fs::remove_file(file) {
             Ok(()) => ("200 OK", format!("{file}: removed\n")),
@@ -212,6 +219,19 @@ fn fill(file: &str) -> Result<u64> {
         file.sync_all()?;
     }
     Ok(written)
+}
+
+/// Makes empty files until there is no inode for one more.
+fn spread(directory: &str) -> Result<u64> {
+    fs::create_dir_all(directory)?;
+    let mut made = 0;
+    loop {
+        match fs::File::create(format!("{directory}/{made}")) {
+            Ok(_) => made += 1,
+            Err(error) if error.kind() == ErrorKind::StorageFull => return Ok(made),
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 fn names(directory: &str) -> Result<String> {

@@ -1,7 +1,7 @@
 //! Images of containers, unpacked on the machine.
 
 use super::{Item, Kind, Namespace, Record, Sensitivity, Source, Value};
-use crate::containers::PulledImage;
+use crate::containers::{InForce, PulledImage};
 
 /// What is in the store.
 pub(super) const IMAGES: Kind = Kind {
@@ -11,22 +11,31 @@ pub(super) const IMAGES: Kind = Kind {
     aliases: &["imagecache"],
     columns: &[
         ("Names", "{.names}"),
+        ("Containers", "{.containers}"),
         ("Downloaded", "{.downloadBytes}"),
         ("Unpacked", "{.unpackedBytes}"),
         ("Pulled", "{.pulledAt}"),
     ],
     sensitivity: Sensitivity::Open,
     sources: &[Source::Unannounced],
-    read: |machine| Ok(machine.images.list()?.iter().map(image).collect()),
+    read: |machine| {
+        let (images, in_force) = (machine.images.list()?, machine.images_in_force.all());
+        Ok(images.iter().map(|it| image(it, &in_force)).collect())
+    },
 };
 
-fn image(image: &PulledImage) -> Item {
+fn image(image: &PulledImage, in_force: &InForce) -> Item {
     let names = image.names().iter().map(ToString::to_string);
+    let of_it = in_force
+        .iter()
+        .filter(|(_, it)| it.digest == image.digest());
+    let containers = of_it.map(|(container, it)| format!("{container}={}", it.reference));
     let spec = Record::default()
         .with("names", 1, names.collect::<Value>())
         .with("digest", 2, image.digest().to_string())
         .with("downloadBytes", 3, image.download_bytes())
         .with("unpackedBytes", 4, image.unpacked_bytes())
-        .with("pulledAt", 5, Value::Time(image.pulled_at()));
+        .with("pulledAt", 5, Value::Time(image.pulled_at()))
+        .with("containers", 6, containers.collect::<Value>());
     Item::new(image.digest().to_string(), spec)
 }

@@ -1,0 +1,217 @@
+//! The images in force: for each container, the digest that its image's name meant when it was looked up.
+//!
+//! What runs is a digest. A name with a tag leads to one when a container first starts, and again only when somebody asks for
+//! it: by another config for the container, or by restarting it over the API. A crash, an upgrade or a reboot starts what ran.
+//!
+//! ```text
+//! file      restarts of machined; with a disk (it is on STATE) everything else too
+//! hand-over upgrades without a reboot of machines without a disk, whose files end with their generation
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use super::digest::Digest;
+use super::reference::ImageReference;
+use crate::whole_file;
+
+/// The record's name.
+const FILE: &str = "images-in-force.json";
+
+/// By container.
+pub type InForce = BTreeMap<String, ImageInForce>;
+
+/// What a container runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageInForce {
+    /// As the config names it. Under another name it is not in force.
+    pub reference: ImageReference,
+    /// What that meant.
+    pub digest: Digest,
+}
+
+/// The record; clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct ImagesInForce {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// Held while the file is written, so that what was written last is what holds.
+    writing: tokio::sync::Mutex<()>,
+    changes: watch::Sender<()>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    images: InForce,
+    /// None until there is a place for it.
+    file: Option<PathBuf>,
+}
+
+impl ImagesInForce {
+    /// What the previous generation left.
+    pub fn new(images: InForce) -> Self {
+        let record = Self::default();
+        record.lock().images = images;
+        record
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.shared
+            .state
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Keeps the record in this directory from now on. What it says there is newer than what was handed over.
+    pub fn open(&self, directory: &Path) -> anyhow::Result<()> {
+        let file = directory.join(FILE);
+        let read = whole_file::read_json::<InForce>(&file);
+        let mut state = self.lock();
+        state.file = Some(file);
+        state.images.extend(read?.unwrap_or_default());
+        Ok(())
+    }
+
+    /// The digest that a container is to run, if it has been looked up under this name.
+    pub fn get(&self, container: &str, reference: &ImageReference) -> Option<Digest> {
+        let state = self.lock();
+        let image = state.images.get(container)?;
+        (image.reference == *reference).then_some(image.digest)
+    }
+
+    /// Puts a digest in force.
+    pub async fn set(&self, container: &str, reference: &ImageReference, digest: Digest) {
+        let image = ImageInForce {
+            reference: reference.clone(),
+            digest,
+        };
+        let before = self
+            .lock()
+            .images
+            .insert(container.to_owned(), image.clone());
+        if before.as_ref() != Some(&image) {
+            self.changed().await;
+        }
+    }
+
+    /// Has the images of these containers looked up again at their next start.
+    pub async fn forget(&self, containers: impl IntoIterator<Item = &String>) {
+        let mut has_changed = false;
+        for container in containers {
+            has_changed |= self.lock().images.remove(container).is_some();
+        }
+        if has_changed {
+            self.changed().await;
+        }
+    }
+
+    /// All of it.
+    pub fn all(&self) -> InForce {
+        self.lock().images.clone()
+    }
+
+    /// The digests.
+    pub fn digests(&self) -> BTreeSet<Digest> {
+        let state = self.lock();
+        state.images.values().map(|image| image.digest).collect()
+    }
+
+    /// The containers that this digest is in force for.
+    pub fn containers_of(&self, digest: Digest) -> Vec<String> {
+        let state = self.lock();
+        let of_it = state.images.iter().filter(|(_, it)| it.digest == digest);
+        of_it.map(|(container, _)| container.clone()).collect()
+    }
+
+    /// Told about every change.
+    pub fn watch(&self) -> watch::Receiver<()> {
+        self.shared.changes.subscribe()
+    }
+
+    /// A record that cannot be written holds until machined ends; containers run all the same.
+    async fn changed(&self) {
+        self.shared.changes.send_replace(());
+        let _order = self.shared.writing.lock().await;
+        let (file, images) = {
+            let state = self.lock();
+            (state.file.clone(), state.images.clone())
+        };
+        let Some(file) = file else { return };
+        let write = move || whole_file::replace_json(&file, 0o644, &images);
+        let written = tokio::task::spawn_blocking(write).await;
+        if let Err(error) = written.map_err(anyhow::Error::from).and_then(|done| done) {
+            tracing::warn!("which images are in force is kept in memory alone: {error:#}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn name(text: &str) -> ImageReference {
+        text.parse().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_digest_holds_for_its_name_until_it_is_forgotten() {
+        let directory = tempfile::tempdir().unwrap();
+        let record = ImagesInForce::default();
+        let (one, two) = (Digest::of(b"1"), Digest::of(b"2"));
+        // Before there is a place for it.
+        record.set("web", &name("r.io/web:v1"), one).await;
+        record.open(directory.path()).unwrap();
+        record.set("db", &name("r.io/db:v1"), two).await;
+        assert_eq!(record.get("web", &name("r.io/web:v1")), Some(one));
+        assert_eq!(record.get("web", &name("r.io/web:v2")), None);
+        assert_eq!(record.containers_of(two), ["db"]);
+
+        // Another machined.
+        let again = ImagesInForce::default();
+        again.open(directory.path()).unwrap();
+        assert_eq!(again.all(), record.all());
+        again.forget([&"web".to_owned()]).await;
+        let again = ImagesInForce::default();
+        again.open(directory.path()).unwrap();
+        assert_eq!(again.digests(), BTreeSet::from([two]));
+    }
+
+    #[tokio::test]
+    async fn what_was_handed_over_holds_where_the_file_says_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let (old, new) = (Digest::of(b"old"), Digest::of(b"new"));
+        let written = ImagesInForce::default();
+        written.open(directory.path()).unwrap();
+        written.set("web", &name("r.io/web"), new).await;
+
+        let handed_over = ImagesInForce::default();
+        for container in ["web", "db"] {
+            handed_over.set(container, &name("r.io/web"), old).await;
+        }
+        let record = ImagesInForce::new(handed_over.all());
+        record.open(directory.path()).unwrap();
+        assert_eq!(record.get("web", &name("r.io/web")), Some(new));
+        assert_eq!(record.get("db", &name("r.io/web")), Some(old));
+    }
+
+    #[tokio::test]
+    async fn a_record_that_cannot_be_read_is_made_anew() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join(FILE), "{").unwrap();
+        let record = ImagesInForce::default();
+        assert!(record.open(directory.path()).is_err());
+        record.set("web", &name("r.io/web"), Digest::of(b"1")).await;
+        let again = ImagesInForce::default();
+        again.open(directory.path()).unwrap();
+        assert_eq!(again.all(), record.all());
+    }
+}

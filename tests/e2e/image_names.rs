@@ -1,0 +1,187 @@
+//! What a container runs is a digest: its image's name is looked up when somebody asks for that, and at no other time.
+
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use instar_tests::{
+    Ending, GREETER, GREETER_PORT, Greeter, ImageUnderTest, Instarctl, Node, Outcome, Registry,
+    Scratch, Test, WITH_CGROUPS, push_greeter_edition, tests, upgrade_and_follow,
+};
+
+use crate::PATIENCE;
+
+/// A start that asks nobody takes a second or two, on a busy host some more; a registry that does not answer, forty.
+const SOON: Duration = Duration::from_secs(15);
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![mean_what_they_meant_until_an_operator_asks]
+}
+
+/// A node, its greeter, and the means to ask.
+struct Subject {
+    node: Node,
+    greeter: Greeter,
+    client: Instarctl,
+}
+
+impl Subject {
+    async fn new(node: Node, scratch: &Scratch) -> anyhow::Result<Self> {
+        node.wait_until_ready(PATIENCE).await?;
+        Ok(Self {
+            greeter: Greeter::of(&node)?,
+            client: Instarctl::of(&node, scratch)?,
+            node,
+        })
+    }
+
+    async fn runs(&self, edition: &str, since: &str) -> Outcome {
+        let read = async || self.greeter.get("/read/edition");
+        let runs = self.node.wait_until("it answers", PATIENCE, read).await?;
+        ensure!(runs == edition, "{since} it runs {runs}, not {edition}");
+        Ok(())
+    }
+
+    /// Returns how long it took until it answered again.
+    async fn crash(&self) -> anyhow::Result<Duration> {
+        let before = self.node.service_pid(GREETER).await?;
+        let begun = Instant::now();
+        self.greeter.exit(1);
+        let again = async || {
+            ensure!(self.node.service_pid(GREETER).await? != before);
+            self.greeter.greets()
+        };
+        self.node
+            .wait_until("it has started again", PATIENCE, again)
+            .await?;
+        Ok(begun.elapsed())
+    }
+
+    async fn restart(&self) -> Outcome {
+        let said = self.client.run(&["restart", GREETER]).await?;
+        ensure!(said.code == Some(0), "{said:?}");
+        Ok(())
+    }
+
+    /// The image is there as long as it takes, and it is told for whom.
+    async fn keeps(&self, digest: &str) -> Outcome {
+        let said = self
+            .client
+            .run(&["get", "images", digest, "-o", "yaml"])
+            .await?;
+        ensure!(
+            said.output.contains(&format!("{GREETER}=")) && said.output.contains("greeter:v1"),
+            "{said:?}"
+        );
+        Ok(())
+    }
+
+    async fn collects(&self, digest: &str) -> Outcome {
+        self.node
+            .wait_until(
+                "the image that nothing names is gone",
+                PATIENCE,
+                async || {
+                    let said = self.client.run(&["image", "list"]).await?;
+                    ensure!(
+                        said.code == Some(0) && !said.output.contains(digest),
+                        "{said:?}"
+                    );
+                    let files = self.node.machine().await?;
+                    let hex = digest.trim_start_matches("sha256:");
+                    let path = format!("/var/lib/instar/images/{hex}/image.json");
+                    let is_there = self.node.has_file(&mut files.clone(), &path).await?;
+                    ensure!(!is_there, "{path} is there");
+                    Ok(())
+                },
+            )
+            .await
+    }
+}
+
+async fn mean_what_they_meant_until_an_operator_asks(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    let second = ImageUnderTest::second()?;
+    registry.push_layout(&second.installer(), "instar/installer", second.version())?;
+    let one = push_greeter_edition(&registry, "one")?;
+    let host = registry.host_for_guest();
+    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+        .blank_disk()?
+        .forward(GREETER_PORT)
+        .configure(move |config| {
+            let image = format!("{host}/greeter:v1");
+            let config = config.install_disk("/dev/vda").registry(&host);
+            config.greeter_at(GREETER, &image, GREETER_PORT, WITH_CGROUPS)
+        })
+        .boot()
+        .await?;
+    let subject = Subject::new(node, &scratch).await?;
+    subject.runs("one", "at first").await?;
+
+    let two = push_greeter_edition(&registry, "two")?;
+    subject.crash().await?;
+    subject.runs("one", "after a crash").await?;
+    let mark = subject.node.vm().console_mark()?;
+    subject
+        .greeter
+        .get("/write/cgroup/generation.1/machined/cgroup.kill?1")?;
+    let line = "starting machined again";
+    subject
+        .node
+        .vm()
+        .wait_for_line_after(mark, line, PATIENCE)?;
+    subject.node.wait_for_api(PATIENCE).await?;
+    subject.node.wait_until_ready(PATIENCE).await?;
+    subject.crash().await?;
+    subject
+        .runs("one", "after a crash under another machined")
+        .await?;
+    let image = registry.image_for_guest("instar/installer:v0.2.0");
+    let followed = upgrade_and_follow(&subject.node, &image, PATIENCE).await?;
+    ensure!(followed.ending == Ending::Done, "{followed:#?}");
+    subject.runs("one", "after an upgrade").await?;
+    subject.keeps(&one).await?;
+
+    subject.restart().await?;
+    subject.runs("two", "after a restart").await?;
+    subject.keeps(&two).await?;
+    subject.collects(&one).await?;
+
+    // And back, to one that is older.
+    push_greeter_edition(&registry, "one")?;
+    subject.crash().await?;
+    subject
+        .runs("two", "after a crash with the tag moved back")
+        .await?;
+    subject.restart().await?;
+    subject
+        .runs("one", "after a restart with the tag moved back")
+        .await?;
+    subject.collects(&two).await?;
+
+    // What a registry says is an error, unless it says nothing at all.
+    registry.remove_tag("greeter", "v1")?;
+    let before = subject.node.service_pid(GREETER).await?;
+    let said = subject.client.run(&["restart", GREETER]).await?;
+    ensure!(
+        said.code != Some(0) && said.complaint.contains("goes on as it was"),
+        "{said:?}"
+    );
+    ensure!(subject.node.service_pid(GREETER).await? == before);
+    push_greeter_edition(&registry, "two")?;
+    registry.freeze()?;
+    let took = subject.crash().await?;
+    ensure!(
+        took < SOON,
+        "a registry that is not needed kept it for {took:?}"
+    );
+    let begun = Instant::now();
+    subject.restart().await?;
+    subject
+        .runs("one", "after a restart without the registry")
+        .await?;
+    println!("a restart without the registry took {:?}", begun.elapsed());
+    ensure!(begun.elapsed() < 2 * SOON, "{:?}", begun.elapsed());
+
+    let subject = Subject::new(subject.node.power_cycle().await?, &scratch).await?;
+    subject.runs("one", "after the power was cut").await
+}
