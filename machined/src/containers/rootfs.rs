@@ -2,6 +2,9 @@
 //!
 //! The image itself is never written to, and a container that starts again starts from the image: what is to last
 //! belongs on a mount.
+//!
+//! Where /var is full the writable layer is a little memory: a container that fills /var must not keep others from starting, an
+//! upgrade's least of all. It is mounted beside the container's root, and nobody can take its room.
 
 use std::fs;
 use std::io;
@@ -55,9 +58,30 @@ fn failed<'a>(step: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> R
     }
 }
 
-/// Mounts an image with a fresh writable layer in `layer` at `target`. Both are made.
+/// Below this, in bytes and in inodes, a filesystem is full: the runtime makes a few directories in a layer, and those of some more
+/// containers may be about to start.
+const LEAST_BYTES: u64 = 16 << 20;
+const LEAST_INODES: u64 = 512;
+/// What a container may write to its root where that is the case.
+const IN_MEMORY: &str = "8m";
+const INODES_IN_MEMORY: &str = "2048";
+
+/// Mounts an image with a fresh writable layer in `layer`, or in memory where there is no room, at `target`. Both are made.
 pub(super) fn mount(image: &Path, layer: &Path, target: &Path) -> Result<(), RootfsError> {
     remove_tree(layer)?;
+    let in_memory;
+    let layer = match has_room(layer) {
+        true => layer,
+        false => {
+            in_memory = layer_in_memory(target);
+            tracing::warn!(
+                "{}: there is no room for the container's own files, {IN_MEMORY} of memory take them",
+                layer.display()
+            );
+            mount_memory(&in_memory)?;
+            &in_memory
+        }
+    };
     let [upper, work] = ["upper", "work"].map(|name| layer.join(name));
     for directory in [&upper, &work] {
         fs::create_dir_all(directory).map_err(failed("creating", directory))?;
@@ -103,6 +127,46 @@ pub(super) fn mount(image: &Path, layer: &Path, target: &Path) -> Result<(), Roo
     .map_err(|errno| mount_failed("move_mount", target, String::new(), errno))
 }
 
+/// Whether the filesystem of a path that is still to be made has room for a layer. What cannot be looked at is left to fail by itself.
+fn has_room(layer: &Path) -> bool {
+    let there = layer.ancestors().find(|path| path.exists());
+    let Some(Ok(room)) = there.map(rustix::fs::statvfs) else {
+        return true;
+    };
+    let bytes = room.f_bavail.saturating_mul(room.f_frsize);
+    // Some kinds of filesystem don't count inodes.
+    let inodes = if room.f_files == 0 {
+        u64::MAX
+    } else {
+        room.f_favail
+    };
+    bytes >= LEAST_BYTES && inodes >= LEAST_INODES
+}
+
+/// Beside the joined tree.
+fn layer_in_memory(target: &Path) -> PathBuf {
+    target.with_file_name("layer")
+}
+
+fn mount_memory(layer: &Path) -> Result<(), RootfsError> {
+    fs::create_dir_all(layer).map_err(failed("creating", layer))?;
+    let failed = |step, errno| mount_failed(step, layer, String::new(), errno);
+    let context =
+        fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).map_err(|errno| failed("fsopen", errno))?;
+    for (key, value) in [("size", IN_MEMORY), ("nr_inodes", INODES_IN_MEMORY)] {
+        fsconfig_set_string(&context, key, value).map_err(|errno| failed(key, errno))?;
+    }
+    fsconfig_create(&context).map_err(|errno| failed("create", errno))?;
+    let mounted = fsmount(
+        &context,
+        FsMountFlags::FSMOUNT_CLOEXEC,
+        MountAttrFlags::MOUNT_ATTR_NODEV,
+    )
+    .map_err(|errno| failed("fsmount", errno))?;
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    move_mount(&mounted, "", CWD, layer, flags).map_err(|errno| failed("move_mount", errno))
+}
+
 fn mount_failed(step: &'static str, path: &Path, said: String, errno: Errno) -> RootfsError {
     RootfsError::Mount {
         step,
@@ -125,12 +189,14 @@ fn kernel_log(context: &impl std::os::fd::AsFd) -> String {
 
 /// Unmounts what `mount` mounted and removes the writable layer. Nothing there is as good as removed.
 pub(super) fn unmount_and_remove(layer: &Path, target: &Path) -> Result<(), RootfsError> {
-    match unmount(target, UnmountFlags::NOFOLLOW) {
-        Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
-        // Somebody looks into it from outside; the last one out closes it.
-        Err(Errno::BUSY) => unmount(target, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)
-            .map_err(|errno| failed("unmounting", target)(errno.into()))?,
-        Err(errno) => return Err(failed("unmounting", target)(errno.into())),
+    for mounted in [target, &layer_in_memory(target)] {
+        match unmount(mounted, UnmountFlags::NOFOLLOW) {
+            Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
+            // Somebody looks into it from outside; the last one out closes it.
+            Err(Errno::BUSY) => unmount(mounted, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)
+                .map_err(|errno| failed("unmounting", mounted)(errno.into()))?,
+            Err(errno) => return Err(failed("unmounting", mounted)(errno.into())),
+        }
     }
     remove_tree(layer)
 }

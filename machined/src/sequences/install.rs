@@ -20,7 +20,7 @@ use crate::intent;
 use crate::machine::Machine;
 use crate::resources::MachineStage;
 use crate::status;
-use crate::upgrade::{Candidate, EspForInstaller, Narrator, Resources, check, installer};
+use crate::upgrade::{Candidate, EspForInstaller, Narrator, Resources, Unpacked, check, installer};
 
 /// What is installed.
 enum Origin {
@@ -151,14 +151,16 @@ async fn install(machine: &Machine, reference: &ImageReference) -> anyhow::Resul
     let resolved = puller.resolve(reference).await?;
     let candidate = Candidate::from_labels(resolved.labels())?;
     let limits = installer_limits(&candidate);
-    check(
+    let resources = Resources::now()?;
+    let plan = check(
         &candidate,
         &machine.running,
-        Resources::now()?,
+        resources,
         limits.unpacked_bytes,
     )?;
     load_overlay(machine).await?;
-    let image = puller.pull(&resolved, &machine.images, &limits).await?;
+    let images = &machine.images;
+    let image = Unpacked::pull(&puller, &resolved, &limits, images, plan.room).await?;
     // What an interrupted installation left is not worth keeping: without a loader nothing boots from it.
     let efi = machine.disk.format_efi().await?;
     let new = Installed { efi, booted: None };
@@ -169,6 +171,6 @@ async fn install(machine: &Machine, reference: &ImageReference) -> anyhow::Resul
     };
     installer::run(machine, &image, &candidate, Some(&esp), &Narrator::silent()).await?;
     drop(mounted);
-    machine.images.remove(image.digest()).await?;
+    image.remove().await?;
     boot_assets::keep_boot_entries(machine, When::Installing).await
 }

@@ -119,7 +119,7 @@ async fn prepare(
     {
         tracing::error!("the next boot may try {}: {error:#}", pending.to);
     }
-    if let Err(error) = machine.images.remove(image.digest()).await {
+    if let Err(error) = image.remove().await {
         tracing::warn!("the installer's image stays: {error:#}");
     }
     outcome?;

@@ -9,16 +9,17 @@ use anyhow::Context as _;
 use super::ending::{ANSWER_FIRST, leave};
 use super::overlay::load_overlay;
 use super::{Phase, Sequence, boot_assets, kexec, next_config, resume, run, settle_upgrade, stop};
-use crate::containers::{ImageReference, Limits, PulledImage};
+use crate::containers::{ImageReference, Limits};
 use crate::event_log::ActorId;
+use crate::image_collection;
 use crate::init_link::{End, Scope};
 use crate::intent;
 use crate::machine::{Configured, Machine, Turn};
 use crate::resources::MachineStage;
 use crate::upgrade::{
-    Candidate, Delivery, EspForInstaller, Handover, Narrator, Path, PendingUpgrade, Refusal,
-    Resources, UpgradeError, UpgradeMode, UpgradeRecord, UpgradeRequest, check, handover,
-    installer,
+    Candidate, Delivery, EspForInstaller, Handover, INSTALLER_FILES, Narrator, Path,
+    PendingUpgrade, Plan, Refusal, Resources, Room, Unpacked, UpgradeError, UpgradeMode,
+    UpgradeRecord, UpgradeRequest, check, handover, installer, is_full,
 };
 
 /// How long a new generation has to become healthy when the machine config does not say.
@@ -26,7 +27,7 @@ const DEADLINE: Duration = Duration::from_secs(300);
 
 /// An upgrade that has been checked: nothing has been disturbed, and nothing stands against it.
 pub(super) struct Checked {
-    pub(super) image: PulledImage,
+    pub(super) image: Arc<Unpacked>,
     pub(super) candidate: Candidate,
     pub(super) path: Path,
     by_kexec: bool,
@@ -69,15 +70,34 @@ pub(super) async fn check_first(
         .into());
     }
     let limits = installer_limits(&candidate);
-    let mut resources = Resources::now().map_err(UpgradeError::Machine)?;
-    // What waits in memory goes before another version comes.
-    resources.memory += machine.prepared_bytes();
-    let mut path = check(
-        &candidate,
-        &machine.running,
-        resources,
-        limits.unpacked_bytes,
-    )?;
+    let plan = |is_var_full| {
+        let mut resources = Resources::now().map_err(UpgradeError::Machine)?;
+        // What waits in memory goes before another version comes.
+        resources.memory += machine.prepared_bytes();
+        if is_var_full {
+            resources.disk = 0;
+        }
+        let plan = check(
+            &candidate,
+            &machine.running,
+            resources,
+            limits.unpacked_bytes,
+        );
+        plan.map_err(UpgradeError::Refused)
+    };
+    let Plan { mut path, room } = match plan(false) {
+        // Other images may be in the way that nobody needs.
+        Ok(Plan {
+            room: Room::Memory, ..
+        })
+        | Err(UpgradeError::Refused(Refusal::NotEnoughRoom { .. })) => {
+            if let Err(error) = image_collection::collect(machine).await {
+                tracing::warn!("images that nothing names stay: {error:#}");
+            }
+            plan(false)?
+        }
+        planned => planned?,
+    };
     match request.mode {
         UpgradeMode::Quickest => {}
         UpgradeMode::Reboot => path = Path::Reboot("a reboot was asked for"),
@@ -89,7 +109,15 @@ pub(super) async fn check_first(
         "{} to {}: pulling {digest}",
         machine.running.version, candidate.version
     ));
-    let image = puller.pull(&resolved, &machine.images, &limits).await?;
+    let pull = |room| Unpacked::pull(&puller, &resolved, &limits, &machine.images, room);
+    let image = match pull(room).await {
+        // Somebody was faster than the pull.
+        Err(UpgradeError::Pull(error)) if room == Room::Var && is_full(&error) => {
+            plan(true)?;
+            pull(Room::Memory).await?
+        }
+        pulled => pulled?,
+    };
     let pending = PendingUpgrade {
         actor: actor.clone(),
         image: request.image.clone(),
@@ -99,7 +127,7 @@ pub(super) async fn check_first(
         boot_entry: None,
     };
     Ok(Checked {
-        image,
+        image: Arc::new(image),
         candidate,
         path,
         by_kexec: request.mode == UpgradeMode::Kexec,
@@ -116,6 +144,7 @@ pub(super) fn installer_limits(candidate: &Candidate) -> Limits {
         .saturating_add(32 << 20);
     Limits {
         unpacked_bytes,
+        entries: INSTALLER_FILES,
         ..Limits::default()
     }
 }
@@ -147,7 +176,7 @@ async fn go_on(machine: Arc<Machine>, turn: Turn, checked: Checked, actor: Actor
     if let Err(error) = settle_upgrade::withdraw(&machine, &pending).await {
         tracing::error!("the next boot may try {}: {error:#}", pending.to);
     }
-    if let Err(error) = machine.images.remove(image.digest()).await {
+    if let Err(error) = image.remove().await {
         tracing::warn!("the installer's image stays: {error:#}");
     }
     drop(turn);
@@ -182,11 +211,8 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
                 boot_assets::try_next_loader(&machine).await?;
             }
             // The memfd is all that is needed from here on; the image may lie in memory as well.
-            machine
-                .images
-                .remove(image.digest())
-                .await
-                .context("remove the installer's image")?;
+            let removed = image.remove().await;
+            removed.context("remove the installer's image")?;
             let _ = delivered.send(delivery);
             Ok(())
         }
@@ -220,7 +246,7 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
 /// fails leaves no version that a boot would try.
 pub(super) async fn run_installer(
     machine: &Machine,
-    image: &PulledImage,
+    image: &Unpacked,
     candidate: &Candidate,
     record: &mut UpgradeRecord,
     narrator: &Narrator,

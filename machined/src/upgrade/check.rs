@@ -35,6 +35,24 @@ pub enum Path {
     Reboot(&'static str),
 }
 
+/// Where its image is unpacked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// Under /var, with the other images.
+    Var,
+    /// In memory, because /var is full.
+    Memory,
+}
+
+/// What can be done with a candidate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    /// How it gets to run.
+    pub path: Path,
+    /// Where its image is unpacked.
+    pub room: Room,
+}
+
 /// What the machine has left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resources {
@@ -42,6 +60,8 @@ pub struct Resources {
     pub memory: u64,
     /// Bytes free where images are unpacked.
     pub disk: u64,
+    /// Files that can be made there.
+    pub inodes: u64,
     /// The image store lies in memory too.
     pub store_in_memory: bool,
 }
@@ -90,15 +110,22 @@ pub enum Refusal {
         /// MiB that there are.
         available: u64,
     },
-    /// Too little room to unpack the image.
+    /// Too little room to unpack the image, in memory as well.
     #[error(
-        "the image needs {needed} MiB under /var, {available} MiB are free; remove an image first"
+        "the image needs {needed} MiB and {INSTALLER_FILES} inodes under /var, {available} MiB and {inodes} are free; nor is there \
+         memory for it: of {memory_needed} MiB, {memory} MiB are free; remove an image or files of a user volume, or stop a service first"
     )]
-    NotEnoughDisk {
+    NotEnoughRoom {
         /// MiB that it takes.
         needed: u64,
         /// MiB that there are.
         available: u64,
+        /// Inodes that there are.
+        inodes: u64,
+        /// MiB of memory that it takes there.
+        memory_needed: u64,
+        /// MiB of memory that there are.
+        memory: u64,
     },
     /// It failed here before.
     #[error(
@@ -114,6 +141,8 @@ pub enum Refusal {
 
 /// f_type of a tmpfs (statfs(2)).
 const TMPFS: i64 = 0x0102_1994;
+/// An installer image has some twenty files; its container needs a few more.
+pub const INSTALLER_FILES: u64 = 512;
 /// What machined and the new generation's start need beside the root filesystem itself.
 const MEMORY_RESERVE: u64 = 48 << 20;
 
@@ -125,8 +154,19 @@ impl Resources {
         Ok(Resources {
             memory: available(&meminfo).context("find MemAvailable in /proc/meminfo")?,
             disk: var.f_bavail.saturating_mul(var.f_bsize.unsigned_abs()),
+            // Some kinds of filesystem don't count them.
+            inodes: if var.f_files == 0 {
+                u64::MAX
+            } else {
+                var.f_ffree
+            },
             store_in_memory: var.f_type == TMPFS,
         })
+    }
+
+    /// Whether an image of so many bytes fits under /var.
+    pub fn have_room(&self, unpacked_bytes: u64) -> bool {
+        self.disk >= unpacked_bytes && self.inodes >= INSTALLER_FILES
     }
 }
 
@@ -190,21 +230,19 @@ pub fn check(
     running: &RunningSystem,
     resources: Resources,
     unpacked_bytes: u64,
-) -> Result<Path, Refusal> {
+) -> Result<Plan, Refusal> {
     if candidate.architecture != running.architecture {
         return Err(Refusal::WrongArchitecture {
             image: candidate.architecture.clone(),
             machine: running.architecture.clone(),
         });
     }
-    if resources.disk < unpacked_bytes {
-        return Err(Refusal::NotEnoughDisk {
-            needed: mebibytes(unpacked_bytes),
-            available: resources.disk >> 20,
-        });
-    }
+    let room = match resources.have_room(unpacked_bytes) {
+        true => Room::Var,
+        false => Room::Memory,
+    };
     // The installer hands the root filesystem over in memory, while the running one is still there.
-    let in_store = if resources.store_in_memory {
+    let in_store = if room == Room::Memory || resources.store_in_memory {
         unpacked_bytes
     } else {
         0
@@ -214,17 +252,27 @@ pub fn check(
         .saturating_add(in_store)
         .saturating_add(MEMORY_RESERVE);
     if resources.memory < needed {
-        return Err(Refusal::NotEnoughMemory {
-            needed: mebibytes(needed),
-            available: resources.memory >> 20,
+        return Err(match room {
+            Room::Var => Refusal::NotEnoughMemory {
+                needed: mebibytes(needed),
+                available: resources.memory >> 20,
+            },
+            Room::Memory => Refusal::NotEnoughRoom {
+                needed: mebibytes(unpacked_bytes),
+                available: resources.disk >> 20,
+                inodes: resources.inodes,
+                memory_needed: mebibytes(needed),
+                memory: resources.memory >> 20,
+            },
         });
     }
-    Ok(match (&running.kernel, candidate.init == running.init) {
+    let path = match (&running.kernel, candidate.init == running.init) {
         (Some(kernel), true) if *kernel == candidate.kernel => Path::Soft,
         (Some(_), true) => Path::Reboot("the kernel is another one"),
         (None, _) => Path::Reboot("the running kernel did not come with this version of Instar"),
         (_, false) => Path::Reboot("init is another one"),
-    })
+    };
+    Ok(Plan { path, room })
 }
 
 fn mebibytes(bytes: u64) -> u64 {
@@ -281,10 +329,11 @@ mod tests {
     const PLENTY: Resources = Resources {
         memory: 1 << 30,
         disk: 1 << 30,
+        inodes: 1 << 20,
         store_in_memory: false,
     };
 
-    fn verdict(labels: &BTreeMap<String, String>, resources: Resources) -> Result<Path, Refusal> {
+    fn verdict(labels: &BTreeMap<String, String>, resources: Resources) -> Result<Plan, Refusal> {
         check(
             &Candidate::from_labels(labels)?,
             &running(),
@@ -295,14 +344,18 @@ mod tests {
 
     #[test]
     fn the_same_kernel_and_init_need_no_reboot() {
-        assert_eq!(verdict(&labels(), PLENTY), Ok(Path::Soft));
+        let plan = |path| {
+            let room = Room::Var;
+            Ok(Plan { path, room })
+        };
+        assert_eq!(verdict(&labels(), PLENTY), plan(Path::Soft));
         for (label, why) in [
             ("dev.instar.kernel.blake3", "the kernel is another one"),
             ("dev.instar.init.blake3", "init is another one"),
         ] {
             let mut labels = labels();
             labels.insert(label.into(), blake3::hash(b"new").to_hex().to_string());
-            assert_eq!(verdict(&labels, PLENTY), Ok(Path::Reboot(why)));
+            assert_eq!(verdict(&labels, PLENTY), plan(Path::Reboot(why)));
         }
     }
 
@@ -357,15 +410,34 @@ mod tests {
                 available: 100
             })
         );
-        let full = Resources {
+    }
+
+    #[test]
+    fn a_full_var_is_made_up_for_by_memory() {
+        let no_bytes = Resources {
             disk: 1 << 20,
             ..PLENTY
         };
+        let no_inodes = Resources {
+            inodes: 3,
+            ..PLENTY
+        };
+        for full in [no_bytes, no_inodes] {
+            let plan = verdict(&labels(), full).unwrap();
+            assert_eq!((plan.path, plan.room), (Path::Soft, Room::Memory));
+        }
+        let nowhere = Resources {
+            memory: 100 << 20,
+            ..no_bytes
+        };
         assert_eq!(
-            verdict(&labels(), full),
-            Err(Refusal::NotEnoughDisk {
+            verdict(&labels(), nowhere),
+            Err(Refusal::NotEnoughRoom {
                 needed: 40,
-                available: 1
+                available: 1,
+                inodes: 1 << 20,
+                memory_needed: 108,
+                memory: 100,
             })
         );
     }

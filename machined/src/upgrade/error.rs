@@ -98,9 +98,12 @@ mod tests {
             image: "arm64".to_owned(),
             machine: "amd64".to_owned(),
         };
-        let full = Refusal::NotEnoughDisk {
+        let full = Refusal::NotEnoughRoom {
             needed: 2,
             available: 1,
+            inodes: 0,
+            memory_needed: 2,
+            memory: 1,
         };
         for (error, code) in [
             (UpgradeError::Busy(Busy), 4),

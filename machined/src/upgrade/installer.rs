@@ -19,9 +19,8 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader, Interest};
 
 use super::check::Candidate;
 use super::narrator::Narrator;
-use crate::containers::{
-    ContainerSpec, HostView, Mount, MountSource, PulledImage, Runtime, Streams,
-};
+use super::unpacked::Unpacked;
+use crate::containers::{ContainerSpec, HostView, Mount, MountSource, Runtime, Streams};
 use crate::machine::Machine;
 use crate::services::{Cgroup, Exit};
 use crate::sys::readiness;
@@ -72,7 +71,7 @@ struct RootfsMessage {
 /// Runs the installer of a pulled image in its container, and takes its delivery.
 pub async fn run(
     machine: &Machine,
-    image: &PulledImage,
+    unpacked: &Unpacked,
     candidate: &Candidate,
     esp: Option<&EspForInstaller>,
     narrator: &Narrator,
@@ -107,7 +106,14 @@ pub async fn run(
     let runtime = Runtime::default();
     let host = HostView::default();
     let running = runtime
-        .start(&spec, image, &machine.images, &host, streams, &[theirs])
+        .start(
+            &spec,
+            &unpacked.image,
+            &unpacked.store,
+            &host,
+            streams,
+            &[theirs],
+        )
         .await?;
     let received = receive(ours, candidate).await;
     if received.is_err() {
@@ -117,7 +123,7 @@ pub async fn run(
     running.wait().await.context("wait for the installer")?;
     let exit =
         tokio::time::timeout(Duration::from_secs(5), machine.init.exit_of(running.pid())).await;
-    runtime.delete(&spec.name, &machine.images).await?;
+    runtime.delete(&spec.name, &unpacked.store).await?;
     let said = said.await.unwrap_or_default();
     let delivery = received.with_context(|| format!("the installer said: {}", said.trim()))?;
     match exit {

@@ -11,8 +11,9 @@ mod narrator;
 mod prepared;
 mod record;
 mod running;
+mod unpacked;
 
-pub use check::{Candidate, Path, Refusal, Resources, check};
+pub use check::{Candidate, INSTALLER_FILES, Path, Plan, Refusal, Resources, Room, check};
 pub use error::{UpgradeError, UpgradeMode, UpgradeRequest};
 pub use failed::FailedImages;
 pub use gate::{Gate, GateProbe};
@@ -22,3 +23,4 @@ pub use narrator::Narrator;
 pub use prepared::Prepared;
 pub use record::UpgradeRecord;
 pub use running::RunningSystem;
+pub use unpacked::{Unpacked, is_full};
