@@ -80,7 +80,9 @@ stop: ## End what make run left running
 	@[ ! -e target/debug/run-node ] || target/debug/run-node stop
 
 .PHONY: lint
-lint: deps ## Check format and lints
+lint: deps ## Check format, lints and dependencies
+	@build/install-cargo-deny
+	build/check-dependencies
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo clippy --locked $(TOOLS) --test e2e -- -D warnings
