@@ -12,9 +12,11 @@ export PATH := $(HOME)/.cargo/bin:$(PATH):/usr/sbin:/sbin
 PROFILE ?= release
 # cloud or generic: which of Debian's kernels.
 KERNEL ?= cloud
-# The Debian archive for the image's packages; empty: the one that this machine's apt uses.
+# The Debian archive for the image's packages; empty: the one that this machine's apt uses. With it goes an archive of security
+# updates, which `make packages` needs.
 MIRROR ?=
-# More options for `image build`, such as --refresh.
+SECURITY_MIRROR ?=
+# More options for `image build`, such as --exact.
 IMAGE_OPTIONS ?=
 # Keys for Secure Boot (PK, KEK, db): made when there are none. These are for trying things out on this machine.
 KEYS ?= target/keys
@@ -70,6 +72,10 @@ image: build tools ## Build the images of v0.1.0 and v0.2.0 in target/image: ker
 	@for version in $(VERSIONS); do $(call build-image,$$version,$$version,$(KERNEL)); done
 	@target/debug/image firmware --out target/firmware $(if $(MIRROR),--mirror $(MIRROR))
 	@target/debug/image container --binary target/$(TARGET)/$(PROFILE)/greeter --entrypoint /greeter --out target/image/greeter
+
+.PHONY: packages
+packages: tools ## Renew image/packages, the exact Debian packages of the image, and say what has changed
+	target/debug/image packages $(if $(MIRROR),--mirror $(MIRROR)) $(if $(SECURITY_MIRROR),--security-mirror $(SECURITY_MIRROR))
 
 .PHONY: run
 run: image ## Boot a node in QEMU, run a container on it, upgrade it without a reboot, leave it running

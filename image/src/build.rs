@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::{
     boot::{authenticode, signer::Signer, uki},
     certificates, crates,
-    debian::{self, Fetched, Mirror, Request},
+    debian::{self, Fetched, Request},
     digest::{Blake3, Sha256},
     initramfs, installer_image,
     kernel::{
@@ -98,12 +98,8 @@ pub struct Options {
     pub installer: PathBuf,
     /// The workspace that these were built from.
     pub workspace: PathBuf,
-    /// Where packages are kept between builds.
-    pub cache: PathBuf,
-    /// The archive to take packages from, else the one that this machine's apt uses.
-    pub mirror: Option<Mirror>,
-    /// Take the newest versions of packages instead of those of the last build.
-    pub refresh: bool,
+    /// Where packages come from.
+    pub packages: debian::Source,
     /// zstd's level for the root filesystem, 1 to 22.
     pub compression: u8,
     /// Kernel arguments after the usual ones. They are part of the UKI and cannot be changed where Secure Boot is on.
@@ -150,7 +146,7 @@ pub fn build(options: &Options) -> Result<Report> {
     let [init, machined, installer] =
         [&options.init, &options.machined, &options.installer].map(|path| program(path));
     let (init, machined, installer) = (init?, machined?, installer?);
-    let packages = packages(options)?;
+    let packages = debian::fetch(&options.packages, &packages(options.flavour))?;
     let kernel = Kernel::read(&packages, options.flavour)?;
 
     let mut tree = Tree::new();
@@ -262,18 +258,15 @@ fn program(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn packages(options: &Options) -> Result<Vec<Fetched>> {
-    let request = Request {
+/// The packages of an image with this kernel.
+pub fn packages(flavour: Flavour) -> Request<'static> {
+    Request {
         suite: SUITE,
         with_dependencies: &["crun", "dosfstools", "e2fsprogs"],
         alone: &["ca-certificates", BOOT_PACKAGE],
-        through: Some(options.flavour.meta_package()),
-        name: options.flavour.meta_package(),
-    };
-    let cache = options.cache.join("debian");
-    debian::fetch(&cache, &request, options.refresh, || {
-        Mirror::chosen(options.mirror.as_ref())
-    })
+        through: Some(flavour.meta_package()),
+        name: flavour.meta_package(),
+    }
 }
 
 /// Programs, the certificate authorities and the few settings that the programs read.

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 
 use crate::{
     build::SUITE,
-    debian::{self, Mirror, Request},
+    debian::{self, Request},
 };
 
 /// In the package.
@@ -27,12 +27,8 @@ const FILES: [&str; 3] = [
 pub struct Options {
     /// The folder to write.
     pub out: PathBuf,
-    /// Where packages are kept between builds.
-    pub cache: PathBuf,
-    /// The archive to take packages from, else the one that this machine's apt uses.
-    pub mirror: Option<Mirror>,
-    /// Take the newest version instead of that of the last build.
-    pub refresh: bool,
+    /// Where packages come from.
+    pub packages: debian::Source,
 }
 
 /// Puts the firmware into the folder.
@@ -40,19 +36,7 @@ pub struct Options {
 /// # Errors
 /// The package cannot be fetched, or the folder cannot be written.
 pub fn fetch(options: &Options) -> Result<()> {
-    let request = Request {
-        suite: SUITE,
-        with_dependencies: &[],
-        alone: &["ovmf"],
-        through: None,
-        name: "firmware",
-    };
-    let packages = debian::fetch(
-        &options.cache.join("debian"),
-        &request,
-        options.refresh,
-        || Mirror::chosen(options.mirror.as_ref()),
-    )?;
+    let packages = debian::fetch(&options.packages, &packages())?;
     let package = packages
         .first()
         .context("the package ovmf was not fetched")?;
@@ -65,6 +49,17 @@ pub fn fetch(options: &Options) -> Result<()> {
         )?;
     }
     Ok(())
+}
+
+/// The package of the firmware.
+pub fn packages() -> Request<'static> {
+    Request {
+        suite: SUITE,
+        with_dependencies: &[],
+        alone: &["ovmf"],
+        through: None,
+        name: "firmware",
+    }
 }
 
 fn copy(from: &Path, to: &Path) -> Result<()> {

@@ -8,7 +8,7 @@ use image::{
     boot::{keys, signer::Signer},
     build::{self, Flavour, Options, Report},
     container,
-    debian::Mirror,
+    debian::{self, Mirror, Missing},
     firmware, media,
     oci::{self, push::Transport},
     version::Version,
@@ -30,6 +30,8 @@ enum Command {
     Media(Media),
     /// Fetch UEFI firmware for virtual machines.
     Firmware(Firmware),
+    /// Write the lists of Debian packages anew, with the newest versions, and say what has changed.
+    Packages(Source),
     /// Make keys for Secure Boot: PK, KEK and db, each with a certificate and as a signed variable.
     Keys(Keys),
     /// Build an OCI image layout around one static program.
@@ -100,6 +102,9 @@ struct Media {
 /// Where packages come from.
 #[derive(Args)]
 struct Source {
+    /// The lists of exact versions.
+    #[arg(long, default_value = "image/packages")]
+    lists: PathBuf,
     /// Where packages are kept between builds.
     #[arg(long, default_value = ".cache")]
     cache: PathBuf,
@@ -109,17 +114,26 @@ struct Source {
     /// The archive of Debian's security updates that goes with --mirror.
     #[arg(long, requires = "mirror")]
     security_mirror: Option<String>,
-    /// Take the newest versions of packages instead of those of the last build.
+    /// Fail where the archive no longer has a listed version, instead of taking its newest one.
     #[arg(long)]
-    refresh: bool,
+    exact: bool,
 }
 
-impl Source {
-    fn mirror(&self) -> Option<Mirror> {
-        self.mirror.clone().map(|archive| Mirror {
-            archive,
-            security: self.security_mirror.clone(),
-        })
+impl From<Source> for debian::Source {
+    fn from(source: Source) -> Self {
+        debian::Source {
+            lists: source.lists,
+            cache: source.cache.join("debian"),
+            mirror: source.mirror.map(|archive| Mirror {
+                archive,
+                security: source.security_mirror,
+            }),
+            missing: if source.exact {
+                Missing::Refuse
+            } else {
+                Missing::Substitute
+            },
+        }
     }
 }
 
@@ -189,9 +203,7 @@ fn main() -> Result<()> {
                 enrol: arguments.enrol,
                 enrol_everywhere: arguments.enrol_everywhere,
                 esp_bytes: arguments.esp_size << 20,
-                mirror: arguments.source.mirror(),
-                refresh: arguments.source.refresh,
-                cache: arguments.source.cache,
+                packages: arguments.source.into(),
             })?;
             for (file, bytes) in files {
                 println!("{bytes:>12}  {}", file.display());
@@ -199,10 +211,9 @@ fn main() -> Result<()> {
         }
         Command::Firmware(arguments) => firmware::fetch(&firmware::Options {
             out: arguments.out,
-            mirror: arguments.source.mirror(),
-            refresh: arguments.source.refresh,
-            cache: arguments.source.cache,
+            packages: arguments.source.into(),
         })?,
+        Command::Packages(source) => renew(&source.into())?,
         Command::Keys(arguments) => keys::make(&arguments.out)?,
         Command::Container(arguments) => {
             let program = fs::read(&arguments.binary)
@@ -232,6 +243,25 @@ fn main() -> Result<()> {
     Ok(())
 }
 
+fn renew(source: &debian::Source) -> Result<()> {
+    let requests = [
+        build::packages(Flavour::Cloud),
+        build::packages(Flavour::Generic),
+        media::packages(),
+        firmware::packages(),
+    ];
+    for request in requests {
+        let changed = debian::renew(source, &request)?;
+        let changed = if changed.is_empty() {
+            " nothing has changed"
+        } else {
+            &changed
+        };
+        println!("{}:{changed}", request.name);
+    }
+    Ok(())
+}
+
 fn options(arguments: Build) -> Result<Options> {
     let programs = PathBuf::from("target/x86_64-unknown-linux-musl").join(&arguments.profile);
     let program = |given: Option<PathBuf>, name: &str| given.unwrap_or_else(|| programs.join(name));
@@ -250,9 +280,7 @@ fn options(arguments: Build) -> Result<Options> {
         machined: program(arguments.machined, "machined"),
         installer: program(arguments.installer, "installer"),
         workspace: arguments.workspace,
-        mirror: arguments.source.mirror(),
-        refresh: arguments.source.refresh,
-        cache: arguments.source.cache,
+        packages: arguments.source.into(),
         compression: arguments.compression,
         append: arguments.append,
         signer,

@@ -135,7 +135,7 @@ impl Site {
         ];
         let lock = json!({ "requested": requested, "packages": packages });
         site.write(
-            "cache/debian/trixie-linux-image-cloud-amd64.json",
+            "lists/trixie-linux-image-cloud-amd64.json",
             lock.to_string().as_bytes(),
         );
         site
@@ -180,6 +180,8 @@ impl Site {
             .arg(out)
             .arg("--workspace")
             .arg(workspace)
+            .arg("--lists")
+            .arg(self.path("lists"))
             .arg("--cache")
             .arg(self.path("cache"))
             .args(["init", "machined", "installer"].iter().flat_map(|name| {

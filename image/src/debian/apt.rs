@@ -108,6 +108,22 @@ impl Apt {
         Ok(records)
     }
 
+    /// What the index says about one version of a package; none if the archive does not have it.
+    pub(super) fn record(&self, name: &str, version: &str) -> Result<Option<Record>> {
+        // One line for each version, NAME | VERSION | ARCHIVE; none for a name that the archive does not know.
+        let versions = self.run("apt-cache", &["madison", name], None)?;
+        let has = versions
+            .lines()
+            .any(|line| line.split('|').nth(1).map(str::trim) == Some(version));
+        if !has {
+            return Ok(None);
+        }
+        let wanted = format!("{name}={version}");
+        let output = self.run("apt-cache", &["show", &wanted], None)?;
+        let text = output.split("\n\n").next().unwrap_or_default();
+        record(text).map(Some)
+    }
+
     /// Downloads these packages into `folder`, under apt's names for the files.
     pub(super) fn download(&self, records: &[&Record], folder: &Path) -> Result<()> {
         let versions: Vec<String> = records
@@ -172,6 +188,13 @@ APT::Sandbox::User "root";
 // Else apt takes an old list for good when a mirror fails.
 APT::Update::Error-Mode "any";
 Acquire::Retries "3";
+// Whatever this machine allows its own apt: here nothing is taken that the archive's keys have not signed, or signed long ago.
+Acquire::AllowInsecureRepositories "false";
+Acquire::AllowWeakRepositories "false";
+Acquire::AllowDowngradeToInsecureRepositories "false";
+APT::Get::AllowUnauthenticated "false";
+Acquire::Check-Valid-Until "true";
+Acquire::Check-Date "true";
 "#
     )
 }
@@ -211,6 +234,44 @@ mod tests {
         assert_eq!(record.source, "linux-signed-amd64");
         assert_eq!(record.version, "6.12.107-1");
         assert_eq!(record.depends, "linux-image-6.12.107 (= 6.12.107-1)");
+    }
+
+    #[test]
+    fn an_unsigned_archive_is_refused_even_where_the_machine_takes_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let suite = folder.path().join("archive/dists/trixie");
+        fs::create_dir_all(suite.join("main/binary-amd64")).unwrap();
+        fs::write(suite.join("main/binary-amd64/Packages"), "").unwrap();
+        let empty = crate::digest::Sha256::of(b"");
+        fs::write(
+            suite.join("Release"),
+            format!(
+                "Suite: trixie\nCodename: trixie\nArchitectures: amd64\nComponents: main\n\
+                 Date: Sat, 01 Aug 2026 00:00:00 UTC\nSHA256:\n {empty} 0 main/binary-amd64/Packages\n"
+            ),
+        )
+        .unwrap();
+        let mirror = Mirror {
+            archive: format!("file://{}", folder.path().join("archive").display()),
+            security: None,
+        };
+        let apt = Apt::new(&folder.path().join("apt"), &mirror, "trixie").unwrap();
+        let allow = "Acquire::AllowInsecureRepositories \"true\";\nAcquire::AllowWeakRepositories \"true\";\n\
+            APT::Get::AllowUnauthenticated \"true\";\n";
+        let conf = apt.folder.join("apt.conf");
+        let ours = fs::read_to_string(&conf).unwrap();
+        // As it is read: first the machine's configuration, then ours.
+        fs::write(&conf, format!("{allow}{ours}")).unwrap();
+        let error = apt.update().unwrap_err();
+        assert!(error.to_string().contains("is not signed"), "{error:#}");
+        // Without ours it would have been taken.
+        let taken: String = ours
+            .lines()
+            .filter(|line| !line.contains("Allow"))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        fs::write(&conf, format!("{allow}{taken}")).unwrap();
+        apt.update().unwrap();
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! The cache: which versions were resolved, their files by digest, and their contents unpacked.
+//! The packages of a list: their files by digest, and their contents unpacked, in the cache.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Mirror,
     apt::{Apt, Record},
+    source::{Missing, Source},
 };
 use crate::digest::Sha256;
 
@@ -64,11 +66,14 @@ impl Package {
     }
 }
 
-/// What an earlier build resolved.
-#[derive(Debug, Serialize, Deserialize)]
-struct Lock {
-    /// What it was asked for; another question needs another answer.
+/// Exact versions that answer a request.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct List {
+    /// What was asked for; another question needs another answer.
     requested: Vec<String>,
+    /// The list that this one stands in for, by its digest, as the archive no longer has all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    instead_of: Option<String>,
     packages: Vec<Package>,
 }
 
@@ -81,119 +86,255 @@ pub struct Fetched {
     pub root: PathBuf,
 }
 
-/// Makes sure that the requested packages are in the cache, unpacked. Asks the archive only when nothing was resolved yet, when a
-/// file is missing, or when `refresh` wants the newest versions; `mirror` is called only then.
+/// The folders of the cache.
+struct Cache<'a> {
+    root: &'a Path,
+    files: PathBuf,
+    unpacked: PathBuf,
+}
+
+impl<'a> Cache<'a> {
+    fn make(root: &'a Path) -> Result<Self> {
+        let cache = Self {
+            root,
+            files: root.join("packages"),
+            unpacked: root.join("unpacked"),
+        };
+        for folder in [&cache.files, &cache.unpacked] {
+            fs::create_dir_all(folder)
+                .with_context(|| format!("cannot create {}", folder.display()))?;
+        }
+        Ok(cache)
+    }
+
+    fn has_all(&self, packages: &[Package]) -> bool {
+        packages
+            .iter()
+            .all(|package| deb_is_good(&self.files, package))
+    }
+
+    fn unpack(&self, packages: Vec<Package>) -> Result<Vec<Fetched>> {
+        packages
+            .into_iter()
+            .map(|package| unpack(&self.files, &self.unpacked, package))
+            .collect()
+    }
+}
+
+/// Makes sure that the packages of the request's list are in the cache, unpacked. Asks the archive only for files that are not.
 ///
 /// # Errors
-/// No mirror, no network, a signature or digest that is wrong, or a full disk.
-pub fn fetch(
-    cache: &Path,
-    request: &Request<'_>,
-    refresh: bool,
-    mirror: impl FnOnce() -> Result<Mirror>,
-) -> Result<Vec<Fetched>> {
-    let files = cache.join("packages");
-    let unpacked = cache.join("unpacked");
-    for folder in [&files, &unpacked] {
-        fs::create_dir_all(folder)
-            .with_context(|| format!("cannot create {}", folder.display()))?;
+/// No list, no mirror, no network, a signature or digest that is wrong, a version that the archive no longer has, or a full disk.
+pub fn fetch(source: &Source, request: &Request<'_>) -> Result<Vec<Fetched>> {
+    let cache = Cache::make(&source.cache)?;
+    let path = list_path(&source.lists, request);
+    let list = read_list(&path)?
+        .filter(|list| list.requested == request.names())
+        .with_context(|| {
+            format!(
+                "{} does not list the packages {}: write it with `make packages`",
+                path.display(),
+                request.names().join(", ")
+            )
+        })?;
+    if cache.has_all(&list.packages) {
+        return cache.unpack(list.packages);
     }
-    let lock = cache.join(format!("{}-{}.json", request.suite, request.name));
-    let known = if refresh {
-        None
-    } else {
-        read_lock(&lock, request)?
+    let digest = Sha256::of(&serde_json::to_vec(&list)?).to_string();
+    let substitute_path = list_path(cache.root, request);
+    let substitute = read_list(&substitute_path)?
+        .filter(|substitute| substitute.instead_of.as_ref() == Some(&digest))
+        .filter(|substitute| cache.has_all(&substitute.packages));
+    let substitute = match substitute {
+        Some(known) if source.missing == Missing::Substitute => known,
+        _ => {
+            let apt = archive(&cache, &source.mirror()?, request)?;
+            let gone = download_listed(&apt, &cache, &list.packages)?;
+            if gone.is_empty() {
+                return cache.unpack(list.packages);
+            }
+            let gone = gone.join(", ");
+            ensure!(
+                source.missing == Missing::Substitute,
+                "the archive no longer has {gone}, which {} names: renew the lists with `make packages`",
+                path.display()
+            );
+            let packages = resolve_and_download(&apt, &cache, request)?;
+            let substitute = List {
+                instead_of: Some(digest),
+                ..List::of(request, packages)
+            };
+            write_list(&substitute_path, &substitute)?;
+            substitute
+        }
     };
-    let complete =
-        |packages: &Vec<Package>| packages.iter().all(|package| deb_is_good(&files, package));
-    let packages = match known.filter(complete) {
-        Some(packages) => packages,
-        None => resolve_and_download(cache, &files, request, &mirror()?, &lock)?,
+    eprintln!(
+        "warning: these are not the packages of {}, some of which the archive no longer has; `make packages` renews it. Newer ones:{}",
+        path.display(),
+        differences(&list.packages, &substitute.packages)
+    );
+    cache.unpack(substitute.packages)
+}
+
+/// Writes the request's list anew, from the newest versions that the archive has, and fetches them. Returns what has changed, a line
+/// for each package.
+///
+/// # Errors
+/// No mirror with security updates, no network, a signature or digest that is wrong, or a folder that cannot be written.
+pub fn renew(source: &Source, request: &Request<'_>) -> Result<String> {
+    let cache = Cache::make(&source.cache)?;
+    let path = list_path(&source.lists, request);
+    // One that cannot be read is replaced as well.
+    let before = read_list(&path).ok().flatten();
+    let before = before.map_or_else(Vec::new, |list| list.packages);
+    let apt = archive(&cache, &source.mirror_with_security()?, request)?;
+    let packages = resolve_and_download(&apt, &cache, request)?;
+    let changed = differences(&before, &packages);
+    fs::create_dir_all(&source.lists)
+        .with_context(|| format!("cannot create {}", source.lists.display()))?;
+    write_list(&path, &List::of(request, packages))?;
+    Ok(changed)
+}
+
+impl List {
+    fn of(request: &Request<'_>, packages: Vec<Package>) -> Self {
+        Self {
+            requested: request.names(),
+            instead_of: None,
+            packages,
+        }
+    }
+}
+
+/// A line for each package that one list has in another version than the other, or alone.
+fn differences(before: &[Package], after: &[Package]) -> String {
+    let find = |list: &[Package], name: &str| {
+        let found = list.iter().find(|package| package.name == name);
+        found.map_or("none".to_owned(), |package| package.version.clone())
     };
-    packages
+    let names: BTreeSet<&str> = before
+        .iter()
+        .chain(after)
+        .map(|package| package.name.as_str())
+        .collect();
+    names
         .into_iter()
-        .map(|package| unpack(&files, &unpacked, package))
+        .map(|name| (name, find(before, name), find(after, name)))
+        .filter(|(_, old, new)| old != new)
+        .map(|(name, old, new)| format!("\n  {name} {old} -> {new}"))
         .collect()
 }
 
-fn read_lock(lock: &Path, request: &Request<'_>) -> Result<Option<Vec<Package>>> {
-    match fs::read(lock) {
+fn list_path(folder: &Path, request: &Request<'_>) -> PathBuf {
+    folder.join(format!("{}-{}.json", request.suite, request.name))
+}
+
+fn read_list(path: &Path) -> Result<Option<List>> {
+    match fs::read(path) {
         Ok(text) => {
-            let known: Lock = serde_json::from_slice(&text).with_context(|| {
-                format!(
-                    "cannot read {}: remove it to resolve the packages anew",
-                    lock.display()
-                )
-            })?;
-            for package in &known.packages {
+            let list: List = serde_json::from_slice(&text)
+                .with_context(|| format!("cannot read {}", path.display()))?;
+            for package in &list.packages {
                 check_digest_text(package)?;
             }
-            Ok(Some(known.packages).filter(|_| known.requested == request.names()))
+            Ok(Some(list))
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error).with_context(|| format!("cannot read {}", lock.display())),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
     }
 }
 
+fn write_list(path: &Path, list: &List) -> Result<()> {
+    let part = path.with_extension("part");
+    let mut text = serde_json::to_vec_pretty(list)?;
+    text.push(b'\n');
+    fs::write(&part, text).with_context(|| format!("cannot write {}", part.display()))?;
+    fs::rename(&part, path).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// apt with the newest lists of the archive.
+fn archive(cache: &Cache<'_>, mirror: &Mirror, request: &Request<'_>) -> Result<Apt> {
+    let apt = Apt::new(&cache.root.join("apt"), mirror, request.suite)?;
+    apt.update()?;
+    Ok(apt)
+}
+
+/// Downloads what is missing of a list; returns what the archive no longer has, and then downloads nothing.
+fn download_listed(apt: &Apt, cache: &Cache<'_>, packages: &[Package]) -> Result<Vec<String>> {
+    let missing: Vec<&Package> = packages
+        .iter()
+        .filter(|package| !deb_is_good(&cache.files, package))
+        .collect();
+    let (mut records, mut gone) = (Vec::new(), Vec::new());
+    for package in missing {
+        match apt.record(&package.name, &package.version)? {
+            Some(record) if record.sha256 == package.sha256 => records.push(record),
+            Some(record) => bail!(
+                "the archive has {} {} with the digest {}, the list with {}: one of them is not Debian's",
+                package.name,
+                package.version,
+                record.sha256,
+                package.sha256
+            ),
+            None => gone.push(format!("{} {}", package.name, package.version)),
+        }
+    }
+    if gone.is_empty() {
+        download(apt, cache, &records)?;
+    }
+    Ok(gone)
+}
+
+/// The newest versions that answer the request.
 fn resolve_and_download(
-    cache: &Path,
-    files: &Path,
+    apt: &Apt,
+    cache: &Cache<'_>,
     request: &Request<'_>,
-    mirror: &Mirror,
-    lock: &Path,
 ) -> Result<Vec<Package>> {
     eprintln!("resolving packages of Debian {} through apt", request.suite);
-    let apt = Apt::new(&cache.join("apt"), mirror, request.suite)?;
-    apt.update()?;
     let mut names = match request.with_dependencies {
         [] => Vec::new(),
         some => apt.closure(some)?,
     };
     names.extend(request.alone.iter().map(|name| (*name).to_owned()));
     if let Some(through) = request.through {
-        names.push(first_dependency(&apt, through)?);
+        names.push(first_dependency(apt, through)?);
     }
     names.sort();
     names.dedup();
     let records = apt.records(&names.iter().map(String::as_str).collect::<Vec<_>>())?;
-    let mut resolved: Vec<(Package, Record)> = records
-        .into_iter()
-        .map(|record| (package(&record), record))
-        .collect();
-    resolved.sort_by(|(one, _), (other, _)| one.name.cmp(&other.name));
-    for (package, _) in &resolved {
+    let mut packages: Vec<Package> = records.iter().map(package).collect();
+    packages.sort_by(|one, other| one.name.cmp(&other.name));
+    for package in &packages {
         check_digest_text(package)?;
     }
+    download(apt, cache, &records)?;
+    Ok(packages)
+}
 
-    let missing: Vec<&Record> = resolved
+/// Fetches the files of those records that are not in the cache.
+fn download(apt: &Apt, cache: &Cache<'_>, records: &[Record]) -> Result<()> {
+    let missing: Vec<&Record> = records
         .iter()
-        .filter(|(package, _)| !deb_is_good(files, package))
-        .map(|(_, record)| record)
+        .filter(|record| !deb_is_good(&cache.files, &package(record)))
         .collect();
-    if !missing.is_empty() {
-        eprintln!("downloading {} packages", missing.len());
-        let arrivals =
-            tempfile::tempdir_in(cache).context("cannot create a folder for downloads")?;
-        apt.download(&missing, arrivals.path())?;
-        take_in(arrivals.path(), files, &resolved)?;
+    if missing.is_empty() {
+        return Ok(());
     }
-    for (package, _) in &resolved {
+    eprintln!("downloading {} packages", missing.len());
+    let arrivals =
+        tempfile::tempdir_in(cache.root).context("cannot create a folder for downloads")?;
+    apt.download(&missing, arrivals.path())?;
+    take_in(arrivals.path(), &cache.files, records)?;
+    for record in missing {
         ensure!(
-            deb_is_good(files, package),
+            deb_is_good(&cache.files, &package(record)),
             "apt did not deliver {} {} with the digest of the index",
-            package.name,
-            package.version
+            record.name,
+            record.version
         );
     }
-    let known = Lock {
-        requested: request.names(),
-        packages: resolved.into_iter().map(|(package, _)| package).collect(),
-    };
-    let part = lock.with_extension("part");
-    fs::write(&part, serde_json::to_vec_pretty(&known)?)
-        .with_context(|| format!("cannot write {}", part.display()))?;
-    fs::rename(&part, lock).with_context(|| format!("cannot write {}", lock.display()))?;
-    Ok(known.packages)
+    Ok(())
 }
 
 fn first_dependency(apt: &Apt, package: &str) -> Result<String> {
@@ -211,23 +352,20 @@ fn first_dependency(apt: &Apt, package: &str) -> Result<String> {
 }
 
 /// Files that apt has downloaded are named by apt; here they are told by their digest.
-fn take_in(arrivals: &Path, files: &Path, resolved: &[(Package, Record)]) -> Result<()> {
+fn take_in(arrivals: &Path, files: &Path, records: &[Record]) -> Result<()> {
     for entry in fs::read_dir(arrivals).context("cannot list the downloads")? {
         let path = entry.context("cannot list the downloads")?.path();
         let digest = Sha256::of(
             &fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?,
         )
         .to_string();
-        let Some((package, _)) = resolved
-            .iter()
-            .find(|(package, _)| package.sha256 == digest)
-        else {
+        let Some(record) = records.iter().find(|record| record.sha256 == digest) else {
             bail!(
                 "apt delivered {} with a digest that the index does not have",
                 path.display()
             );
         };
-        fs::rename(&path, deb(files, package))
+        fs::rename(&path, deb(files, &package(record)))
             .with_context(|| format!("cannot keep {}", path.display()))?;
     }
     Ok(())
@@ -317,89 +455,161 @@ mod tests {
         }
     }
 
-    fn cache_with(package: &Package, deb_content: &[u8]) -> tempfile::TempDir {
-        let cache = tempfile::tempdir().unwrap();
-        let files = cache.path().join("packages");
-        fs::create_dir_all(&files).unwrap();
-        fs::write(deb(&files, package), deb_content).unwrap();
-        write_lock(cache.path(), package);
-        cache
+    /// A list of one package, and a cache with a file for it.
+    struct Place {
+        folder: tempfile::TempDir,
     }
 
-    fn write_lock(cache: &Path, package: &Package) {
-        let lock = Lock {
-            requested: REQUEST.names(),
-            packages: vec![package.clone()],
-        };
-        fs::write(
-            cache.join("trixie-linux-image.json"),
-            serde_json::to_vec(&lock).unwrap(),
-        )
-        .unwrap();
+    impl Place {
+        fn new(package: &Package, deb_content: &[u8]) -> Self {
+            let place = Self {
+                folder: tempfile::tempdir().unwrap(),
+            };
+            let files = place.cache().join("packages");
+            fs::create_dir_all(&files).unwrap();
+            fs::write(deb(&files, package), deb_content).unwrap();
+            place.list(package);
+            place
+        }
+
+        fn cache(&self) -> PathBuf {
+            self.folder.path().join("cache")
+        }
+
+        fn list(&self, package: &Package) {
+            let list = List::of(&REQUEST, vec![package.clone()]);
+            write_list(&list_path(self.folder.path(), &REQUEST), &list).unwrap();
+        }
+
+        fn unpacked(&self, package: &Package) -> PathBuf {
+            self.cache().join("unpacked").join(package.file_stem())
+        }
+
+        /// With an archive that is not there.
+        fn fetch(&self, request: &Request<'_>, missing: Missing) -> Result<Vec<Fetched>> {
+            let nowhere = self.folder.path().join("no-archive");
+            let source = Source {
+                lists: self.folder.path().to_owned(),
+                cache: self.cache(),
+                mirror: Some(Mirror {
+                    archive: format!("file://{}", nowhere.display()),
+                    security: None,
+                }),
+                missing,
+            };
+            fetch(&source, request)
+        }
     }
 
-    fn no_network() -> Result<Mirror> {
-        bail!("asked for the network")
+    fn asks_the_archive(error: &anyhow::Error) -> bool {
+        format!("{error:#}").contains("apt-get update failed")
     }
 
     #[test]
     fn a_complete_cache_needs_no_network() {
         let package = some_package(b"deb");
-        let cache = cache_with(&package, b"deb");
-        fs::create_dir_all(cache.path().join("unpacked").join(package.file_stem())).unwrap();
-        let fetched = fetch(cache.path(), &REQUEST, false, no_network).unwrap();
+        let place = Place::new(&package, b"deb");
+        fs::create_dir_all(place.unpacked(&package)).unwrap();
+        let fetched = place.fetch(&REQUEST, Missing::Refuse).unwrap();
         assert_eq!(fetched.len(), 1);
         assert_eq!(fetched[0].package, package);
     }
 
     #[test]
     fn a_damaged_file_is_fetched_again() {
-        let cache = cache_with(&some_package(b"deb"), b"damaged");
-        let error = fetch(cache.path(), &REQUEST, false, no_network).unwrap_err();
-        assert_eq!(error.to_string(), "asked for the network");
+        let place = Place::new(&some_package(b"deb"), b"damaged");
+        let error = place.fetch(&REQUEST, Missing::Refuse).unwrap_err();
+        assert!(asks_the_archive(&error), "{error:#}");
     }
 
     #[test]
-    fn another_request_is_resolved_anew() {
-        let cache = cache_with(&some_package(b"deb"), b"deb");
+    fn a_request_without_a_list_says_how_to_write_one() {
+        let place = Place::new(&some_package(b"deb"), b"deb");
         let request = Request {
             alone: &["ca-certificates"],
             ..REQUEST
         };
-        fetch(cache.path(), &request, false, no_network).unwrap_err();
+        let error = place.fetch(&request, Missing::Substitute).unwrap_err();
+        assert!(error.to_string().contains("make packages"), "{error:#}");
     }
 
     #[test]
-    fn refresh_asks_the_archive() {
-        let cache = cache_with(&some_package(b"deb"), b"deb");
-        fetch(cache.path(), &REQUEST, true, no_network).unwrap_err();
+    fn a_substitute_stands_in_for_its_own_list_alone_and_never_where_exact_versions_are_wanted() {
+        let (listed, newer) = (some_package(b"old"), some_package(b"new"));
+        let place = Place::new(&newer, b"new");
+        place.list(&listed);
+        fs::create_dir_all(place.unpacked(&newer)).unwrap();
+        let substitute = |list: &Package| List {
+            instead_of: Some(
+                Sha256::of(&serde_json::to_vec(&List::of(&REQUEST, vec![list.clone()])).unwrap())
+                    .to_string(),
+            ),
+            ..List::of(&REQUEST, vec![newer.clone()])
+        };
+        let path = list_path(&place.cache(), &REQUEST);
+        write_list(&path, &substitute(&listed)).unwrap();
+        let fetched = place.fetch(&REQUEST, Missing::Substitute).unwrap();
+        assert_eq!(fetched[0].package, newer);
+        let error = place.fetch(&REQUEST, Missing::Refuse).unwrap_err();
+        assert!(asks_the_archive(&error), "{error:#}");
+        write_list(&path, &substitute(&newer)).unwrap();
+        let error = place.fetch(&REQUEST, Missing::Substitute).unwrap_err();
+        assert!(asks_the_archive(&error), "{error:#}");
+    }
+
+    #[test]
+    fn lists_are_not_written_from_an_archive_without_security_updates() {
+        let place = Place::new(&some_package(b"deb"), b"deb");
+        let source = Source {
+            lists: place.folder.path().to_owned(),
+            cache: place.cache(),
+            mirror: Some(Mirror {
+                archive: "file:///nowhere".into(),
+                security: None,
+            }),
+            missing: Missing::Refuse,
+        };
+        let error = renew(&source, &REQUEST).unwrap_err();
+        assert!(error.to_string().contains("security"), "{error:#}");
+    }
+
+    #[test]
+    fn what_changed_is_told_package_by_package() {
+        let (old, mut new) = (some_package(b"1"), some_package(b"2"));
+        new.version = "3".into();
+        assert_eq!(
+            differences(std::slice::from_ref(&old), &[new]),
+            "\n  hello 1:2.0-1 -> 3"
+        );
+        assert_eq!(
+            differences(&[], std::slice::from_ref(&old)),
+            "\n  hello none -> 1:2.0-1"
+        );
+        assert_eq!(
+            differences(std::slice::from_ref(&old), std::slice::from_ref(&old)),
+            ""
+        );
     }
 
     #[test]
     fn a_digest_cannot_name_a_path() {
         let mut package = some_package(b"deb");
+        let place = Place::new(&package, b"deb");
         package.sha256 = format!("../../{}", &package.sha256[6..]);
-        let cache = tempfile::tempdir().unwrap();
-        write_lock(cache.path(), &package);
-        let error = fetch(cache.path(), &REQUEST, false, no_network).unwrap_err();
+        place.list(&package);
+        let error = place.fetch(&REQUEST, Missing::Refuse).unwrap_err();
         assert!(error.to_string().contains("malformed"), "{error}");
     }
 
     #[test]
     fn something_that_is_no_package_is_not_unpacked() {
         let package = some_package(b"deb");
-        let cache = cache_with(&package, b"deb");
-        let error = fetch(cache.path(), &REQUEST, false, no_network).unwrap_err();
+        let place = Place::new(&package, b"deb");
+        let error = place.fetch(&REQUEST, Missing::Refuse).unwrap_err();
         assert!(
             error.to_string().contains("dpkg-deb cannot unpack hello"),
             "{error}"
         );
-        assert!(
-            !cache
-                .path()
-                .join("unpacked")
-                .join(package.file_stem())
-                .exists()
-        );
+        assert!(!place.unpacked(&package).exists());
     }
 }

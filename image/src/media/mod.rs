@@ -22,7 +22,7 @@ use serde::Deserialize;
 use crate::{
     boot::keys,
     build::{LOADER_FILE, SUITE, UKI_FILE},
-    debian::{self, Fetched, Mirror, Request},
+    debian::{self, Fetched, Request},
     digest::Blake3,
     sbom,
     version::Version,
@@ -53,12 +53,8 @@ pub struct Options {
     pub enrol_everywhere: bool,
     /// Size of the disk image's EFI system partition, bytes.
     pub esp_bytes: u64,
-    /// Where packages are kept between builds.
-    pub cache: PathBuf,
-    /// The archive to take packages from, else the one that this machine's apt uses.
-    pub mirror: Option<Mirror>,
-    /// Take the newest versions of packages instead of those of the last build.
-    pub refresh: bool,
+    /// Where packages come from.
+    pub packages: debian::Source,
 }
 
 /// What all media are made of.
@@ -75,7 +71,7 @@ struct Parts {
 pub fn build(options: &Options) -> Result<Vec<(PathBuf, u64)>> {
     let folder = &options.folder;
     let parts = Parts::read(options)?;
-    let packages = packages(options)?;
+    let packages = debian::fetch(&options.packages, &packages())?;
     let scratch = tempfile::tempdir_in(folder)
         .with_context(|| format!("cannot write to {}", folder.display()))?;
 
@@ -159,16 +155,12 @@ fn read(folder: &Path, name: &str) -> Result<Vec<u8>> {
 }
 
 /// What is put in the media, and the tool that makes GRUB.
-fn packages(options: &Options) -> Result<Vec<Fetched>> {
-    let request = Request {
+pub fn packages() -> Request<'static> {
+    Request {
         suite: SUITE,
         with_dependencies: &["grub-common"],
         alone: &PACKAGES,
         through: None,
         name: "media",
-    };
-    let cache = options.cache.join("debian");
-    debian::fetch(&cache, &request, options.refresh, || {
-        Mirror::chosen(options.mirror.as_ref())
-    })
+    }
 }
