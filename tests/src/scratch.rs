@@ -1,6 +1,7 @@
 //! A test's own directory: kept when it fails, removed when it passes.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ impl Scratch {
 
     fn at(path: &Path) -> Result<Self> {
         if path.exists() {
-            fs::remove_dir_all(path).with_context(|| format!("cannot clear {}", path.display()))?;
+            remove_tree(path).with_context(|| format!("cannot clear {}", path.display()))?;
         }
         fs::create_dir_all(path).with_context(|| format!("cannot make {}", path.display()))?;
         Ok(Self { path: path.into() })
@@ -81,9 +82,26 @@ impl Scratch {
         if std::env::var_os(instar_qemu::KEEP_VARIABLE).is_some_and(|value| !value.is_empty()) {
             return Ok(());
         }
-        fs::remove_dir_all(&self.path)
-            .with_context(|| format!("cannot remove {}", self.path.display()))
+        remove_tree(&self.path).with_context(|| format!("cannot remove {}", self.path.display()))
     }
+}
+
+/// Removes a directory with all below it. What was copied from a node has directories that not even their owner may write, and only
+/// root can remove files from those as they are.
+fn remove_tree(directory: &Path) -> std::io::Result<()> {
+    make_writable(directory)?;
+    fs::remove_dir_all(directory)
+}
+
+fn make_writable(directory: &Path) -> std::io::Result<()> {
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o700))?;
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            make_writable(&entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 fn logs_below(directory: &Path) -> Vec<PathBuf> {
@@ -126,6 +144,21 @@ mod tests {
         let again = Scratch::at(&path).unwrap();
         assert_eq!(again.tails(), "");
         again.remove().unwrap();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn directories_that_nobody_may_write_are_removed() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("t");
+        let scratch = Scratch::at(&path).unwrap();
+        fs::create_dir_all(scratch.join("sealed/inside")).unwrap();
+        scratch.write("sealed/inside/file", "content").unwrap();
+        for sealed in ["sealed/inside", "sealed"] {
+            let nobody = fs::Permissions::from_mode(0o000);
+            fs::set_permissions(scratch.join(sealed), nobody).unwrap();
+        }
+        scratch.remove().unwrap();
         assert!(!path.exists());
     }
 }
