@@ -124,6 +124,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
             .unwrap_or_default(),
         kept,
     }));
+    machine.services.add_machined(machine.own_log.clone());
     status::follow_network(&machine);
     status::follow_clock(&machine);
     tokio::spawn(upgrade_history::keep(machine.clone()));

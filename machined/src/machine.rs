@@ -20,15 +20,12 @@ use crate::init_link::{BootId, InitLink};
 use crate::modules::{Drivers, ModuleError};
 use crate::network::Network;
 use crate::resources::{Ledger, MachineStage, MachineStatus, Store};
-use crate::services::{LogDisk, LogRing, Services};
+use crate::services::{LogDisk, LogRing, MACHINED, Services};
 use crate::time::TimeSync;
 use crate::upgrade::{FailedImages, Prepared, RunningSystem};
 
 /// The id of the only machine status.
 const MACHINE: &str = "machine";
-
-/// The name of machined's own log.
-const OWN_LOG: &str = "machined";
 
 /// A machine config and the text that it was read from.
 pub struct Configured {
@@ -179,7 +176,7 @@ impl Machine {
     pub fn new(mut parts: Parts) -> Self {
         let (events, store) = (EventLog::default(), Store::default());
         let log_disk = LogDisk::default();
-        log_disk.follow(OWN_LOG, &parts.own_log);
+        log_disk.follow(MACHINED, &parts.own_log);
         Machine {
             running: parts.running,
             generation: parts.generation,
@@ -345,7 +342,7 @@ impl Machine {
     /// The log of a service, or machined's own.
     pub fn log_of(&self, name: &str) -> Option<LogRing> {
         match name {
-            OWN_LOG => Some(self.own_log.clone()),
+            MACHINED => Some(self.own_log.clone()),
             _ => Some(self.services.get(name)?.log().clone()),
         }
     }
@@ -356,7 +353,7 @@ impl Machine {
         let ids = services
             .iter()
             .map(|service| service.definition().id.clone());
-        std::iter::once(OWN_LOG.to_owned()).chain(ids).collect()
+        ids.collect()
     }
 
     /// What the machine does as a whole.

@@ -92,7 +92,7 @@ async fn names(talosctl: &Talosctl<'_>, node: &Node) -> Outcome {
 
 async fn looks(talosctl: &Talosctl<'_>) -> Outcome {
     let outgoing = format!("system {GREETER} ");
-    let listed: [Row<'_>; 20] = [
+    let listed: [Row<'_>; 21] = [
         (
             "version",
             0,
@@ -105,6 +105,7 @@ async fn looks(talosctl: &Talosctl<'_>) -> Outcome {
         ),
         ("service", 0, &["apid Running", "greeter Running"]),
         ("service apid", 0, &["apid Running OK"]),
+        ("service machined", 0, &["machined Running OK"]),
         ("service apid status", 0, &["apid Running"]),
         ("service no-such", 1, &["is not registered"]),
         ("containers", 0, &[&outgoing, "/greeter:v1", "RUNNING"]),
@@ -407,6 +408,11 @@ async fn services_and_values(talosctl: &Talosctl<'_>) -> Outcome {
             ("service greeter restart", 0, &[GREETER]),
             ("service no-such stop", 1, &["no-such"]),
             ("service apid stop", 1, &["apid"]),
+            (
+                "service machined restart",
+                1,
+                &["machined", "doesn't support restart operation"],
+            ),
             ("restart greeter", 0, &[]),
             ("restart no-such", 1, &["no-such"]),
             ("restart -k no-such", 1, &["no-such"]),

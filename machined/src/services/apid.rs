@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Stdio;
 
 use anyhow::Context as _;
+use instar_api::PORT;
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::process::Command;
@@ -17,6 +18,8 @@ use super::own_process::OwnProcess;
 use super::workload::{Exit, Running, Signal, Step, Workload};
 use crate::apid::{Answer, Identity, Order, SelfCheck, send_order};
 use crate::services::cgroup::Cgroup;
+use crate::statistics::{self, Namespaces, Protocol, Shown, SocketQuery};
+use crate::sys::listen;
 
 /// What apid may hold, in bytes: a quarter of the machine's memory, within reason. A caller with a certificate can have it hold a lot,
 /// by asking much and reading nothing; it is apid that ends then, and starts again, and nothing else.
@@ -145,6 +148,21 @@ impl Workload for Apid {
     fn check(&self) -> Step<'_, anyhow::Result<()>> {
         let newest = self.keys.self_check.borrow().clone();
         Box::pin(async move { newest.context("there are no keys yet")?.ask().await })
+    }
+
+    fn is_overrun(&self) -> bool {
+        let listening = statistics::sockets(&SocketQuery {
+            shown: Shown::Listening,
+            protocols: vec![Protocol::Tcp6],
+            namespaces: Namespaces::Host,
+            processes: false,
+        });
+        let is_full = |queue: u64| queue >= u64::from(listen::BACKLOG);
+        listening.is_ok_and(|sockets| {
+            let mut sockets = sockets.iter();
+            // Connections that wait for apid to take them.
+            sockets.any(|socket| socket.localport == u32::from(PORT) && is_full(socket.rxqueue))
+        })
     }
 }
 

@@ -9,6 +9,7 @@ mod log_disk;
 mod log_files;
 mod log_ring;
 mod lookup;
+mod own;
 mod own_process;
 mod restart;
 mod service;
@@ -23,6 +24,7 @@ pub use health::{HealthCheck, Probe, Question};
 pub use log_disk::LogDisk;
 pub use log_files::OldLines;
 pub use log_ring::{LogRing, Older, Reader as LogReader, Tail};
+pub use own::MACHINED;
 pub use service::{Definition, Dependency, Service, timestamp, wire_health};
 pub use state::{Health, Phase, ServiceStatus};
 pub use workload::{Exit, Running, Signal, Step, Workload};
@@ -83,10 +85,20 @@ impl Services {
             !known.contains_key(&id),
             "there is a service {id:?} already"
         );
-        let service = Service::spawn(definition, self.events.clone(), self.store.clone());
+        let log = LogRing::default();
+        let service = Service::spawn(definition, log, self.events.clone(), self.store.clone());
         self.disk.follow(&id, service.log());
         known.insert(id, service.clone());
         Ok(service)
+    }
+
+    /// Adds machined itself, whose log is on its way to the disk already.
+    pub fn add_machined(&self, log: LogRing) -> Service {
+        let (events, store) = (self.events.clone(), self.store.clone());
+        let service = Service::spawn(own::definition(), log, events, store);
+        service.start();
+        self.lock().insert(MACHINED.to_owned(), service.clone());
+        service
     }
 
     /// Stops a service and forgets it.

@@ -29,6 +29,10 @@ const EAGER: Duration = Duration::from_millis(100);
 /// as a certificate that is out of date until ten seconds after the clock was set.
 const HOPELESS: Duration = Duration::from_secs(20);
 
+/// The same for one whose callers are more than it can take: their crowd may be all that is wrong with it, and to start it again would
+/// cut off those who are in.
+const OVERRUN: Duration = Duration::from_secs(300);
+
 /// What a service is, apart from what happens to it.
 pub struct Definition {
     /// Its name, unique on the machine.
@@ -77,13 +81,13 @@ pub struct Service {
 
 impl Service {
     /// Makes the actor and starts it; the service itself comes up when it is told to.
-    pub fn spawn(definition: Definition, events: EventLog, store: Store) -> Service {
+    pub fn spawn(definition: Definition, log: LogRing, events: EventLog, store: Store) -> Service {
         let checked = definition.health.is_some();
         let service = Service {
             definition: Arc::new(definition),
             wanted: watch::channel(Wanted::Down).0,
             status: watch::channel(ServiceStatus::new(checked)).0,
-            log: LogRing::default(),
+            log,
         };
         let actor = Actor {
             service: service.clone(),
@@ -324,7 +328,12 @@ impl Actor {
                     if failures >= check.failures {
                         let why = format!("{error:#}");
                         self.note_health(Health::Unhealthy(why.clone()));
-                        if restarts && failing_since.elapsed() >= HOPELESS {
+                        let workload = &self.service.definition.workload;
+                        let patience = match restarts && workload.is_overrun() {
+                            true => OVERRUN,
+                            false => HOPELESS,
+                        };
+                        if restarts && failing_since.elapsed() >= patience {
                             return why;
                         }
                     }

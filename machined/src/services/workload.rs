@@ -69,6 +69,10 @@ pub trait Workload: Send + Sync + 'static {
     fn check(&self) -> Step<'_, anyhow::Result<()>> {
         Box::pin(async { anyhow::bail!("it has no check of its own") })
     }
+    /// Whether so many wait for it that a check may have failed for that alone.
+    fn is_overrun(&self) -> bool {
+        false
+    }
 }
 
 /// A started workload.

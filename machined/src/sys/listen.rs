@@ -10,7 +10,7 @@ use rustix::net::{
 };
 
 /// Connections that wait while nobody accepts, as over a swap of generations.
-const BACKLOG: i32 = 1024;
+pub const BACKLOG: u16 = 1024;
 
 /// Listens on a port of all addresses.
 pub fn on_all_addresses(port: u16) -> io::Result<OwnedFd> {
@@ -22,6 +22,6 @@ pub fn on_all_addresses(port: u16) -> io::Result<OwnedFd> {
         &socket,
         &SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, port, 0, 0),
     )?;
-    listen(&socket, BACKLOG)?;
+    listen(&socket, BACKLOG.into())?;
     Ok(socket)
 }
