@@ -27,6 +27,7 @@ pub mod meta;
 pub mod modules;
 pub mod network;
 pub mod packet_capture;
+pub mod quota;
 pub mod resources;
 mod sealed_json;
 pub mod sequences;

@@ -3,15 +3,24 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use instar_api::machine::EventsRequest;
+use instar_api::cosi::resource::state_client::StateClient;
+use instar_api::cosi::resource::{WatchOptions, WatchRequest};
+use instar_api::machine::apply_configuration_request::Mode;
 use instar_api::machine::machine_service_client::MachineServiceClient;
+use instar_api::machine::{
+    ApplyConfigurationRequest, EventsRequest, GenerateClientConfigurationRequest, MetaWriteRequest,
+    ServiceRestartRequest, UpgradeRequest,
+};
 use instar_pki::Role;
 use instar_tests::{
-    GREETER, Greeter, Identity, ImageUnderTest, Instarctl, MachineConfig, Node, Outcome, Registry,
-    Scratch, Test, plan_with_greeter, tests,
+    GREETER, Greeter, Identity, ImageUnderTest, Instarctl, MachineConfig, Node, Outcome, Parked,
+    Registry, Scratch, Test, TlsClient, plan_with_greeter, tests,
 };
+use prost::Message as _;
+use tonic::Code;
 
 use crate::PATIENCE;
+use crate::trust::methods_that_change;
 
 /// What was asked before has ten seconds; the rest is for a busy host.
 const STAY: Duration = Duration::from_secs(30);
@@ -60,6 +69,96 @@ async fn generation(node: &Node, who: &Identity) -> anyhow::Result<String> {
     let mut stream = machine.read(read).await?.into_inner();
     let data = stream.message().await?.context("an empty file")?;
     Ok(String::from_utf8(data.bytes)?)
+}
+
+/// Begins one call of each method that is not for whoever only looks, each with a message that would do something, and some more that
+/// apply this config.
+async fn park_all(parked: &mut Parked, config: &str) -> Outcome {
+    let apply = |mode: Mode, dry_run| ApplyConfigurationRequest {
+        data: config.as_bytes().to_vec(),
+        mode: mode.into(),
+        dry_run,
+        ..ApplyConfigurationRequest::default()
+    };
+    let method = |name: &str| format!("/machine.MachineService/{name}");
+    let mut calls = vec![
+        (
+            method("ApplyConfiguration"),
+            apply(Mode::Auto, true).encode_to_vec(),
+        ),
+        (
+            method("ApplyConfiguration"),
+            apply(Mode::Try, false).encode_to_vec(),
+        ),
+    ];
+    for name in methods_that_change()? {
+        let message = match name.rsplit('/').next().unwrap_or_default() {
+            "ApplyConfiguration" => apply(Mode::NoReboot, false).encode_to_vec(),
+            "GenerateClientConfiguration" => GenerateClientConfigurationRequest {
+                roles: vec![Role::Admin.as_str().to_owned()],
+                ..GenerateClientConfigurationRequest::default()
+            }
+            .encode_to_vec(),
+            "MetaWrite" => MetaWriteRequest {
+                key: 10,
+                value: b"parked".to_vec(),
+            }
+            .encode_to_vec(),
+            "ServiceRestart" | "ServiceStop" => ServiceRestartRequest {
+                id: GREETER.to_owned(),
+            }
+            .encode_to_vec(),
+            "Upgrade" if name.starts_with("/machine.MachineService/") => UpgradeRequest {
+                image: "10.0.2.2:1/none:v1".to_owned(),
+                ..UpgradeRequest::default()
+            }
+            .encode_to_vec(),
+            // Nothing is a good message for Reboot, Shutdown, Reset, Rollback.
+            _ => Vec::new(),
+        };
+        calls.push((name, message));
+    }
+    for (method, message) in calls {
+        parked.park(&method, &message)?;
+    }
+    // All of them have come when an answer to the next has.
+    parked
+        .call("/machine.MachineService/Version", &[])
+        .await?
+        .ok();
+    Ok(())
+}
+
+/// Finishes calls that were parked: none may be carried out.
+async fn none_is_carried_out(what: &str, parked: &mut Parked) -> Outcome {
+    let answers = parked.finish().await?;
+    ensure!(answers.len() > 20, "{} calls", answers.len());
+    for (method, answer) in &answers {
+        let is_refused = match answer {
+            Ok(answer) => matches!(
+                answer.status,
+                None | Some(Code::Unauthenticated | Code::PermissionDenied)
+            ),
+            Err(_) => true,
+        };
+        ensure!(is_refused, "{what}: {method}: {answer:?}");
+    }
+    println!("{what}: none of {} calls was carried out", answers.len());
+    Ok(())
+}
+
+/// Waits until whoever has this connection is told to be nobody any more.
+async fn lost_its_standing(node: &Node, parked: &Parked) -> Outcome {
+    node.wait_until("the connection's caller is refused", PATIENCE, async || {
+        let said = parked.call("/machine.MachineService/Version", &[]).await?;
+        let status = said.map(|answer| answer.status);
+        ensure!(
+            !matches!(status, Ok(Some(Code::Ok))),
+            "it is answered: {status:?}"
+        );
+        Ok(())
+    })
+    .await
 }
 
 /// Whether somebody is let in, at once, on a connection of his own.
@@ -117,7 +216,27 @@ async fn an_authority_takes_anothers_place_while_everything_runs(scratch: Scratc
     shows(&node, &new, &new).await?;
     is_let_in(&node, &old).await?;
 
-    // The old one goes. Whoever has it does not get through the handshake, and a connection from before ends.
+    // The old one goes. Whoever has it does not get through the handshake, and a connection from before ends. What was begun on it is
+    // not carried out, whether it is finished at once or a little later, and nothing is told of the config that did it.
+    let hostile = with(MachineConfig::new(&old).accepting(&new));
+    let mut parked = Vec::new();
+    for _ in 0..2 {
+        let stream = TlsClient::of(&old).connect(&node.endpoint()?).await?;
+        let mut calls = Parked::on(stream).await?;
+        park_all(&mut calls, &hostile).await?;
+        parked.push(calls);
+    }
+    let watch = WatchRequest {
+        namespace: "config".to_owned(),
+        r#type: "MachineConfigs.config.talos.dev".to_owned(),
+        options: Some(WatchOptions {
+            bootstrap_contents: true,
+            ..WatchOptions::default()
+        }),
+        ..WatchRequest::default()
+    };
+    let mut state = StateClient::new(node.channel_as(&old).await?);
+    let mut configs = state.watch(watch).await?.into_inner();
     let mut from_before = MachineServiceClient::new(node.channel_as(&old).await?);
     let events = from_before.events(EventsRequest::default()).await?;
     let mut stays = MachineServiceClient::new(node.channel_as(&new).await?);
@@ -126,7 +245,24 @@ async fn an_authority_takes_anothers_place_while_everything_runs(scratch: Scratc
         let mut events = events.into_inner();
         while let Ok(Some(_)) = events.message().await {}
     };
-    node.apply_as(&new, with(MachineConfig::new(&new))).await?;
+    let marked = MachineConfig::new(&new).extra_name("after-the-removal");
+    node.apply_as(&new, with(marked)).await?;
+    none_is_carried_out("finished at once", &mut parked[0]).await?;
+    lost_its_standing(&node, &parked[1]).await?;
+    none_is_carried_out("finished later", &mut parked[1]).await?;
+    let told = async {
+        let mut told = String::new();
+        while let Ok(Some(message)) = configs.message().await {
+            for event in message.event {
+                let spec = event.resource.and_then(|it| it.spec).unwrap_or_default();
+                told += &spec.yaml_spec;
+            }
+        }
+        told
+    };
+    let told = tokio::time::timeout(STAY, told).await?;
+    ensure!(told.contains("machine:"), "{told}");
+    ensure!(!told.contains("after-the-removal"), "{told}");
     node.wait_until("the old one is turned away", PATIENCE, async || {
         ensure!(is_let_in(&node, &old).await.is_err());
         Ok(())
@@ -176,10 +312,25 @@ async fn who_came_before_the_config_does_not_stay(scratch: Scratch) -> Outcome {
     stays.wait_for("the kernel's first words", PATIENCE, |line| {
         line.contains("Linux version")
     })?;
+    // Somebody else has begun to bring one of his own, and all else that there is.
+    let hostile = MachineConfig::new(&Identity::administrator()?).hostname("hostile");
+    let mut parked = Vec::new();
+    for _ in 0..2 {
+        let nobody = TlsClient::of(node.identity()).without_certificate();
+        let stream = nobody.believing_anybody().connect(&address).await?;
+        let mut calls = Parked::on(stream).await?;
+        park_all(&mut calls, &hostile.to_yaml()).await?;
+        parked.push(calls);
+    }
     let apply = [&insecure[..], &["apply-config", "--file", &file]].concat();
     let said = client.run(&apply).await?;
     ensure!(said.code == Some(0), "{said:?}");
+    none_is_carried_out("finished at once", &mut parked[0]).await?;
+    lost_its_standing(&node, &parked[1]).await?;
+    none_is_carried_out("finished later", &mut parked[1]).await?;
     node.wait_for_api(PATIENCE).await?;
+    let hostname = node.hostname().await?;
+    ensure!(hostname == "configured", "it is called {hostname}");
     stays.wait_for_end(STAY)?;
     // Nobody comes in without a certificate from here on.
     let refused = client.run(&apply).await?;

@@ -3,9 +3,15 @@
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
+use instar_api::cosi::resource::GetRequest;
+use instar_api::cosi::resource::state_client::StateClient;
+use instar_api::machine::machine_service_client::MachineServiceClient;
+use instar_api::machine::{DmesgRequest, LogsRequest, ReadRequest};
+use instar_pki::Role;
 use instar_tests::{
     HttpServer, Identity, ImageUnderTest, MachineConfig, Node, Outcome, Scratch, Test, tests,
 };
+use tonic::Code;
 
 use crate::PATIENCE;
 
@@ -29,7 +35,7 @@ async fn answers_with_its_version(scratch: Scratch) -> Outcome {
 
 async fn takes_its_config_from_a_url_that_comes_late(scratch: Scratch) -> Outcome {
     let server = HttpServer::start()?;
-    let url = server.url_for_guest("/node.yaml?name=${hostname}&mac=${mac}");
+    let url = server.url_for_guest("/node.yaml?token=0n1y-for-admins&name=${hostname}&mac=${mac}");
     let identity = Identity::administrator()?;
     let config = MachineConfig::new(&identity).hostname("by-url").to_yaml();
     let node = Node::plan(&scratch, &ImageUnderTest::first()?)
@@ -50,14 +56,63 @@ async fn takes_its_config_from_a_url_that_comes_late(scratch: Scratch) -> Outcom
     let asked = server.requests();
     ensure!(
         asked.len() > 1
-            && asked
-                .iter()
-                .all(|target| target.starts_with("/node.yaml?name=instar-")
-                    && target.ends_with("&mac=52%3A54%3A00%3A12%3A34%3A56")),
+            && asked.iter().all(|target| target
+                .starts_with("/node.yaml?token=0n1y-for-admins&name=instar-")
+                && target.ends_with("&mac=52%3A54%3A00%3A12%3A34%3A56")),
         "{asked:?}"
     );
     let hostname = node.hostname().await?;
     ensure!(hostname == "by-url", "it is called {hostname}");
+    its_token_is_for_administrators(&node).await
+}
+
+/// What the kernel was told is in its log and among the resources, but for where the config is.
+async fn its_token_is_for_administrators(node: &Node) -> Outcome {
+    const TOKEN: &str = "0n1y-for-admins";
+    let told = async |role| {
+        let channel = node.channel_as(&node.identity().with_role(role)?).await?;
+        let mut machine = MachineServiceClient::new(channel.clone());
+        let mut text = String::new();
+        let mut dmesg = machine.dmesg(DmesgRequest::default()).await?.into_inner();
+        while let Some(data) = dmesg.message().await? {
+            text += &String::from_utf8_lossy(&data.bytes);
+        }
+        let log = LogsRequest {
+            id: "machined".to_owned(),
+            tail_lines: -1,
+            ..LogsRequest::default()
+        };
+        let mut log = machine.logs(log).await?.into_inner();
+        while let Some(data) = log.message().await? {
+            text += &String::from_utf8_lossy(&data.bytes);
+        }
+        let asked = GetRequest {
+            namespace: "runtime".to_owned(),
+            r#type: "KernelCmdlines.runtime.talos.dev".to_owned(),
+            id: "cmdline".to_owned(),
+            ..GetRequest::default()
+        };
+        let resource = StateClient::new(channel).get(asked).await?.into_inner();
+        let spec = resource.resource.and_then(|it| it.spec).unwrap_or_default();
+        let binary = String::from_utf8_lossy(&spec.proto_spec).into_owned();
+        anyhow::Ok((text, spec.yaml_spec + &binary))
+    };
+    for role in [Role::Reader, Role::Operator] {
+        let (logs, resource) = told(role).await?;
+        for text in [&logs, &resource] {
+            ensure!(text.contains("instar.config=<hidden>"), "{text}");
+            ensure!(!text.contains(TOKEN), "{text}");
+        }
+    }
+    let (logs, resource) = told(Role::Admin).await?;
+    ensure!(logs.contains(TOKEN) && resource.contains(TOKEN));
+    // The file itself is for administrators alone.
+    let reader = node.identity().with_role(Role::Reader)?;
+    let mut reader = MachineServiceClient::new(node.channel_as(&reader).await?);
+    let path = "/proc/cmdline".to_owned();
+    let refused = reader.read(ReadRequest { path }).await.err();
+    let code = refused.map(|status| status.code());
+    ensure!(code == Some(Code::PermissionDenied), "{code:?}");
     Ok(())
 }
 

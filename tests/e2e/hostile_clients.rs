@@ -1,19 +1,28 @@
 //! Clients that mean harm or are broken: whoever has a certificate is served all the while, and nothing stays behind.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use instar_api::MAX_MESSAGE_BYTES;
+use instar_api::cosi::resource::state_client::StateClient;
+use instar_api::cosi::resource::{WatchOptions, WatchRequest};
 use instar_api::machine::machine_service_client::MachineServiceClient;
 use instar_api::machine::{
-    ApplyConfigurationRequest, DmesgRequest, EventsRequest, VersionResponse,
+    ApplyConfigurationRequest, DiskUsageRequest, DmesgRequest, EventsRequest, ListRequest,
+    LogsRequest, VersionResponse,
 };
-use instar_tests::{Identity, ImageUnderTest, Instarctl, Node, Outcome, Scratch, Test, tests};
+use instar_api::time::TimeRequest;
+use instar_api::time::time_service_client::TimeServiceClient;
+use instar_pki::Role;
+use instar_qemu::Timing;
+use instar_tests::{
+    Identity, ImageUnderTest, Instarctl, Machine, Node, Outcome, Scratch, Test, tests,
+};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tonic::client::Grpc;
-use tonic::transport::Channel;
+use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 
@@ -21,6 +30,8 @@ use crate::PATIENCE;
 
 /// More than there are places for those who have not shown who they are.
 const SILENT: usize = 600;
+/// So many they are.
+const PLACES: usize = 512;
 const TALKERS: usize = 100;
 /// How fast they come is QEMU's affair; `make bench` has ten thousand a minute.
 const QUICK: usize = 500;
@@ -32,12 +43,18 @@ const LARGE_MESSAGES: usize = 6;
 const READERS: usize = 60;
 /// Readers that come and go at once, and how often: thousands in all.
 const VISITORS: (usize, usize) = (100, 12);
+/// Connections of readers who take all they can, and for how long.
+const GREEDY: usize = 16;
+const GREED: Duration = Duration::from_secs(60);
+/// What of it an administrator may notice, by the guest's clock.
+const DELAY: Duration = Duration::from_secs(1);
 /// What a node may hold more after all of it: allocators keep some of what they once had.
 const TOLERANCE_KIB: u64 = 6 << 10;
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
         do_not_disturb_those_with_a_certificate,
+        readers_who_take_all_they_can_leave_enough_to_administrators,
         do_not_disturb_the_one_who_brings_a_config
     ]
 }
@@ -85,6 +102,222 @@ async fn everything_harmful(node: &Node) -> Outcome {
     readers_who_do_not_read(node).await
 }
 
+/// Whoever may only look takes all that there is of descriptors, memory, streams, threads and lookups, and holds it.
+async fn readers_who_take_all_they_can_leave_enough_to_administrators(scratch: Scratch) -> Outcome {
+    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+        .memory_mib(384)
+        .spec(|spec| spec.timing(Timing::InstructionsIdleOnHost))
+        .boot()
+        .await?;
+    node.wait_until_ready(PATIENCE).await?;
+    let machined = node.service_pid("machined").await?;
+    let apid = node.service_pid("apid").await?;
+    let mut own = node.newcomer().await?;
+    let usual = Delays::of(&node, &mut own).await?;
+    println!("usually {usual:?}");
+
+    let reader = node.identity().with_role(Role::Reader)?;
+    readers_have_limits(&node, &reader).await?;
+    let until = Instant::now() + GREED;
+    let mut readers = JoinSet::new();
+    for number in 0..GREEDY {
+        let way_in = node.way_in(&reader)?.initial_stream_window_size(1);
+        readers.spawn(take_all(way_in, number, until));
+    }
+    let mut worst = Delays::default();
+    while Instant::now() < until {
+        worst = worst.max(Delays::of(&node, &mut own).await?);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    println!("at worst {worst:?}");
+    let mut held = 0;
+    while let Some(ended) = readers.join_next().await {
+        held += ended??;
+    }
+    println!("{GREEDY} readers held {held} streams");
+    ensure!(
+        held > 8 * GREEDY,
+        "{held} streams are not all they can take"
+    );
+    ensure!(
+        worst.own <= usual.own + DELAY,
+        "{worst:?}, usually {usual:?}"
+    );
+    ensure!(
+        worst.new <= usual.new + DELAY,
+        "{worst:?}, usually {usual:?}"
+    );
+    for (id, before) in [("apid", apid), ("machined", machined)] {
+        let now = node.service_pid(id).await?;
+        ensure!(now == before, "{id} was started again");
+    }
+    Ok(())
+}
+
+/// How long an administrator's calls took, by the guest's clock.
+#[derive(Debug, Default, Clone, Copy)]
+struct Delays {
+    /// On a connection that was there.
+    own: Duration,
+    /// On a new one.
+    new: Duration,
+}
+
+impl Delays {
+    /// Calls that take a descriptor, a thread, a walk and a watch.
+    async fn of(node: &Node, own: &mut Machine) -> anyhow::Result<Self> {
+        let begun = node.vm().guest_clock()?;
+        own.version(()).await?;
+        let list = ListRequest {
+            root: "/etc".to_owned(),
+            ..ListRequest::default()
+        };
+        let mut list = own.list(list).await?.into_inner();
+        while list.message().await?.is_some() {}
+        own.mounts(()).await?;
+        let between = node.vm().guest_clock()?;
+        let channel = node.channel().await?;
+        let mut watch = StateClient::new(channel).watch(hostnames()).await?;
+        watch.get_mut().message().await?;
+        let ended = node.vm().guest_clock()?;
+        Ok(Self {
+            own: between.saturating_sub(begun),
+            new: ended.saturating_sub(between),
+        })
+    }
+
+    fn max(self, other: Self) -> Self {
+        Self {
+            own: self.own.max(other.own),
+            new: self.new.max(other.new),
+        }
+    }
+}
+
+fn hostnames() -> WatchRequest {
+    WatchRequest {
+        namespace: "network".to_owned(),
+        r#type: "HostnameStatuses.net.talos.dev".to_owned(),
+        options: Some(WatchOptions {
+            bootstrap_contents: true,
+            ..WatchOptions::default()
+        }),
+        ..WatchRequest::default()
+    }
+}
+
+/// What one connection of a reader may not have.
+async fn readers_have_limits(node: &Node, reader: &Identity) -> Outcome {
+    let channel = node.channel_as(reader).await?;
+    let mut machine = MachineServiceClient::new(channel.clone());
+    let paths = DiskUsageRequest {
+        paths: vec!["/".to_owned(); 65],
+        ..DiskUsageRequest::default()
+    };
+    let refused = machine.disk_usage(paths).await.err();
+    let code = refused.map(|status| status.code());
+    ensure!(code == Some(Code::InvalidArgument), "65 paths: {code:?}");
+    let elsewhere = TimeRequest {
+        server: "10.0.2.2:50000".to_owned(),
+    };
+    let mut time = TimeServiceClient::new(channel.clone());
+    let refused = time.time_check(elsewhere).await.err();
+    let code = refused.map(|status| status.code());
+    ensure!(
+        code == Some(Code::PermissionDenied),
+        "any address: {code:?}"
+    );
+    let mut state = StateClient::new(channel);
+    let mut watches = Vec::new();
+    let refused = loop {
+        match state.watch(hostnames()).await {
+            Ok(watch) => watches.push(watch),
+            Err(status) => break status,
+        }
+    };
+    ensure!(refused.code() == Code::ResourceExhausted, "{refused}");
+    ensure!(watches.len() == 48, "{} watches", watches.len());
+    // Another connection has its own.
+    let other = node.channel_as(reader).await?;
+    StateClient::new(other).watch(hostnames()).await?;
+    Ok(())
+}
+
+/// Asks for streams of every kind until the end and reads none; how many it held at last.
+async fn take_all(way_in: Endpoint, number: usize, until: Instant) -> anyhow::Result<usize> {
+    let mut held: Vec<Box<dyn std::any::Any + Send>> = Vec::new();
+    let mut channel = None;
+    let mut round = number;
+    while Instant::now() < until {
+        let Some(connected) = &channel else {
+            channel = way_in.connect().await.ok();
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let taken = tokio::time::timeout(Duration::from_secs(5), take(connected, round)).await;
+        round += 1;
+        match taken {
+            Ok(Ok(stream)) => held.push(stream),
+            // There is no more of that.
+            Ok(Err(_)) | Err(_) => tokio::time::sleep(Duration::from_millis(200)).await,
+        }
+    }
+    Ok(held.len())
+}
+
+/// One stream, or one answer that takes long.
+async fn take(channel: &Channel, round: usize) -> Result<Box<dyn std::any::Any + Send>, Status> {
+    let mut machine = MachineServiceClient::new(channel.clone());
+    Ok(match round % 7 {
+        0 => Box::new(
+            machine
+                .disk_usage(DiskUsageRequest {
+                    paths: vec!["/".to_owned(); 64],
+                    all: true,
+                    ..DiskUsageRequest::default()
+                })
+                .await?,
+        ),
+        1 => Box::new(
+            machine
+                .list(ListRequest {
+                    root: "/".to_owned(),
+                    recurse: true,
+                    ..ListRequest::default()
+                })
+                .await?,
+        ),
+        2 => Box::new(StateClient::new(channel.clone()).watch(hostnames()).await?),
+        3 => Box::new(
+            machine
+                .logs(LogsRequest {
+                    id: "machined".to_owned(),
+                    tail_lines: -1,
+                    follow: true,
+                    ..LogsRequest::default()
+                })
+                .await?,
+        ),
+        4 => Box::new(
+            machine
+                .dmesg(DmesgRequest {
+                    follow: true,
+                    tail: false,
+                })
+                .await?,
+        ),
+        // A name that nobody answers for, for another node and for a server.
+        5 => {
+            let mut request = Request::new(());
+            let name = format!("no-such-{round}.invalid").parse();
+            let name = name.map_err(|_| Status::internal("no metadata"))?;
+            request.metadata_mut().insert("node", name);
+            Box::new(machine.version(request).await?)
+        }
+        _ => Box::new(TimeServiceClient::new(channel.clone()).time(()).await?),
+    })
+}
+
 /// Without a config nobody has a certificate, and still a crowd keeps nobody out.
 async fn do_not_disturb_the_one_who_brings_a_config(scratch: Scratch) -> Outcome {
     let node = Node::plan(&scratch, &ImageUnderTest::first()?)
@@ -117,13 +350,18 @@ async fn slow_loris(node: &Node) -> Outcome {
         "answered beside {SILENT} silent connections after {} ms",
         begun.elapsed().as_millis()
     );
-    // The oldest had to go.
-    let mut rest = Vec::new();
-    let first = silent.first_mut().context("no connection")?;
-    tokio::time::timeout(PATIENCE, first.read_to_end(&mut rest))
-        .await
-        .context("the oldest silent connection stays")?
-        .ok();
+    // Some had to go, whichever, and long before a handshake has taken too long.
+    let mut ends = JoinSet::new();
+    for mut stream in silent.drain(..) {
+        ends.spawn(async move {
+            let _ = stream.read_to_end(&mut Vec::new()).await;
+            stream
+        });
+    }
+    for _ in PLACES..SILENT {
+        let ended = tokio::time::timeout(PATIENCE, ends.join_next()).await;
+        ended.context("too many silent connections stay")?;
+    }
     Ok(())
 }
 

@@ -127,6 +127,13 @@ fn described_methods() -> Result<Vec<String>> {
     Ok(methods)
 }
 
+/// The methods of a node that are not for whoever may only look.
+pub(crate) fn methods_that_change() -> Result<Vec<String>> {
+    let Table(table) = Table::read()?;
+    let closed = table.into_iter().filter(|(_, who)| !who.contains('r'));
+    Ok(closed.map(|(method, _)| method).collect())
+}
+
 /// Whoever bears a certificate of the node's authority.
 struct Bearer {
     /// As it stands in the table; none of whoever may nothing.

@@ -91,7 +91,8 @@ async fn answers(
 ) -> Result<Vec<Result<Answer, String>>> {
     let mut calls = JoinSet::new();
     for (number, method) in methods.iter().enumerate() {
-        let (mut sender, request) = (sender.clone(), request(method, message)?);
+        let body = Full::new(framed(message)?);
+        let (mut sender, request) = (sender.clone(), request(method, body)?);
         calls.spawn(async move { (number, sender.send_request(request).await) });
     }
     let mut answers = vec![Err("not called".to_owned()); methods.len()];
@@ -105,16 +106,20 @@ async fn answers(
     Ok(answers)
 }
 
-fn request(method: &str, message: &[u8]) -> Result<Request<Full<Bytes>>> {
+/// A message in its frame.
+pub(crate) fn framed(message: &[u8]) -> Result<Bytes> {
     let length = u32::try_from(message.len())?;
-    let framed = [&[0][..], &length.to_be_bytes(), message].concat();
+    Ok([&[0][..], &length.to_be_bytes(), message].concat().into())
+}
+
+pub(crate) fn request<B>(method: &str, body: B) -> Result<Request<B>> {
     Ok(Request::post(format!("https://node{method}"))
         .header("content-type", "application/grpc")
         .header("te", "trailers")
-        .body(Full::from(framed))?)
+        .body(body)?)
 }
 
-async fn answer(response: Response<Incoming>) -> Answer {
+pub(crate) async fn answer(response: Response<Incoming>) -> Answer {
     let (head, body) = response.into_parts();
     let Ok(body) = body.collect().await else {
         return Answer::default();

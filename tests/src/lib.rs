@@ -38,6 +38,7 @@ mod node_facts;
 mod oci_image;
 mod other_rootfs;
 mod outage;
+mod parked;
 pub mod power_cuts;
 mod python;
 mod registry;
@@ -80,6 +81,7 @@ pub use other_rootfs::{
     rootfs_without_runtime,
 };
 pub use outage::{Outage, OutageProbe};
+pub use parked::Parked;
 pub use registry::{Registry, config as registry_config, sha256_digest};
 pub use runner::{Outcome, Test, run};
 pub use scratch::Scratch;

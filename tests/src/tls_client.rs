@@ -7,11 +7,15 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use instar_pki::{certificates_from_pem, private_key_from_pem};
 use rustls::client::Resumption;
-use rustls::crypto::{CryptoProvider, SupportedKxGroup, ring};
-use rustls::pki_types::ServerName;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{
+    CryptoProvider, SupportedKxGroup, ring, verify_tls12_signature, verify_tls13_signature,
+};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::version::{TLS12, TLS13};
 use rustls::{
-    AlertDescription, ClientConfig, RootCertStore, SupportedCipherSuite, SupportedProtocolVersion,
+    AlertDescription, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    SupportedCipherSuite, SupportedProtocolVersion,
 };
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -32,7 +36,7 @@ pub struct TlsClient {
     pub protocols: Vec<&'static str>,
     /// Its certificate and its key, PEM.
     pub certificate: Option<(String, String)>,
-    /// The authorities whose servers it believes, PEM.
+    /// The authorities whose servers it believes, PEM; it believes any where there is none.
     pub authorities: String,
     /// What it takes the server to be called. An address is not sent (SNI), a name is.
     pub name: String,
@@ -61,6 +65,14 @@ impl TlsClient {
         }
     }
 
+    /// The same, who believes any server: a node without a config.
+    pub fn believing_anybody(self) -> Self {
+        Self {
+            authorities: String::new(),
+            ..self
+        }
+    }
+
     /// The same in one version of TLS.
     pub fn in_version(&self, version: &'static SupportedProtocolVersion) -> Self {
         Self {
@@ -76,9 +88,15 @@ impl TlsClient {
             cipher_suites: self.suites.clone(),
             ..ring::default_provider()
         };
-        let builder = ClientConfig::builder_with_provider(Arc::new(provider))
-            .with_protocol_versions(&self.versions)?
-            .with_root_certificates(roots(&self.authorities)?);
+        let provider = Arc::new(provider);
+        let builder = ClientConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&self.versions)?;
+        let builder = match self.authorities.is_empty() {
+            false => builder.with_root_certificates(roots(&self.authorities)?),
+            true => builder
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(Anybody(provider))),
+        };
         let mut config = match &self.certificate {
             None => builder.with_no_client_auth(),
             Some((certificate, key)) => builder.with_client_auth_cert(
@@ -108,6 +126,47 @@ impl TlsClient {
         let stream = TcpStream::connect(endpoint).await?;
         stream.set_nodelay(true)?;
         TlsConnector::from(config).connect(name, stream).await
+    }
+}
+
+/// Takes any certificate whose key the server has.
+#[derive(Debug)]
+struct Anybody(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
     }
 }
 

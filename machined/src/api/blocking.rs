@@ -1,17 +1,29 @@
 //! Work that may wait for a disk, away from the thread that serves everyone.
 
-use tokio::sync::{Semaphore, mpsc};
+use std::sync::LazyLock;
+
+use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-/// So many calls wait for disks at a time; the others wait for them. A slow reader of a stream holds no place.
-static PLACES: Semaphore = Semaphore::const_new(8);
+use super::caller::Holder;
+use super::shares::Shares;
+
+/// So many calls wait for disks at a time, each a thread; the others wait for them. A slow reader of a stream holds no place.
+static PLACES: LazyLock<Shares> = LazyLock::new(|| Shares::new(8, 6, 2));
 
 /// Does something once.
 pub(super) async fn once<T: Send + 'static>(
+    holder: &Holder,
     work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
 ) -> Result<T, Status> {
-    let _place = PLACES.acquire().await;
+    let place = PLACES.wait(holder).await;
+    // The thread has the place: it goes on where the caller has gone.
+    let work = move || {
+        let done = work();
+        drop(place);
+        done
+    };
     tokio::task::spawn_blocking(work)
         .await
         .map_err(|error| Status::internal(error.to_string()))?
@@ -21,6 +33,7 @@ pub(super) async fn once<T: Send + 'static>(
 /// Streams what an iterator gives, `batch` items read ahead. An item of `None` says that it is still looking: it is not sent,
 /// but a reader that has gone is noticed.
 pub(super) fn stream<T: Send + 'static>(
+    holder: Holder,
     source: impl Iterator<Item = Option<Result<T, Status>>> + Send + 'static,
     batch: usize,
 ) -> ReceiverStream<Result<T, Status>> {
@@ -28,7 +41,7 @@ pub(super) fn stream<T: Send + 'static>(
     tokio::spawn(async move {
         let mut source = source;
         while !sender.is_closed() {
-            let place = PLACES.acquire().await;
+            let place = PLACES.wait(&holder).await;
             let read = tokio::task::spawn_blocking(move || {
                 let items: Vec<_> = source.by_ref().take(batch).collect();
                 (source, items)
@@ -57,6 +70,14 @@ mod tests {
     use tokio_stream::StreamExt as _;
 
     use super::*;
+    use crate::quota::Rank;
+
+    fn holder() -> Holder {
+        Holder {
+            connection: "test".into(),
+            rank: Rank::Other,
+        }
+    }
 
     #[tokio::test]
     async fn items_come_in_their_order_until_the_first_error() {
@@ -65,7 +86,7 @@ mod tests {
             7 => Some(Err(Status::internal("seven"))),
             number => Some(Ok(number)),
         });
-        let told: Vec<_> = stream(source, 3)
+        let told: Vec<_> = stream(holder(), source, 3)
             .map(|item| item.map_err(|status| status.message().to_owned()))
             .collect()
             .await;
@@ -77,7 +98,7 @@ mod tests {
     async fn nobody_reads_on_for_a_reader_that_has_gone() {
         // Ends this test only if it is noticed.
         let endless = std::iter::repeat_with(|| None::<Result<(), Status>>);
-        drop(stream(endless, 4));
-        once(|| Ok(())).await.ok();
+        drop(stream(holder(), endless, 4));
+        once(&holder(), || Ok(())).await.ok();
     }
 }

@@ -1,8 +1,12 @@
 //! Who calls, by apid's word.
 
+use std::sync::Arc;
+
 use instar_pki::Role;
 use tonic::Request;
 use tonic::metadata::MetadataMap;
+
+use crate::quota::Rank;
 
 /// The metadata key of the caller's address; apid sets it, callers cannot.
 const PEER: &str = "instar-peer";
@@ -14,6 +18,26 @@ pub(super) const ROLES: &str = "instar-roles";
 pub(super) fn roles(metadata: &MetadataMap) -> Vec<Role> {
     let list = metadata.get(ROLES).and_then(|list| list.to_str().ok());
     instar_pki::roles_from_list(list.unwrap_or_default())
+}
+
+/// Whose places a call takes.
+#[derive(Debug, Clone)]
+pub(super) struct Holder {
+    /// The caller's connection.
+    pub(super) connection: Arc<str>,
+    /// Whether it is an administrator's.
+    pub(super) rank: Rank,
+}
+
+impl Holder {
+    /// Of a call.
+    pub(super) fn of<T>(request: &Request<T>) -> Self {
+        Holder {
+            // Its port tells it from all others of that address.
+            connection: peer(request).into(),
+            rank: Rank::of(&roles(request.metadata())),
+        }
+    }
 }
 
 /// The caller's address for the log.

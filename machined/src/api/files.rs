@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use instar_api::common::{Data, Metadata};
 use instar_api::machine as wire;
@@ -10,6 +11,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
 use super::blocking;
+use super::caller::Holder;
+use super::shares::{Share, Shares};
 use crate::files::{
     Archive, Content, Depth, DiskUsage, Entry, FileError, Found, Kind, Step, Usage, View, Walk,
 };
@@ -21,6 +24,21 @@ type Stream<T> = ReceiverStream<Result<T, Status>>;
 const PIECES_AHEAD: usize = 2;
 /// Entries that are looked at ahead for one reader.
 const ENTRIES_AHEAD: usize = 64;
+
+/// Walks at a time that are not over, read or not: each holds a directory open for each level. 64 of all who are no administrators, 8 on
+/// one connection.
+static WALKS: LazyLock<Shares> = LazyLock::new(|| Shares::new(128, 64, 8));
+/// Paths in one call, which are looked at one after the other.
+const MOST_PATHS: usize = 64;
+
+/// A place for a walk.
+fn place_for_walk(holder: &Holder) -> Result<Share, Status> {
+    WALKS.take(holder).ok_or_else(|| {
+        Status::resource_exhausted(
+            "too many listings are under way, on this connection or on this node; read those to their end, or end them",
+        )
+    })
+}
 
 /// How a refusal looks on the wire.
 fn status(error: FileError) -> Status {
@@ -41,10 +59,11 @@ fn status(error: FileError) -> Status {
 
 /// Looks for a file on a thread that may wait.
 async fn find<T: Send + 'static>(
+    holder: &Holder,
     path: String,
     then: impl FnOnce(Found, &str) -> Result<T, FileError> + Send + 'static,
 ) -> Result<T, Status> {
-    let found = blocking::once(move || {
+    let found = blocking::once(holder, move || {
         Ok(View::of_this_machine()
             .find(&path)
             .and_then(|found| then(found, &path)))
@@ -53,18 +72,37 @@ async fn find<T: Send + 'static>(
 }
 
 /// The content of a file.
-pub(super) async fn read(path: String, metadata: Option<Metadata>) -> Result<Stream<Data>, Status> {
-    let content = find(path, |found, _| Content::of(&found)).await?;
-    Ok(blocking::stream(pieces(content, metadata), PIECES_AHEAD))
+pub(super) async fn read(
+    path: String,
+    holder: Holder,
+    metadata: Option<Metadata>,
+) -> Result<Stream<Data>, Status> {
+    let content = find(&holder, path, |found, _| Content::of(&found)).await?;
+    let pieces = pieces(content, metadata);
+    Ok(blocking::stream(holder, pieces, PIECES_AHEAD))
 }
 
 /// A directory, or a file, as a packed archive.
-pub(super) async fn copy(root: String, metadata: Option<Metadata>) -> Result<Stream<Data>, Status> {
-    let archive = find(root, |found, name| {
+pub(super) async fn copy(
+    root: String,
+    holder: Holder,
+    metadata: Option<Metadata>,
+) -> Result<Stream<Data>, Status> {
+    let place = place_for_walk(&holder)?;
+    let archive = find(&holder, root, |found, name| {
         Ok(Archive::of(Walk::new(found, name, Depth::All)))
     })
     .await?;
-    Ok(blocking::stream(pieces(archive, metadata), PIECES_AHEAD))
+    let pieces = pieces(archive, metadata);
+    let pieces = with(place, pieces);
+    Ok(blocking::stream(holder, pieces, PIECES_AHEAD))
+}
+
+/// The same items; the place is held for as long as there may be more.
+fn with<T>(place: Share, items: impl Iterator<Item = T>) -> impl Iterator<Item = T> {
+    items.inspect(move |_| {
+        let _held = &place;
+    })
 }
 
 fn pieces(
@@ -82,6 +120,7 @@ fn pieces(
 /// A directory's entries, the directory itself first.
 pub(super) async fn list(
     request: wire::ListRequest,
+    holder: Holder,
     metadata: Option<Metadata>,
 ) -> Result<Stream<wire::FileInfo>, Status> {
     let depth = match (request.recurse, usize::try_from(request.recursion_depth)) {
@@ -96,8 +135,11 @@ pub(super) async fn list(
     } else {
         request.root
     };
-    let walk = find(root, move |found, name| Ok(Walk::new(found, name, depth))).await?;
-    let entries = walk.map(move |step| {
+    let place = place_for_walk(&holder)?;
+    let walk = find(&holder, root, move |found, name| {
+        Ok(Walk::new(found, name, depth))
+    });
+    let entries = with(place, walk.await?).map(move |step| {
         let info = match step {
             Step::Entry(entry) if kinds.is_empty() || kinds.contains(&entry.found.kind()) => {
                 file_info(&entry, with_attributes)
@@ -119,7 +161,7 @@ pub(super) async fn list(
             ..info
         }))
     });
-    Ok(blocking::stream(entries, ENTRIES_AHEAD))
+    Ok(blocking::stream(holder, entries, ENTRIES_AHEAD))
 }
 
 fn kind_of(kind: Type) -> Kind {
@@ -181,6 +223,7 @@ fn go_mode(kind: Kind, mode: u32) -> u32 {
 /// Room that directories take, each after what is in it.
 pub(super) async fn disk_usage(
     request: wire::DiskUsageRequest,
+    holder: Holder,
     metadata: Option<Metadata>,
 ) -> Result<Stream<wire::DiskUsageInfo>, Status> {
     // One more than the levels that are asked for, so that 0 can mean all of them.
@@ -191,20 +234,34 @@ pub(super) async fn disk_usage(
     if request.paths.is_empty() {
         return Err(Status::invalid_argument("no path is named"));
     }
-    let (files, threshold) = (request.all, request.threshold);
-    let mut usages = Vec::new();
-    for path in request.paths {
-        let usage = find(path, move |found, name| {
-            Ok(DiskUsage::new(
-                Walk::new(found, name, Depth::All),
-                shown,
-                files,
-            ))
-        });
-        usages.push(usage.await?);
+    if request.paths.len() > MOST_PATHS {
+        return Err(Status::invalid_argument(format!(
+            "more than {MOST_PATHS} paths in one call; make several"
+        )));
     }
-    let infos = usages.into_iter().flatten().map(move |usage| {
-        let info = usage_info(usage?);
+    let place = place_for_walk(&holder)?;
+    for path in &request.paths {
+        // What is not there is an error of the call, whatever is.
+        find(&holder, path.clone(), |_, _| Ok(())).await?;
+    }
+    let (files, threshold) = (request.all, request.threshold);
+    let usages = request.paths.into_iter().flat_map(move |path| {
+        // Opened when its turn comes.
+        let (usage, trouble) = match View::of_this_machine().find(&path) {
+            Ok(found) => {
+                let walk = Walk::new(found, &path, Depth::All);
+                (Some(DiskUsage::new(walk, shown, files)), None)
+            }
+            Err(error) => (None, Some(Some(Err(status(error))))),
+        };
+        let usage = usage.into_iter().flatten();
+        usage.map(|usage| usage.map(Ok)).chain(trouble)
+    });
+    let infos = with(place, usages).map(move |usage| {
+        let info = match usage? {
+            Ok(usage) => usage_info(usage),
+            Err(status) => return Some(Err(status)),
+        };
         is_above(threshold, &info).then(|| {
             Ok(wire::DiskUsageInfo {
                 metadata: metadata.clone(),
@@ -212,7 +269,7 @@ pub(super) async fn disk_usage(
             })
         })
     });
-    Ok(blocking::stream(infos, ENTRIES_AHEAD))
+    Ok(blocking::stream(holder, infos, ENTRIES_AHEAD))
 }
 
 fn usage_info(usage: Usage) -> wire::DiskUsageInfo {
@@ -240,13 +297,16 @@ fn is_above(threshold: i64, info: &wire::DiskUsageInfo) -> bool {
 
 /// Room on the filesystem of a path. What is mounted where, and how full it is, everybody is told by `Mounts`: a mount point has an
 /// answer here too, whether its files are given out or not.
-pub(super) async fn statfs(path: String) -> Result<wire::StorageServiceStatfsResponse, Status> {
+pub(super) async fn statfs(
+    path: String,
+    holder: &Holder,
+) -> Result<wire::StorageServiceStatfsResponse, Status> {
     let mount_point = path.clone();
-    let mounted = blocking::once(move || statistics::room_of_mount(&mount_point));
+    let mounted = blocking::once(holder, move || statistics::room_of_mount(&mount_point));
     let room = match mounted.await? {
         Some(room) => room,
         None => {
-            find(path, |found, _| {
+            find(holder, path, |found, _| {
                 statistics::room(found.path()).map_err(|source| FileError::Io {
                     path: found.path().to_owned(),
                     source,
@@ -269,14 +329,71 @@ pub(super) async fn statfs(path: String) -> Result<wire::StorageServiceStatfsRes
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::quota::Rank;
     use tokio_stream::StreamExt as _;
     use tonic::Code;
 
+    fn holder(connection: &str) -> Holder {
+        Holder {
+            connection: connection.into(),
+            rank: Rank::Other,
+        }
+    }
+
+    fn open_descriptors() -> usize {
+        std::fs::read_dir("/proc/self/fd").unwrap().count()
+    }
+
+    #[tokio::test]
+    async fn usage_of_many_paths_costs_no_descriptor_each() {
+        let usage = |paths: usize, holder| {
+            let request = wire::DiskUsageRequest {
+                paths: vec!["/proc/sys".to_owned(); paths],
+                ..wire::DiskUsageRequest::default()
+            };
+            disk_usage(request, holder, None)
+        };
+        let before = open_descriptors();
+        let _unread = usage(MOST_PATHS, holder("many paths")).await.unwrap();
+        let held = open_descriptors().saturating_sub(before);
+        // Other tests open files as well.
+        assert!(held < MOST_PATHS / 2, "{held} descriptors");
+        let refused = usage(MOST_PATHS + 1, holder("too many paths")).await.err();
+        assert_eq!(refused.unwrap().code(), Code::InvalidArgument);
+    }
+
+    #[tokio::test]
+    async fn one_connection_has_a_few_walks_that_it_does_not_read() {
+        let of = |connection| {
+            let request = wire::ListRequest {
+                root: "/proc/sys".to_owned(),
+                recurse: true,
+                ..wire::ListRequest::default()
+            };
+            list(request, holder(connection), None)
+        };
+        let mut unread = Vec::new();
+        for _ in 0..8 {
+            unread.push(of("walks").await.unwrap());
+        }
+        let refused = of("walks").await.err().unwrap();
+        assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+        // Others are served, and so is whoever ends one.
+        of("other walks").await.unwrap();
+        unread.pop();
+        for _ in 0..1000 {
+            if of("walks").await.is_ok() {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        panic!("the place of a walk that was ended is lost");
+    }
+
     #[tokio::test]
     async fn files_of_proc_are_read_to_their_end() {
-        let mut stream = read("/proc/sys/kernel/random/boot_id".into(), None)
-            .await
-            .unwrap();
+        let path = "/proc/sys/kernel/random/boot_id".to_owned();
+        let mut stream = read(path, holder("read"), None).await.unwrap();
         let mut content = Vec::new();
         while let Some(message) = stream.next().await {
             content.extend(message.unwrap().bytes);
@@ -294,20 +411,29 @@ mod tests {
             ("/proc/self/environ", Code::PermissionDenied),
             ("/proc/self/root/etc/passwd", Code::PermissionDenied),
         ] {
-            let refused = read(path.into(), None).await.err().unwrap();
+            let refused = read(path.into(), holder("refusals"), None)
+                .await
+                .err()
+                .unwrap();
             assert_eq!(refused.code(), code, "{path}: {refused}");
         }
         for refused in [
-            copy("/proc/self/fd".into(), None).await.err(),
-            statfs("/proc/self/cwd".into()).await.err(),
-            statfs("/proc/1/root/proc".into()).await.err(),
+            copy("/proc/self/fd".into(), holder("refusals"), None)
+                .await
+                .err(),
+            statfs("/proc/self/cwd".into(), &holder("refusals"))
+                .await
+                .err(),
+            statfs("/proc/1/root/proc".into(), &holder("refusals"))
+                .await
+                .err(),
         ] {
             assert_eq!(refused.unwrap().code(), Code::PermissionDenied);
         }
     }
 
     async fn listed(request: wire::ListRequest) -> Vec<wire::FileInfo> {
-        let stream = list(request, None).await.unwrap();
+        let stream = list(request, holder("list"), None).await.unwrap();
         stream.map(Result::unwrap).collect().await
     }
 

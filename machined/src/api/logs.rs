@@ -3,10 +3,14 @@
 use instar_api::common::{Data, Metadata};
 use instar_api::machine::{DmesgRequest, LogsRequest};
 use tokio::sync::mpsc;
+use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
+use super::blocking;
+use super::caller::Holder;
 use super::kernel_log::KernelLog;
+use crate::config::Secrets;
 use crate::services::{LogDisk, LogRing, OldLines, Tail};
 
 /// Chunks on their way to one reader. A slow reader makes only its own task wait.
@@ -26,6 +30,7 @@ pub(super) fn service(
     log: &LogRing,
     disk: LogDisk,
     request: &LogsRequest,
+    holder: Holder,
     metadata: Option<Metadata>,
 ) -> Chunks {
     let tail = usize::try_from(request.tail_lines).map_or(Tail::All, Tail::Lines);
@@ -35,7 +40,7 @@ pub(super) fn service(
     tokio::spawn(async move {
         if let Some(older) = reader.older() {
             let sent = match disk.older(&name, older).await {
-                Ok(Some(lines)) => send_old(lines, &sender, &metadata).await,
+                Ok(Some(lines)) => send_old(lines, holder, &sender, &metadata).await,
                 Ok(None) => Ok(()),
                 Err(error) => Err(error),
             };
@@ -67,28 +72,31 @@ pub(super) fn service(
     ReceiverStream::new(receiver)
 }
 
-/// Sends lines from the disk, which may take its time.
+/// Sends lines from the disk, which may take its time. A reader who takes his holds no thread.
 async fn send_old(
     mut lines: OldLines,
+    holder: Holder,
     sender: &mpsc::Sender<Result<Data, Status>>,
     metadata: &Option<Metadata>,
 ) -> std::io::Result<()> {
-    let (sender, metadata) = (sender.clone(), metadata.clone());
-    let send = move || {
-        while let Some(bytes) = lines.next_chunk()? {
-            if sender.blocking_send(Ok(chunk(&metadata, bytes))).is_err() {
-                break;
-            }
+    let chunks = std::iter::from_fn(move || lines.next_chunk().transpose())
+        .map(|read| Some(read.map_err(|error| Status::internal(error.to_string()))));
+    let mut chunks = blocking::stream(holder, chunks, 1);
+    while let Some(read) = chunks.next().await {
+        let bytes = read.map_err(|status| std::io::Error::other(status.message().to_owned()))?;
+        if sender.send(Ok(chunk(metadata, bytes))).await.is_err() {
+            break;
         }
-        Ok(())
-    };
-    tokio::task::spawn_blocking(send)
-        .await
-        .map_err(std::io::Error::other)?
+    }
+    Ok(())
 }
 
-/// The kernel's log.
-pub(super) fn kernel(request: &DmesgRequest, metadata: Option<Metadata>) -> Result<Chunks, Status> {
+/// The kernel's log, which begins with its command line.
+pub(super) fn kernel(
+    request: &DmesgRequest,
+    secrets: Secrets,
+    metadata: Option<Metadata>,
+) -> Result<Chunks, Status> {
     let mut log =
         KernelLog::open(request.tail).map_err(|error| Status::internal(format!("{error:#}")))?;
     let follow = request.follow;
@@ -103,7 +111,7 @@ pub(super) fn kernel(request: &DmesgRequest, metadata: Option<Metadata>) -> Resu
                 other => other,
             };
             let answer = match next {
-                Ok(Some(line)) => Ok(chunk(&metadata, line.into_bytes())),
+                Ok(Some(line)) => Ok(chunk(&metadata, secrets.shown(line).into_bytes())),
                 Ok(None) => return,
                 Err(error) => Err(Status::internal(format!("{error:#}"))),
             };

@@ -11,10 +11,13 @@ use instar_api::machine::reboot_request::Mode;
 use instar_api::machine::upgrade_request::RebootMode;
 use tonic::{Request, Response, Status};
 
+use super::caller::Holder;
+use super::standing::Standing;
 use super::{
     apply_config, blocking, caller, containers, deadline, events, files, images, logs, netstat,
     packet_capture, reset, service_list, streamed,
 };
+use crate::config::Secrets;
 use crate::container_facts;
 use crate::disk::STATE;
 use crate::error_chain::chain;
@@ -43,6 +46,7 @@ impl MachineApi {
     async fn change_meta(
         &self,
         key: u32,
+        (holder, standing): (Holder, Option<Standing>),
         change: impl FnOnce(&Meta, u8) -> Result<(), MetaError> + Send + 'static,
     ) -> Result<(), Status> {
         let key = u8::try_from(key)
@@ -51,13 +55,17 @@ impl MachineApi {
             return Err(meta_status(MetaError::NoState));
         }
         let meta = self.meta.clone();
-        blocking::once(move || Ok(change(&meta, key)))
-            .await?
-            .map_err(meta_status)
+        let changed = blocking::once(&holder, move || {
+            // It may have waited.
+            let refused = standing.and_then(|standing| standing.check().err());
+            Ok(refused.map_or_else(|| Ok(change(&meta, key)), Err))
+        });
+        changed.await??.map_err(meta_status)
     }
 
     async fn containers_of(
         &self,
+        holder: &Holder,
         namespace: &str,
         driver: ContainerDriver,
     ) -> Result<Vec<container_facts::ContainerFacts>, Status> {
@@ -65,7 +73,7 @@ impl MachineApi {
             return Ok(Vec::new());
         }
         let machine = self.machine.clone();
-        blocking::once(move || container_facts::containers(&machine)).await
+        blocking::once(holder, move || container_facts::containers(&machine)).await
     }
 
     fn control(
@@ -248,6 +256,7 @@ impl MachineService for MachineApi {
         request: Request<wire::LogsRequest>,
     ) -> Result<Response<tonic::codegen::BoxStream<Data>>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
+        let holder = Holder::of(&request);
         let request = request.get_ref();
         let log = self.machine.log_of(&request.id).ok_or_else(|| {
             Status::not_found(format!(
@@ -256,7 +265,9 @@ impl MachineService for MachineApi {
             ))
         })?;
         let disk = self.machine.log_disk.clone();
-        Ok(streamed(logs::service(&log, disk, request, metadata)))
+        Ok(streamed(logs::service(
+            &log, disk, request, holder, metadata,
+        )))
     }
 
     async fn logs_containers(
@@ -277,7 +288,13 @@ impl MachineService for MachineApi {
         request: Request<wire::DmesgRequest>,
     ) -> Result<Response<tonic::codegen::BoxStream<Data>>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
-        Ok(streamed(logs::kernel(request.get_ref(), metadata)?))
+        let roles = caller::roles(request.metadata());
+        let secrets = Secrets::of(&roles);
+        Ok(streamed(logs::kernel(
+            request.get_ref(),
+            secrets,
+            metadata,
+        )?))
     }
 
     async fn events(
@@ -297,8 +314,9 @@ impl MachineService for MachineApi {
         request: Request<wire::ReadRequest>,
     ) -> Result<Response<tonic::codegen::BoxStream<Data>>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
+        let holder = Holder::of(&request);
         Ok(streamed(
-            files::read(request.into_inner().path, metadata).await?,
+            files::read(request.into_inner().path, holder, metadata).await?,
         ))
     }
 
@@ -535,7 +553,7 @@ impl MachineService for MachineApi {
     ) -> Result<Response<wire::ProcessesResponse>, Status> {
         let message = wire::Process {
             metadata: caller::reply_metadata(request.metadata()),
-            processes: blocking::once(statistics::processes).await?,
+            processes: blocking::once(&Holder::of(&request), statistics::processes).await?,
         };
         Ok(Response::new(wire::ProcessesResponse {
             messages: vec![message],
@@ -545,7 +563,7 @@ impl MachineService for MachineApi {
     async fn mounts(&self, request: Request<()>) -> Result<Response<wire::MountsResponse>, Status> {
         let message = wire::Mounts {
             metadata: caller::reply_metadata(request.metadata()),
-            stats: blocking::once(statistics::mounts).await?,
+            stats: blocking::once(&Holder::of(&request), statistics::mounts).await?,
         };
         Ok(Response::new(wire::MountsResponse {
             messages: vec![message],
@@ -556,10 +574,11 @@ impl MachineService for MachineApi {
         &self,
         request: Request<wire::NetstatRequest>,
     ) -> Result<Response<wire::NetstatResponse>, Status> {
+        let holder = Holder::of(&request);
         let query = netstat::query(request.get_ref());
         let message = wire::Netstat {
             metadata: caller::reply_metadata(request.metadata()),
-            connectrecord: blocking::once(move || statistics::sockets(&query)).await?,
+            connectrecord: blocking::once(&holder, move || statistics::sockets(&query)).await?,
         };
         Ok(Response::new(wire::NetstatResponse {
             messages: vec![message],
@@ -586,8 +605,9 @@ impl MachineService for MachineApi {
         request: Request<wire::ContainersRequest>,
     ) -> Result<Response<wire::ContainersResponse>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
+        let holder = Holder::of(&request);
         let request = request.get_ref();
-        let found = self.containers_of(&request.namespace, request.driver());
+        let found = self.containers_of(&holder, &request.namespace, request.driver());
         let message = wire::Container {
             metadata,
             containers: found.await?.iter().map(containers::info).collect(),
@@ -602,8 +622,9 @@ impl MachineService for MachineApi {
         request: Request<wire::StatsRequest>,
     ) -> Result<Response<wire::StatsResponse>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
+        let holder = Holder::of(&request);
         let request = request.get_ref();
-        let found = self.containers_of(&request.namespace, request.driver());
+        let found = self.containers_of(&holder, &request.namespace, request.driver());
         let message = wire::Stats {
             metadata,
             stats: found.await?.iter().map(containers::stat).collect(),
@@ -618,7 +639,10 @@ impl MachineService for MachineApi {
         request: Request<wire::ListRequest>,
     ) -> Result<Response<tonic::codegen::BoxStream<wire::FileInfo>>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
-        Ok(streamed(files::list(request.into_inner(), metadata).await?))
+        let holder = Holder::of(&request);
+        Ok(streamed(
+            files::list(request.into_inner(), holder, metadata).await?,
+        ))
     }
 
     async fn copy(
@@ -626,8 +650,9 @@ impl MachineService for MachineApi {
         request: Request<wire::CopyRequest>,
     ) -> Result<Response<tonic::codegen::BoxStream<Data>>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
+        let holder = Holder::of(&request);
         Ok(streamed(
-            files::copy(request.into_inner().root_path, metadata).await?,
+            files::copy(request.into_inner().root_path, holder, metadata).await?,
         ))
     }
 
@@ -636,8 +661,9 @@ impl MachineService for MachineApi {
         request: Request<wire::DiskUsageRequest>,
     ) -> Result<Response<tonic::codegen::BoxStream<wire::DiskUsageInfo>>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
+        let holder = Holder::of(&request);
         Ok(streamed(
-            files::disk_usage(request.into_inner(), metadata).await?,
+            files::disk_usage(request.into_inner(), holder, metadata).await?,
         ))
     }
 
@@ -668,8 +694,9 @@ impl MachineService for MachineApi {
         request: Request<wire::MetaWriteRequest>,
     ) -> Result<Response<wire::MetaWriteResponse>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
+        let by = (Holder::of(&request), Standing::of(&request));
         let wire::MetaWriteRequest { key, value } = request.into_inner();
-        self.change_meta(key, move |meta, key| meta.write(key, &value))
+        self.change_meta(key, by, move |meta, key| meta.write(key, &value))
             .await?;
         Ok(Response::new(wire::MetaWriteResponse {
             messages: vec![wire::MetaWrite { metadata }],
@@ -681,7 +708,8 @@ impl MachineService for MachineApi {
         request: Request<wire::MetaDeleteRequest>,
     ) -> Result<Response<wire::MetaDeleteResponse>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
-        self.change_meta(request.get_ref().key, Meta::delete)
+        let by = (Holder::of(&request), Standing::of(&request));
+        self.change_meta(request.get_ref().key, by, Meta::delete)
             .await?;
         Ok(Response::new(wire::MetaDeleteResponse {
             messages: vec![wire::MetaDelete { metadata }],
@@ -756,14 +784,17 @@ impl MachineService for MachineApi {
         request: Request<wire::RestartRequest>,
     ) -> Result<Response<wire::RestartResponse>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
+        let (holder, standing) = (Holder::of(&request), Standing::of(&request));
         let request = request.get_ref();
-        let containers = self.containers_of(&request.namespace, request.driver());
+        let containers = self.containers_of(&holder, &request.namespace, request.driver());
         if !containers.await?.iter().any(|it| it.name == request.id) {
             return Err(Status::not_found(format!(
                 "there is no container {:?}; the list of containers has the names",
                 request.id
             )));
         }
+        // It has waited for the list.
+        standing.map_or(Ok(()), |standing| standing.check())?;
         self.restart_service(&request.id).await?;
         Ok(Response::new(wire::RestartResponse {
             messages: vec![wire::Restart { metadata }],

@@ -23,6 +23,8 @@ mod readiness;
 mod reflection;
 mod reset;
 mod service_list;
+mod shares;
+mod standing;
 mod state;
 mod storage;
 mod time_service;
@@ -32,6 +34,7 @@ pub use readers::serve_reader;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use instar_api::MAX_MESSAGE_BYTES;
@@ -45,8 +48,8 @@ use instar_api::machine::storage_service_server::StorageServiceServer as Filesys
 use instar_api::storage::storage_service_server::StorageServiceServer as DiskServiceServer;
 use instar_api::time::time_service_server::TimeServiceServer;
 use tokio::net::{UnixListener, UnixStream};
-use tokio_stream::StreamExt as _;
-use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
+use tokio_stream::Stream;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::codegen::BoxStream;
 use tonic::service::Routes;
 use tonic::{Response, Status};
@@ -58,10 +61,15 @@ use images::ImageApi;
 use inspect_service::InspectApi;
 use lifecycle::LifecycleApi;
 use machine_service::MachineApi;
+use standing::JudgeAgain;
 use state::StateApi;
 use storage::StorageApi;
 use time_service::TimeApi;
 
+/// How long nobody is let in after an attempt that failed for want of descriptors or memory.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+/// What one caller may send that waits to be read, per call and in all, in bytes.
+const WINDOWS: (u32, u32) = (64 << 10, 256 << 10);
 /// Calls at a time over one connection. apid has one for each of its callers' connections, and lets fewer in over those.
 const STREAMS: u32 = 16 * 1024;
 
@@ -90,14 +98,35 @@ pub fn bind() -> anyhow::Result<UnixListener> {
 
 /// Serves the API until the process ends.
 pub async fn serve(listener: UnixListener, machine: Arc<Machine>) -> anyhow::Result<()> {
-    let connections = UnixListenerStream::new(listener)
-        .filter(|connection| connection.as_ref().map_or(true, is_apid_or_root));
+    let (of_a_call, of_all) = WINDOWS;
     tonic::transport::Server::builder()
         .max_concurrent_streams(STREAMS)
+        .initial_stream_window_size(of_a_call)
+        .initial_connection_window_size(of_all)
+        .http2_max_header_list_size(standing::LONGEST_HEADERS)
+        .layer(JudgeAgain(machine.clone()))
         .add_routes(routes(&machine))
-        .serve_with_incoming(connections)
+        .serve_with_incoming(connections(listener))
         .await
         .context("serve the API")
+}
+
+/// Connections of apid and root. Where none can be taken, it is tried again after a pause: the server would do so at once, for ever.
+fn connections(listener: UnixListener) -> impl Stream<Item = std::io::Result<UnixStream>> {
+    futures_util::stream::unfold(listener, async |listener| {
+        loop {
+            match listener.accept().await {
+                Ok((connection, _)) if is_apid_or_root(&connection) => {
+                    return Some((Ok(connection), listener));
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::debug!("no connection can be taken: {error}");
+                    tokio::time::sleep(ACCEPT_AGAIN).await;
+                }
+            }
+        }
+    })
 }
 
 /// Every service.

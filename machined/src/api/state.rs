@@ -5,34 +5,40 @@ use std::sync::Arc;
 use instar_api::cosi::resource as wire;
 use instar_api::cosi::resource::state_server::State;
 use instar_pki::Role;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
-use super::{blocking, caller, streamed};
+use super::caller::{self, Holder};
+use super::shares::{Share, Shares};
+use super::standing::Standing;
+use super::{blocking, streamed};
+use crate::config::Secrets;
 use crate::machine::Machine;
 use crate::resources::{
     Changes, Difference, Kind, Listed, Namespace, Sensitivity, Told, kind, list,
 };
 use crate::services::timestamp;
 
-/// So many watches at a time: each keeps what it has told. A dashboard has twenty.
-const WATCHES: usize = 256;
+/// Watches at a time, each of which keeps what it has told: of all callers, of all who are no administrators, and on one connection. A
+/// dashboard has twenty.
+const WATCHES: (usize, usize, usize) = (512, 256, 48);
 /// Messages on their way to one watcher.
 const AHEAD: usize = 16;
 
 /// The service.
 pub(super) struct StateApi {
     machine: Arc<Machine>,
-    watches: Arc<Semaphore>,
+    watches: Shares,
 }
 
 impl StateApi {
     pub(super) fn new(machine: Arc<Machine>) -> Self {
+        let (all, others, each) = WATCHES;
         StateApi {
             machine,
-            watches: Arc::new(Semaphore::new(WATCHES)),
+            watches: Shares::new(all, others, each),
         }
     }
 
@@ -41,20 +47,54 @@ impl StateApi {
         &self,
         kind: &'static Kind,
         namespace: Namespace,
+        looker: &Looker,
     ) -> Result<Vec<Listed>, Status> {
         if namespace != kind.namespace {
             return Ok(Vec::new());
         }
-        look(&self.machine, kind).await
+        looker.look(&self.machine, kind).await
     }
 }
 
-async fn look(machine: &Arc<Machine>, kind: &'static Kind) -> Result<Vec<Listed>, Status> {
-    if !kind.may_wait() {
-        return list(machine, kind).map_err(|error| Status::internal(format!("{error:#}")));
+/// Who looks.
+struct Looker {
+    holder: Holder,
+    secrets: Secrets,
+    standing: Option<Standing>,
+}
+
+impl Looker {
+    fn of<T>(request: &Request<T>) -> Self {
+        Looker {
+            holder: Holder::of(request),
+            secrets: Secrets::of(&caller::roles(request.metadata())),
+            standing: Standing::of(request),
+        }
     }
-    let machine = machine.clone();
-    blocking::once(move || list(&machine, kind)).await
+
+    async fn look(
+        &self,
+        machine: &Arc<Machine>,
+        kind: &'static Kind,
+    ) -> Result<Vec<Listed>, Status> {
+        let secrets = self.secrets;
+        let listed = match kind.may_wait() {
+            false => {
+                list(machine, kind, secrets).map_err(|error| Status::internal(format!("{error:#}")))
+            }
+            true => {
+                let machine = machine.clone();
+                blocking::once(&self.holder, move || list(&machine, kind, secrets)).await
+            }
+        };
+        // Who watches the machine config is told the one that takes back his authority, if nobody asks: with the key of the next.
+        if secrets == Secrets::Shown
+            && let Some(standing) = &self.standing
+        {
+            standing.check()?;
+        }
+        listed
+    }
 }
 
 /// The kind and the namespace that a request names, for a caller who may look at them.
@@ -173,7 +213,8 @@ struct Watch {
     bootstrap: bool,
     /// Several events may be in one message.
     aggregated: bool,
-    _place: OwnedSemaphorePermit,
+    looker: Looker,
+    _place: Share,
 }
 
 type Sender = mpsc::Sender<Result<wire::WatchResponse, Status>>;
@@ -186,7 +227,7 @@ impl Watch {
         if self.namespace != self.kind.namespace {
             return Ok(Vec::new());
         }
-        let mut listed = look(&self.machine, self.kind).await?;
+        let mut listed = self.looker.look(&self.machine, self.kind).await?;
         if let Some(id) = &self.id {
             listed.retain(|listed| listed.metadata.id == *id);
         }
@@ -277,9 +318,10 @@ impl State for StateApi {
         request: Request<wire::GetRequest>,
     ) -> Result<Response<wire::GetResponse>, Status> {
         let roles = caller::roles(request.metadata());
+        let looker = Looker::of(&request);
         let request = request.into_inner();
         let (kind, namespace) = find(&request.r#type, &request.namespace, &roles)?;
-        let listed = self.list_in(kind, namespace).await?;
+        let listed = self.list_in(kind, namespace, &looker).await?;
         let found = listed
             .iter()
             .find(|listed| listed.metadata.id == request.id);
@@ -301,11 +343,12 @@ impl State for StateApi {
         request: Request<wire::ListRequest>,
     ) -> Result<Response<BoxStream<wire::ListResponse>>, Status> {
         let roles = caller::roles(request.metadata());
+        let looker = Looker::of(&request);
         let request = request.into_inner();
         let (kind, namespace) = find(&request.r#type, &request.namespace, &roles)?;
         let options = request.options.unwrap_or_default();
         refuse_queries(&options.label_query, options.id_query.as_ref())?;
-        let listed = self.list_in(kind, namespace).await?.into_iter();
+        let listed = self.list_in(kind, namespace, &looker).await?.into_iter();
         let answers = listed.map(|listed| {
             Ok(wire::ListResponse {
                 resource: Some(resource(kind, &listed)),
@@ -319,13 +362,15 @@ impl State for StateApi {
         request: Request<wire::WatchRequest>,
     ) -> Result<Response<BoxStream<wire::WatchResponse>>, Status> {
         let roles = caller::roles(request.metadata());
+        let looker = Looker::of(&request);
         let request = request.into_inner();
         let (kind, namespace) = find(&request.r#type, &request.namespace, &roles)?;
         let options = request.options.unwrap_or_default();
         check_options(&options)?;
-        let place = self.watches.clone().try_acquire_owned().map_err(|_| {
+        let place = self.watches.take(&looker.holder).ok_or_else(|| {
+            let (_, others, each) = WATCHES;
             Status::resource_exhausted(format!(
-                "there are {WATCHES} watches of resources already; end one of them"
+                "there are {each} watches of resources on this connection already, or {others} on this node; end one of them"
             ))
         })?;
         let watch = Watch {
@@ -335,6 +380,7 @@ impl State for StateApi {
             id: request.id,
             bootstrap: options.bootstrap_contents,
             aggregated: options.aggregated,
+            looker,
             _place: place,
         };
         let (sender, receiver) = mpsc::channel(AHEAD);

@@ -10,6 +10,7 @@ use instar_api::storage::disk::DiskType;
 use instar_api::storage::storage_service_server::StorageService as DiskService;
 use tonic::{Request, Response, Status};
 
+use super::caller::Holder;
 use super::{blocking, caller, files};
 use crate::disk::{Disk, discover};
 use crate::machine::Machine;
@@ -57,7 +58,8 @@ fn kind(disk: &Disk) -> DiskType {
 #[tonic::async_trait]
 impl DiskService for StorageApi {
     async fn disks(&self, request: Request<()>) -> Result<Response<wire::DisksResponse>, Status> {
-        let disks = blocking::once(|| Ok(discover(Path::new("/sys"))?)).await?;
+        let holder = Holder::of(&request);
+        let disks = blocking::once(&holder, || Ok(discover(Path::new("/sys"))?)).await?;
         let owned = self.machine.disk.status().borrow().disk.clone();
         let disks = disks
             .into_iter()
@@ -89,7 +91,8 @@ impl FilesystemService for StorageApi {
         &self,
         request: Request<machine_wire::StorageServiceStatfsRequest>,
     ) -> Result<Response<machine_wire::StorageServiceStatfsResponse>, Status> {
-        let room = files::statfs(request.into_inner().path).await?;
+        let holder = Holder::of(&request);
+        let room = files::statfs(request.into_inner().path, &holder).await?;
         Ok(Response::new(room))
     }
 }

@@ -11,13 +11,14 @@ use rustls::client::verify_server_name;
 use rustls::server::ParsedCertificate;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection};
-use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer, UnixTime};
+use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use serde::{Deserialize, Serialize};
 use tokio_rustls::TlsAcceptor;
 
 use super::other::Other;
 use super::peers::Peers;
 use super::tls;
+use crate::quota::Rank;
 
 /// How callers are told apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,9 +99,16 @@ pub(super) struct Caller {
     pub(super) roles: Vec<Role>,
     /// Where the connection comes from.
     pub(super) peer: SocketAddr,
+    /// The certificates that the caller showed, its own first; none where nobody was asked.
+    pub(super) certificates: Arc<[CertificateDer<'static>]>,
 }
 
 impl Caller {
+    /// Whose places the caller takes.
+    pub(super) fn rank(&self) -> Rank {
+        Rank::of(&self.roles)
+    }
+
     /// Whether the caller may change the node, which takes messages that are large, such as a machine config.
     pub(super) fn may_bring_much(&self) -> bool {
         let may_change = [Role::Admin, Role::Operator];
@@ -188,7 +196,15 @@ impl Credentials {
             Mode::Maintenance => vec![Role::Reader],
             Mode::Normal => tls::roles_of(connection)?,
         };
-        Ok(Caller { roles, peer })
+        let certificates = match self.mode {
+            Mode::Maintenance => Arc::default(),
+            Mode::Normal => tls::certificates_of(connection),
+        };
+        Ok(Caller {
+            roles,
+            peer,
+            certificates,
+        })
     }
 
     /// Whether a caller with these certificates, its own first, would be let in now.
@@ -196,11 +212,7 @@ impl Credentials {
         let Some(verifier) = &self.verifier else {
             return true;
         };
-        chain.split_first().is_some_and(|(own, others)| {
-            verifier
-                .verify_client_cert(own, others, UnixTime::now())
-                .is_ok()
-        })
+        tls::is_clients(verifier.as_ref(), chain)
     }
 
     /// How callers are told apart.

@@ -10,12 +10,15 @@ use anyhow::Context as _;
 use rustls_pki_types::DnsName;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWrite;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
 use super::order;
+use crate::quota::{Permit, Quota, Rank};
 
 /// Names that are looked up at a time, whoever asks: each is a thread of machined's. More wait.
 pub const LOOKUPS: usize = 16;
+/// How many of them may be of others than administrators: names that nobody answers for take their time.
+const OTHERS_LOOKUPS: usize = 12;
 
 /// A name of which nothing is known by then has no address.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -56,7 +59,7 @@ pub(super) struct LookupError {
 pub(super) struct Lookups {
     questions: mpsc::Sender<Question>,
     askers: Arc<Mutex<Askers>>,
-    places: Arc<Semaphore>,
+    places: Quota,
 }
 
 /// Who waits for an answer.
@@ -69,7 +72,7 @@ struct Askers {
 struct Asker {
     answer: oneshot::Sender<Found>,
     /// Held until machined has answered, though the asker may be gone by then: what is asked is never more than there are places.
-    _place: OwnedSemaphorePermit,
+    _place: Permit,
 }
 
 impl Lookups {
@@ -80,15 +83,19 @@ impl Lookups {
         let lookups = Lookups {
             questions: sender,
             askers: Arc::default(),
-            places: Arc::new(Semaphore::new(LOOKUPS)),
+            places: Quota::new(LOOKUPS, OTHERS_LOOKUPS),
         };
         (lookups, Questions(receiver))
     }
 
     /// The addresses of a name, at least one, within [`PATIENCE`].
-    pub(super) async fn addresses(&self, name: &DnsName<'_>) -> Result<Vec<IpAddr>, LookupError> {
+    pub(super) async fn addresses(
+        &self,
+        name: &DnsName<'_>,
+        rank: Rank,
+    ) -> Result<Vec<IpAddr>, LookupError> {
         let name = name.as_ref();
-        let found = match tokio::time::timeout(PATIENCE, self.ask(name)).await {
+        let found = match tokio::time::timeout(PATIENCE, self.ask(name, rank)).await {
             Ok(Ok(Ok(found))) if found.is_empty() => Err("it has none".to_owned()),
             Ok(Ok(found)) => found,
             Ok(Err(error)) => Err(format!("{error:#}")),
@@ -100,8 +107,8 @@ impl Lookups {
         })
     }
 
-    async fn ask(&self, name: &str) -> anyhow::Result<Found> {
-        let place = self.places.clone().acquire_owned().await?;
+    async fn ask(&self, name: &str, rank: Rank) -> anyhow::Result<Found> {
+        let place = self.places.acquire(rank).await;
         let (answer, found) = oneshot::channel();
         let number = self.askers().add(Asker {
             answer,
@@ -165,12 +172,13 @@ mod tests {
     /// Asks for the address of each name at the same time.
     fn ask(
         lookups: &Lookups,
+        rank: Rank,
         names: &[&str],
     ) -> Vec<tokio::task::JoinHandle<Result<String, String>>> {
         let asked = names.iter().map(|text| {
             let (lookups, name) = (lookups.clone(), name(text));
             tokio::spawn(async move {
-                let found = lookups.addresses(&name).await;
+                let found = lookups.addresses(&name, rank).await;
                 let first = found.map(|addresses| addresses[0].to_string());
                 first.map_err(|error| error.to_string())
             })
@@ -183,7 +191,8 @@ mod tests {
         let (lookups, questions) = Lookups::new();
         let (ours, mut machined) = tokio::io::duplex(1024);
         tokio::spawn(questions.ask(ours));
-        let asked = ask(&lookups, &["one", "two", "none", "nothing"]);
+        let names = ["one", "two", "none", "nothing"];
+        let asked = ask(&lookups, Rank::Administrator, &names);
         let mut questions = Vec::new();
         while questions.len() < asked.len() {
             let question: Question = order::receive(&mut machined).await.unwrap().unwrap();
@@ -214,23 +223,27 @@ mod tests {
         // What nobody asked for is nobody's.
         let found = Ok(Vec::new());
         lookups.answer(Answer { number: 77, found });
-        assert_eq!(lookups.places.available_permits(), LOOKUPS);
+        assert_eq!(lookups.places.free(), LOOKUPS);
     }
 
     #[tokio::test]
     async fn who_gives_up_holds_the_place_until_machined_has_done() {
         let (lookups, mut questions) = Lookups::new();
-        let asked = ask(&lookups, &["slow"; LOOKUPS]);
+        let asked = ask(&lookups, Rank::Other, &["slow"; LOOKUPS]);
         let mut numbers = Vec::new();
-        while numbers.len() < LOOKUPS {
+        while numbers.len() < OTHERS_LOOKUPS {
             numbers.push(questions.0.recv().await.unwrap().number);
         }
         for asked in &asked {
             asked.abort();
         }
-        let next = ask(&lookups, &["next"]);
+        let next = ask(&lookups, Rank::Other, &["next"]);
         let early = timeout(Duration::from_millis(50), questions.0.recv()).await;
         assert!(early.is_err(), "more is looked up than there are places");
+        // They are in no administrator's way.
+        let administrator = ask(&lookups, Rank::Administrator, &["now"]);
+        assert_eq!(questions.0.recv().await.unwrap().name, "now");
+        administrator[0].abort();
         let found = Ok(Vec::new());
         lookups.answer(Answer {
             number: numbers[0],
@@ -245,7 +258,8 @@ mod tests {
     async fn without_machined_there_is_no_answer() {
         let (lookups, questions) = Lookups::new();
         drop(questions);
-        let error = lookups.addresses(&name("node")).await.unwrap_err();
+        let error = lookups.addresses(&name("node"), Rank::Other).await;
+        let error = error.unwrap_err();
         assert!(error.to_string().contains("cannot be asked"), "{error}");
     }
 }

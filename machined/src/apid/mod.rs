@@ -7,6 +7,7 @@
 //! Descriptors that machined gives it: 0 is the listening TCP socket, 1 a unix stream on which machined's orders arrive and names are
 //! asked for, 2 its log.
 
+mod counted;
 mod elements;
 mod flag;
 mod grpc_status;
@@ -19,6 +20,7 @@ mod other;
 mod peers;
 mod permissions;
 mod proxy;
+mod revocable;
 mod sandbox;
 mod self_check;
 mod several;
@@ -31,9 +33,10 @@ mod uploads;
 pub use identity::{Identity, Mode};
 pub use lookup::{Answer, Found, LOOKUPS, Question};
 pub use order::{Order, receive as receive_question, send as send_order};
-pub use permissions::may_call;
+pub use permissions::{is_judged_again, may_call};
 pub use sandbox::enter as enter_sandbox;
 pub use self_check::SelfCheck;
+pub use tls::would_let_in;
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
@@ -45,13 +48,15 @@ use tokio::net::unix::OwnedReadHalf;
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::{Semaphore, watch};
 
+use counted::Counted;
 use grpc_status::Code;
 use identity::Credentials;
 use lookup::Lookups;
-use proxy::Proxy;
+use proxy::{NO_LONGER_ACCEPTED, Proxy};
 use standing::Standing;
 use strangers::{Place, Strangers};
 
+use crate::quota::{Quota, Rank};
 use crate::sys::text;
 
 /// The user and group that it runs as (`/etc/passwd` of the rootfs).
@@ -63,8 +68,18 @@ pub const SOCKET: &str = "machined.sock";
 
 /// Connections at a time. More wait in the listen queue.
 const CONNECTIONS: usize = 4096;
+/// How many of them may be of clients who have shown that they are no administrators.
+const OTHERS: usize = 1024;
 /// How many of them may be of clients that have not shown a certificate: in maintenance mode all of them.
 const STRANGERS: usize = 512;
+/// As many more of the machine's own, through which it finds out whether it is reachable: no crowd on the network takes these.
+const OWN: usize = 32;
+/// Calls at a time on one connection.
+const CALLS: u32 = 128;
+/// The same for those who are no administrators: a dashboard has some thirty.
+const OTHERS_CALLS: u32 = 64;
+/// What one of those may have sent that waits to be read, and what may wait to be sent for one of their calls, in bytes.
+const OTHERS_WINDOW: u32 = 64 << 10;
 /// What was asked by somebody who is no longer let in has so long to be answered.
 const LAST_ANSWERS: Duration = Duration::from_secs(10);
 /// A client that has not ended its handshake by then is cut off.
@@ -142,19 +157,24 @@ async fn accept(
 ) -> std::convert::Infallible {
     let proxy = Proxy::new(SOCKET, lookups);
     let places = Arc::new(Semaphore::new(CONNECTIONS));
-    let strangers = Strangers::new(STRANGERS);
+    let (strangers, own) = (Strangers::new(STRANGERS), Strangers::new(OWN));
+    let known = Quota::new(CONNECTIONS, OTHERS);
     loop {
         // The semaphore is never closed.
         let place = places.clone().acquire_owned().await;
         match listener.accept().await {
-            Ok((stream, _)) => {
+            Ok((stream, peer)) => {
                 let credentials = credentials.clone();
-                let proxy = proxy.for_another();
+                let (proxy, known) = (proxy.for_another(), known.clone());
+                let strangers = match peer.ip().to_canonical().is_loopback() {
+                    true => &own,
+                    false => &strangers,
+                };
                 strangers.admit(|unknown| {
                     let connection = async move {
                         // What a stranger's connection dies of is the stranger's business; it is not logged, or anyone
                         // could fill the log.
-                        let _ = serve_connection(stream, unknown, credentials, proxy).await;
+                        let _ = serve_connection(stream, unknown, known, credentials, proxy).await;
                         drop(place);
                     };
                     tokio::spawn(connection).abort_handle()
@@ -172,6 +192,7 @@ async fn accept(
 async fn serve_connection(
     stream: TcpStream,
     unknown: Place,
+    known: Quota,
     mut newest: watch::Receiver<Arc<Credentials>>,
     proxy: Proxy,
 ) -> anyhow::Result<()> {
@@ -180,15 +201,17 @@ async fn serve_connection(
     stream.set_nodelay(true)?;
     let tls = tokio::time::timeout(HANDSHAKE, credentials.acceptor().accept(stream)).await??;
     let caller = credentials.caller(tls.get_ref().1, peer)?;
-    let _still_unknown = match credentials.mode() {
+    let rank = caller.rank();
+    let (_still_unknown, _known) = match credentials.mode() {
         Mode::Normal => {
             drop(unknown);
-            None
+            let place = known.try_acquire(rank);
+            (None, Some(place.context("too many connections")?))
         }
-        Mode::Maintenance => Some(unknown),
+        Mode::Maintenance => (Some(unknown), None),
     };
     let current = newest.clone();
-    let mut standing = Standing::of(tls.get_ref().1, newest);
+    let mut standing = Standing::of(caller.certificates.clone(), newest);
     let lost = standing.is_lost();
     let calls = proxy.clone();
     let service = hyper::service::service_fn(move |request| {
@@ -197,22 +220,27 @@ async fn serve_connection(
         let (caller, lost) = (caller.clone(), lost.clone());
         async move {
             let answer = match lost.is_so() {
-                false => proxy.forward(request, &caller, &credentials).await,
-                true => proxy::refuse(
-                    Code::Unauthenticated,
-                    "the certificate is no longer accepted",
-                ),
+                false => proxy.forward(request, &caller, &lost, &credentials).await,
+                true => proxy::refuse(Code::Unauthenticated, NO_LONGER_ACCEPTED).map(Counted::free),
             };
             Ok::<_, std::convert::Infallible>(answer)
         }
     });
-    let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+    let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+    builder
         .timer(TokioTimer::new())
-        .max_concurrent_streams(128)
+        .max_concurrent_streams(CALLS)
         .max_header_list_size(16 * 1024)
         // A peer that vanished without a word does not hold its place for ever.
-        .keep_alive_interval(Duration::from_secs(60))
-        .serve_connection(TokioIo::new(tls), service);
+        .keep_alive_interval(Duration::from_secs(60));
+    if rank == Rank::Other {
+        builder
+            .max_concurrent_streams(OTHERS_CALLS)
+            .initial_stream_window_size(OTHERS_WINDOW)
+            .initial_connection_window_size(OTHERS_WINDOW)
+            .max_send_buf_size(OTHERS_WINDOW as usize);
+    }
+    let connection = builder.serve_connection(TokioIo::new(tls), service);
     let mut connection = std::pin::pin!(connection);
     let mut lost = std::pin::pin!(standing.lost());
     tokio::select! {

@@ -12,7 +12,6 @@ use instar_pki::Role;
 use rustls::{CertificateError, ClientConfig, RootCertStore};
 use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
 use tokio_rustls::TlsConnector;
 
 use super::grpc_status::Code;
@@ -21,6 +20,7 @@ use super::lookup::LookupError;
 use super::other::Other;
 use super::proxy::{RequestBody, at, drop_claims};
 use super::target::{NODE, NODES, PROXY_FROM};
+use crate::quota::{Quota, Rank};
 
 /// A node that takes longer to be connected to is away.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -29,16 +29,16 @@ const SILENCE: Duration = Duration::from_secs(20);
 const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
 
 /// Calls to other nodes at a time, whoever asks: each is a connection. One caller who may ask for 64 nodes in each of a hundred calls
-/// does not take the descriptors that others come in by.
+/// does not take the descriptors that others come in by. A quarter is for administrators.
 pub(super) const CALLS: usize = 256;
 
 /// The places for calls to other nodes; clones share them.
 #[derive(Clone)]
-pub(super) struct Calls(Arc<Semaphore>);
+pub(super) struct Calls(Quota);
 
 impl Default for Calls {
     fn default() -> Self {
-        Calls(Arc::new(Semaphore::new(CALLS)))
+        Calls(Quota::new(CALLS, CALLS - CALLS / 4))
     }
 }
 
@@ -112,8 +112,8 @@ impl Peers {
         roles: &[Role],
         calls: &Calls,
     ) -> Result<Response<Incoming>, CallError> {
-        let place = calls.0.clone().try_acquire_owned();
-        let place = place.map_err(|_| CallError::TooMany)?;
+        let place = calls.0.try_acquire(Rank::of(roles));
+        let place = place.ok_or(CallError::TooMany)?;
         let request = addressed_to(node, request, roles)?;
         let connecting = tokio::time::timeout(CONNECT, self.connect(node, addresses));
         let stream = connecting

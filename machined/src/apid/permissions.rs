@@ -109,6 +109,13 @@ const TABLE: &[(&[Role], &[&str])] = &[
 /// opened to people without certificates.
 const MAINTENANCE: &[&str] = &["/machine.MachineService/ApplyConfiguration"];
 
+/// Whether machined judges the caller once more when the request is whole: whatever changes the node or may tell its secrets. The first
+/// judgement was by the request's headers, and its body may come much later.
+pub fn is_judged_again(method: &str) -> bool {
+    let is_open = may_call(method, &[Role::Reader], Mode::Normal);
+    !is_open || method.starts_with("/cosi.resource.State/")
+}
+
 /// Whether a caller with these roles may call the method (a full path, `/package.Service/Method`).
 pub fn may_call(method: &str, roles: &[Role], mode: Mode) -> bool {
     (mode == Mode::Maintenance && MAINTENANCE.contains(&method))
@@ -240,6 +247,20 @@ mod tests {
             let unnamed = roles_in_force(&[Role::Impersonator], &http::HeaderMap::new());
             assert!(!may_call(&method, &unnamed, Mode::Normal), "{method}");
         }
+    }
+
+    #[test]
+    fn only_calls_that_look_are_judged_once() {
+        for method in [
+            "/machine.MachineService/ApplyConfiguration",
+            "/machine.MachineService/Reboot",
+            "/machine.MachineService/Read",
+            "/cosi.resource.State/Watch",
+            "/machine.MachineService/Unheard",
+        ] {
+            assert!(is_judged_again(method), "{method}");
+        }
+        assert!(!is_judged_again("/machine.MachineService/Version"));
     }
 
     #[test]

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue, Request, Response, Uri};
 use http_body_util::combinators::UnsyncBoxBody;
@@ -18,68 +20,95 @@ use tokio::net::UnixStream;
 use tokio::sync::{Mutex, Notify, Semaphore};
 use tokio::time::{sleep, timeout};
 
+use super::counted::Counted;
+use super::flag::Flag;
 use super::grpc_status::{self, Code};
 use super::identity::{Caller, Credentials, Mode};
 use super::lookup::Lookups;
 use super::other::Other;
 use super::peers::{CallError, Calls};
+use super::revocable::{Revocable, Revocation};
 use super::several::{self, Ways};
 use super::target::{self, Target};
 use super::uploads::{Room, Upload, Uploads};
 use super::{impersonation, permissions};
+use crate::quota::{Quota, Rank};
 
 /// Roles of the caller; only apid may set it.
 const ROLES: HeaderName = HeaderName::from_static("instar-roles");
 /// Address of the caller; only apid may set it.
 const PEER: HeaderName = HeaderName::from_static("instar-peer");
 
+/// The certificates that the caller showed, each DER in base64, its own first, with commas between them; only apid may set it.
+const CERTIFICATES: HeaderName = HeaderName::from_static("instar-certificates");
+
 /// What goes to machined and to other nodes: a caller's own body, or one that is sent to several nodes.
-pub(super) type RequestBody = Either<Upload, Full<Bytes>>;
+pub(super) type RequestBody = Either<Revocable<Upload>, Revocable<Full<Bytes>>>;
 /// What goes back: as it came, or made here.
 pub(super) type Body = Either<Incoming, UnsyncBoxBody<Bytes, Infallible>>;
 
 /// The way to machined of one caller's connection; clones share it.
 #[derive(Clone)]
 pub(super) struct Proxy {
-    socket: &'static str,
-    connection: Arc<Mutex<Option<SendRequest<RequestBody>>>>,
+    own: Arc<Own>,
+    shared: Arc<Shared>,
+}
+
+/// What each caller's connection has of its own.
+#[derive(Default)]
+struct Own {
+    connection: Mutex<Option<SendRequest<RequestBody>>>,
     /// Told of every call that is passed on.
-    used: Arc<Notify>,
+    used: Notify,
+}
+
+/// What all of them share.
+struct Shared {
+    socket: &'static str,
+    /// Calls that are under way.
+    under_way: Quota,
     /// Calls that are passed on to other nodes.
     calls: Calls,
     /// Their names' addresses.
     lookups: Lookups,
     /// Calls for several nodes.
-    several: Arc<Semaphore>,
+    several: Quota,
     uploads: Uploads,
 }
 
 /// A caller who asks nothing for this long, or up to twice that, costs no connection to machined: long enough for the next of a row of
 /// questions, short enough that a crowd whose members each ask once never has many.
 const IDLE: Duration = Duration::from_millis(100);
-/// Calls for several nodes at a time, whoever asks: question and answers are held meanwhile.
+/// Calls for several nodes at a time, whoever asks: question and answers are held meanwhile. All but two may be of others than
+/// administrators.
 const SEVERAL: usize = 8;
+/// Calls at a time of all who are no administrators: each may have an answer that is not read.
+const OTHERS_CALLS: usize = 512;
+/// What of answers to one caller who is no administrator may be here unread, per call and in all, in bytes. It comes over a socket of this
+/// machine, so more would make nothing faster.
+const OTHERS_WINDOWS: (u32, u32) = (64 << 10, 128 << 10);
 
 impl Proxy {
     /// Connects when the first call comes.
     pub(super) fn new(socket: &'static str, lookups: Lookups) -> Self {
         Proxy {
-            socket,
-            connection: Arc::default(),
-            used: Arc::default(),
-            calls: Calls::default(),
-            lookups,
-            several: Arc::new(Semaphore::new(SEVERAL)),
-            uploads: Uploads::new(),
+            own: Arc::default(),
+            shared: Arc::new(Shared {
+                socket,
+                under_way: Quota::new(Semaphore::MAX_PERMITS, OTHERS_CALLS),
+                calls: Calls::default(),
+                lookups,
+                several: Quota::new(SEVERAL, SEVERAL - 2),
+                uploads: Uploads::new(),
+            }),
         }
     }
 
     /// The way of another caller, who shares no connection with this one.
     pub(super) fn for_another(&self) -> Self {
         Proxy {
-            connection: Arc::default(),
-            used: Arc::default(),
-            ..self.clone()
+            own: Arc::default(),
+            shared: self.shared.clone(),
         }
     }
 
@@ -87,49 +116,61 @@ impl Proxy {
     /// on to their end.
     pub(super) async fn rest_when_idle(&self) -> Infallible {
         loop {
-            self.used.notified().await;
+            self.own.used.notified().await;
             // A look now and then: a timer of its own would cost each call more.
             loop {
                 sleep(IDLE).await;
-                let used_since = timeout(Duration::ZERO, self.used.notified()).await;
+                let used_since = timeout(Duration::ZERO, self.own.used.notified()).await;
                 if used_since.is_err() {
                     break;
                 }
             }
-            *self.connection.lock().await = None;
+            *self.own.connection.lock().await = None;
         }
     }
 
-    /// Answers a call: by machined or by other nodes if the caller may make it, with a status otherwise.
+    /// Answers a call: by machined or by other nodes if the caller may make it, with a status otherwise. A caller who loses its standing
+    /// before the request is whole is refused as well.
     pub(super) async fn forward(
         &self,
         request: Request<Incoming>,
         caller: &Caller,
+        lost: &Flag,
         credentials: &Arc<Credentials>,
-    ) -> Response<Body> {
+    ) -> Response<Counted<Body>> {
         let caller = Caller {
             roles: impersonation::roles_in_force(&caller.roles, request.headers()),
-            peer: caller.peer,
+            ..caller.clone()
         };
+        let refused = |code, message| refuse(code, message).map(Counted::free);
         // For whichever node it is: that one judges once more, by its own table.
         if !permissions::may_call(request.uri().path(), &caller.roles, credentials.mode()) {
-            return refuse(Code::PermissionDenied, "not authorized");
+            return refused(Code::PermissionDenied, "not authorized");
         }
+        let Some(place) = self.shared.under_way.try_acquire(caller.rank()) else {
+            return refused(
+                Code::ResourceExhausted,
+                "too many calls are under way on this node; try again when some have ended",
+            );
+        };
         let room = match credentials.mode() {
             Mode::Normal if !caller.may_bring_much() => Room::Small,
             // Whoever comes may bring the config.
             Mode::Normal | Mode::Maintenance => Room::Large,
         };
-        let request = request.map(|body| self.uploads.body(body, room));
+        let request = request.map(|body| self.shared.uploads.body(body, room));
         let overdrawn = request.body().overdrawn();
-        let answer = self.send(request, caller, credentials).await;
-        match overdrawn.is_so() {
-            false => answer,
-            true => refuse(
+        let revocation = Revocation::by(lost);
+        let answer = self.send(request, caller, &revocation, credentials).await;
+        let answer = match (overdrawn.is_so(), revocation.has_cut_off()) {
+            (false, false) => answer,
+            (_, true) => refuse(Code::Unauthenticated, NO_LONGER_ACCEPTED),
+            (true, _) => refuse(
                 Code::ResourceExhausted,
                 "too much is being sent to this node at a time; try again",
             ),
-        }
+        };
+        answer.map(|body| Counted::new(body, place))
     }
 
     /// Sends a call to where it is for.
@@ -137,8 +178,10 @@ impl Proxy {
         &self,
         request: Request<Upload>,
         caller: Caller,
+        revocation: &Revocation,
         credentials: &Arc<Credentials>,
     ) -> Response<Body> {
+        let request = request.map(|body| revocation.guard(body));
         let target = match credentials.mode() {
             Mode::Normal => target::of(&request, credentials),
             Mode::Maintenance => Ok(Target::Here),
@@ -159,6 +202,7 @@ impl Proxy {
                     here: self.clone(),
                     credentials: credentials.clone(),
                     caller,
+                    revocation: revocation.clone(),
                 };
                 Box::pin(several::ask(nodes, request, ways)).await
             }
@@ -167,8 +211,8 @@ impl Proxy {
     }
 
     /// The places for calls for several nodes.
-    pub(super) fn several(&self) -> &Semaphore {
-        &self.several
+    pub(super) fn several(&self) -> &Quota {
+        &self.shared.several
     }
 
     /// Has another node answer a call, or this one, where the name leads here.
@@ -182,11 +226,11 @@ impl Proxy {
         let peers = credentials.peers().ok_or(CallError::MayNot)?;
         let addresses = match other {
             Other::Address(address) => vec![*address],
-            Other::Name(name) => self.lookups.addresses(name).await?,
+            Other::Name(name) => self.shared.lookups.addresses(name, caller.rank()).await?,
         };
         let is_own = |address: &IpAddr| credentials.is_own_address(*address);
         if !addresses.iter().any(is_own) {
-            let (roles, calls) = (&caller.roles, &self.calls);
+            let (roles, calls) = (&caller.roles, &self.shared.calls);
             return peers.call(other, &addresses, request, roles, calls).await;
         }
         // Whoever answers for DNS must not choose which node is reset: this one has to be called so, as others have.
@@ -197,7 +241,7 @@ impl Proxy {
     }
 
     /// Answers a call by machined.
-    async fn answer(&self, request: Request<Upload>, caller: &Caller) -> Response<Body> {
+    async fn answer(&self, request: Request<Revocable<Upload>>, caller: &Caller) -> Response<Body> {
         match self.pass_on(request.map(Either::Left), caller).await {
             Ok(response) => response.map(Either::Left),
             Err(error) => refuse(Code::Unavailable, &format!("{error:#}")),
@@ -222,33 +266,42 @@ impl Proxy {
         request: Request<RequestBody>,
         caller: &Caller,
     ) -> anyhow::Result<Response<Incoming>> {
-        let mut sender = self.connection().await?;
+        let mut sender = self.connection(caller.rank()).await?;
         let (mut parts, body) = request.into_parts();
         parts.uri = at(&parts.uri, "http", "machined")?;
-        set_caller(&mut parts.headers, caller)?;
+        let is_judged_again = permissions::is_judged_again(parts.uri.path());
+        set_caller(&mut parts.headers, caller, is_judged_again)?;
         Ok(sender
             .send_request(Request::from_parts(parts, body))
             .await?)
     }
 
     /// The connection, made anew when there is none or it has ended (machined was restarted).
-    async fn connection(&self) -> anyhow::Result<SendRequest<RequestBody>> {
-        self.used.notify_one();
-        let mut shared = self.connection.lock().await;
-        if let Some(sender) = shared.as_ref().filter(|sender| !sender.is_closed()) {
+    async fn connection(&self, rank: Rank) -> anyhow::Result<SendRequest<RequestBody>> {
+        self.own.used.notify_one();
+        let mut current = self.own.connection.lock().await;
+        if let Some(sender) = current.as_ref().filter(|sender| !sender.is_closed()) {
             return Ok(sender.clone());
         }
-        let stream = UnixStream::connect(self.socket)
+        let stream = UnixStream::connect(self.shared.socket)
             .await
             .context("connect to machined")?;
-        let (sender, connection) =
-            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
-                .await?;
+        let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+        if rank == Rank::Other {
+            let (of_a_call, of_all) = OTHERS_WINDOWS;
+            builder
+                .initial_stream_window_size(of_a_call)
+                .initial_connection_window_size(of_all);
+        }
+        let (sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
-        *shared = Some(sender.clone());
+        *current = Some(sender.clone());
         Ok(sender)
     }
 }
+
+/// What a caller is told whose authority was removed.
+pub(super) const NO_LONGER_ACCEPTED: &str = "the certificate is no longer accepted";
 
 /// An answer that only says why there is none.
 pub(super) fn refuse(code: Code, message: &str) -> Response<Body> {
@@ -266,14 +319,25 @@ pub(super) fn at(method: &Uri, scheme: &str, authority: &str) -> anyhow::Result<
 pub(super) fn drop_claims(headers: &mut HeaderMap) {
     headers.remove(ROLES);
     headers.remove(PEER);
+    headers.remove(CERTIFICATES);
 }
 
-/// What the caller claims about itself is dropped; what the certificate says is put in.
-fn set_caller(headers: &mut HeaderMap, caller: &Caller) -> anyhow::Result<()> {
+/// What the caller claims about itself is dropped; what the certificate says is put in, and where it is judged again, the certificate.
+fn set_caller(
+    headers: &mut HeaderMap,
+    caller: &Caller,
+    is_judged_again: bool,
+) -> anyhow::Result<()> {
+    drop_claims(headers);
     // Only roles that mean something: a name with a comma in it must not become two.
     let roles = instar_pki::roles_to_list(&caller.roles);
     headers.insert(ROLES, HeaderValue::from_str(&roles)?);
     headers.insert(PEER, HeaderValue::from_str(&caller.peer.to_string())?);
+    if is_judged_again && !caller.certificates.is_empty() {
+        let certificates = caller.certificates.iter();
+        let encoded: Vec<String> = certificates.map(|der| BASE64.encode(der)).collect();
+        headers.insert(CERTIFICATES, HeaderValue::from_str(&encoded.join(","))?);
+    }
     Ok(())
 }
 
@@ -300,7 +364,38 @@ fn unserved(method: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
+    use instar_pki::Role;
+    use rustls_pki_types::CertificateDer;
+
+    #[test]
+    fn machined_is_told_who_calls_and_nothing_that_callers_claim() {
+        let caller = Caller {
+            roles: vec![Role::Reader],
+            peer: "192.0.2.1:7".parse().unwrap(),
+            certificates: [[1].to_vec(), [2].to_vec()]
+                .map(CertificateDer::from)
+                .into(),
+        };
+        let told = |is_judged_again| {
+            let mut headers = HeaderMap::new();
+            for name in [ROLES, PEER, CERTIFICATES] {
+                headers.append(&name, HeaderValue::from_static("os:admin"));
+                headers.append(name, HeaderValue::from_static("os:admin"));
+            }
+            set_caller(&mut headers, &caller, is_judged_again).unwrap();
+            let all = |name| {
+                let values = headers.get_all(name).iter();
+                values
+                    .map(|value| value.to_str().unwrap().to_owned())
+                    .collect::<Vec<_>>()
+            };
+            [all(ROLES), all(PEER), all(CERTIFICATES)].concat()
+        };
+        assert_eq!(told(false), ["os:reader", "192.0.2.1:7"]);
+        assert_eq!(told(true), ["os:reader", "192.0.2.1:7", "AQ==,Ag=="]);
+    }
 
     #[test]
     fn only_silence_is_explained() {

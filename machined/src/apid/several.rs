@@ -21,6 +21,7 @@ use super::grpc_status::{self, Code};
 use super::identity::{Caller, Credentials};
 use super::messages::{Messages, framed};
 use super::proxy::{Body, Proxy, RequestBody, refuse};
+use super::revocable::{Revocable, Revocation};
 use super::target::{NO_NAME, NODE, NODES, Node, Place};
 use super::uploads::Upload;
 
@@ -50,6 +51,7 @@ pub(super) struct Ways {
     pub(super) here: Proxy,
     pub(super) credentials: Arc<Credentials>,
     pub(super) caller: Caller,
+    pub(super) revocation: Revocation,
 }
 
 /// The largest message of one of so many nodes: all of theirs together are what one node may send.
@@ -83,15 +85,18 @@ impl Ways {
 }
 
 /// Asks all of these nodes.
-pub(super) async fn ask(nodes: Vec<Node>, request: Request<Upload>, ways: Ways) -> Response<Body> {
+pub(super) async fn ask(
+    nodes: Vec<Node>,
+    request: Request<Revocable<Upload>>,
+    ways: Ways,
+) -> Response<Body> {
     let method = request.uri().path().to_owned();
     let (mut parts, body) = request.into_parts();
     for key in [NODE, NODES, "grpc-accept-encoding"] {
         parts.headers.remove(key);
     }
     let here = ways.here.clone();
-    // The semaphore is never closed.
-    let _place = here.several().acquire().await;
+    let _place = here.several().acquire(ways.caller.rank()).await;
     let question = Limited::new(body, LARGEST_QUESTION).collect();
     let Ok(Ok(body)) = tokio::time::timeout(QUESTION, question).await else {
         return refuse(
@@ -106,7 +111,8 @@ pub(super) async fn ask(nodes: Vec<Node>, request: Request<Upload>, ways: Ways) 
         .into_iter()
         .filter(|node| named.insert(node.name.clone()));
     let questions = nodes.map(|node| {
-        let question = Request::from_parts(parts.clone(), Either::Right(Full::new(body.clone())));
+        let body = ways.revocation.guard(Full::new(body.clone()));
+        let question = Request::from_parts(parts.clone(), Either::Right(body));
         (node, question)
     });
     let questions: Vec<_> = questions.collect();

@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use rustls::ServerConnection;
 use rustls_pki_types::CertificateDer;
 use tokio::sync::watch;
 
@@ -16,28 +15,19 @@ use super::identity::Credentials;
 pub(super) struct Standing {
     newest: watch::Receiver<Arc<Credentials>>,
     /// The certificates that the caller showed, its own first; none where nobody was asked.
-    chain: Vec<CertificateDer<'static>>,
+    chain: Arc<[CertificateDer<'static>]>,
     is_lost: Flag,
 }
 
 impl Standing {
-    /// Of the caller at the other end of an accepted connection; `newest` has seen the credentials that accepted it.
+    /// Of a caller who showed these certificates; `newest` has seen the credentials that accepted them.
     pub(super) fn of(
-        connection: &ServerConnection,
+        chain: Arc<[CertificateDer<'static>]>,
         newest: watch::Receiver<Arc<Credentials>>,
     ) -> Self {
         Standing {
             newest,
-            chain: connection
-                .peer_certificates()
-                .map(|chain| {
-                    chain
-                        .iter()
-                        .cloned()
-                        .map(CertificateDer::into_owned)
-                        .collect()
-                })
-                .unwrap_or_default(),
+            chain,
             is_lost: Flag::default(),
         }
     }

@@ -1,7 +1,9 @@
 //! Connections of those who have not shown who they are. Anyone on the network can make them, so there may be only so many: a new
-//! one takes the place of the oldest. Somebody who opens connections and says nothing cannot lock out those who have a certificate.
+//! one takes the place of one of the others, whichever. Somebody who opens connections and says nothing cannot lock out those who have a
+//! certificate: were it the oldest that has to go, a flood would end each handshake before its end, and so most get through.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::task::AbortHandle;
@@ -16,7 +18,6 @@ pub(super) struct Strangers {
 #[derive(Default)]
 struct Shared {
     next: u64,
-    /// The oldest comes first.
     connections: BTreeMap<u64, AbortHandle>,
 }
 
@@ -35,14 +36,14 @@ impl Strangers {
         }
     }
 
-    /// Gives a place to a connection, whose task `spawn` starts. The oldest ones are ended if there are too many.
+    /// Gives a place to a connection, whose task `spawn` starts. Any of the others is ended if there are too many.
     pub(super) fn admit(&self, spawn: impl FnOnce(Place) -> AbortHandle) {
         let mut ended = Vec::new();
         let mut shared = self.lock();
         while shared.connections.len() >= self.places
-            && let Some((_, oldest)) = shared.connections.pop_first()
+            && let Some(task) = shared.remove_any()
         {
-            ended.push(oldest);
+            ended.push(task);
         }
         let number = shared.next;
         shared.next += 1;
@@ -60,6 +61,18 @@ impl Strangers {
         self.shared
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Shared {
+    /// Takes out one that nobody can foresee.
+    fn remove_any(&mut self) -> Option<AbortHandle> {
+        // The library's own random numbers, which it draws for its tables.
+        let random = RandomState::new().hash_one(self.next);
+        let count = u64::try_from(self.connections.len()).ok()?;
+        let which = usize::try_from(random.checked_rem(count)?).ok()?;
+        let number = *self.connections.keys().nth(which)?;
+        self.connections.remove(&number)
     }
 }
 
@@ -95,14 +108,36 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_new_one_takes_the_place_of_the_oldest() {
-        let strangers = Strangers::new(2);
-        let (_first_unknown, first) = stay(&strangers);
-        let (_second_unknown, second) = stay(&strangers);
-        let (_third_unknown, third) = stay(&strangers);
-        assert!(first.await.unwrap_err().is_cancelled());
-        assert!(!second.is_finished() && !third.is_finished());
-        assert_eq!(strangers.lock().connections.len(), 2);
+    async fn a_new_one_takes_the_place_of_any_other() {
+        let strangers = Strangers::new(8);
+        let mut all: Vec<_> = (0..8).map(|_| stay(&strangers)).collect();
+        for _ in 0..4 {
+            all.push(stay(&strangers));
+        }
+        tokio::task::yield_now().await;
+        assert_eq!(strangers.lock().connections.len(), 8);
+        let ended = all.iter().filter(|(_, task)| task.is_finished()).count();
+        assert_eq!(ended, 4);
+        let (_, newest) = all.last().unwrap();
+        assert!(!newest.is_finished());
+    }
+
+    #[test]
+    fn nobody_can_foresee_who_goes() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let mut gone = std::collections::BTreeSet::new();
+            for _ in 0..64 {
+                let strangers = Strangers::new(4);
+                let all: Vec<_> = (0..5).map(|_| stay(&strangers)).collect();
+                tokio::task::yield_now().await;
+                gone.extend(all.iter().position(|(_, task)| task.is_finished()));
+            }
+            // Not one of four is spared in 64 times but once in 25 million.
+            assert_eq!(gone, [0, 1, 2, 3].into());
+        });
     }
 
     #[tokio::test]

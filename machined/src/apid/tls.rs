@@ -23,6 +23,41 @@ pub(super) fn roles_of(connection: &ServerConnection) -> anyhow::Result<Vec<Role
     Ok(instar_pki::client_roles(leaf)?)
 }
 
+/// The certificates that the connection's client showed, its own first.
+pub(super) fn certificates_of(connection: &ServerConnection) -> Arc<[CertificateDer<'static>]> {
+    let shown = connection.peer_certificates().unwrap_or_default().iter();
+    shown.cloned().map(CertificateDer::into_owned).collect()
+}
+
+/// Whether a client with these certificates, its own first, would be let in now.
+pub(super) fn is_clients(
+    verifier: &dyn ClientCertVerifier,
+    chain: &[CertificateDer<'static>],
+) -> bool {
+    chain.split_first().is_some_and(|(own, others)| {
+        let verified = verifier.verify_client_cert(own, others, UnixTime::now());
+        verified.is_ok()
+    })
+}
+
+/// The same where only these authorities (DER) are accepted.
+///
+/// # Errors
+///
+/// When one of them is no authority.
+pub fn would_let_in(
+    authorities: &[Vec<u8>],
+    chain: &[CertificateDer<'static>],
+) -> anyhow::Result<bool> {
+    let mut roots = RootCertStore::empty();
+    for authority in authorities {
+        let authority = CertificateDer::from(authority.as_slice());
+        roots.add(authority).context("add a client authority")?;
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    Ok(is_clients(clients_of(roots, provider)?.as_ref(), chain))
+}
+
 /// Takes certificates of these authorities that are a client's and nothing else, as other implementations of this API do.
 pub(super) fn clients_of(
     authorities: RootCertStore,

@@ -33,6 +33,7 @@ mod validate;
 mod warnings;
 mod yaml;
 
+pub use self::source::Secrets;
 use self::{documents::Identified, problem::Problems};
 pub use self::{
     model::*,

@@ -16,6 +16,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use instar_pki::Role;
+
 use super::MAX_CONFIG_BYTES;
 
 /// Where the kernel shows what QEMU was given as `-fw_cfg name=opt/dev.instar/config,file=…`, once its module is loaded.
@@ -147,6 +149,74 @@ pub fn asks_for(cmdline: &str, variable: &str) -> bool {
         .iter()
         .find_map(|argument| last_argument(cmdline, argument));
     url.is_some_and(|url| url.contains(&format!("${{{variable}}}")))
+}
+
+/// Whether somebody is shown secrets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Secrets {
+    /// As they are.
+    Shown,
+    /// Hidden.
+    Hidden,
+}
+
+/// What stands for a secret that is not shown.
+const HIDDEN: &str = "<hidden>";
+
+impl Secrets {
+    /// As they are to a caller with these roles.
+    #[must_use]
+    pub fn of(roles: &[Role]) -> Self {
+        match roles.contains(&Role::Admin) {
+            true => Secrets::Shown,
+            false => Secrets::Hidden,
+        }
+    }
+
+    /// A line that may have the kernel's command line in it: the URL of the machine config may hold a password or a token, and is a
+    /// way to the config.
+    #[must_use]
+    pub fn shown(self, line: String) -> String {
+        match self {
+            Secrets::Shown => line,
+            Secrets::Hidden => hide_sources(line),
+        }
+    }
+}
+
+/// Without the values of the arguments that name the config.
+fn hide_sources(line: String) -> String {
+    let next = |text: &str| {
+        let places = ARGUMENTS.iter().filter_map(|argument| {
+            let (at, name) = text
+                .match_indices(argument)
+                .find(|(at, name)| text[at + name.len()..].starts_with('='))?;
+            Some(at + name.len() + 1)
+        });
+        places.min()
+    };
+    if next(&line).is_none() {
+        return line;
+    }
+    let (mut hidden, mut rest) = (String::new(), line.as_str());
+    while let Some(start) = next(rest) {
+        let (before, value) = rest.split_at(start);
+        hidden.push_str(before);
+        hidden.push_str(HIDDEN);
+        rest = &value[length_of_value(before, value)..];
+    }
+    hidden + rest
+}
+
+/// A value ends at a blank that is not in double quotes; those may begin before the name.
+fn length_of_value(before: &str, value: &str) -> usize {
+    let word = before.rsplit(|it: char| it.is_ascii_whitespace()).next();
+    let mut is_quoted = word.is_some_and(|word| word.starts_with('"'));
+    let mut ends = value.char_indices().filter(|(_, character)| {
+        is_quoted ^= *character == '"';
+        character.is_ascii_whitespace() && !is_quoted
+    });
+    ends.next().map_or(value.len(), |(at, _)| at)
 }
 
 /// The value of an argument. The last one wins, as with the kernel's own; a value may be in double quotes.
@@ -394,6 +464,36 @@ mod tests {
                 "the kernel argument talos.config is no URL of http or https; write for example talos.config=http://10.0.2.2:8080/config.yaml"
             );
         }
+    }
+
+    #[test]
+    fn values_that_name_the_config_are_hidden() {
+        for (line, hidden) in [
+            ("panic=10 quiet", "panic=10 quiet"),
+            (
+                "a instar.config=http://u:p@h/x?t=1 talos.config=y\n",
+                "a instar.config=<hidden> talos.config=<hidden>\n",
+            ),
+            (
+                "Command line: instar.config=\"http://h/a b\" c",
+                "Command line: instar.config=<hidden> c",
+            ),
+            (
+                "\"talos.config=http://h/a b\" c",
+                "\"talos.config=<hidden> c",
+            ),
+            (
+                "talos.config=a talos.config=b talos.configs=c",
+                "talos.config=<hidden> talos.config=<hidden> talos.configs=c",
+            ),
+            ("instar.config=", "instar.config=<hidden>"),
+            ("instar.config=\u{e9}x y", "instar.config=<hidden> y"),
+        ] {
+            assert_eq!(Secrets::Hidden.shown(line.to_owned()), hidden);
+            assert_eq!(Secrets::Shown.shown(line.to_owned()), line);
+        }
+        assert_eq!(Secrets::of(&[Role::Operator]), Secrets::Hidden);
+        assert_eq!(Secrets::of(&[Role::Admin]), Secrets::Shown);
     }
 
     #[test]

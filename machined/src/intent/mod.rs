@@ -18,4 +18,4 @@ pub use gate::gate_probes;
 pub use network::network;
 pub use registries::puller;
 pub use time::time;
-pub use trust::keep_identity;
+pub use trust::{accepted_authorities, keep_identity};

@@ -81,15 +81,21 @@ fn configured_trust(config: &MachineConfig) -> anyhow::Result<Trust> {
             "the machine config has no CA key: clients cannot verify this node, pin its fingerprint"
         );
     }
+    Ok(Trust::Configured {
+        authority: authority.map(Box::new),
+        accepted: accepted_authorities(config)?,
+        extra_names: trust.cert_sans.clone(),
+    })
+}
+
+/// DER of the authorities whose clients are let in.
+pub fn accepted_authorities(config: &MachineConfig) -> anyhow::Result<Vec<Vec<u8>>> {
+    let trust = &config.trust;
     let mut accepted = vec![instar_pki::certificate_from_pem(&trust.ca).context("machine.ca.crt")?];
     for pem in &trust.accepted_cas {
         accepted.push(instar_pki::certificate_from_pem(pem).context("machine.acceptedCAs")?);
     }
-    Ok(Trust::Configured {
-        authority: authority.map(Box::new),
-        accepted,
-        extra_names: trust.cert_sans.clone(),
-    })
+    Ok(accepted)
 }
 
 /// None before the network has been looked at.

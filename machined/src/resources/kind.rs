@@ -83,6 +83,8 @@ pub struct Item {
     pub id: String,
     /// Its content.
     pub spec: Spec,
+    /// What those see of it who are shown no secrets, where that differs.
+    pub without_secrets: Option<Spec>,
     /// Version and times, for those that the store keeps.
     pub stored: Option<Metadata>,
     /// Remarks for clients.
@@ -95,6 +97,7 @@ impl Item {
         Item {
             id: id.into(),
             spec: spec.into(),
+            without_secrets: None,
             stored: None,
             annotations: &[],
         }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
+use crate::config::Secrets;
 use crate::machine::Machine;
 
 use super::kind::{Item, Kind};
@@ -22,7 +23,11 @@ pub struct Listed {
 }
 
 /// All resources of a kind, by id. Waits for a disk if the kind [may](Kind::may_wait).
-pub fn list(machine: &Machine, kind: &'static Kind) -> anyhow::Result<Vec<Listed>> {
+pub fn list(
+    machine: &Machine,
+    kind: &'static Kind,
+    secrets: Secrets,
+) -> anyhow::Result<Vec<Listed>> {
     let mut items = BTreeMap::new();
     for item in (kind.read)(machine)? {
         // Of two with one id the later counts: the mount that covers another.
@@ -45,8 +50,13 @@ pub fn list(machine: &Machine, kind: &'static Kind) -> anyhow::Result<Vec<Listed
         .note(kind.name, &seen, SystemTime::now())
         .into_iter();
     let listed = encoded.into_iter().filter_map(|(item, yaml)| {
+        // Versions are those of the whole, so that they are the same for everybody.
+        let (protobuf, yaml) = match (secrets, &item.without_secrets) {
+            (Secrets::Hidden, Some(rest)) => (rest.protobuf(), rest.yaml()),
+            _ => (item.spec.protobuf(), yaml),
+        };
         Some(Listed {
-            protobuf: item.spec.protobuf(),
+            protobuf,
             yaml,
             annotations: item.annotations,
             metadata: match item.stored {

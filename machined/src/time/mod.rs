@@ -98,9 +98,10 @@ pub struct Comparison {
     pub remote: SystemTime,
 }
 
-/// Asks a server once. The clock stays as it is.
-pub async fn compare(server: &str) -> Result<Comparison, QueryError> {
-    let sample = query::query(server).await?;
+/// Asks a server once. The clock stays as it is. What is `held` goes when nothing waits for the server's name any more, which may be
+/// later than the answer.
+pub async fn compare(server: &str, held: impl Send + 'static) -> Result<Comparison, QueryError> {
+    let sample = query::query(server, held).await?;
     let local = SystemTime::now();
     let offset = Duration::from_micros(sample.offset_us.unsigned_abs());
     let remote = if sample.offset_us < 0 {
@@ -149,6 +150,15 @@ impl TimeSync {
             last.filter(|last| wish.servers.contains(last))
                 .unwrap_or_else(|| first.clone()),
         )
+    }
+
+    /// Those that may be asked; none where the config turns that off.
+    pub fn servers(&self) -> Vec<String> {
+        let wish = self.wish.borrow();
+        match wish.enabled {
+            true => wish.servers.clone(),
+            false => Vec::new(),
+        }
     }
 
     /// The state after each attempt.
@@ -227,7 +237,7 @@ struct Done {
 async fn attempt(wish: &TimeWish, judge: &mut Judge) -> Result<Done, String> {
     let mut problems = Vec::new();
     for server in &wish.servers {
-        let sample = match query::query(server).await {
+        let sample = match query::query(server, ()).await {
             Ok(sample) => sample,
             Err(error) => {
                 problems.push(error.to_string());

@@ -42,8 +42,9 @@ pub enum QueryError {
 }
 
 /// One measurement against `server`: a name or address, with or without a port.
-pub(super) async fn query(server: &str) -> Result<Sample, QueryError> {
-    let addresses = resolve(server)
+/// What is `held` goes when its name is no longer looked up: the thread for that goes on where nobody waits for it.
+pub(super) async fn query(server: &str, held: impl Send + 'static) -> Result<Sample, QueryError> {
+    let addresses = resolve(server, held)
         .await
         .map_err(|reason| QueryError::Resolve {
             server: server.to_owned(),
@@ -63,7 +64,7 @@ pub(super) async fn query(server: &str) -> Result<Sample, QueryError> {
     })
 }
 
-async fn resolve(server: &str) -> Result<Vec<SocketAddr>, String> {
+async fn resolve(server: &str, held: impl Send + 'static) -> Result<Vec<SocketAddr>, String> {
     if let Ok(address) = server.parse::<SocketAddr>() {
         return Ok(vec![address]);
     }
@@ -75,8 +76,14 @@ async fn resolve(server: &str) -> Result<Vec<SocketAddr>, String> {
     } else {
         format!("{server}:{PORT}")
     };
-    match tokio::time::timeout(PATIENCE, tokio::net::lookup_host(named)).await {
-        Ok(Ok(addresses)) => Ok(addresses.collect()),
+    let looked_up = tokio::spawn(async move {
+        let found = tokio::net::lookup_host(named).await;
+        drop(held);
+        found.map(Iterator::collect)
+    });
+    match tokio::time::timeout(PATIENCE, looked_up).await {
+        Ok(Ok(Ok(addresses))) => Ok(addresses),
+        Ok(Ok(Err(error))) => Err(error.to_string()),
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
     }
@@ -240,7 +247,7 @@ mod tests {
     #[tokio::test]
     async fn a_server_is_measured() {
         let address = server(|request| answer(request, 3600)).await;
-        let sample = query(&address).await.unwrap();
+        let sample = query(&address, ()).await.unwrap();
         assert!(
             sample.offset_us.abs_diff(3_600_000_000) < 500_000,
             "{sample:?}"
@@ -257,14 +264,14 @@ mod tests {
         })
         .await;
         assert!(
-            query(&forged)
+            query(&forged, ())
                 .await
                 .unwrap_err()
                 .to_string()
                 .contains(&forged)
         );
         let short = server(|_| vec![0; 10]).await;
-        assert!(query(&short).await.is_err());
+        assert!(query(&short, ()).await.is_err());
         let kiss = server(|request| {
             let mut reply = answer(request, 0);
             reply[1] = 0;
@@ -272,7 +279,13 @@ mod tests {
             reply
         })
         .await;
-        assert!(query(&kiss).await.unwrap_err().to_string().contains("Deny"));
+        assert!(
+            query(&kiss, ())
+                .await
+                .unwrap_err()
+                .to_string()
+                .contains("Deny")
+        );
     }
 
     #[tokio::test]
@@ -284,7 +297,7 @@ mod tests {
             .unwrap()
             .to_string();
         let start = std::time::Instant::now();
-        assert!(query(&closed).await.is_err());
+        assert!(query(&closed, ()).await.is_err());
         assert!(
             start.elapsed() < Duration::from_secs(4),
             "a closed port is no time-out"

@@ -8,6 +8,7 @@ use instar_api::events::stage_in_words;
 use instar_api::machine::machine_status_event;
 
 use super::{Item, Kind, Namespace, Record, Sensitivity, Source, Value};
+use crate::config::Secrets;
 use crate::disk::STATE;
 use crate::machine::Machine;
 use crate::meta::Meta;
@@ -84,8 +85,12 @@ pub(super) const KERNEL_COMMAND_LINES: Kind = Kind {
     sources: &[],
     read: |_| {
         let line = std::fs::read_to_string("/proc/cmdline")?;
-        let spec = Record::default().with("cmdline", 1, line.trim_end());
-        Ok(vec![Item::new("cmdline", spec)])
+        let line = line.trim_end().to_owned();
+        let without_secrets = command_line(&Secrets::Hidden.shown(line.clone()));
+        Ok(vec![Item {
+            without_secrets: Some(without_secrets.into()),
+            ..Item::new("cmdline", command_line(&line))
+        }])
     },
     ..MACHINE_STATUSES
 };
@@ -133,6 +138,10 @@ fn stored<R: crate::resources::Resource>(
     listed
         .map(|(metadata, fact)| Item::stored(metadata, spec(fact)))
         .collect()
+}
+
+fn command_line(line: &str) -> Record {
+    Record::default().with("cmdline", 1, line)
 }
 
 fn machine_status(status: MachineStatus) -> Record {

@@ -1,0 +1,243 @@
+//! Whether a caller may still do what it asked for at the moment when the request is whole.
+//!
+//! apid judges a call by its headers. Its body may come much later, or wait on its way, and the node may have got its config meanwhile,
+//! or have taken back the caller's authority. So apid passes on the certificates of whoever calls a method that changes the node or may
+//! tell its secrets, and they are judged here once more, by the config in force: at the end of the request's body, before anything
+//! looks at the message, and by [`Standing::check`] wherever a call has waited since.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use http::{HeaderName, HeaderValue, Request};
+use hyper::body::{Body as HttpBody, Bytes, Frame};
+use rustls_pki_types::CertificateDer;
+use tonic::Status;
+use tonic::body::Body;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::machine::Machine;
+use crate::{apid, intent};
+
+/// The metadata key of the caller's certificates, each DER in base64, its own first, with commas between them; apid sets it, callers
+/// cannot.
+const CERTIFICATES: HeaderName = HeaderName::from_static("instar-certificates");
+
+/// The longest header that this makes: what a TLS handshake lets through, in base64.
+pub(super) const LONGEST_HEADERS: u32 = 128 << 10;
+
+/// The standing of one call's caller.
+#[derive(Clone)]
+pub(super) struct Standing {
+    machine: Arc<Machine>,
+    /// None where nobody was asked for any.
+    certificates: Option<HeaderValue>,
+}
+
+impl Standing {
+    /// Of the caller of a request; none where it is a process of the machine's own.
+    pub(super) fn of<T>(request: &tonic::Request<T>) -> Option<Self> {
+        request.extensions().get().cloned()
+    }
+
+    /// Whether the caller would be let in now.
+    pub(super) fn check(&self) -> Result<(), Status> {
+        let Some(configured) = self.machine.config() else {
+            // Everybody is let in, and may do little.
+            return Ok(());
+        };
+        let accepted = intent::accepted_authorities(&configured.config)
+            .map_err(|error| Status::internal(format!("{error:#}")))?;
+        judge(&accepted, self.certificates.as_ref())
+    }
+}
+
+/// Whether a caller with these certificates is let in where these authorities are accepted.
+fn judge(accepted: &[Vec<u8>], certificates: Option<&HeaderValue>) -> Result<(), Status> {
+    let Some(certificates) = certificates else {
+        return Err(Status::permission_denied(
+            "the node has a machine config by now; call with a certificate that it accepts",
+        ));
+    };
+    let decoded = certificates.as_bytes().split(|byte| *byte == b',');
+    let chain: Result<Vec<_>, _> = decoded
+        .map(|encoded| BASE64.decode(encoded).map(CertificateDer::from))
+        .collect();
+    let is_let_in = chain.ok().map(|chain| apid::would_let_in(accepted, &chain));
+    match is_let_in {
+        Some(Ok(true)) => Ok(()),
+        Some(Err(error)) => Err(Status::internal(format!("{error:#}"))),
+        Some(Ok(false)) | None => Err(Status::unauthenticated(
+            "the certificate is no longer accepted",
+        )),
+    }
+}
+
+/// Judges callers again, in front of all services.
+#[derive(Clone)]
+pub(super) struct JudgeAgain(pub(super) Arc<Machine>);
+
+impl<S> Layer<S> for JudgeAgain {
+    type Service = JudgingAgain<S>;
+
+    fn layer(&self, inner: S) -> JudgingAgain<S> {
+        JudgingAgain {
+            machine: self.0.clone(),
+            inner,
+        }
+    }
+}
+
+/// Services behind a second judgement.
+#[derive(Clone)]
+pub(super) struct JudgingAgain<S> {
+    machine: Arc<Machine>,
+    inner: S,
+}
+
+impl<S: Service<Request<Body>>> Service<Request<Body>> for JudgingAgain<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> S::Future {
+        if !apid::is_judged_again(request.uri().path()) {
+            return self.inner.call(request);
+        }
+        let standing = Standing {
+            machine: self.machine.clone(),
+            certificates: request.headers().get(CERTIFICATES).cloned(),
+        };
+        request.extensions_mut().insert(standing.clone());
+        self.inner.call(request.map(|body| {
+            Body::new(CheckedAtEnd {
+                body,
+                check: Some(move || standing.check()),
+            })
+        }))
+    }
+}
+
+/// A request's body whose end comes only if a check allows it. Without its end a request is answered by nobody.
+struct CheckedAtEnd<B, C> {
+    body: B,
+    /// Taken when it is asked.
+    check: Option<C>,
+}
+
+impl<B, C> HttpBody for CheckedAtEnd<B, C>
+where
+    B: HttpBody<Data = Bytes, Error = Status> + Unpin,
+    C: FnOnce() -> Result<(), Status> + Unpin,
+{
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        let is_end = match &frame {
+            None => true,
+            Some(Ok(frame)) => frame.is_trailers(),
+            Some(Err(_)) => false,
+        };
+        if is_end
+            && let Some(check) = self.check.take()
+            && let Err(refused) = check()
+        {
+            return Poll::Ready(Some(Err(refused)));
+        }
+        Poll::Ready(frame)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::cell::Cell;
+    use std::time::{Duration, SystemTime};
+
+    use http_body_util::{BodyExt as _, StreamBody};
+    use instar_pki::{CertificateAuthority, Role};
+    use tonic::Code;
+
+    use super::*;
+
+    #[test]
+    fn who_is_let_in_is_said_by_the_authorities_of_now() {
+        let now = SystemTime::now();
+        let [one, other] = [(); 2].map(|()| CertificateAuthority::generate(now).unwrap());
+        let der = |authority: &CertificateAuthority| {
+            instar_pki::certificate_from_pem(&authority.certificate_pem()).unwrap()
+        };
+        let hour = Duration::from_secs(3600);
+        let client = one.issue_client(&[Role::Admin], now, hour).unwrap();
+        let old = one.issue_client(&[Role::Admin], now - 48 * hour, hour);
+        let header = |der: &[u8]| HeaderValue::from_str(&BASE64.encode(der)).unwrap();
+        let code = |accepted: &[Vec<u8>], certificates: Option<&HeaderValue>| {
+            let refused = judge(accepted, certificates).err();
+            refused.map(|status| status.code())
+        };
+        let shown = header(client.der());
+        assert_eq!(code(&[der(&one)], Some(&shown)), None);
+        assert_eq!(code(&[der(&other), der(&one)], Some(&shown)), None);
+        let no_longer = Some(Code::Unauthenticated);
+        assert_eq!(code(&[der(&other)], Some(&shown)), no_longer);
+        assert_eq!(
+            code(&[der(&one)], Some(&header(old.unwrap().der()))),
+            no_longer
+        );
+        let nonsense = HeaderValue::from_static("AQ==,,?");
+        assert_eq!(code(&[der(&one)], Some(&nonsense)), no_longer);
+        // Whoever came before there was a config.
+        assert_eq!(code(&[der(&one)], None), Some(Code::PermissionDenied));
+    }
+
+    /// The frames that come through, and how it ends.
+    async fn read(frames: &[Frame<Bytes>], may: &Cell<bool>) -> (usize, Result<(), Code>) {
+        let copies = frames.iter().map(|frame| match frame.data_ref() {
+            Some(data) => Frame::data(data.clone()),
+            None => Frame::trailers(http::HeaderMap::new()),
+        });
+        let mut body = CheckedAtEnd {
+            body: StreamBody::new(tokio_stream::iter(copies.map(Ok).collect::<Vec<_>>())),
+            check: Some(|| match may.get() {
+                true => Ok(()),
+                false => Err(Status::permission_denied("no")),
+            }),
+        };
+        let mut count = 0;
+        loop {
+            match body.frame().await {
+                Some(Ok(_)) => count += 1,
+                Some(Err(status)) => return (count, Err(status.code())),
+                None => return (count, Ok(())),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_that_may_not_be_is_never_whole() {
+        let data = || Frame::data(Bytes::from_static(b"x"));
+        let trailers = || Frame::trailers(http::HeaderMap::new());
+        for (frames, before_end) in [
+            (vec![], 0),
+            (vec![data()], 1),
+            (vec![data(), data(), trailers()], 2),
+        ] {
+            let whole = read(&frames, &Cell::new(true)).await;
+            assert_eq!(whole, (frames.len(), Ok(())));
+            let refused = read(&frames, &Cell::new(false)).await;
+            assert_eq!(refused, (before_end, Err(Code::PermissionDenied)));
+        }
+    }
+}
