@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::containers::{Digest, ImageReference, PulledImage};
+use crate::containers::{Digest, ImageReference};
 use crate::machine::{Configured, Machine};
 
 /// After a change, containers are about to be started and stopped.
@@ -66,7 +66,10 @@ pub async fn collect(machine: &Machine) -> anyhow::Result<bool> {
     let named: BTreeSet<ImageReference> = named.collect();
     let mut needed = machine.images_in_force.digests();
     let images = machine.images.list()?;
-    needed.extend(of_callers(&images, SystemTime::now()));
+    let asked_for = images
+        .iter()
+        .filter_map(|image| Some((image.asked_for_at()?, image.digest())));
+    needed.extend(of_callers(asked_for, SystemTime::now()));
     let surplus = images
         .into_iter()
         .filter(|image| image.names().is_disjoint(&named) && !needed.contains(&image.digest()));
@@ -89,16 +92,38 @@ fn names(configured: &Configured) -> impl Iterator<Item = ImageReference> {
     containers.filter_map(|container| container.image.to_string().parse().ok())
 }
 
-/// The images that callers asked for lately.
-fn of_callers(images: &[PulledImage], now: SystemTime) -> Vec<Digest> {
-    let asked_for = images.iter().filter_map(|image| {
-        let at = image.asked_for_at()?;
+/// The images that callers asked for lately, by when they did.
+fn of_callers(
+    asked_for: impl Iterator<Item = (SystemTime, Digest)>,
+    now: SystemTime,
+) -> Vec<Digest> {
+    let young = asked_for.filter_map(|(at, digest)| {
         // A time to come is that of a clock which was wrong.
         let age = now.duration_since(at).ok()?;
-        (age < ASKED_FOR).then_some((age, image.digest()))
+        (age < ASKED_FOR).then_some((age, digest))
     });
-    let mut asked_for: Vec<(Duration, Digest)> = asked_for.collect();
-    asked_for.sort();
-    asked_for.truncate(MOST_ASKED_FOR);
-    asked_for.into_iter().map(|(_, digest)| digest).collect()
+    let mut young: Vec<(Duration, Digest)> = young.collect();
+    young.sort();
+    young.truncate(MOST_ASKED_FOR);
+    young.into_iter().map(|(_, digest)| digest).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_callers_asked_for_stays_for_a_day_and_only_the_newest() {
+        let now = SystemTime::now();
+        let digest = |number: u64| Digest::of(&number.to_le_bytes());
+        let minutes = |number: u64| now - Duration::from_secs(60 * number);
+        let asked_for = (0..20).map(|number| (minutes(number), digest(number)));
+        let kept = of_callers(asked_for, now);
+        assert_eq!(kept, (0..8).map(digest).collect::<Vec<_>>());
+
+        let yesterday = minutes(24 * 60);
+        let to_come = now + Duration::from_secs(60);
+        let odd = [(yesterday, digest(1)), (to_come, digest(2))];
+        assert!(of_callers(odd.into_iter(), now).is_empty());
+    }
 }

@@ -13,7 +13,7 @@ use crate::PATIENCE;
 use crate::installed::{INSTALLER, ROLLED_BACK};
 
 /// Small, so that it is full soon.
-const DISK_BYTES: u64 = 320 << 20;
+const DISK_BYTES: u64 = 288 << 20;
 const LIFETIME: Duration = Duration::from_secs(900);
 /// Not much more than the smallest machine that is promised.
 const MEMORY_MIB: u32 = 512;
