@@ -70,6 +70,8 @@ pub(super) async fn check_first(
         .into());
     }
     let limits = installer_limits(&candidate);
+    // As large as what the whole function fails with.
+    #[allow(clippy::result_large_err)]
     let plan = |is_var_full| {
         let mut resources = Resources::now().map_err(UpgradeError::Machine)?;
         // What waits in memory goes before another version comes.
