@@ -354,6 +354,20 @@ fn a_lost_primary_table_is_repaired() {
     });
 }
 
+/// Writes to a partition that nobody has mounted.
+fn overwrite(partition: &str, at: u64, bytes: &[u8]) {
+    let device = fs::OpenOptions::new().write(true).open(partition).unwrap();
+    device.write_all_at(bytes, at).unwrap();
+    device.sync_all().unwrap();
+}
+
+fn size_of(partition: &str) -> u64 {
+    run("blockdev", &["--getsize64", partition])
+        .trim()
+        .parse()
+        .unwrap()
+}
+
 #[test]
 fn a_partition_whose_mkfs_was_interrupted_gets_a_filesystem() {
     isolated(
@@ -363,20 +377,69 @@ fn a_partition_whose_mkfs_was_interrupted_gets_a_filesystem() {
             let machine = Machine::new();
             machine.mount(Takeover::Refuse).unwrap();
             machine.unmount().unwrap();
-            run(
-                "dd",
-                &[
-                    "if=/dev/zero",
-                    &format!("of={}", machine.partition(EPHEMERAL)),
-                    "bs=1M",
-                    "count=1",
-                    "conv=fsync",
-                    "status=none",
-                ],
-            );
+            // All but the superblock, which comes last, and the mark that it has not come yet.
+            let partition = machine.partition(EPHEMERAL);
+            overwrite(&partition, 0, &[0; 4096]);
+            let mark = b"INSTAR: THIS PARTITION IS TO BE MADE ANEW\n";
+            let tail = size_of(&partition) - 4096;
+            overwrite(&partition, tail, mark);
             assert!(machine.mount(Takeover::Refuse).unwrap().fresh);
+            fs::write(machine.var("keep"), "kept").unwrap();
+            machine.unmount().unwrap();
+            // The mark has gone with it: a superblock that is lost later is no reason to make it anew.
+            overwrite(&partition, 0, &[0; 4096]);
+            assert!(!machine.mount(Takeover::Refuse).unwrap().fresh);
+            assert_eq!(fs::read_to_string(machine.var("keep")).unwrap(), "kept");
         },
     );
+}
+
+#[test]
+fn what_nobody_knows_is_left_as_it_is() {
+    isolated("what_nobody_knows_is_left_as_it_is", NAMESPACES, || {
+        let machine = Machine::new();
+        machine.mount(Takeover::Refuse).unwrap();
+        machine.unmount().unwrap();
+        let partition = machine.partition(EPHEMERAL);
+        let garbage = vec![0xA5; usize::try_from(size_of(&partition)).unwrap()];
+        overwrite(&partition, 0, &garbage);
+        let before = fs::read(&partition).unwrap();
+        // A config that says wipe does not mean partitions that are ours.
+        for takeover in [Takeover::Refuse, Takeover::Wipe] {
+            let error = machine.mount(takeover).unwrap_err();
+            assert!(
+                error.contains(&partition)
+                    && error.contains("reset --system-labels-to-wipe EPHEMERAL"),
+                "{error}"
+            );
+            machine.unmount().unwrap();
+        }
+        assert!(
+            before == fs::read(&partition).unwrap(),
+            "a byte has changed"
+        );
+        let only_var = Wipe::Partitions(BTreeSet::from([Label::Ephemeral]));
+        block_on(machine.disk.wipe(only_var)).unwrap();
+        assert!(machine.mount(Takeover::Refuse).unwrap().fresh);
+    });
+}
+
+#[test]
+fn an_older_filesystem_in_the_place_of_a_new_partition_is_not_found_again() {
+    let test = "an_older_filesystem_in_the_place_of_a_new_partition_is_not_found_again";
+    isolated(test, NAMESPACES, || {
+        let machine = Machine::new();
+        machine.mount(Takeover::Refuse).unwrap();
+        fs::write(machine.var("old"), "old").unwrap();
+        machine.unmount().unwrap();
+        // What a reset of the whole disk leaves when the power goes early, and what somebody's `wipefs` leaves.
+        let end = size_of(&machine.device) - (1 << 20);
+        for at in [0, end] {
+            overwrite(&machine.device, at, &[0; 1 << 20]);
+        }
+        assert!(machine.mount(Takeover::Refuse).unwrap().fresh);
+        assert!(!machine.var("old").exists());
+    });
 }
 
 #[test]

@@ -9,7 +9,8 @@ use std::{
 };
 
 use super::{
-    layout::ALIGNMENT,
+    contents,
+    layout::{ALIGNMENT, Label},
     plan::{Action, DiskPlan, PlannedPartition},
     probe::block_size,
     write_table::{self, Entry},
@@ -108,7 +109,8 @@ pub(crate) fn open_exclusively(path: &Path) -> Result<File, ApplyError> {
         })
 }
 
-/// Makes the beginning of each new partition zero, and both ends of a disk that is taken over.
+/// Makes the beginning of each new partition zero, and both ends of a disk that is taken over. What else is in a partition's place,
+/// an older filesystem's copies of its superblock among it, is not to be found again: it gets the mark of one that is to be made.
 fn erase(disk: &File, plan: &DiskPlan) -> io::Result<()> {
     let zeros = vec![0; usize::try_from(ALIGNMENT.min(plan.size)).unwrap_or(0)];
     let ends: &[u64] = match plan.action {
@@ -116,6 +118,9 @@ fn erase(disk: &File, plan: &DiskPlan) -> io::Result<()> {
         Action::Reuse { .. } => &[],
     };
     let new = plan.partitions().iter().filter(|it| it.guid.is_none());
+    for partition in new.clone().filter(|it| it.label != Label::Efi) {
+        contents::mark(disk, partition.start + partition.length)?;
+    }
     for offset in new.map(|it| it.start).chain(ends.iter().copied()) {
         disk.write_all_at(&zeros, offset)?;
     }

@@ -19,7 +19,7 @@ use super::{
 use crate::sys;
 
 /// Both ends of a disk that are looked at; every signature below lies in them, and so do both GPTs.
-const END: u64 = 1024 * 1024;
+pub(super) const END: u64 = 1024 * 1024;
 
 /// What a disk holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,6 +64,15 @@ pub enum Signature {
 pub struct ProbeError {
     path: PathBuf,
     source: io::Error,
+}
+
+impl ProbeError {
+    pub(super) fn of(path: &Path, source: io::Error) -> Self {
+        Self {
+            path: path.to_owned(),
+            source,
+        }
+    }
 }
 
 impl Content {
@@ -153,16 +162,13 @@ pub fn probe_file(path: &Path, size: u64, sector_size: u64) -> Result<Content, P
 
 /// The signature at the start of a partition, if it holds something known.
 pub fn probe_partition(path: &Path) -> Result<Option<Signature>, ProbeError> {
-    let failed = |source| ProbeError {
-        path: path.to_owned(),
-        source,
-    };
+    let failed = |source| ProbeError::of(path, source);
     let mut file = File::open(path).map_err(failed)?;
     let head = read_at(&mut file, 0, END).map_err(failed)?;
     Ok(signature(&head, &[]))
 }
 
-fn is_zero(bytes: &[u8]) -> bool {
+pub(super) fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| *byte == 0)
 }
 
@@ -212,7 +218,7 @@ fn has_mbr(head: &[u8]) -> bool {
     head.get(510..512) == Some(&[0x55, 0xAA])
 }
 
-fn signature(head: &[u8], tail: &[u8]) -> Option<Signature> {
+pub(super) fn signature(head: &[u8], tail: &[u8]) -> Option<Signature> {
     let at = |offset: usize, magic: &[u8]| {
         head.get(offset..)
             .is_some_and(|rest| rest.starts_with(magic))

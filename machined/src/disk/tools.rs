@@ -5,6 +5,7 @@ use std::{io, path::Path, process::Stdio};
 use tokio::process::Command;
 use tracing::{info, warn};
 
+use super::contents::Backup;
 use super::layout::Label;
 
 /// Why one of the programs did not do its work.
@@ -38,16 +39,27 @@ const WORDS: usize = 1024;
 /// Makes the filesystem of a partition.
 ///
 /// Inode tables and journal are initialized later by the kernel, and nothing is discarded: both make it a matter of
-/// milliseconds on any size of disk. No blocks are reserved for root, because everything here runs as root.
-pub(super) async fn make_filesystem(device: &Path, label: Label) -> Result<(), ToolError> {
+/// milliseconds on any size of disk. No blocks are reserved for root, because everything here runs as root. It takes so many bytes
+/// of the partition.
+pub(super) async fn make_filesystem(
+    device: &Path,
+    label: Label,
+    bytes: u64,
+) -> Result<(), ToolError> {
     let options = "lazy_itable_init=1,lazy_journal_init=1,nodiscard";
-    let done = run(
+    let done = run_with(
         "mkfs.ext4",
         &["-q", "-F", "-L", label.as_str(), "-m", "0", "-E", options],
         device,
+        &[&kibibytes(bytes)],
     )
     .await?;
     done.expect(&[0])
+}
+
+/// As mke2fs(8) and resize2fs(8) take a size.
+fn kibibytes(bytes: u64) -> String {
+    format!("{}K", bytes / 1024)
 }
 
 /// Makes the filesystem of the EFI system partition, whatever was there.
@@ -81,9 +93,19 @@ pub(super) async fn repair_filesystem(device: &Path) -> Result<(), ToolError> {
         .expect(&[0, 1, 2])
 }
 
-/// Lets a mounted filesystem take all of its partition.
-pub(super) async fn grow_filesystem(device: &Path) -> Result<(), ToolError> {
-    run("resize2fs", &[], device).await?.expect(&[0])
+/// Makes a filesystem whole again by a copy of its superblock.
+pub(super) async fn repair_by_backup(device: &Path, backup: Backup) -> Result<(), ToolError> {
+    let (block, size) = (backup.block.to_string(), backup.block_size.to_string());
+    run("e2fsck", &["-f", "-y", "-b", &block, "-B", &size], device)
+        .await?
+        .expect(&[0, 1, 2])
+}
+
+/// Lets a mounted filesystem take so many bytes of its partition.
+pub(super) async fn grow_filesystem(device: &Path, bytes: u64) -> Result<(), ToolError> {
+    run_with("resize2fs", &[], device, &[&kibibytes(bytes)])
+        .await?
+        .expect(&[0])
 }
 
 struct Done {
@@ -109,9 +131,19 @@ impl Done {
 }
 
 async fn run(program: &'static str, arguments: &[&str], device: &Path) -> Result<Done, ToolError> {
+    run_with(program, arguments, device, &[]).await
+}
+
+async fn run_with(
+    program: &'static str,
+    arguments: &[&str],
+    device: &Path,
+    more: &[&str],
+) -> Result<Done, ToolError> {
     let output = Command::new(program)
         .args(arguments)
         .arg(device)
+        .args(more)
         .stdin(Stdio::null())
         .kill_on_drop(true)
         .output()

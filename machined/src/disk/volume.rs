@@ -1,7 +1,8 @@
 //! A partition with an ext4 filesystem, and the place that it is mounted at.
 
 use std::{
-    io,
+    fs::File,
+    io::{self, Seek as _, SeekFrom},
     path::{Path, PathBuf},
 };
 
@@ -9,11 +10,12 @@ use sys_mount::{Mount, MountFlags, UnmountFlags};
 use tracing::warn;
 
 use super::{
+    apply::open_exclusively,
+    contents::{Backup, Contents, TAIL, examine, mark, unmark},
     holders::{self, holders},
     layout::Label,
     mount_table::mounted_at,
     owned::{OwnedDiskError, run_blocking},
-    probe::{Signature, probe_partition},
     tools,
 };
 
@@ -41,29 +43,43 @@ pub(super) enum Found {
 }
 
 impl Volume {
-    /// Whether the partition has its filesystem.
-    pub(super) async fn has_filesystem(&self) -> Result<bool, OwnedDiskError> {
-        let device = self.device.clone();
-        match run_blocking(move || probe_partition(&device)).await?? {
-            Some(Signature::Ext) => Ok(true),
-            // No filesystem: a new partition, or the power went before mkfs was through.
-            None => Ok(false),
-            Some(found) => Err(OwnedDiskError::Content {
-                label: self.label,
-                device: self.device.clone(),
-                found,
-            }),
-        }
+    /// Whether the partition holds nothing that is to be kept.
+    pub(super) async fn is_free(&self) -> Result<bool, OwnedDiskError> {
+        Ok(self.examine().await? == Contents::Free)
     }
 
-    /// Makes the filesystem where there is none, checks it where there is one, and mounts it.
+    async fn examine(&self) -> Result<Contents, OwnedDiskError> {
+        let device = self.device.clone();
+        Ok(run_blocking(move || examine(&device)).await??)
+    }
+
+    /// Makes the filesystem where there is none, checks it where there is one, and mounts it. What is neither stays as it is.
     pub(super) async fn bring_up(&self) -> Result<Found, OwnedDiskError> {
-        let found = if self.has_filesystem().await? {
-            tools::check_filesystem(&self.device).await?;
-            Found::Filesystem
-        } else {
-            tools::make_filesystem(&self.device, self.label).await?;
-            Found::Nothing
+        let found = match self.examine().await? {
+            Contents::Filesystem { marked } => {
+                if marked {
+                    self.write(unmark).await?;
+                }
+                tools::check_filesystem(&self.device).await?;
+                Found::Filesystem
+            }
+            Contents::Free => {
+                let size = self.write(mark).await?;
+                tools::make_filesystem(&self.device, self.label, size - TAIL).await?;
+                self.write(unmark).await?;
+                Found::Nothing
+            }
+            Contents::Foreign(found) => {
+                return Err(OwnedDiskError::Content {
+                    label: self.label,
+                    device: self.device.clone(),
+                    found,
+                });
+            }
+            Contents::Damaged(backups) => {
+                self.restore(backups).await?;
+                Found::Filesystem
+            }
         };
         match self.mount().await {
             // It says that it is clean, so it was not looked at, and the kernel found out.
@@ -76,6 +92,42 @@ impl Volume {
             done => done?,
         }
         Ok(found)
+    }
+
+    /// Repairs a filesystem whose superblock is gone by the first copy of it that serves.
+    async fn restore(&self, backups: Vec<Backup>) -> Result<(), OwnedDiskError> {
+        let device = self.device.display();
+        let mut why = "there is no copy of one".to_owned();
+        for backup in backups {
+            warn!(%device, block = backup.block, "the superblock is gone, repairing the filesystem by a copy");
+            match tools::repair_by_backup(&self.device, backup).await {
+                Ok(()) => return Ok(()),
+                Err(error) => why = format!("its copies do not serve ({error})"),
+            }
+        }
+        Err(OwnedDiskError::Damaged {
+            label: self.label,
+            device: self.device.clone(),
+            why,
+        })
+    }
+
+    /// Has something written to the partition, which knows its size, and flushes that; gives the size.
+    async fn write(&self, write: fn(&File, u64) -> io::Result<()>) -> Result<u64, OwnedDiskError> {
+        let Self { label, device, .. } = self.clone();
+        run_blocking(move || {
+            let mut file = open_exclusively(&device)?;
+            let written = file
+                .seek(SeekFrom::End(0))
+                .and_then(|size| write(&file, size).map(|()| size))
+                .and_then(|size| file.sync_all().map(|()| size));
+            written.map_err(|source| OwnedDiskError::Write {
+                label,
+                device,
+                source,
+            })
+        })
+        .await?
     }
 
     async fn mount(&self) -> Result<(), OwnedDiskError> {

@@ -12,13 +12,13 @@ use tracing::info;
 
 use super::{
     apply::{ApplyError, open_exclusively, partition_path},
+    contents::{self, TAIL},
     layout::Label,
-    probe::{Content, ProbeError, probe_device},
+    probe::{Content, END, ProbeError, probe_device},
 };
 use crate::sys;
 
-/// What goes first of everything: by its superblock, within the second KiB, we know a filesystem of ours (ext4(5)). No more, as a disk that loses
-/// power may have written the end of a piece and not its beginning.
+/// What goes first of a partition: by its superblock, within the second KiB, we know a filesystem of ours (ext4(5)).
 const HEAD: u64 = 4096;
 /// So much is erased by one call: large enough for a device that erases by itself, small enough to tell of progress.
 const PIECE: u64 = 256 * 1024 * 1024;
@@ -58,30 +58,116 @@ pub enum WipeError {
     },
 }
 
-/// Erases. The beginning of everything goes first, so that nothing is taken for whole when the power goes meanwhile.
+/// Erases. What is to go is marked first, then the beginning of everything goes, and of a disk its table, so that nothing is taken
+/// for whole when the power goes meanwhile; the marks stay until the rest is gone.
 pub(super) fn wipe(disk: &Path, what: &Wipe) -> Result<(), WipeError> {
-    let devices = match what {
-        Wipe::Disk => vec![disk.to_owned()],
-        Wipe::Partitions(labels) => partitions(disk, labels)?,
-    };
+    match what {
+        Wipe::Disk => wipe_disk(disk),
+        Wipe::Partitions(labels) => wipe_partitions(partitions(disk, labels)?),
+    }
+}
+
+fn wipe_partitions(devices: Vec<PathBuf>) -> Result<(), WipeError> {
     let mut opened = Vec::new();
     for path in devices {
-        let failed = |source| WipeError::Erase {
-            device: path.clone(),
-            source,
-        };
-        let mut file = open_exclusively(&path)?;
-        let size = file.seek(SeekFrom::End(0)).map_err(failed)?;
-        opened.push((path, file, size));
+        opened.push(Opened::of(path)?);
     }
-    for (path, file, size) in &opened {
-        erase(path, file, 0, HEAD.min(*size))?;
+    for it in &opened {
+        it.mark(it.size)?;
     }
-    for (path, file, size) in &opened {
-        info!("erasing {}", path.display());
-        erase(path, file, 0, *size)?;
+    for it in &opened {
+        it.erase(0, HEAD.min(it.size))?;
+    }
+    for it in &opened {
+        info!("erasing {}", it.path.display());
+        it.erase(0, it.size.saturating_sub(TAIL))?;
+        it.erase(it.size.saturating_sub(TAIL), it.size)?;
     }
     Ok(())
+}
+
+fn wipe_disk(disk: &Path) -> Result<(), WipeError> {
+    let table = match probe_device(disk)? {
+        (Content::Ours(table), _) => table.partitions,
+        _ => Vec::new(),
+    };
+    let disk = Opened::of(disk.to_owned())?;
+    info!("erasing {}", disk.path.display());
+    for partition in &table {
+        disk.mark(partition.start + partition.length)?;
+    }
+    for partition in &table {
+        disk.erase(partition.start, partition.start + HEAD)?;
+    }
+    disk.erase_ends()?;
+    disk.erase(0, disk.size)
+}
+
+/// A disk or partition that nobody else uses.
+pub(super) struct Opened {
+    path: PathBuf,
+    file: File,
+    size: u64,
+}
+
+impl Opened {
+    /// Takes it for this process alone.
+    pub(super) fn of(path: PathBuf) -> Result<Self, WipeError> {
+        let mut file = open_exclusively(&path)?;
+        match file.seek(SeekFrom::End(0)) {
+            Ok(size) => Ok(Self { path, file, size }),
+            Err(source) => Err(WipeError::Erase {
+                device: path,
+                source,
+            }),
+        }
+    }
+
+    /// The device.
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    fn failed(&self, source: io::Error) -> WipeError {
+        WipeError::Erase {
+            device: self.path.clone(),
+            source,
+        }
+    }
+
+    fn mark(&self, end: u64) -> Result<(), WipeError> {
+        contents::mark(&self.file, end)
+            .and_then(|()| self.file.sync_all())
+            .map_err(|source| self.failed(source))
+    }
+
+    /// Erases where partition tables are, and what most formats are known by.
+    pub(super) fn erase_ends(&self) -> Result<(), WipeError> {
+        self.erase(0, END.min(self.size))?;
+        self.erase(self.size.saturating_sub(END), self.size)
+    }
+
+    /// Erases all of it.
+    pub(super) fn erase_all(&self) -> Result<(), WipeError> {
+        self.erase(0, self.size)
+    }
+
+    fn erase(&self, start: u64, end: u64) -> Result<(), WipeError> {
+        let failed = |source| self.failed(source);
+        let mut told = Instant::now();
+        let mut at = start;
+        while at < end {
+            let length = PIECE.min(end - at);
+            sys::block::zero_out(&self.file, at, length).map_err(failed)?;
+            at += length;
+            if told.elapsed() > PROGRESS {
+                told = Instant::now();
+                let path = self.path.display();
+                info!("erasing {path}: {} of {} MiB", at >> 20, end >> 20);
+            }
+        }
+        self.file.sync_all().map_err(failed)
+    }
 }
 
 fn partitions(disk: &Path, labels: &BTreeSet<Label>) -> Result<Vec<PathBuf>, WipeError> {
@@ -94,28 +180,4 @@ fn partitions(disk: &Path, labels: &BTreeSet<Label>) -> Result<Vec<PathBuf>, Wip
     Ok(named
         .map(|partition| partition_path(disk, partition.number))
         .collect())
-}
-
-fn erase(path: &Path, file: &File, start: u64, end: u64) -> Result<(), WipeError> {
-    let failed = |source| WipeError::Erase {
-        device: path.to_owned(),
-        source,
-    };
-    let mut told = Instant::now();
-    let mut at = start;
-    while at < end {
-        let length = PIECE.min(end - at);
-        sys::block::zero_out(file, at, length).map_err(failed)?;
-        at += length;
-        if told.elapsed() > PROGRESS {
-            told = Instant::now();
-            info!(
-                "erasing {}: {} of {} MiB",
-                path.display(),
-                at >> 20,
-                end >> 20
-            );
-        }
-    }
-    file.sync_all().map_err(failed)
 }

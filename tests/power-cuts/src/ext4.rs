@@ -4,12 +4,19 @@ use std::io;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use crate::SECTOR;
 use crate::recording::Recording;
 use crate::region::Region;
 use crate::states::DiskState;
 
 /// Where ext4 has its magic number, by which the node knows it, bytes.
 const MAGIC: (usize, [u8; 2]) = (0x438, [0x53, 0xEF]);
+/// Where a partition has the mark that it is to be made anew, from its end, and how that begins.
+const MARK: (u64, &[u8]) = (4096, b"INSTAR: THIS PARTITION IS TO BE MADE ANEW\n");
+/// The node takes a partition for blank whose first so many bytes are zero, if it has no copy of a superblock.
+const BLANK: u64 = 1 << 20;
+/// Where mkfs puts the first copies of a superblock, in blocks of so many bytes.
+const COPIES: [(u64, u64); 4] = [(8193, 1024), (24577, 1024), (32768, 4096), (98304, 4096)];
 
 /// What the node makes of a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +45,8 @@ pub enum ToolError {
     },
 }
 
-/// Does with a copy of the partition what the node does (e2fsck -p; then, where that gives up, -f -y), and reads files.
+/// Does with a copy of the partition what the node does (e2fsck -p; then, where that gives up, -f -y; by a copy of the superblock
+/// where that is gone), and reads files.
 pub(crate) fn judge(
     recording: &Recording,
     state: &DiskState,
@@ -46,32 +54,67 @@ pub(crate) fn judge(
     files: &[&str],
     scratch: &Path,
 ) -> Result<Ext4, ToolError> {
-    let mut superblock = Vec::new();
-    let mut sector = [0; 512];
-    for number in region.start..region.start + 4 {
-        recording.read_sector(state, number, &mut sector);
-        superblock.extend_from_slice(&sector);
-    }
+    let read = |from: u64, sectors: u64| {
+        let mut bytes = Vec::new();
+        let mut sector = [0; 512];
+        for number in (from..region.end).take(usize::try_from(sectors).unwrap_or(0)) {
+            recording.read_sector(state, number, &mut sector);
+            bytes.extend_from_slice(&sector);
+        }
+        bytes
+    };
+    let superblock = read(region.start, 4);
     let (at, magic) = MAGIC;
-    if superblock.get(at..at + magic.len()) != Some(&magic) {
-        return Ok(Ext4::Nothing);
+    let is_there = superblock.get(at..at + magic.len()) == Some(&magic);
+    let mut copy = None;
+    if !is_there {
+        let (from_end, mark) = MARK;
+        if read(region.end - from_end / SECTOR, 1).starts_with(mark) {
+            return Ok(Ext4::Nothing);
+        }
+        copy = COPIES.into_iter().find(|(block, size)| {
+            let superblock = read(region.start + block * size / SECTOR, 1);
+            // As that of the beginning, which has a KiB before it.
+            superblock.get(at - 1024..at - 1024 + magic.len()) == Some(&magic)
+        });
+        let is_blank = || {
+            read(region.start, BLANK / SECTOR)
+                .iter()
+                .all(|byte| *byte == 0)
+        };
+        match copy {
+            None if is_blank() => return Ok(Ext4::Nothing),
+            None => return Ok(Ext4::Broken("it holds what nobody knows".to_owned())),
+            Some(_) => {}
+        }
     }
-    let copy = |source| ToolError::Copy {
+    let failed = |source| ToolError::Copy {
         folder: scratch.to_owned(),
         source,
     };
-    let file = tempfile::NamedTempFile::new_in(scratch).map_err(copy)?;
+    let file = tempfile::NamedTempFile::new_in(scratch).map_err(failed)?;
     recording
         .write_to(file.as_file(), state, region.start, region.end)
-        .map_err(copy)?;
+        .map_err(failed)?;
 
-    let careful = run("e2fsck", &["-p"], file.path())?;
-    if !matches!(careful.status.code(), Some(0..=2)) {
-        let thorough = run("e2fsck", &["-f", "-y"], file.path())?;
-        if !matches!(thorough.status.code(), Some(0..=2)) {
-            let words = String::from_utf8_lossy(&thorough.stdout).into_owned();
-            return Ok(Ext4::Broken(format!("e2fsck gives up: {words}")));
+    let is_whole = |done: &Output| matches!(done.status.code(), Some(0..=2));
+    let checked = match copy {
+        Some((block, size)) => {
+            let (block, size) = (block.to_string(), size.to_string());
+            run(
+                "e2fsck",
+                &["-f", "-y", "-b", &block, "-B", &size],
+                file.path(),
+            )?
         }
+        None => match run("e2fsck", &["-p"], file.path())? {
+            careful if is_whole(&careful) => careful,
+            _ => run("e2fsck", &["-f", "-y"], file.path())?,
+        },
+    };
+    if !is_whole(&checked) {
+        let words = String::from_utf8_lossy(&checked.stdout).into_owned();
+        return Ok(Ext4::Broken(format!("e2fsck gives up: {words}")));
     }
     let mut found = Vec::new();
     for name in files {
