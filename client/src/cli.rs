@@ -53,8 +53,8 @@ pub(crate) struct Global {
     /// Talk to a node without a machine config: no certificates, -n is its address
     #[arg(long, global = true)]
     pub(crate) insecure: bool,
-    /// With --insecure: take only a node whose console shows this fingerprint
-    #[arg(long, value_name = "BASE64", requires = "insecure", global = true)]
+    /// Take only a node whose console shows this fingerprint, whoever signed its certificate
+    #[arg(long, value_name = "BASE64", global = true)]
     pub(crate) cert_fingerprint: Vec<String>,
 }
 
@@ -129,6 +129,9 @@ pub(crate) enum Command {
     },
     /// Erase what the node keeps on its disk, then power it off or boot it again
     Reset(Reset),
+    /// Erase disks that the node does not use
+    #[command(subcommand)]
+    Wipe(Wipe),
     /// Write a file of the node to standard output
     #[command(visible_alias = "cat")]
     Read {
@@ -272,6 +275,30 @@ pub(crate) enum Command {
         /// The shell
         shell: Shell,
     },
+}
+
+/// What `wipe` erases.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Wipe {
+    /// Erase disks or partitions that the node does not use; its own disk is erased by `reset`
+    Disk {
+        /// Names of the devices, such as vdb or vdb1
+        #[arg(required = true, value_name = "DEVICE")]
+        devices: Vec<String>,
+        /// How
+        #[arg(long, value_enum, ignore_case = true, default_value_t)]
+        method: WipeMethod,
+    },
+}
+
+/// How a device is erased.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(crate) enum WipeMethod {
+    /// What partition tables and filesystems are known by; the rest can be read still
+    #[default]
+    Fast,
+    /// Every byte becomes zero
+    Zeroes,
 }
 
 /// Arguments of `get`.
@@ -779,11 +806,5 @@ mod tests {
         for bad in ["", "m", "0", "-1", "5d", "1.5h", "99999999999999999999h"] {
             assert!(duration(bad).is_err(), "{bad:?}");
         }
-    }
-
-    #[test]
-    fn a_fingerprint_alone_makes_no_sense() {
-        let arguments = ["instarctl", "--cert-fingerprint", "x", "version"];
-        assert!(Cli::try_parse_from(arguments).is_err());
     }
 }

@@ -37,6 +37,7 @@ mod time;
 mod upgrade;
 mod usage;
 mod version;
+mod wipe;
 
 use crate::cli::{Cli, Command, Config, Gen, Inspect};
 use crate::failure::Failure;
@@ -78,6 +79,7 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Restart { id } => containers::restart(&global, &id).await,
         Command::Stats => containers::stats(&global).await,
         Command::Disks => disks::run(&global).await,
+        Command::Wipe(wipe) => wipe::run(&global, wipe).await,
         Command::Time { check } => time::run(&global, check).await,
         Command::Image(image) => image::run(&global, &image).await,
         Command::Get(wanted) => get::run(&global, &wanted).await,

@@ -36,8 +36,9 @@ pub(crate) const REFUSED_CERTIFICATE: &str = "the node refused the client's cert
 
 /// How the two sides know each other.
 pub(crate) enum Trust {
-    /// Each by a certificate of the machine's authority.
+    /// Each by a certificate of the machine's authority; the server by one of these fingerprints instead, if there are any.
     Mutual {
+        fingerprints: Vec<String>,
         authorities: Vec<CertificateDer<'static>>,
         certificates: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
@@ -54,9 +55,19 @@ impl Trust {
             .with_safe_default_protocol_versions()?;
         let mut config = match self {
             Self::Mutual {
+                fingerprints,
+                certificates,
+                key,
+                ..
+            } if !fingerprints.is_empty() => builder
+                .dangerous()
+                .with_custom_certificate_verifier(unverified::verifier(fingerprints, provider))
+                .with_client_auth_cert(certificates, key)?,
+            Self::Mutual {
                 authorities,
                 certificates,
                 key,
+                ..
             } => {
                 let mut roots = RootCertStore::empty();
                 for authority in authorities {

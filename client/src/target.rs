@@ -85,7 +85,7 @@ async fn configured(global: &Global) -> Result<Vec<Node>, Failure> {
         )
         .advise("name one with -e"));
     }
-    let tls = tls(mutual(context, &path)?)?;
+    let tls = tls(mutual(context, &path, &global.cert_fingerprint)?)?;
     let mut failures = Vec::new();
     for endpoint in endpoints {
         match connection::connect(&endpoint, tls.clone()).await {
@@ -139,7 +139,11 @@ fn load(global: &Global) -> Result<(PathBuf, ClientConfig), Failure> {
 }
 
 /// The identity in a context.
-fn mutual(context: &Context, path: &std::path::Path) -> Result<Trust, Failure> {
+fn mutual(
+    context: &Context,
+    path: &std::path::Path,
+    fingerprints: &[String],
+) -> Result<Trust, Failure> {
     let bad = |what: &str| {
         Failure::new(
             Exit::Usage,
@@ -153,6 +157,7 @@ fn mutual(context: &Context, path: &std::path::Path) -> Result<Trust, Failure> {
     };
     let (ca, crt, key) = ("ca", "crt", "key");
     Ok(Trust::Mutual {
+        fingerprints: fingerprints.to_vec(),
         authorities: instar_pki::certificates_from_pem(&pem(ca, context.ca_pem())?)
             .map_err(|error| bad(ca).because(error))?,
         certificates: instar_pki::certificates_from_pem(&pem(crt, context.crt_pem())?)

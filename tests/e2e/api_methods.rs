@@ -758,7 +758,6 @@ fn learned_by_reflection(grpcio: &Grpcio, node: &Node) -> Outcome {
         (6, "no Kubernetes"),
         (7, "no Kubernetes"),
         (8, "no Kubernetes"),
-        (10, "wipes no disks"),
     ] {
         let said = said(index);
         ensure!(
@@ -769,6 +768,7 @@ fn learned_by_reflection(grpcio: &Grpcio, node: &Node) -> Outcome {
             "{said}"
         );
     }
+    ensure!(said(10)["code"] == "INVALID_ARGUMENT", "{}", said(10));
     // A service, and no container.
     ensure!(said(9)["code"] == "NOT_FOUND", "{}", said(9));
     ensure!(said(11)["code"] == "PERMISSION_DENIED", "{}", said(11));

@@ -1,6 +1,6 @@
 //! `storage.StorageService`: disks. `machine.StorageService`: filesystems.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use instar_api::machine as machine_wire;
@@ -8,12 +8,17 @@ use instar_api::machine::storage_service_server::StorageService as FilesystemSer
 use instar_api::storage as wire;
 use instar_api::storage::disk::DiskType;
 use instar_api::storage::storage_service_server::StorageService as DiskService;
+use instar_pki::Role;
 use tonic::{Request, Response, Status};
 
 use super::caller::Holder;
 use super::{blocking, caller, files};
-use crate::disk::{Disk, discover};
+use crate::disk::{Disk, WipeError, WipeMethod, WipeOrder, WipeOtherError, discover, wipe_others};
+use crate::error_chain::chain;
 use crate::machine::Machine;
+
+/// Devices that are wiped by one call.
+const MOST_DEVICES: usize = 64;
 
 /// Both services.
 #[derive(Clone)]
@@ -55,6 +60,55 @@ fn kind(disk: &Disk) -> DiskType {
     }
 }
 
+/// The disk that the machine has in use; a machine that found one of Instar's and could use nothing of it has none.
+fn in_use(machine: &Machine) -> Option<PathBuf> {
+    let is_used = machine.config().is_some() || machine.disk.state().is_some();
+    let disk = machine.disk.status().borrow().disk.clone();
+    disk.filter(|_| is_used)
+}
+
+fn orders(request: wire::BlockDeviceWipeRequest) -> Result<Vec<WipeOrder>, Status> {
+    use wire::block_device_wipe_descriptor::Method;
+    if request.devices.is_empty() || request.devices.len() > MOST_DEVICES {
+        return Err(Status::invalid_argument(format!(
+            "name the devices to wipe, 1 to {MOST_DEVICES}"
+        )));
+    }
+    let order = |device: wire::BlockDeviceWipeDescriptor| {
+        let method = match Method::try_from(device.method) {
+            Ok(Method::Fast) => WipeMethod::Fast,
+            Ok(Method::Zeroes) => WipeMethod::Zeroes,
+            Err(_) => {
+                let number = device.method;
+                return Err(Status::invalid_argument(format!(
+                    "there is no method {number}"
+                )));
+            }
+        };
+        if device.drop_partition {
+            return Err(Status::unimplemented(
+                "this version changes no partition tables but its own: wipe the partition, or the whole disk",
+            ));
+        }
+        Ok(WipeOrder {
+            device: device.device,
+            method,
+        })
+    };
+    request.devices.into_iter().map(order).collect()
+}
+
+fn wipe_status(error: WipeOtherError) -> Status {
+    let text = chain(&error);
+    match error {
+        WipeOtherError::Unknown(_) => Status::not_found(text),
+        WipeOtherError::Wipe(WipeError::Erase { .. }) | WipeOtherError::Forget { .. } => {
+            Status::internal(text)
+        }
+        _ => Status::failed_precondition(text),
+    }
+}
+
 #[tonic::async_trait]
 impl DiskService for StorageApi {
     async fn disks(&self, request: Request<()>) -> Result<Response<wire::DisksResponse>, Status> {
@@ -77,11 +131,35 @@ impl DiskService for StorageApi {
 
     async fn block_device_wipe(
         &self,
-        _request: Request<wire::BlockDeviceWipeRequest>,
+        request: Request<wire::BlockDeviceWipeRequest>,
     ) -> Result<Response<wire::BlockDeviceWipeResponse>, Status> {
-        Err(Status::unimplemented(
-            "this version wipes no disks: it writes to the disk that the machine config names, and to no other",
-        ))
+        let metadata = caller::reply_metadata(request.metadata());
+        // apid lets callers without a certificate in here, too, where anybody may bring a config. It judged when the call began.
+        let is_admin = caller::roles(request.metadata()).contains(&Role::Admin);
+        if !is_admin && !self.machine.is_open() {
+            return Err(Status::permission_denied("not authorized"));
+        }
+        let peer = caller::peer(&request).to_owned();
+        let orders = orders(request.into_inner())?;
+        let turn = self
+            .machine
+            .take_turn()
+            .map_err(|busy| Status::failed_precondition(busy.to_string()))?;
+        let owned = in_use(&self.machine);
+        tracing::warn!("wipe of {orders:?} asked for by {peer}");
+        // It goes on to its end whoever hangs up, and has the turn until then.
+        let wiping = tokio::task::spawn_blocking(move || {
+            let wiped = wipe_others(Path::new("/sys"), owned.as_deref(), &orders);
+            drop(turn);
+            wiped
+        });
+        wiping
+            .await
+            .map_err(|_| Status::internal("the wipe was interrupted"))?
+            .map_err(wipe_status)?;
+        Ok(Response::new(wire::BlockDeviceWipeResponse {
+            messages: vec![wire::BlockDeviceWipe { metadata }],
+        }))
     }
 }
 

@@ -103,11 +103,14 @@ const TABLE: &[(&[Role], &[&str])] = &[
     ),
 ];
 
-/// What anybody may do to a node that has no config yet, beside what readers may.
+/// What anybody may do to a node that has no config yet and holds nothing, beside what readers may.
 ///
-/// Wiping disks (`BlockDeviceWipe`, `LVMService`, `MDService`) is the interface's other exception. It is not served, and so not
-/// opened to people without certificates.
-const MAINTENANCE: &[&str] = &["/machine.MachineService/ApplyConfiguration"];
+/// `LVMService` and `MDService` are the interface's other exceptions. They are not served, and so not opened to people without
+/// certificates.
+const MAINTENANCE: &[&str] = &[
+    "/machine.MachineService/ApplyConfiguration",
+    "/storage.StorageService/BlockDeviceWipe",
+];
 
 /// Whether machined judges the caller once more when the request is whole: whatever changes the node or may tell its secrets. The first
 /// judgement was by the request's headers, and its body may come much later.
@@ -300,16 +303,14 @@ mod tests {
     }
 
     #[test]
-    fn without_a_config_anyone_may_bring_one_and_change_nothing_else() {
+    fn without_a_config_anyone_may_bring_one_unless_the_node_is_closed() {
         let anyone = [Role::Reader];
         for method in methods() {
             let opened = may_call(&method, &anyone, Mode::Maintenance)
                 && !may_call(&method, &anyone, Mode::Normal);
-            assert_eq!(
-                opened,
-                method == "/machine.MachineService/ApplyConfiguration",
-                "{method}"
-            );
+            assert_eq!(opened, MAINTENANCE.contains(&method.as_str()), "{method}");
+            let closed = may_call(&method, &anyone, Mode::Closed);
+            assert_eq!(closed, may_call(&method, &anyone, Mode::Normal), "{method}");
         }
     }
 }

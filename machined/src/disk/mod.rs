@@ -15,6 +15,7 @@
 //! ```
 
 mod apply;
+mod contents;
 mod discover;
 mod holders;
 mod layout;
@@ -28,6 +29,7 @@ mod tools;
 mod user_volume;
 mod volume;
 mod wipe;
+mod wipe_other;
 mod write_table;
 
 pub(crate) use apply::open_exclusively;
@@ -36,7 +38,8 @@ pub use discover::{DevPath, DiscoverError, Disk, discover, human};
 pub use holders::{Holder, holders};
 pub use layout::{LAYOUT, Label, PartitionSize, PartitionSpec};
 pub use owned::{
-    DiskWish, EfiPartition, OwnedDisk, OwnedDiskError, OwnedDiskStatus, Places, STATE,
+    DiskWish, EPHEMERAL_RECORDS, EfiPartition, OwnedDisk, OwnedDiskError, OwnedDiskStatus, Places,
+    STATE,
 };
 pub use plan::{Action, DiskPlan, PlanError, PlannedPartition, Takeover, plan};
 pub use probe::{Content, ProbeError, Signature, probe, probe_file, probe_partition};
@@ -45,3 +48,4 @@ pub use table::{Partition, Table};
 pub use tools::ToolError;
 pub use user_volume::{UserVolumeError, make_user_volume, user_volume};
 pub use wipe::{Wipe, WipeError};
+pub use wipe_other::{WipeMethod, WipeOrder, WipeOtherError, wipe_others};

@@ -6,11 +6,13 @@ use std::{
 };
 
 use serde::Serialize;
+use sys_mount::MountFlags;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::{
     apply::{ApplyError, apply, partition_path},
+    contents::TAIL,
     discover::{DevPath, DiscoverError, Disk, discover, human},
     layout::Label,
     mount_table::mounted_at,
@@ -23,8 +25,16 @@ use super::{
     wipe::{Wipe, WipeError, wipe},
 };
 
+use crate::transient_mount::{Filesystem, TransientMount};
+
 /// Where STATE is mounted.
 pub const STATE: &str = "/system/state";
+
+/// Where machined has files of its own on EPHEMERAL.
+pub const EPHEMERAL_RECORDS: &str = "/var/lib/instar";
+
+/// Where EPHEMERAL is mounted while somebody looks at it.
+const LOOK: &str = "/run/machined/ephemeral";
 
 /// What the config says about the owned disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,6 +124,21 @@ pub enum OwnedDiskError {
         label: Label,
         device: PathBuf,
         found: Signature,
+    },
+    /// A partition holds something, and it cannot be found out what.
+    #[error(
+        "the {label} partition {} holds data but no superblock of ext4, and {why}; it is left as it is. To give up what is on it, erase it (instarctl reset --system-labels-to-wipe {label})", device.display()
+    )]
+    Damaged {
+        label: Label,
+        device: PathBuf,
+        why: String,
+    },
+    #[error("cannot write to the {label} partition {}", device.display())]
+    Write {
+        label: Label,
+        device: PathBuf,
+        source: io::Error,
     },
     #[error("cannot mount {what} at {target}")]
     Mount {
@@ -232,7 +257,7 @@ impl OwnedDisk {
         // Before anything of it is mounted: then the table can no longer be written.
         self.apply(&plan).await?;
         match self.volume(&plan, Label::State) {
-            Some(volume) if volume.has_filesystem().await? => self.mount_state(&volume).await,
+            Some(volume) if !volume.is_free().await? => self.mount_state(&volume).await,
             _ => Ok(()),
         }
     }
@@ -280,10 +305,11 @@ impl OwnedDisk {
             return Ok(());
         };
         let found = volume.bring_up().await?;
+        let size = plan.partition(Label::Ephemeral).map_or(0, |it| it.length);
         let grows = matches!(plan.action, Action::Reuse { grow: Some(_), .. });
         if grows
             && found == Found::Filesystem
-            && let Err(error) = tools::grow_filesystem(&volume.device).await
+            && let Err(error) = tools::grow_filesystem(&volume.device, size - TAIL).await
         {
             // Smaller than it could be is no reason not to boot.
             warn!(%error, "the filesystem keeps its old size");
@@ -292,7 +318,6 @@ impl OwnedDisk {
             Found::Nothing => "new",
             Found::Filesystem => "reused",
         };
-        let size = plan.partition(Label::Ephemeral).map_or(0, |it| it.length);
         let description = format!(
             "{} is the partition {} ({}, {how})",
             self.places.var.display(),
@@ -307,6 +332,79 @@ impl OwnedDisk {
             status.description = description;
         });
         Ok(())
+    }
+
+    /// Has somebody read what is on EPHEMERAL, mounted or not: its folder for records, and its root. None where nothing is kept on it.
+    pub async fn look_at_ephemeral<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Path, &Path) -> T + Send + 'static,
+    ) -> Result<Option<T>, OwnedDiskError> {
+        // As it is: even a journal that was left is not replayed.
+        self.at_ephemeral((MountFlags::RDONLY, "noload"), look)
+            .await
+    }
+
+    /// Has somebody write to the folder for records on EPHEMERAL, mounted or not. None where nothing is kept on it.
+    pub async fn write_to_ephemeral<T: Send + 'static>(
+        &self,
+        write: impl FnOnce(&Path) -> T + Send + 'static,
+    ) -> Result<Option<T>, OwnedDiskError> {
+        self.at_ephemeral((MountFlags::empty(), ""), |records, _| write(records))
+            .await
+    }
+
+    async fn at_ephemeral<T: Send + 'static>(
+        &self,
+        (flags, options): (MountFlags, &'static str),
+        work: impl FnOnce(&Path, &Path) -> T + Send + 'static,
+    ) -> Result<Option<T>, OwnedDiskError> {
+        let records = |root: &Path| root.join("lib/instar");
+        let (disk, mounted) = {
+            let status = self.status.borrow();
+            (
+                status.disk.clone(),
+                status.var.is_some() && status.var_mounted,
+            )
+        };
+        if mounted {
+            let root = self.places.var.clone();
+            return run_blocking(move || Some(work(&records(&root), &root))).await;
+        }
+        let Some(disk) = disk else {
+            return Ok(None);
+        };
+        let wish = DiskWish {
+            disk: Some(DiskSelector::Path(disk)),
+            takeover: Takeover::Refuse,
+        };
+        let plan = self.dry_run(&wish).await?;
+        let there = plan.filter(|plan| {
+            let partition = plan.partition(Label::Ephemeral);
+            partition.is_some_and(|partition| partition.guid.is_some())
+        });
+        let Some(volume) = there.and_then(|plan| self.volume(&plan, Label::Ephemeral)) else {
+            return Ok(None);
+        };
+        if volume.is_free().await? {
+            return Ok(None);
+        }
+        run_blocking(move || {
+            let filesystem = Filesystem {
+                kind: "ext4",
+                source: &volume.device,
+                flags,
+                options,
+            };
+            let root = Path::new(LOOK);
+            let mounted = TransientMount::new(filesystem, root);
+            let _mounted = mounted.map_err(|source| OwnedDiskError::Mount {
+                what: volume.device.display().to_string(),
+                target: root.to_owned(),
+                source,
+            })?;
+            Ok(Some(work(&records(root), root)))
+        })
+        .await?
     }
 
     fn volume(&self, plan: &DiskPlan, label: Label) -> Option<Volume> {

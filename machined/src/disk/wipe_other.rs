@@ -1,0 +1,210 @@
+//! Erasing what is on disks and partitions that are not Instar's.
+//!
+//! What the machine uses is refused: by what sysfs says of holders, and in the end by the kernel, which gives a device to one opener
+//! alone only while nothing of it is mounted, mapped or swapped to. All devices are looked at and opened before the first is erased.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use tracing::info;
+
+use super::{
+    discover::DevPath,
+    wipe::{Opened, WipeError},
+};
+use crate::sys;
+
+/// How a device is erased.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WipeMethod {
+    /// What tables, filesystems and volumes are known by goes: a MiB at both ends. The rest can be read still.
+    Fast,
+    /// Every byte becomes zero.
+    Zeroes,
+}
+
+/// A device to erase.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WipeOrder {
+    /// By the kernel's name: `vdb`, `vdb1`.
+    pub device: String,
+    /// How.
+    pub method: WipeMethod,
+}
+
+/// Why nothing was erased, or not all of it.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum WipeOtherError {
+    #[error(
+        "there is no block device {0:?}; `disks` lists those that there are (name them without /dev/)"
+    )]
+    Unknown(String),
+    #[error("{0} is neither a disk nor a partition of one")]
+    Unsupported(DevPath),
+    #[error("{0} is read-only")]
+    ReadOnly(DevPath),
+    #[error("{0} is a CD-ROM")]
+    Cdrom(DevPath),
+    #[error("{0} belongs to this machine; `reset` erases it")]
+    Owned(DevPath),
+    #[error("{device} is in use by {by}")]
+    InUse { device: DevPath, by: String },
+    #[error(transparent)]
+    Wipe(#[from] WipeError),
+    #[error("{device} is erased, but the kernel still shows its partitions")]
+    Forget { device: DevPath, source: io::Error },
+}
+
+/// A device that may be erased, by what sysfs says.
+struct Device {
+    dev_path: DevPath,
+    /// Numbers of its partitions; none of a partition.
+    partitions: Vec<u32>,
+}
+
+/// Erases devices; `owned` is the disk that the machine owns.
+pub fn wipe_others(
+    sysfs: &Path,
+    owned: Option<&Path>,
+    orders: &[WipeOrder],
+) -> Result<(), WipeOtherError> {
+    let mut opened = Vec::new();
+    for order in orders {
+        let device = look_at(sysfs, owned, &order.device)?;
+        let file = Opened::of(device.dev_path.as_path().to_owned())?;
+        opened.push((order.method, device, file));
+    }
+    for (method, device, file) in &opened {
+        info!(
+            "erasing {}, which is not this machine's own",
+            device.dev_path
+        );
+        match method {
+            WipeMethod::Fast => file.erase_ends()?,
+            WipeMethod::Zeroes => file.erase_all()?,
+        }
+        for number in &device.partitions {
+            sys::block::delete_partition(file.file(), *number).map_err(|source| {
+                WipeOtherError::Forget {
+                    device: device.dev_path.clone(),
+                    source,
+                }
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn look_at(sysfs: &Path, owned: Option<&Path>, name: &str) -> Result<Device, WipeOtherError> {
+    let unknown = || WipeOtherError::Unknown(name.to_owned());
+    let node = sysfs.join("class/block").join(name);
+    if name.is_empty() || name.contains('/') || name.starts_with('.') {
+        return Err(unknown());
+    }
+    let real: PathBuf = fs::canonicalize(&node).map_err(|_| unknown())?;
+    let dev_path = DevPath::of_kernel_name(name);
+    let is_partition = node.join("partition").exists();
+    let disk = match is_partition {
+        true => real.parent().ok_or_else(unknown)?.to_owned(),
+        false => real,
+    };
+    let disk_name = disk.file_name().and_then(|name| name.to_str());
+    let disk_name = disk_name.ok_or_else(unknown)?.to_owned();
+    let read =
+        |folder: &Path, file: &str| fs::read_to_string(folder.join(file)).unwrap_or_default();
+    // Loop devices, mapped ones, memory: they are of something that has them in use.
+    if disk.components().any(|part| part.as_os_str() == "virtual") && !disk_name.starts_with("nvme")
+    {
+        return Err(WipeOtherError::Unsupported(dev_path));
+    }
+    if disk_name.starts_with("sr") {
+        return Err(WipeOtherError::Cdrom(dev_path));
+    }
+    if [&disk, &node]
+        .iter()
+        .any(|folder| read(folder, "ro").trim() == "1")
+    {
+        return Err(WipeOtherError::ReadOnly(dev_path));
+    }
+    if owned == Some(DevPath::of_kernel_name(&disk_name).as_path()) {
+        return Err(WipeOtherError::Owned(dev_path));
+    }
+    let mut partitions = Vec::new();
+    let mut folders = vec![node.clone()];
+    if !is_partition {
+        for entry in fs::read_dir(&node).into_iter().flatten().flatten() {
+            if let Ok(number) = read(&entry.path(), "partition").trim().parse() {
+                partitions.push(number);
+                folders.push(entry.path());
+            }
+        }
+    }
+    for folder in folders {
+        let holders = fs::read_dir(folder.join("holders"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        let holders: Vec<String> = holders
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect();
+        if !holders.is_empty() {
+            return Err(WipeOtherError::InUse {
+                device: dev_path,
+                by: holders.join(", "),
+            });
+        }
+    }
+    Ok(Device {
+        dev_path,
+        partitions,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::disk::discover::tests::fixture;
+
+    #[test]
+    fn only_what_nobody_uses_is_erased() {
+        let pci = |name: &str| format!("pci0000:00/block/{name}");
+        let [own, own_part, other, other_part, read_only, held, cd] =
+            ["vda", "vda/vda1", "vdb", "vdb/vdb2", "vdc", "vdd", "sr0"].map(pci);
+        let sys = fixture(&[
+            (&own, &[("ro", "0")]),
+            (&own_part, &[("partition", "1")]),
+            (&other, &[("ro", "0")]),
+            (&other_part, &[("partition", "2")]),
+            (&read_only, &[("ro", "1")]),
+            (&held, &[("holders/dm-0/name", "lvm")]),
+            (&cd, &[("ro", "0")]),
+            ("virtual/block/loop0", &[("ro", "0")]),
+        ]);
+        let owned = Some(Path::new("/dev/vda"));
+        for (name, says) in [
+            ("vda", "belongs to this machine"),
+            ("vda1", "belongs to this machine"),
+            ("vdc", "read-only"),
+            ("vdd", "in use by dm-0"),
+            ("sr0", "CD-ROM"),
+            ("loop0", "neither a disk"),
+            ("vdz", "no block device"),
+            ("../vdb", "no block device"),
+            ("/dev/vdb", "no block device"),
+            ("", "no block device"),
+        ] {
+            let error = look_at(sys.path(), owned, name).err().unwrap().to_string();
+            assert!(error.contains(says), "{name}: {error}");
+        }
+        let disk = look_at(sys.path(), owned, "vdb").unwrap();
+        assert_eq!(disk.partitions, [2]);
+        let partition = look_at(sys.path(), owned, "vdb2").unwrap();
+        assert_eq!(partition.dev_path.to_string(), "/dev/vdb2");
+        assert!(partition.partitions.is_empty());
+        assert!(look_at(sys.path(), None, "vda").is_ok(), "it owns no disk");
+    }
+}
