@@ -19,7 +19,7 @@ mod sec1;
 pub use authority::{AuthorityError, CertificateAuthority, IssuedCertificate};
 pub use certificate::{SubjectName, ValidityError};
 pub use key::{KeyError, PrivateKey};
-pub use peer::{PeerError, client_roles, public_key_fingerprint};
+pub use peer::{PeerError, client_roles, public_key_fingerprint, valid_from};
 pub use pem::{
     PemError, certificate_from_pem, certificate_to_pem, certificates_from_pem,
     private_key_from_pem, with_standard_label,

@@ -62,6 +62,16 @@ pub fn public_key_fingerprint(certificate: &[u8]) -> Result<String, PeerError> {
     Ok(fingerprint_of(certificate.public_key().raw))
 }
 
+/// When the certificate (DER) begins to be valid.
+///
+/// # Errors
+/// It is no certificate.
+pub fn valid_from(certificate: &[u8]) -> Result<std::time::SystemTime, PeerError> {
+    let seconds = parse(certificate)?.validity().not_before.timestamp();
+    let since_epoch = std::time::Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+    Ok(std::time::SystemTime::UNIX_EPOCH + since_epoch)
+}
+
 pub(crate) fn fingerprint_of(public_key_info: &[u8]) -> String {
     BASE64_STANDARD.encode(ring::digest::digest(&ring::digest::SHA256, public_key_info))
 }

@@ -15,6 +15,7 @@ const CLOSE: Duration = Duration::from_secs(3);
 pub(crate) fn tests() -> Vec<Test> {
     tests![
         an_empty_battery_is_made_up_for,
+        without_a_clock_its_administrator_is_let_in,
         a_clock_that_is_ahead_goes_back
     ]
 }
@@ -25,6 +26,27 @@ async fn an_empty_battery_is_made_up_for(scratch: Scratch) -> Outcome {
 
 async fn a_clock_that_is_ahead_goes_back(scratch: Scratch) -> Outcome {
     starts_at(scratch, "2036-02-29T12:00:00").await
+}
+
+/// No clock and no time server: the time of its authority is what it goes by, or else the certificates that come from it are those of
+/// a time that has not come.
+async fn without_a_clock_its_administrator_is_let_in(scratch: Scratch) -> Outcome {
+    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+        .spec(|spec| {
+            spec.extra_argument("-rtc")
+                .extra_argument("base=2000-01-01T00:00:00")
+        })
+        .configure(|config| {
+            config.document("apiVersion: v1alpha1\nkind: TimeSyncConfig\nenabled: false\n")
+        })
+        .boot()
+        .await?;
+    let log = node.log("machined").await?;
+    ensure!(
+        log.contains("the clock goes on from the last time that this machine knows of"),
+        "{log}"
+    );
+    Ok(())
 }
 
 async fn starts_at(scratch: Scratch, hardware: &str) -> Outcome {

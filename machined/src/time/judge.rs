@@ -45,7 +45,7 @@ pub enum Doubt {
     Future,
     /// A leap that wants a second opinion.
     #[error(
-        "it is {0} s away from a time that was right before; waiting for a second answer that agrees"
+        "it is {0} s away from a time that was about right; waiting for an answer that agrees, of another server where more than one is configured"
     )]
     Far(i64),
 }
@@ -54,6 +54,8 @@ pub enum Doubt {
 const SLOWEST: Duration = Duration::from_secs(2);
 /// Once right, a clock does not go this wrong by itself, in microseconds: ntpd's panic threshold.
 const FAR_US: i64 = 1_000_000_000;
+/// How far a clock may be off that was not set yet but says more than nothing, in microseconds: a year.
+const YEAR_US: i64 = 365 * 86_400 * 1_000_000;
 /// Two opinions agree within this, in microseconds.
 const AGREE_US: i64 = 1_000_000;
 /// In microseconds.
@@ -63,10 +65,30 @@ const FIFTY_YEARS_US: i64 = 50 * 365 * 86_400 * 1_000_000;
 #[derive(Debug)]
 pub struct Judge {
     floor_us: i64,
+    /// How much is known of the time without servers.
+    before: Beforehand,
     /// The clock was right once.
     synced: bool,
-    /// A far offset that waits for a second opinion.
-    far: Option<i64>,
+    /// A far offset that waits for a second opinion, and whose it is.
+    far: Option<(i64, String)>,
+}
+
+/// What is known of the time before a server has answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Beforehand {
+    /// Nothing: the clock says when this system was built.
+    Nothing,
+    /// About the time: there is a hardware clock, or files and certificates say what it was at least.
+    Roughly,
+}
+
+/// Who answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Witness<'a> {
+    /// The server, as configured.
+    pub server: &'a str,
+    /// No other one is configured.
+    pub is_alone: bool,
 }
 
 impl Judge {
@@ -74,13 +96,19 @@ impl Judge {
     pub fn new(floor: u64) -> Self {
         Self {
             floor_us: i64::try_from(floor).unwrap_or(0).saturating_mul(1_000_000),
+            before: Beforehand::Nothing,
             synced: false,
             far: None,
         }
     }
 
-    /// What to do about `sample`, at `now_us` (microseconds since 1970 by our clock).
-    pub fn judge(&mut self, sample: &Sample, now_us: i64) -> Verdict {
+    /// Takes note of how much is known without servers.
+    pub fn know(&mut self, before: Beforehand) {
+        self.before = before;
+    }
+
+    /// What to do about `sample` of `witness`, at `now_us` (microseconds since 1970 by our clock).
+    pub fn judge(&mut self, sample: &Sample, witness: Witness<'_>, now_us: i64) -> Verdict {
         if sample.unsynchronized || !(1..=15).contains(&sample.stratum) {
             return Verdict::Doubt(Doubt::Unsynchronized);
         }
@@ -99,12 +127,24 @@ impl Judge {
         if u128::from(size) < STEP.as_micros() || size <= sample.roundtrip_us / 2 {
             return Verdict::Close;
         }
-        let agrees = |other: i64| other.abs_diff(sample.offset_us) <= AGREE_US.unsigned_abs();
-        if self.synced && size > FAR_US.unsigned_abs() && !self.far.is_some_and(agrees) {
-            self.far = Some(sample.offset_us);
-            return Verdict::Doubt(Doubt::Far(sample.offset_us / 1_000_000));
+        let believable = match (self.synced, self.before) {
+            (true, _) => FAR_US,
+            (false, Beforehand::Roughly) => YEAR_US,
+            (false, Beforehand::Nothing) => return Verdict::Step,
+        };
+        if size <= believable.unsigned_abs() {
+            return Verdict::Step;
         }
-        Verdict::Step
+        // One server that is wrong, or that somebody else speaks for, does not agree with another; with itself it does.
+        let agrees = self.far.as_ref().is_some_and(|(other, server)| {
+            other.abs_diff(sample.offset_us) <= AGREE_US.unsigned_abs()
+                && (witness.is_alone || server != witness.server)
+        });
+        if agrees {
+            return Verdict::Step;
+        }
+        self.far = Some((sample.offset_us, witness.server.to_owned()));
+        Verdict::Doubt(Doubt::Far(sample.offset_us / 1_000_000))
     }
 
     /// The clock agrees with a believed answer now.
@@ -120,6 +160,11 @@ mod tests {
 
     const BUILD: u64 = 1_790_000_000;
     const NOW: i64 = 1_795_000_000_000_000;
+    /// The only server that is configured.
+    const ONE: Witness<'static> = Witness {
+        server: "one",
+        is_alone: true,
+    };
 
     fn sample(offset_us: i64) -> Sample {
         Sample {
@@ -133,11 +178,11 @@ mod tests {
     #[test]
     fn small_errors_stay_and_large_ones_are_stepped() {
         let mut judge = Judge::new(BUILD);
-        assert_eq!(judge.judge(&sample(127_000), NOW), Verdict::Close);
-        assert_eq!(judge.judge(&sample(-127_000), NOW), Verdict::Close);
-        assert_eq!(judge.judge(&sample(-128_000), NOW), Verdict::Step);
+        assert_eq!(judge.judge(&sample(127_000), ONE, NOW), Verdict::Close);
+        assert_eq!(judge.judge(&sample(-127_000), ONE, NOW), Verdict::Close);
+        assert_eq!(judge.judge(&sample(-128_000), ONE, NOW), Verdict::Step);
         assert_eq!(
-            judge.judge(&sample(86_400_000_000), NOW),
+            judge.judge(&sample(86_400_000_000), ONE, NOW),
             Verdict::Step,
             "the first answer may be far"
         );
@@ -146,7 +191,7 @@ mod tests {
             ..sample(300_000)
         };
         assert_eq!(
-            judge.judge(&slow, NOW),
+            judge.judge(&slow, ONE, NOW),
             Verdict::Close,
             "less than the error of the measurement"
         );
@@ -190,7 +235,7 @@ mod tests {
         ];
         for (sample, doubt) in doubts {
             assert_eq!(
-                judge.judge(&sample, NOW),
+                judge.judge(&sample, ONE, NOW),
                 Verdict::Doubt(doubt),
                 "{sample:?}"
             );
@@ -202,22 +247,49 @@ mod tests {
         let mut judge = Judge::new(BUILD);
         judge.believe();
         let far = sample(3_600_000_000);
-        assert_eq!(judge.judge(&far, NOW), Verdict::Doubt(Doubt::Far(3600)));
         assert_eq!(
-            judge.judge(&sample(7_200_000_000), NOW),
+            judge.judge(&far, ONE, NOW),
+            Verdict::Doubt(Doubt::Far(3600))
+        );
+        assert_eq!(
+            judge.judge(&sample(7_200_000_000), ONE, NOW),
             Verdict::Doubt(Doubt::Far(7200)),
             "they disagree"
         );
         assert_eq!(
-            judge.judge(&sample(7_200_400_000), NOW),
+            judge.judge(&sample(7_200_400_000), ONE, NOW),
             Verdict::Step,
             "they agree"
         );
         judge.believe();
         assert_eq!(
-            judge.judge(&far, NOW),
+            judge.judge(&far, ONE, NOW),
             Verdict::Doubt(Doubt::Far(3600)),
             "agreement is not kept"
         );
+    }
+
+    #[test]
+    fn a_first_leap_of_more_than_a_year_wants_two_servers() {
+        let [a, b] = ["a", "b"].map(|server| Witness {
+            server,
+            is_alone: false,
+        });
+        let days = |days: i64| sample(days * 86_400_000_000);
+        let far = Verdict::Doubt(Doubt::Far(3000 * 86_400));
+        let mut judge = Judge::new(BUILD);
+        assert_eq!(judge.judge(&days(3000), a, NOW), Verdict::Step, "who knows");
+        judge.know(Beforehand::Roughly);
+        assert_eq!(judge.judge(&days(300), a, NOW), Verdict::Step);
+        // However often one of them says so.
+        for _ in 0..3 {
+            assert_eq!(judge.judge(&days(3000), a, NOW), far);
+        }
+        assert_eq!(judge.judge(&days(3000), b, NOW), Verdict::Step);
+        // Where there is no other, it is asked twice.
+        let mut judge = Judge::new(BUILD);
+        judge.know(Beforehand::Roughly);
+        assert_eq!(judge.judge(&days(3000), ONE, NOW), far);
+        assert_eq!(judge.judge(&days(3000), ONE, NOW), Verdict::Step);
     }
 }

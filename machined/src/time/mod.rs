@@ -3,6 +3,9 @@
 //! The clock is **stepped**, and only when it is off by more than [`STEP`]: smaller errors do not matter to TLS,
 //! logs or certificates, and slewing would need a call that no safe crate has. The hardware clock is not written.
 //! Nothing waits for this: a machine without any reachable server boots and keeps trying.
+//!
+//! A machine without a hardware clock starts at the build, and goes on to the last time that it can know of: that of its files and
+//! its authorities (`TimeSync::raise`).
 
 mod judge;
 mod query;
@@ -14,7 +17,7 @@ use serde::Serialize;
 use tokio::{sync::watch, task::JoinHandle};
 use tracing::{debug, info, warn};
 
-pub use judge::{Doubt, Judge, Sample, Verdict};
+pub use judge::{Beforehand, Doubt, Judge, Sample, Verdict, Witness};
 pub use query::QueryError;
 
 /// The clock is set when it is off by at least this much; the same as ntpd's threshold.
@@ -119,17 +122,46 @@ pub async fn compare(server: &str, held: impl Send + 'static) -> Result<Comparis
 #[derive(Debug)]
 pub struct TimeSync {
     wish: watch::Sender<TimeWish>,
+    /// The clock began with the build.
+    has_no_clock: bool,
+    before: watch::Sender<Beforehand>,
     status: watch::Receiver<TimeStatus>,
     task: JoinHandle<()>,
 }
 
 impl TimeSync {
-    /// Starts on the current runtime. `floor` is the build date in seconds since 1970.
-    pub fn start(wish: TimeWish, floor: u64) -> Self {
+    /// Starts on the current runtime. `floor` is the build date in seconds since 1970; `before` what is known of the time.
+    pub fn start(wish: TimeWish, floor: u64, before: Beforehand) -> Self {
         let (wish, wishes) = watch::channel(wish);
+        let has_no_clock = before == Beforehand::Nothing;
+        let (before, known) = watch::channel(before);
         let (status_sender, status) = watch::channel(TimeStatus::default());
-        let task = tokio::spawn(sync(wishes, status_sender, floor));
-        Self { wish, status, task }
+        let task = tokio::spawn(sync(wishes, known, status_sender, floor));
+        Self {
+            wish,
+            has_no_clock,
+            before,
+            status,
+            task,
+        }
+    }
+
+    /// Sets the clock to a time that is over for certain, on a machine that knows nothing better: one without a hardware clock, where
+    /// no server has answered. Any other clock is left alone; a file that a wrong clock dated must not put off a right one.
+    pub fn raise(&self, at_least: SystemTime) {
+        let knows_better = !self.has_no_clock || self.status.borrow().synced;
+        let seconds = at_least.duration_since(SystemTime::UNIX_EPOCH);
+        let (false, Ok(seconds)) = (knows_better, seconds) else {
+            return;
+        };
+        match raise_to_floor(seconds.as_secs()) {
+            Ok(true) => {
+                self.before.send_replace(Beforehand::Roughly);
+                info!("the clock goes on from the last time that this machine knows of");
+            }
+            Ok(false) => {}
+            Err(error) => warn!(%error, "time"),
+        }
     }
 
     /// Sets other servers, such as after a new config or DHCP lease; the same again does nothing.
@@ -175,6 +207,7 @@ impl Drop for TimeSync {
 
 async fn sync(
     mut wishes: watch::Receiver<TimeWish>,
+    before: watch::Receiver<Beforehand>,
     status: watch::Sender<TimeStatus>,
     floor: u64,
 ) {
@@ -187,6 +220,7 @@ async fn sync(
             status.send_modify(|status| status.disabled = true);
             None
         } else {
+            judge.know(*before.borrow());
             match attempt(&wish, &mut judge).await {
                 Ok(done) => {
                     poll = if done.stepped {
@@ -244,7 +278,11 @@ async fn attempt(wish: &TimeWish, judge: &mut Judge) -> Result<Done, String> {
                 continue;
             }
         };
-        let stepped = match judge.judge(&sample, unix_microseconds()) {
+        let witness = Witness {
+            server,
+            is_alone: wish.servers.len() == 1,
+        };
+        let stepped = match judge.judge(&sample, witness, unix_microseconds()) {
             Verdict::Close => false,
             Verdict::Step => {
                 if let Err(error) = step(sample.offset_us) {
@@ -294,5 +332,9 @@ fn unix_microseconds() -> i64 {
 /// What is made of a packet that comes as an answer to our question.
 pub(crate) fn judge_answer(packet: &[u8]) -> Option<Verdict> {
     let sample = query::sample_of(packet).ok()?;
-    Some(Judge::new(0).judge(&sample, 1))
+    let witness = Witness {
+        server: "",
+        is_alone: true,
+    };
+    Some(Judge::new(0).judge(&sample, witness, 1))
 }

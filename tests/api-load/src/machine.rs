@@ -14,7 +14,7 @@ use machined::init_link::InitLink;
 use machined::machine::{Generation, Machine, Parts};
 use machined::network::{Leftovers, Network, Options};
 use machined::services::LogRing;
-use machined::time::{TimeSync, TimeWish};
+use machined::time::{Beforehand, TimeSync, TimeWish};
 use machined::upgrade::{FailedImages, RunningSystem};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
@@ -63,7 +63,7 @@ pub(crate) async fn unbooted(directory: &Path) -> anyhow::Result<Arc<Machine>> {
         // Without a wish it changes nothing.
         network: Network::start(options, None, Vec::new()).context("look at the network")?,
         disk: OwnedDisk::new(Places::default()),
-        clock: TimeSync::start(clock, 0),
+        clock: TimeSync::start(clock, 0, Beforehand::Nothing),
         failed: FailedImages::default(),
         kept: Default::default(),
     })))
