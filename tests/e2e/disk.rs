@@ -361,6 +361,24 @@ async fn is_the_only_one_that_is_written(scratch: Scratch) -> Outcome {
     );
     ensure!(digest(&chosen)? == blank, "a dry run wrote to the disk");
 
+    // It was not started by UEFI, so what would be installed could not be started.
+    let image = config
+        .clone()
+        .install("/dev/vdd", "registry.example/installer:v1");
+    let file = scratch
+        .write("image.yaml", image.to_yaml())?
+        .display()
+        .to_string();
+    let refused = insecure(&["apply-config", "--file", &file]).await?;
+    ensure!(
+        refused.code != Some(0) && refused.complaint.contains("UEFI"),
+        "{refused:?}"
+    );
+    ensure!(
+        digest(&chosen)? == blank,
+        "a config that was refused wrote to the disk"
+    );
+
     let taken = apply(largest, false, &[]).await?;
     ensure!(taken.code == Some(0), "{taken:?}");
     node.wait_for_line("/var is the partition /dev/vdd3", PATIENCE)?;

@@ -14,10 +14,11 @@ use tonic::{Request, Response, Status};
 use super::{caller, streamed};
 use crate::error_chain::chain;
 use crate::machine::{Machine, Turn};
-use crate::sequences::{self, Staged};
+use crate::sequences::{self, InstallError, Staged};
 use crate::upgrade::{Narrator, UpgradeError, UpgradeMode, UpgradeRequest};
 
-type Progress = Result<wire::LifecycleServiceUpgradeResponse, Status>;
+/// The exit code of an installation that failed.
+const INSTALL_FAILED: i32 = 7;
 
 /// The service. It has one store of images, whichever instance and namespace of containerd a caller names.
 pub(super) struct LifecycleApi {
@@ -30,48 +31,63 @@ impl LifecycleApi {
     }
 }
 
-fn progress(told: Told) -> Progress {
-    Ok(wire::LifecycleServiceUpgradeResponse {
-        progress: Some(wire::LifecycleServiceInstallProgress {
-            response: Some(told),
-        }),
-    })
+fn install_status(error: InstallError) -> Status {
+    let text = error.to_string();
+    match error {
+        InstallError::Installed => Status::already_exists(text),
+        InstallError::Machine(_) => Status::internal(text),
+        InstallError::NoDisk
+        | InstallError::OtherDisk(_)
+        | InstallError::NoUefi
+        | InstallError::Busy(_) => Status::failed_precondition(text),
+    }
 }
 
-/// Prepares the version, whoever listens; the last that is told is the exit code.
+/// Does what takes long, whoever listens, and tells of it line by line; the last that is told is the exit code. The work ends with
+/// its last words and that code.
+async fn narrate<Telling: Future<Output = ()>>(
+    work: impl AsyncFnOnce(&Narrator) -> (String, i32),
+    tell: impl Fn(Told) -> Telling,
+) {
+    let (narrator, mut lines) = Narrator::new();
+    let working = async {
+        let (last_words, code) = work(&narrator).await;
+        narrator.say(last_words);
+        // The lines end with it.
+        drop(narrator);
+        code
+    };
+    let telling = async {
+        while let Some(line) = lines.recv().await {
+            // A caller who went away left something that goes on.
+            tell(Told::Message(format!("{line}\n"))).await;
+        }
+    };
+    let (code, ()) = tokio::join!(working, telling);
+    tell(Told::ExitCode(code)).await;
+}
+
+/// Prepares a version for the reboot that its caller is going to ask for.
 async fn prepare(
     machine: Arc<Machine>,
     turn: Turn,
     image: String,
-    listener: mpsc::Sender<Progress>,
-) {
-    let (narrator, mut lines) = Narrator::new();
+    narrator: &Narrator,
+) -> (String, i32) {
     let request = UpgradeRequest {
         image,
         force: false,
         mode: UpgradeMode::Quickest,
     };
-    let preparing = async {
-        let prepared = sequences::prepare_upgrade(&machine, turn, request, &narrator).await;
-        narrator.say(last_words(&prepared));
-        // The lines end with it.
-        drop(narrator);
-        prepared
-    };
-    let telling = async {
-        while let Some(line) = lines.recv().await {
-            // A caller who went away left an upgrade that goes on.
-            let _ = listener
-                .send(progress(Told::Message(format!("{line}\n"))))
-                .await;
-        }
-    };
-    let (prepared, ()) = tokio::join!(preparing, telling);
+    let prepared = sequences::prepare_upgrade(&machine, turn, request, narrator).await;
     if let Err(error) = &prepared {
         tracing::warn!("no version was prepared: {}", chain(error));
     }
-    let code = prepared.err().map_or(0, |error| error.exit_code());
-    let _ = listener.send(progress(Told::ExitCode(code))).await;
+    let last_words = last_words(&prepared);
+    (
+        last_words,
+        prepared.err().map_or(0, |error| error.exit_code()),
+    )
 }
 
 fn last_words(prepared: &Result<Staged, UpgradeError>) -> String {
@@ -87,16 +103,43 @@ impl LifecycleService for LifecycleApi {
         &self,
         request: Request<wire::LifecycleServiceInstallRequest>,
     ) -> Result<Response<BoxStream<wire::LifecycleServiceInstallResponse>>, Status> {
-        tracing::info!("an installation asked for by {}", caller::peer(&request));
-        let installed = sequences::is_installed(&self.machine).await;
-        match installed.map_err(|error| Status::internal(format!("{error:#}")))? {
-            true => Err(Status::already_exists(
-                "this machine boots from its disk already; upgrade it instead",
-            )),
-            false => Err(Status::failed_precondition(
-                "this machine installs itself where its machine config says: name a disk in machine.install, apply that, and reboot",
-            )),
+        let peer = caller::peer(&request).to_owned();
+        let request = request.into_inner();
+        let image = request.source.unwrap_or_default().image_name;
+        let disk = request.destination.unwrap_or_default().disk;
+        let turn = sequences::may_install(&self.machine, &disk)
+            .await
+            .map_err(install_status)?;
+        if image.is_empty() {
+            return Err(Status::invalid_argument("source.image_name is empty"));
         }
+        tracing::info!("installation of {image} asked for by {peer}");
+        let (sender, receiver) = mpsc::channel(16);
+        let machine = self.machine.clone();
+        let work = async move |narrator: &Narrator| {
+            let installed = sequences::install_image(&machine, &image, narrator).await;
+            drop(turn);
+            match installed {
+                Ok(()) => (format!("{image} is installed; the next boot starts it"), 0),
+                Err(error) => {
+                    let reason = format!("{error:#}");
+                    tracing::error!("{image} is not installed: {reason}");
+                    (reason, INSTALL_FAILED)
+                }
+            }
+        };
+        tokio::spawn(narrate(work, move |told| {
+            let sender = sender.clone();
+            async move {
+                let progress = wire::LifecycleServiceInstallResponse {
+                    progress: Some(wire::LifecycleServiceInstallProgress {
+                        response: Some(told),
+                    }),
+                };
+                let _ = sender.send(Ok(progress)).await;
+            }
+        }));
+        Ok(streamed(ReceiverStream::new(receiver)))
     }
 
     async fn upgrade(
@@ -114,12 +157,21 @@ impl LifecycleService for LifecycleApi {
             .map_err(|busy| Status::failed_precondition(busy.to_string()))?;
         tracing::info!("preparation of {} asked for by {peer}", source.image_name);
         let (sender, receiver) = mpsc::channel(16);
-        tokio::spawn(prepare(
-            self.machine.clone(),
-            turn,
-            source.image_name,
-            sender,
-        ));
+        let machine = self.machine.clone();
+        let work = async move |narrator: &Narrator| {
+            prepare(machine, turn, source.image_name, narrator).await
+        };
+        tokio::spawn(narrate(work, move |told| {
+            let sender = sender.clone();
+            async move {
+                let progress = wire::LifecycleServiceUpgradeResponse {
+                    progress: Some(wire::LifecycleServiceInstallProgress {
+                        response: Some(told),
+                    }),
+                };
+                let _ = sender.send(Ok(progress)).await;
+            }
+        }));
         Ok(streamed(ReceiverStream::new(receiver)))
     }
 }

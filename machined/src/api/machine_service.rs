@@ -9,6 +9,7 @@ use instar_api::machine as wire;
 use instar_api::machine::machine_service_server::MachineService;
 use instar_api::machine::reboot_request::Mode;
 use instar_api::machine::upgrade_request::RebootMode;
+use instar_pki::Role;
 use tonic::{Request, Response, Status};
 
 use super::caller::Holder;
@@ -349,6 +350,13 @@ impl MachineService for MachineApi {
     ) -> Result<Response<wire::ApplyConfigurationResponse>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
         tracing::info!("apply-config by {}", caller::peer(&request));
+        // apid judged when the call began.
+        if self.machine.config().is_none()
+            && !self.machine.is_open()
+            && !caller::roles(request.metadata()).contains(&Role::Admin)
+        {
+            return Err(Status::permission_denied("not authorized"));
+        }
         let applied = apply_config::apply(&self.machine, request.into_inner()).await?;
         Ok(Response::new(wire::ApplyConfigurationResponse {
             messages: vec![wire::ApplyConfiguration {
@@ -367,6 +375,11 @@ impl MachineService for MachineApi {
         let is_talosctl = caller::is_talosctl(&request);
         let request = request.into_inner();
         tracing::info!("upgrade to {} asked for by {peer}", request.image);
+        // talosctl leaves `preserve` out unless it is told otherwise, and a Talos of today keeps the data either way.
+        let kept = match request.preserve {
+            true => "",
+            false => "; what is on EPHEMERAL is kept, as with preserve (reset erases it)",
+        };
         let wanted = UpgradeRequest {
             image: request.image.clone(),
             force: request.force,
@@ -392,6 +405,7 @@ impl MachineService for MachineApi {
             let actor = started.map_err(upgrade_status)?;
             ("Upgrade request received".to_owned(), actor)
         };
+        let ack = ack + kept;
         let message = wire::Upgrade {
             metadata,
             ack,

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use similar::TextDiff;
 
+use super::install::refuse_without_uefi;
 use super::overlay::load_overlay;
 use super::{ConfigChange, disk, ending, find_config};
 use crate::config::{self, ConfigErrors, MachineConfig};
@@ -113,6 +114,7 @@ async fn begin(
     if matches!(mode, ApplyMode::Staged | ApplyMode::Try(_)) {
         return Err(ApplyError::Unconfigured);
     }
+    refuse_without_uefi(&configured.config).map_err(ApplyError::Disk)?;
     let mut warnings = Vec::new();
     if configured.config.install.is_none() && machine.disk.status().borrow().disk.is_none() {
         warnings.push("the config names no disk for the machine, so it is kept over upgrades without a reboot, not over a reboot".to_owned());
@@ -152,6 +154,9 @@ async fn change(
     mode: ApplyMode,
     dry_run: bool,
 ) -> Result<Applied, ApplyError> {
+    if current.config.install != configured.config.install {
+        refuse_without_uefi(&configured.config).map_err(ApplyError::Disk)?;
+    }
     let change = ConfigChange::between(&current.config, &configured.config);
     let at_boot = change.at_boot.join(", ");
     let state = machine.disk.state().map(Path::to_owned);

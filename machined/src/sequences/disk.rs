@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 
 use super::boot_assets;
+use super::install::refuse_without_uefi;
 use super::load_modules::load_modules;
 use crate::config::{self, MachineConfig, UserVolumeKind};
 use crate::disk::{
@@ -29,6 +30,10 @@ pub(super) async fn mount(machine: &Machine) -> anyhow::Result<()> {
     if is_mounted {
         // So is a config, perhaps one that waits for the next reboot.
         return Ok(());
+    }
+    let is_used = machine.disk.status().borrow().disk.is_some();
+    if !is_used {
+        refuse_without_uefi(&configured.config)?;
     }
     mount_as(machine, wish(&configured.config)?).await?;
     keep_config(machine, configured).await

@@ -2,9 +2,10 @@
 //! config names, or the one that runs, where the medium is at hand that carries it.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 
 use super::boot_assets::{self, Installed};
 use super::disk;
@@ -12,12 +13,12 @@ use super::ending::leave;
 use super::overlay::load_overlay;
 use super::upgrade::installer_limits;
 use crate::boot_loader::{self, Medium, When};
-use crate::config::InstallWish;
+use crate::config::{InstallWish, MachineConfig};
 use crate::containers::ImageReference;
 use crate::disk::DiskWish;
 use crate::init_link::End;
 use crate::intent;
-use crate::machine::Machine;
+use crate::machine::{Busy, Machine, Turn};
 use crate::resources::MachineStage;
 use crate::status;
 use crate::upgrade::{Candidate, EspForInstaller, Narrator, Resources, Unpacked, check, installer};
@@ -39,6 +40,22 @@ impl fmt::Display for Origin {
     }
 }
 
+/// Refuses a config that has an image installed on a machine that could not start it: before its disk is touched, which may hold
+/// what the machine boots from now.
+pub(super) fn refuse_without_uefi(config: &MachineConfig) -> anyhow::Result<()> {
+    let image = config.install.as_ref().and_then(|wish| wish.image.as_ref());
+    refuse(image, boot_loader::is_uefi())
+}
+
+fn refuse(image: Option<&impl fmt::Display>, is_uefi: bool) -> anyhow::Result<()> {
+    match image {
+        Some(image) if !is_uefi => bail!(
+            "the config has {image} installed, and this machine was not started by UEFI, which alone starts an installed disk; start it by UEFI, or take the image out of the config: then the machine uses the disk for its data, and boots as it does now"
+        ),
+        _ => Ok(()),
+    }
+}
+
 /// Installs where that is wanted and was not done. Does not return when there is to be a reboot into what was installed.
 pub(super) async fn install_if_missing(machine: Arc<Machine>) -> anyhow::Result<()> {
     let Some(configured) = machine.config() else {
@@ -50,6 +67,11 @@ pub(super) async fn install_if_missing(machine: Arc<Machine>) -> anyhow::Result<
         None => return Ok(()),
     };
     if boot_assets::installed(&machine).await?.is_some() {
+        return Ok(());
+    }
+    if let Err(refused) = refuse_without_uefi(&configured.config) {
+        tracing::error!("nothing is installed: {refused:#}");
+        status::note_problem(&machine, "install", &format!("{refused:#}"));
         return Ok(());
     }
     let origin = match image {
@@ -119,7 +141,7 @@ async fn install_and_reboot(
     tracing::info!("installing {origin}");
     let name = origin.to_string();
     let installed = match origin {
-        Origin::Image(reference) => install(machine, &reference).await,
+        Origin::Image(reference) => install(machine, &reference, &Narrator::silent()).await,
         Origin::Medium(medium) => copy(machine, medium).await,
     };
     if let Err(error) = &installed {
@@ -146,7 +168,70 @@ async fn copy(machine: &Machine, medium: Medium) -> anyhow::Result<()> {
     boot_assets::keep_boot_entries(machine, When::Installing).await
 }
 
-async fn install(machine: &Machine, reference: &ImageReference) -> anyhow::Result<()> {
+/// Why a caller's installation was not begun.
+#[derive(Debug, thiserror::Error)]
+pub enum InstallError {
+    /// There is one.
+    #[error("this machine boots from its disk already; upgrade it instead")]
+    Installed,
+    /// Nowhere to install to.
+    #[error(
+        "this machine owns no disk: name one in machine.install.disk or UnattendedInstallConfig, and apply that"
+    )]
+    NoDisk,
+    /// Somewhere else was asked for.
+    #[error("the machine config gives this machine the disk {0}, and no other one is written")]
+    OtherDisk(String),
+    /// An installed disk would not start.
+    #[error("this machine was not started by UEFI, which alone starts an installed disk")]
+    NoUefi,
+    /// Something else is being done.
+    #[error(transparent)]
+    Busy(#[from] Busy),
+    /// It is not known whether there is one.
+    #[error("{0:#}")]
+    Machine(anyhow::Error),
+}
+
+/// Checks what an installation that a caller asks for needs; gives the turn to carry it out with. `disk`: where to, if the caller says
+/// so.
+pub async fn may_install(machine: &Machine, disk: &str) -> Result<Turn, InstallError> {
+    let turn = machine.take_turn()?;
+    let installed = boot_assets::installed(machine).await;
+    if installed.map_err(InstallError::Machine)?.is_some() {
+        return Err(InstallError::Installed);
+    }
+    let owned = {
+        let status = machine.disk.status();
+        let status = status.borrow();
+        status.disk.clone().filter(|_| status.efi.is_some())
+    };
+    let owned = owned.ok_or(InstallError::NoDisk)?;
+    if !disk.is_empty() && Path::new(disk) != owned {
+        return Err(InstallError::OtherDisk(owned.display().to_string()));
+    }
+    match boot_loader::is_uefi() {
+        true => Ok(turn),
+        false => Err(InstallError::NoUefi),
+    }
+}
+
+/// Installs the version of an installer's image on the disk that the machine owns, while all else goes on. The next boot starts it.
+pub async fn install_image(
+    machine: &Machine,
+    image: &str,
+    narrator: &Narrator,
+) -> anyhow::Result<()> {
+    let reference = image.parse().context("the installer's image")?;
+    narrator.say(format!("pulling {image}"));
+    install(machine, &reference, narrator).await
+}
+
+async fn install(
+    machine: &Machine,
+    reference: &ImageReference,
+    narrator: &Narrator,
+) -> anyhow::Result<()> {
     let puller = intent::puller(machine.config().as_deref())?;
     let resolved = puller.resolve(reference).await?;
     let candidate = Candidate::from_labels(resolved.labels())?;
@@ -169,8 +254,22 @@ async fn install(machine: &Machine, reference: &ImageReference) -> anyhow::Resul
         folder: mounted.path().to_owned(),
         running: None,
     };
-    installer::run(machine, &image, &candidate, Some(&esp), &Narrator::silent()).await?;
+    installer::run(machine, &image, &candidate, Some(&esp), narrator).await?;
     drop(mounted);
     image.remove().await?;
     boot_assets::keep_boot_entries(machine, When::Installing).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_is_for_machines_that_start_what_is_installed() {
+        assert!(refuse(Some(&"installer:v1"), true).is_ok());
+        assert!(refuse(None::<&&str>, false).is_ok(), "a disk for data");
+        let refused = refuse(Some(&"installer:v1"), false);
+        let said = refused.map_err(|error| error.to_string());
+        assert!(said.is_err_and(|said| said.contains("installer:v1") && said.contains("UEFI")));
+    }
 }
