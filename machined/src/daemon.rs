@@ -13,11 +13,12 @@ use tokio::time::Instant;
 use crate::containers::ImageStore;
 use crate::disk::{OwnedDisk, Places};
 use crate::init_link::{InitLink, Introduction, Scope, StartReason};
+use crate::intent;
 use crate::machine::{Generation, Machine, Parts};
 use crate::network::{Leftovers, Network, Options};
-use crate::sequences::{Beginning, Rollback, boot};
+use crate::sequences::{Beginning, Rollback, boot, note_time};
 use crate::services::LogRing;
-use crate::time::{TimeSync, TimeWish, raise_to_floor};
+use crate::time::{Beforehand, TimeSync, TimeWish, raise_to_floor};
 use crate::upgrade::{Handover, RunningSystem, handover};
 use crate::{
     api, hang_guard, image_collection, logging, special_mounts, status, sys, upgrade_history,
@@ -63,7 +64,11 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
     // What is left counts from now, not from when everything has been started.
     let deadline = Instant::now() + Duration::from_secs(welcome.deadline.into());
     special_mounts::mount()?;
-    raise_to_floor(CLOCK_FLOOR)?;
+    // One that is before the build is none: an empty battery, or a board without a clock.
+    let before = match raise_to_floor(CLOCK_FLOOR)? {
+        true => Beforehand::Nothing,
+        false => Beforehand::Roughly,
+    };
     show_generation(&welcome)?;
     let running = RunningSystem::read()?;
     tracing::info!(
@@ -113,6 +118,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
                 servers: Vec::new(),
             },
             CLOCK_FLOOR,
+            before,
         ),
         failed: left
             .as_ref()
@@ -129,6 +135,8 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
     status::follow_clock(&machine);
     tokio::spawn(upgrade_history::keep(machine.clone()));
     tokio::spawn(image_collection::keep(machine.clone()));
+    tokio::spawn(intent::remember_trust(machine.clone()));
+    tokio::spawn(note_time(machine.clone()));
     let api = tokio::spawn(api::serve(api::bind()?, machine.clone()));
     let beginning = Beginning {
         start: welcome.start,

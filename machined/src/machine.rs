@@ -22,6 +22,7 @@ use crate::network::Network;
 use crate::resources::{Ledger, MachineStage, MachineStatus, Store};
 use crate::services::{LogDisk, LogRing, MACHINED, Services};
 use crate::time::TimeSync;
+use crate::trust::Maintenance;
 use crate::upgrade::{FailedImages, Prepared, RunningSystem};
 
 /// The id of the only machine status.
@@ -103,6 +104,7 @@ pub struct Machine {
     pub clock: TimeSync,
     drivers: OnceLock<Drivers>,
     config: watch::Sender<Option<Arc<Configured>>>,
+    maintenance: watch::Sender<Maintenance>,
     trial: Mutex<Option<Trial>>,
     failed: Mutex<FailedImages>,
     kept: Mutex<BTreeMap<String, OwnedFd>>,
@@ -194,6 +196,7 @@ impl Machine {
             clock: parts.clock,
             drivers: OnceLock::new(),
             config: watch::channel(None).0,
+            maintenance: watch::channel(Maintenance::undecided()).0,
             trial: Mutex::default(),
             failed: Mutex::new(parts.failed),
             prepared: Mutex::new(Prepared::adopt(&mut parts.kept)),
@@ -216,6 +219,21 @@ impl Machine {
     /// Takes a config that has been checked.
     pub fn set_config(&self, configured: Arc<Configured>) {
         self.config.send_replace(Some(configured));
+    }
+
+    /// From whom the machine takes a config while it has none, and changes of that.
+    pub fn maintenance(&self) -> watch::Receiver<Maintenance> {
+        self.maintenance.subscribe()
+    }
+
+    /// Decides that.
+    pub fn set_maintenance(&self, maintenance: Maintenance) {
+        self.maintenance.send_replace(maintenance);
+    }
+
+    /// Whether anybody may give the machine a config, and see to its disks.
+    pub fn is_open(&self) -> bool {
+        self.config().is_none() && *self.maintenance.borrow() == Maintenance::Open
     }
 
     /// The config that outlasts a trial: the one in force, unless that is only being tried.

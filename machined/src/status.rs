@@ -45,7 +45,11 @@ pub fn assess(machine: &Machine) -> MachineStatus {
         .map(|(about, problem)| (about.id, problem.reason))
         .collect();
     if machine.config().is_none() {
-        unmet.push(("config".to_owned(), "there is no machine config".to_owned()));
+        let advice = machine.maintenance().borrow().advice();
+        unmet.push((
+            "config".to_owned(),
+            format!("there is no machine config; {advice}"),
+        ));
         return MachineStatus {
             stage: MachineStage::Maintenance,
             ready: false,

@@ -30,6 +30,7 @@ mod kexec;
 mod lifecycle;
 mod loader;
 mod logs;
+mod lost_config;
 mod machine_config;
 mod medium;
 mod other_clients;
@@ -100,6 +101,7 @@ fn main() -> ExitCode {
         clock::tests(),
         trial::tests(),
         logs::tests(),
+        lost_config::tests(),
         small_machine::tests(),
         refused_images::tests(),
         secure_boot::tests(),

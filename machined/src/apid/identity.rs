@@ -28,6 +28,8 @@ pub enum Mode {
     Normal,
     /// Not at all: the node has no config, everyone is a reader who may bring one.
     Maintenance,
+    /// Not at all, as everyone may only look: the node has no config, and does not know who may bring one.
+    Closed,
 }
 
 /// Certificate, key and what else apid must know; binary values in base64.
@@ -151,7 +153,7 @@ impl Credentials {
             None => None,
         };
         let verifier = match identity.mode {
-            Mode::Maintenance => None,
+            Mode::Maintenance | Mode::Closed => None,
             Mode::Normal => Some(tls::clients_of(roots, provider)?),
         };
         let builder = match &verifier {
@@ -193,7 +195,7 @@ impl Credentials {
         peer: SocketAddr,
     ) -> anyhow::Result<Caller> {
         let roles = match self.mode {
-            Mode::Maintenance => vec![Role::Reader],
+            Mode::Maintenance | Mode::Closed => vec![Role::Reader],
             Mode::Normal => tls::roles_of(connection)?,
         };
         let certificates = match self.mode {

@@ -208,7 +208,7 @@ async fn serve_connection(
             let place = known.try_acquire(rank);
             (None, Some(place.context("too many connections")?))
         }
-        Mode::Maintenance => (Some(unknown), None),
+        Mode::Maintenance | Mode::Closed => (Some(unknown), None),
     };
     let current = newest.clone();
     let mut standing = Standing::of(caller.certificates.clone(), newest);

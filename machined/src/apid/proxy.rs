@@ -34,6 +34,8 @@ use super::uploads::{Room, Upload, Uploads};
 use super::{impersonation, permissions};
 use crate::quota::{Quota, Rank};
 
+/// The answer to who would change a node that has no config and holds data.
+const CLOSED: &str = "not authorized: this machine may hold data and cannot read its machine config, so nobody may change it (its status says why); boot it with the kernel argument instar.maintenance=open to let anybody bring a config";
 /// Roles of the caller; only apid may set it.
 const ROLES: HeaderName = HeaderName::from_static("instar-roles");
 /// Address of the caller; only apid may set it.
@@ -145,7 +147,11 @@ impl Proxy {
         let refused = |code, message| refuse(code, message).map(Counted::free);
         // For whichever node it is: that one judges once more, by its own table.
         if !permissions::may_call(request.uri().path(), &caller.roles, credentials.mode()) {
-            return refused(Code::PermissionDenied, "not authorized");
+            let why = match credentials.mode() {
+                Mode::Closed => CLOSED,
+                Mode::Normal | Mode::Maintenance => "not authorized",
+            };
+            return refused(Code::PermissionDenied, why);
         }
         let Some(place) = self.shared.under_way.try_acquire(caller.rank()) else {
             return refused(
@@ -154,9 +160,9 @@ impl Proxy {
             );
         };
         let room = match credentials.mode() {
-            Mode::Normal if !caller.may_bring_much() => Room::Small,
+            Mode::Normal | Mode::Closed if !caller.may_bring_much() => Room::Small,
             // Whoever comes may bring the config.
-            Mode::Normal | Mode::Maintenance => Room::Large,
+            Mode::Normal | Mode::Maintenance | Mode::Closed => Room::Large,
         };
         let request = request.map(|body| self.shared.uploads.body(body, room));
         let overdrawn = request.body().overdrawn();
@@ -184,7 +190,7 @@ impl Proxy {
         let request = request.map(|body| revocation.guard(body));
         let target = match credentials.mode() {
             Mode::Normal => target::of(&request, credentials),
-            Mode::Maintenance => Ok(Target::Here),
+            Mode::Maintenance | Mode::Closed => Ok(Target::Here),
         };
         match target {
             Ok(Target::Here) => self.answer(request, &caller).await,

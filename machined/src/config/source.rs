@@ -136,6 +136,25 @@ pub fn before_state(cmdline: &str, fw_cfg: bool) -> Option<&'static str> {
     fw_cfg.then_some("QEMU's fw_cfg")
 }
 
+/// What the command line says about a machine without a config.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MaintenanceArgument {
+    /// It takes a config from anybody, whatever it holds.
+    Open,
+    /// It takes none from callers without a certificate, even if it holds nothing.
+    Closed,
+}
+
+/// `instar.maintenance=` on the command line; another value than the two says nothing.
+#[must_use]
+pub fn maintenance(cmdline: &str) -> Option<MaintenanceArgument> {
+    match last_argument(cmdline, "instar.maintenance")? {
+        "open" => Some(MaintenanceArgument::Open),
+        "closed" => Some(MaintenanceArgument::Closed),
+        _ => None,
+    }
+}
+
 /// The disk that the command line has the machine install on.
 #[must_use]
 pub fn install_disk(cmdline: &str) -> Option<PathBuf> {

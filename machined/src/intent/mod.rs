@@ -8,6 +8,7 @@ mod disk;
 mod gate;
 mod network;
 mod registries;
+mod remember_trust;
 mod time;
 mod trust;
 
@@ -17,5 +18,6 @@ pub use disk::disk;
 pub use gate::gate_probes;
 pub use network::network;
 pub use registries::puller;
+pub use remember_trust::remember_trust;
 pub use time::time;
-pub use trust::{accepted_authorities, keep_identity};
+pub use trust::{accepted_authorities, authorities_made, keep_identity};

@@ -2,16 +2,18 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use anyhow::Context as _;
 use instar_pki::CertificateAuthority;
 use tokio::sync::watch;
 
+use super::remember_trust::authorities;
 use crate::config::MachineConfig;
 use crate::machine::{Configured, Machine};
 use crate::network::NetworkStatus;
 use crate::services::Keys;
-use crate::trust::{KeepIdentity, Names, Trust};
+use crate::trust::{Authorities, KeepIdentity, Maintenance, Names, Trust};
 
 /// Starts keeping apid's identity in step with the machine config and the network.
 pub fn keep_identity(machine: &Arc<Machine>) -> Keys {
@@ -20,17 +22,26 @@ pub fn keep_identity(machine: &Arc<Machine>) -> Keys {
     let (identity_sender, identity) = watch::channel(None);
     let (self_check_sender, self_check) = watch::channel(None);
 
-    let mut config = machine.watch_config();
+    let (mut config, mut maintenance) = (machine.watch_config(), machine.maintenance());
     tokio::spawn(async move {
         loop {
             let configured = config.borrow_and_update().clone();
-            match trust_of(configured.as_deref()) {
+            let without = maintenance.borrow_and_update().clone();
+            match trust_of(configured.as_deref(), &without) {
                 Ok(next) => drop(trust_sender.send_replace(Some(next))),
                 Err(error) => {
-                    tracing::error!("the machine config's authorities are unusable: {error:#}")
+                    tracing::error!("the machine config's authorities are unusable: {error:#}");
+                    // An API that nobody is let in to may still say what is wrong.
+                    if configured.is_none() {
+                        trust_sender.send_replace(Some(Trust::Closed));
+                    }
                 }
             }
-            if config.changed().await.is_err() {
+            let changed = tokio::select! {
+                changed = config.changed() => changed,
+                changed = maintenance.changed() => changed,
+            };
+            if changed.is_err() {
                 return;
             }
         }
@@ -61,41 +72,57 @@ pub fn keep_identity(machine: &Arc<Machine>) -> Keys {
     }
 }
 
-fn trust_of(configured: Option<&Configured>) -> anyhow::Result<Trust> {
-    let Some(Configured { config, .. }) = configured else {
-        return Ok(Trust::Maintenance);
-    };
-    configured_trust(config)
+fn trust_of(configured: Option<&Configured>, without: &Maintenance) -> anyhow::Result<Trust> {
+    match (configured, without) {
+        (Some(Configured { config, .. }), _) => trust_in(&authorities(config)),
+        (None, Maintenance::Open) => Ok(Trust::Maintenance),
+        (None, Maintenance::Closed(_)) => Ok(Trust::Closed),
+        (None, Maintenance::Authorities(remembered)) => trust_in(remembered),
+    }
 }
 
-fn configured_trust(config: &MachineConfig) -> anyhow::Result<Trust> {
-    let trust = &config.trust;
-    let authority = trust
-        .ca_key
+fn trust_in(authorities: &Authorities) -> anyhow::Result<Trust> {
+    let authority = authorities
+        .key
         .as_ref()
-        .map(|key| CertificateAuthority::from_pem(&trust.ca, key.expose()))
+        .map(|key| CertificateAuthority::from_pem(&authorities.ca, key))
         .transpose()
         .context("machine.ca")?;
     if authority.is_none() {
         tracing::warn!(
-            "the machine config has no CA key: clients cannot verify this node, pin its fingerprint"
+            "the machine has no CA key: clients cannot verify this node, pin its fingerprint"
         );
     }
     Ok(Trust::Configured {
         authority: authority.map(Box::new),
-        accepted: accepted_authorities(config)?,
-        extra_names: trust.cert_sans.clone(),
+        accepted: accepted(authorities)?,
+        extra_names: authorities.names.clone(),
     })
 }
 
 /// DER of the authorities whose clients are let in.
 pub fn accepted_authorities(config: &MachineConfig) -> anyhow::Result<Vec<Vec<u8>>> {
-    let trust = &config.trust;
-    let mut accepted = vec![instar_pki::certificate_from_pem(&trust.ca).context("machine.ca.crt")?];
-    for pem in &trust.accepted_cas {
+    accepted(&authorities(config))
+}
+
+fn accepted(authorities: &Authorities) -> anyhow::Result<Vec<Vec<u8>>> {
+    let mut accepted =
+        vec![instar_pki::certificate_from_pem(&authorities.ca).context("machine.ca.crt")?];
+    for pem in &authorities.accepted {
         accepted.push(instar_pki::certificate_from_pem(pem).context("machine.acceptedCAs")?);
     }
     Ok(accepted)
+}
+
+/// When the youngest of the config's authorities was made.
+pub fn authorities_made(config: &MachineConfig) -> anyhow::Result<SystemTime> {
+    let authorities = authorities(config);
+    let mut youngest = SystemTime::UNIX_EPOCH;
+    for pem in std::iter::once(&authorities.ca).chain(&authorities.accepted) {
+        let certificate = instar_pki::certificate_from_pem(pem)?;
+        youngest = youngest.max(instar_pki::valid_from(&certificate)?);
+    }
+    Ok(youngest)
 }
 
 /// None before the network has been looked at.

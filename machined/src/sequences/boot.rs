@@ -21,7 +21,10 @@ use super::ending::leave;
 use super::find_config::find_config;
 use super::install::{install_if_missing, install_without_config};
 use super::overlay::load_overlay;
-use super::{Phase, Sequence, Task, emit_failure, release_memory, run, settle_upgrade};
+use super::{
+    Phase, Sequence, Task, emit_failure, last_known_time, maintenance, release_memory, run,
+    settle_upgrade,
+};
 use crate::config;
 use crate::console;
 use crate::event_log::ActorId;
@@ -281,9 +284,8 @@ async fn load_config(
             Ok(())
         }
         Ok(None) => {
-            tracing::warn!(
-                "no machine config: maintenance mode; bring one with apply-config --insecure"
-            );
+            tracing::warn!("no machine config: maintenance mode");
+            maintenance::begin(&machine).await;
             Ok(())
         }
         // The version before understood it; that is what runs again then.
@@ -296,9 +298,11 @@ async fn load_config(
             machine
                 .events
                 .emit(&ActorId::default(), EventPayload::ConfigLoadError(event));
+            maintenance::begin(&machine).await;
             Ok(())
         }
     };
+    last_known_time::go_on_from(&machine);
     wish_network(&machine);
     loaded
 }
@@ -374,6 +378,7 @@ fn wish_network(machine: &Machine) {
 
 async fn mount_disk(machine: Arc<Machine>) -> anyhow::Result<()> {
     disk::mount(&machine).await?;
+    last_known_time::go_on_from(&machine);
     disk::furnish(&machine).await;
     match FailedImages::load(&records(&machine)) {
         Ok(on_disk) => machine.failed_images().merge(on_disk),

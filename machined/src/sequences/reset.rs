@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::ending::{ANSWER_FIRST, leave};
-use super::{Phase, Sequence, disk, resume, run, settle_upgrade, stop};
+use super::{Phase, Sequence, disk, maintenance, resume, run, settle_upgrade, stop};
 use crate::disk::{Label, Wipe};
 use crate::event_log::ActorId;
 use crate::init_link::End;
@@ -65,6 +65,11 @@ fn phases(machine: &Arc<Machine>, wipe: Wipe) -> Vec<Phase> {
         matches!(&wipe, Wipe::Partitions(partitions) if !partitions.contains(&Label::State));
     let unmount = Phase::of("unmount", async move {
         if !keeps_state {
+            if let Err(error) = maintenance::open_after_reset(&unmounted).await {
+                tracing::warn!(
+                    "where EPHEMERAL stays, only administrators can bring the next config: {error:#}"
+                );
+            }
             // Who starts over does so with the version that runs: without its record nobody knows of another one.
             settle_upgrade::unstage(&unmounted).await?;
         }

@@ -32,6 +32,8 @@ pub enum Trust {
     },
     /// No machine config: a throw-away authority, and nobody is asked for a certificate.
     Maintenance,
+    /// No machine config, and nobody is known who may bring one: as above, and callers may only look.
+    Closed,
 }
 
 /// What the node can be called.
@@ -142,7 +144,8 @@ fn issue(
         Trust::Configured {
             authority: None, ..
         }
-        | Trust::Maintenance => pinned.get(),
+        | Trust::Maintenance
+        | Trust::Closed => pinned.get(),
     }
     .context("make the API's key")?;
     let (authority, mut accepted, extra, mode): (_, _, &[String], _) = match trust {
@@ -165,10 +168,14 @@ fn issue(
                 CertificateAuthority::generate(now).context("make a throw-away authority")?;
             (&throw_away, accepted.clone(), extra_names, Mode::Normal)
         }
-        Trust::Maintenance => {
+        Trust::Maintenance | Trust::Closed => {
             throw_away =
                 CertificateAuthority::generate(now).context("make a throw-away authority")?;
-            (&throw_away, Vec::new(), &[], Mode::Maintenance)
+            let mode = match trust {
+                Trust::Closed => Mode::Closed,
+                _ => Mode::Maintenance,
+            };
+            (&throw_away, Vec::new(), &[], mode)
         }
     };
     let mut known: BTreeSet<String> = names.addresses.iter().map(ToString::to_string).collect();
@@ -190,7 +197,7 @@ fn issue(
     );
     let own_authority = instar_pki::certificate_from_pem(&authority.certificate_pem())?;
     let client = match mode {
-        Mode::Maintenance => None,
+        Mode::Maintenance | Mode::Closed => None,
         Mode::Normal => {
             let client = authority
                 .issue_client(&[Role::Reader], now, LIFETIME)

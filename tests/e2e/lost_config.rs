@@ -1,0 +1,255 @@
+//! A machine whose config is damaged or gone: it finds what can be found, and listens to nobody whom it did not listen to before.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, ensure};
+use instar_qemu::{DiskFormat, create_blank_disk};
+use instar_tests::{
+    Identity, ImageUnderTest, Instarctl, MachineConfig, Node, NodePlan, Outcome, Scratch, Test,
+    tests,
+};
+
+use crate::PATIENCE;
+
+const MIB: u64 = 1 << 20;
+/// Where the partitions of a disk begin that a node made: EFI from the first MiB, then STATE, then EPHEMERAL.
+const STATE: u64 = 129 * MIB;
+const EPHEMERAL: u64 = 153 * MIB;
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        a_lost_superblock_and_a_lost_config_are_no_way_in,
+        after_a_reset_a_machine_is_open_again_and_without_a_memory_it_is_closed
+    ]
+}
+
+/// A disk of a node, and its config as a file.
+struct Machine {
+    scratch: Scratch,
+    disk: PathBuf,
+    config: String,
+}
+
+impl Machine {
+    fn new(scratch: &Scratch, identity: &Identity) -> anyhow::Result<Self> {
+        let disk = scratch.join("disk.img");
+        create_blank_disk(&disk, DiskFormat::Raw, 1 << 30)?;
+        let config = MachineConfig::new(identity)
+            .hostname("mine")
+            .install_disk("/dev/vda");
+        let config = scratch.write("config.yaml", config.to_yaml())?;
+        Ok(Self {
+            scratch: scratch.clone(),
+            disk,
+            config: config.display().to_string(),
+        })
+    }
+
+    fn plan(&self, name: &str) -> anyhow::Result<NodePlan> {
+        Ok(Node::plan(&self.scratch, &ImageUnderTest::first()?)
+            .name(name)
+            .disk(&self.disk))
+    }
+
+    /// Boots it with nothing but what its disk holds.
+    fn start(&self, name: &str, identity: Identity) -> anyhow::Result<Node> {
+        self.plan(name)?.without_config(identity).start()
+    }
+
+    /// Boots it for the first time, with its config.
+    async fn begin(&self, identity: Identity) -> anyhow::Result<Node> {
+        let yaml = std::fs::read_to_string(&self.config)?;
+        let node = self.plan("begin")?.config(yaml, identity).boot().await?;
+        node.wait_until_ready(PATIENCE).await?;
+        Ok(node)
+    }
+
+    /// Removes a file from a partition of the machine that is off.
+    fn remove(&self, partition: u64, file: &str) -> Outcome {
+        let done = Command::new("debugfs")
+            .args(["-w", "-R", &format!("rm {file}")])
+            .arg(format!("{}?offset={partition}", self.disk.display()))
+            .output()
+            .context("cannot run debugfs")?;
+        // It ends with 0 whatever happened.
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        ensure!(
+            done.status.success() && !said.contains("not found") && !said.contains("while"),
+            "{file}: {said}"
+        );
+        Ok(())
+    }
+}
+
+/// Turns it off; everything is on its disk.
+async fn turn_off(node: Node, client: &Instarctl) -> anyhow::Result<Identity> {
+    let said = client.run(&["shutdown", "--no-wait"]).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    ensure!(node.vm().wait_for_end(PATIENCE)?.is_clean());
+    Ok(node.end())
+}
+
+/// Somebody who has no certificate brings a config of his own.
+async fn strangers_config(
+    node: &Node,
+    machine: &Machine,
+    client: &Instarctl,
+) -> anyhow::Result<instar_tests::Said> {
+    let config = MachineConfig::new(&Identity::administrator()?).install_disk("/dev/vda");
+    let file = machine.scratch.write("strangers.yaml", config.to_yaml())?;
+    let (address, file) = (node.endpoint()?, file.display().to_string());
+    client
+        .run(&["apply-config", "--insecure", "-n", &address, "-f", &file])
+        .await
+}
+
+async fn a_lost_superblock_and_a_lost_config_are_no_way_in(scratch: Scratch) -> Outcome {
+    let identity = Identity::administrator()?;
+    let machine = Machine::new(&scratch, &identity)?;
+    let node = machine.begin(identity).await?;
+    // The power goes, and with it the first sectors of STATE.
+    let identity = node.end();
+    let file = File::options().write(true).open(&machine.disk)?;
+    file.write_all_at(&[0; 4096], STATE)?;
+
+    let other = scratch.join("other.img");
+    create_blank_disk(&other, DiskFormat::Raw, 256 * MIB)?;
+    let made = Command::new("mkfs.ext4").arg("-q").arg(&other).status()?;
+    ensure!(made.success());
+    let node = machine
+        .plan("repaired")?
+        .disk(&other)
+        .without_config(identity)
+        .start()?;
+    node.wait_for_line("the superblock is gone, repairing", PATIENCE)?;
+    node.wait_for_api(PATIENCE).await?;
+    node.wait_until_ready(PATIENCE).await?;
+    ensure!(node.hostname().await? == "mine");
+    let client = Instarctl::of(&node, &scratch)?;
+    wipes_what_it_does_not_use(&client, &other).await?;
+    let identity = turn_off(node, &client).await?;
+
+    machine.remove(STATE, "/config.yaml")?;
+    let node = machine.start("without", identity)?;
+    node.wait_for_line("maintenance mode: the API takes the certificates", PATIENCE)?;
+    node.wait_for_api(PATIENCE).await?;
+    let client = Instarctl::of(&node, &scratch)?;
+    let refused = strangers_config(&node, &machine, &client).await?;
+    ensure!(refused.code != Some(0), "{refused:?}");
+    let status = client.run(&["get", "machinestatus", "-o", "yaml"]).await?;
+    ensure!(
+        status.output.contains("maintenance") && status.output.contains("no machine config"),
+        "{status:?}"
+    );
+    let said = client.run(&["apply-config", "-f", &machine.config]).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    node.wait_until_ready(PATIENCE).await?;
+    ensure!(node.hostname().await? == "mine");
+    Ok(())
+}
+
+/// A disk of somebody else's; its own is not for that.
+async fn wipes_what_it_does_not_use(client: &Instarctl, other: &Path) -> Outcome {
+    for (device, says) in [
+        ("vda", "belongs to this machine"),
+        ("vda3", "belongs"),
+        ("vdz", "no block device"),
+    ] {
+        let said = client.run(&["wipe", "disk", "vdb", device]).await?;
+        ensure!(
+            said.code != Some(0) && said.complaint.contains(says),
+            "{said:?}"
+        );
+    }
+    let head = || -> anyhow::Result<Vec<u8>> {
+        let mut head = vec![0; 4096];
+        File::open(other)?.read_exact_at(&mut head, 0)?;
+        Ok(head)
+    };
+    ensure!(head()?.iter().any(|byte| *byte != 0), "it is wiped already");
+    let said = client.run(&["wipe", "disk", "vdb"]).await?;
+    ensure!(
+        said.code == Some(0) && said.output.contains("wiped vdb"),
+        "{said:?}"
+    );
+    ensure!(head()?.iter().all(|byte| *byte == 0), "it is not wiped");
+    Ok(())
+}
+
+async fn after_a_reset_a_machine_is_open_again_and_without_a_memory_it_is_closed(
+    scratch: Scratch,
+) -> Outcome {
+    let identity = Identity::administrator()?;
+    let machine = Machine::new(&scratch, &identity)?;
+    let node = machine.begin(identity).await?;
+    let client = Instarctl::of(&node, &scratch)?;
+    let identity = turn_off(node, &client).await?;
+
+    // Nothing on STATE says who may come; EPHEMERAL does, and nobody can sign for the machine.
+    machine.remove(STATE, "/config.yaml")?;
+    machine.remove(STATE, "/trust.json")?;
+    let node = machine.start("by-ephemeral", identity)?;
+    node.wait_for_line("maintenance mode: the API takes the certificates", PATIENCE)?;
+    node.wait_for_line("machined: the API answers on port", PATIENCE)?;
+    let client = Instarctl::of(&node, &scratch)?;
+    let refused = strangers_config(&node, &machine, &client).await?;
+    ensure!(refused.code != Some(0), "{refused:?}");
+    let fingerprint = node.fingerprint_on_console()?;
+    let mark = node.vm().console_mark()?;
+    let reset = [
+        "--cert-fingerprint",
+        &fingerprint,
+        "reset",
+        "--no-wait",
+        "--reboot",
+        "--system-labels-to-wipe",
+        "STATE",
+    ];
+    node.wait_until("its administrator resets it", PATIENCE, async || {
+        let said = client.run(&reset).await?;
+        ensure!(said.code == Some(0), "{said:?}");
+        Ok(())
+    })
+    .await?;
+    let vm = node.vm();
+    vm.wait_for_line_after(mark, "maintenance mode: bring a config", PATIENCE)?;
+    vm.wait_for_line_after(mark, "the API answers on port", PATIENCE)?;
+    let address = node.endpoint()?;
+    let apply = [
+        "apply-config",
+        "--insecure",
+        "-n",
+        &address,
+        "-f",
+        &machine.config,
+    ];
+    node.wait_until("it takes a config", PATIENCE, async || {
+        let said = client.run(&apply).await?;
+        ensure!(said.code == Some(0), "{said:?}");
+        Ok(())
+    })
+    .await?;
+    node.wait_until_ready(PATIENCE).await?;
+    let identity = turn_off(node, &client).await?;
+
+    // Nor does EPHEMERAL, which holds data.
+    machine.remove(STATE, "/config.yaml")?;
+    machine.remove(STATE, "/trust.json")?;
+    machine.remove(EPHEMERAL, "/lib/instar/trust.json")?;
+    let node = machine.start("closed", identity)?;
+    node.wait_for_line("maintenance mode: nobody may bring a config", PATIENCE)?;
+    node.wait_for_line("machined: the API answers on port", PATIENCE)?;
+    let client = Instarctl::of(&node, &scratch)?;
+    node.wait_until("it says why it is closed", PATIENCE, async || {
+        let refused = strangers_config(&node, &machine, &client).await?;
+        ensure!(
+            refused.code != Some(0) && refused.complaint.contains("instar.maintenance=open"),
+            "{refused:?}"
+        );
+        Ok(())
+    })
+    .await
+}
