@@ -24,12 +24,13 @@ pub async fn remember_trust(machine: Arc<Machine>) {
     let (mut config, mut disk) = (machine.watch_config(), machine.disk.status());
     loop {
         let known = config.borrow_and_update().clone();
-        let var_on_disk = {
+        // /var goes first when the disk is unmounted: from then on nothing here is in the way of STATE.
+        let (is_mounted, var_on_disk) = {
             let status = disk.borrow_and_update();
-            status.var_mounted && status.var.is_some()
+            (status.var_mounted, status.var.is_some())
         };
         let state = machine.disk.state().map(Path::to_owned);
-        if let Some(configured) = known {
+        if let Some(configured) = known.filter(|_| is_mounted) {
             let authorities = authorities(&configured.config);
             let var = var_on_disk.then(|| PathBuf::from(EPHEMERAL_RECORDS));
             let written = tokio::task::spawn_blocking(move || write(authorities, state, var)).await;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use similar::TextDiff;
 
-use super::install::refuse_without_uefi;
+use super::needs_uefi::refuse_without_uefi;
 use super::overlay::load_overlay;
 use super::{ConfigChange, disk, ending, find_config};
 use crate::config::{self, ConfigErrors, MachineConfig};

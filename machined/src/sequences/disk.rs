@@ -6,8 +6,8 @@ use std::sync::Arc;
 use anyhow::Context as _;
 
 use super::boot_assets;
-use super::install::refuse_without_uefi;
 use super::load_modules::load_modules;
+use super::needs_uefi::refuse_without_uefi;
 use crate::config::{self, MachineConfig, UserVolumeKind};
 use crate::disk::{
     DiskPlan, DiskSelector, DiskWish, OwnedDiskError, Takeover, make_user_volume, user_volume,

@@ -5,15 +5,16 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 
 use super::boot_assets::{self, Installed};
 use super::disk;
 use super::ending::leave;
+use super::needs_uefi::refuse_without_uefi;
 use super::overlay::load_overlay;
 use super::upgrade::installer_limits;
 use crate::boot_loader::{self, Medium, When};
-use crate::config::{InstallWish, MachineConfig};
+use crate::config::InstallWish;
 use crate::containers::ImageReference;
 use crate::disk::DiskWish;
 use crate::init_link::End;
@@ -37,22 +38,6 @@ impl fmt::Display for Origin {
             Self::Image(reference) => reference.fmt(f),
             Self::Medium(medium) => write!(f, "the version on {}", medium.device().display()),
         }
-    }
-}
-
-/// Refuses a config that has an image installed on a machine that could not start it: before its disk is touched, which may hold
-/// what the machine boots from now.
-pub(super) fn refuse_without_uefi(config: &MachineConfig) -> anyhow::Result<()> {
-    let image = config.install.as_ref().and_then(|wish| wish.image.as_ref());
-    refuse(image, boot_loader::is_uefi())
-}
-
-fn refuse(image: Option<&impl fmt::Display>, is_uefi: bool) -> anyhow::Result<()> {
-    match image {
-        Some(image) if !is_uefi => bail!(
-            "the config has {image} installed, and this machine was not started by UEFI, which alone starts an installed disk; start it by UEFI, or take the image out of the config: then the machine uses the disk for its data, and boots as it does now"
-        ),
-        _ => Ok(()),
     }
 }
 
@@ -258,18 +243,4 @@ async fn install(
     drop(mounted);
     image.remove().await?;
     boot_assets::keep_boot_entries(machine, When::Installing).await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_image_is_for_machines_that_start_what_is_installed() {
-        assert!(refuse(Some(&"installer:v1"), true).is_ok());
-        assert!(refuse(None::<&&str>, false).is_ok(), "a disk for data");
-        let refused = refuse(Some(&"installer:v1"), false);
-        let said = refused.map_err(|error| error.to_string());
-        assert!(said.is_err_and(|said| said.contains("installer:v1") && said.contains("UEFI")));
-    }
 }

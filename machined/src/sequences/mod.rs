@@ -18,6 +18,7 @@ mod kexec;
 mod last_known_time;
 mod load_modules;
 mod maintenance;
+mod needs_uefi;
 mod next_config;
 mod overlay;
 mod release_memory;
