@@ -20,6 +20,9 @@ pub use instar_init_protocol::{BootId, End, Scope, StartReason};
 use crate::services::Exit;
 use crate::sys::readiness;
 
+/// init does nothing else meanwhile; what takes it longest is to check the digest of the next image.
+const ANSWER: Duration = Duration::from_secs(60);
+
 /// How many exits are remembered that nobody has asked for yet.
 const EXITS: usize = 1024;
 
@@ -184,10 +187,24 @@ impl InitLink {
         request: Request,
         descriptor: Option<BorrowedFd<'_>>,
     ) -> anyhow::Result<(Reply, Vec<OwnedFd>)> {
+        let asked = self.ask_and_wait(&request, descriptor);
+        tokio::time::timeout(ANSWER, asked).await.with_context(|| {
+            format!(
+                "init did not answer {} within {} s",
+                request.verb(),
+                ANSWER.as_secs()
+            )
+        })?
+    }
+
+    async fn ask_and_wait(
+        &self,
+        request: &Request,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> anyhow::Result<(Reply, Vec<OwnedFd>)> {
         let (answer, answered) = oneshot::channel();
         {
             let _order = self.shared.order.lock().await;
-            self.shared.lock_waiting().push_back(answer);
             let packet = request.encode();
             self.shared
                 .socket
@@ -196,6 +213,8 @@ impl InitLink {
                 })
                 .await
                 .with_context(|| format!("send {} to init", request.verb()))?;
+            // What was not sent has no answer. Nobody takes one before this is in the queue: there is one thread, and no wait in between.
+            self.shared.lock_waiting().push_back(answer);
         }
         answered
             .await

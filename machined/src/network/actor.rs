@@ -24,6 +24,9 @@ const ROUNDS: usize = 4;
 /// Try again after a step failed, in case what was in its way has gone.
 const RETRY: Duration = Duration::from_secs(5);
 
+/// The kernel answers in milliseconds, unless it had no room for its answer.
+const NETLINK: Duration = Duration::from_secs(30);
+
 pub(super) struct Actor {
     options: Options,
     wishes: watch::Receiver<Option<NetworkWish>>,
@@ -136,7 +139,8 @@ impl Actor {
         let mut kernel = KernelState::default();
         let mut dhcp = BTreeMap::new();
         for _ in 0..ROUNDS {
-            kernel = match self.kernel.read().await {
+            let read = tokio::time::timeout(NETLINK, self.kernel.read()).await;
+            kernel = match read.unwrap_or(Err(NetlinkError::NoAnswer)) {
                 Ok(kernel) => kernel,
                 Err(error) => {
                     // What was published last stays the best that is known.
@@ -166,7 +170,8 @@ impl Actor {
             info!(%plan, "changing the network");
             problems.clear();
             for step in &plan.steps {
-                if let Err(error) = self.kernel.apply(step).await {
+                let applied = tokio::time::timeout(NETLINK, self.kernel.apply(step)).await;
+                if let Err(error) = applied.unwrap_or(Err(NetlinkError::NoAnswer)) {
                     problems.push(chain(&error));
                 }
             }

@@ -36,6 +36,9 @@ pub enum NetlinkError {
         /// Why.
         source: rtnetlink::Error,
     },
+    /// An answer was lost.
+    #[error("the kernel did not answer on the netlink socket")]
+    NoAnswer,
     /// The kernel refused a step.
     #[error("cannot {step}")]
     Apply {
