@@ -4,6 +4,7 @@
 
 pub mod api;
 pub mod apid;
+mod blocking_io;
 pub mod boot_loader;
 pub mod config;
 mod confinement;

@@ -11,6 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use instar_api::events::EventPayload;
 use serde::{Deserialize, Serialize};
 
+use crate::blocking_io::{self, ANSWER};
 use crate::event_log::Start;
 use crate::init_link::Scope;
 use crate::machine::Machine;
@@ -171,7 +172,7 @@ async fn find(machine: &Machine) -> History {
     let Some(state) = machine.disk.state().map(Path::to_owned) else {
         return History::default();
     };
-    let loaded = tokio::task::spawn_blocking(move || History::load(&state)).await;
+    let loaded = blocking_io::within(ANSWER, move || History::load(&state)).await;
     match loaded.map_err(anyhow::Error::from).flatten() {
         Ok(history) => history.unwrap_or_default(),
         Err(error) => {
@@ -212,7 +213,7 @@ async fn store(machine: &Machine, history: &History) {
         return;
     };
     let history = history.clone();
-    let saved = tokio::task::spawn_blocking(move || history.save(&state)).await;
+    let saved = blocking_io::within(ANSWER, move || history.save(&state)).await;
     if let Err(error) = saved.map_err(anyhow::Error::from).flatten() {
         tracing::warn!("the history of upgrades is not kept over a reboot: {error:#}");
     }

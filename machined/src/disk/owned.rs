@@ -3,6 +3,7 @@
 use std::{
     io,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use serde::Serialize;
@@ -24,6 +25,10 @@ use super::{
     volume::{Found, Volume, mount_memory, unmount},
     wipe::{Wipe, WipeError, wipe},
 };
+use crate::blocking_io::{self, ANSWER, NoAnswer};
+
+/// Overwriting a large disk that cannot zero by itself takes hours.
+const WIPE: Duration = Duration::from_secs(24 * 3600);
 
 use crate::transient_mount::{Filesystem, TransientMount};
 
@@ -152,8 +157,8 @@ pub enum OwnedDiskError {
     Unmount { target: PathBuf, source: io::Error },
     #[error("{target} is unmounted here, but {holders}; stop that first")]
     StillHeld { target: PathBuf, holders: String },
-    #[error("the disk work was interrupted because machined is stopping")]
-    Interrupted,
+    #[error(transparent)]
+    NoAnswer(#[from] NoAnswer),
 }
 
 impl OwnedDiskError {
@@ -491,7 +496,7 @@ impl OwnedDisk {
     pub async fn wipe(&self, what: Wipe) -> Result<(), OwnedDiskError> {
         let disk = self.status.borrow().disk.clone();
         let disk = disk.ok_or(OwnedDiskError::NoDisk)?;
-        Ok(run_blocking(move || wipe(&disk, &what)).await??)
+        Ok(blocking_io::within(WIPE, move || wipe(&disk, &what)).await??)
     }
 
     /// Unmounts /var and STATE. Their users must be gone; those that are not are named in the error.
@@ -523,9 +528,7 @@ fn disk_of(sysfs: &Path, partition: &Path) -> Option<PathBuf> {
 pub(super) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, OwnedDiskError> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|_| OwnedDiskError::Interrupted)
+    Ok(blocking_io::within(ANSWER, work).await?)
 }
 
 fn make_plan(

@@ -1,8 +1,13 @@
 //! The programs of the root filesystem that know ext4 and FAT: mkfs.ext4, e2fsck, resize2fs, mkfs.fat.
+//!
+//! Each has a time limit, as a disk may not answer. One that is over is asked to end by SIGTERM, on which e2fsck stops at a point that
+//! its next run can go on from; SIGKILL would cut a repair off anywhere. The same happens when whoever waits for it goes away.
 
-use std::{io, path::Path, process::Stdio};
+use std::{io, path::Path, process::Stdio, time::Duration};
 
-use tokio::process::Command;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::process::{Child, Command};
 use tracing::{info, warn};
 
 use super::contents::Backup;
@@ -18,6 +23,18 @@ pub enum ToolError {
         program: &'static str,
         /// Why.
         source: io::Error,
+    },
+    /// It did not end.
+    #[error(
+        "{program} on {device} did not end within {} min and was stopped; the disk may be failing, or be too slow for a repair", limit.as_secs() / 60
+    )]
+    Late {
+        /// Its name.
+        program: &'static str,
+        /// What it worked on.
+        device: String,
+        /// How long it had.
+        limit: Duration,
     },
     /// It failed.
     #[error("{program} on {device} failed ({status}): {words}")]
@@ -35,6 +52,14 @@ pub enum ToolError {
 
 /// This much of what a failing program said goes into the error.
 const WORDS: usize = 1024;
+
+/// A new filesystem takes seconds on the slowest disk, see [`make_filesystem`].
+const MAKE: Duration = Duration::from_secs(10 * 60);
+/// A repair reads all metadata, some of it again and again: a night for a large and slow disk. It is worth waiting for, as the API is
+/// up meanwhile and the alternative is to lose the data. A version on trial has less, see `sequences/boot.rs`.
+const REPAIR: Duration = Duration::from_secs(12 * 3600);
+/// After SIGTERM. One that waits for a disk ends when the disk answers; nobody waits for that.
+const TERMINATE: Duration = Duration::from_secs(10);
 
 /// Makes the filesystem of a partition.
 ///
@@ -130,6 +155,25 @@ impl Done {
     }
 }
 
+/// A program that is asked to end when it is dropped.
+struct Started(Child);
+
+impl Started {
+    fn terminate(&self) {
+        // None once it was waited for.
+        let pid = self.0.id().and_then(|id| i32::try_from(id).ok());
+        if let Some(pid) = pid.and_then(Pid::from_raw) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        self.terminate();
+    }
+}
+
 async fn run(program: &'static str, arguments: &[&str], device: &Path) -> Result<Done, ToolError> {
     run_with(program, arguments, device, &[]).await
 }
@@ -140,25 +184,96 @@ async fn run_with(
     device: &Path,
     more: &[&str],
 ) -> Result<Done, ToolError> {
-    let output = Command::new(program)
+    let limit = match program {
+        "e2fsck" | "resize2fs" => REPAIR,
+        _ => MAKE,
+    };
+    run_within(limit, program, arguments, device, more).await
+}
+
+async fn run_within(
+    limit: Duration,
+    program: &'static str,
+    arguments: &[&str],
+    device: &Path,
+    more: &[&str],
+) -> Result<Done, ToolError> {
+    let failed = |source| ToolError::Start { program, source };
+    let child = Command::new(program)
         .args(arguments)
         .arg(device)
         .args(more)
         .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output()
-        .await
-        .map_err(|source| ToolError::Start { program, source })?;
-    let mut said = output.stdout;
-    said.extend_from_slice(&output.stderr);
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    let mut started = Started(child);
+    let (stdout, stderr) = (started.0.stdout.take(), started.0.stderr.take());
+    let ended = async {
+        let (mut said, complained, status) =
+            tokio::join!(last_words(stdout), last_words(stderr), started.0.wait());
+        said.extend(complained);
+        status.map(|status| (status, said))
+    };
+    let Ok(ended) = tokio::time::timeout(limit, ended).await else {
+        started.terminate();
+        let _ = tokio::time::timeout(TERMINATE, started.0.wait()).await;
+        return Err(ToolError::Late {
+            program,
+            device: device.display().to_string(),
+            limit,
+        });
+    };
+    let (status, said) = ended.map_err(failed)?;
     let tail = String::from_utf8_lossy(&said[said.len().saturating_sub(WORDS)..])
         .trim()
         .replace('\n', "; ");
     Ok(Done {
         program,
         device: device.display().to_string(),
-        code: output.status.code(),
-        status: output.status.to_string(),
+        code: status.code(),
+        status: status.to_string(),
         words: tail,
     })
+}
+
+/// The end of what a program says, which may be much: e2fsck has a line for each error.
+async fn last_words(pipe: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
+    let (mut said, mut chunk) = (Vec::new(), [0; WORDS]);
+    let Some(mut pipe) = pipe else { return said };
+    while let Ok(length @ 1..) = pipe.read(&mut chunk).await {
+        said.extend_from_slice(&chunk[..length]);
+        let surplus = said.len().saturating_sub(WORDS);
+        said.drain(..surplus);
+    }
+    said
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::time::Instant;
+
+    #[tokio::test]
+    async fn a_program_that_does_not_end_is_stopped() {
+        let begun = Instant::now();
+        let limit = Duration::from_millis(100);
+        let late = run_within(limit, "sleep", &[], Path::new("60"), &[]).await;
+        assert!(matches!(late, Err(ToolError::Late { .. })));
+        assert!(begun.elapsed() < TERMINATE, "it ended at once by SIGTERM");
+    }
+
+    #[tokio::test]
+    async fn the_end_of_much_output_is_kept() {
+        let script = "yes much | head -n 100000; echo the end; echo why >&2; exit 3; #";
+        let done = run("sh", &["-c", script], Path::new("x")).await.unwrap();
+        assert_eq!(done.code, Some(3));
+        assert!(done.words.ends_with("why"), "{}", done.words);
+        // A line's end is two bytes here.
+        assert!(done.words.len() < 2 * WORDS);
+        let missing = run("no-such-program", &[], Path::new("x")).await;
+        assert!(matches!(missing, Err(ToolError::Start { .. })));
+    }
 }

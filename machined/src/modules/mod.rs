@@ -29,6 +29,7 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 pub use alias::{AliasTable, glob};
@@ -36,6 +37,11 @@ pub use coldplug::modaliases;
 pub use dep::{Class, DependencyTable, ModuleName};
 pub use load::Loaded;
 pub use plan::{LoadPlan, Step, plan_devices, plan_named};
+
+use crate::blocking_io::{self, NoAnswer};
+
+/// Some drivers look for disks while they are loaded, and those may have to spin up one after the other.
+const LOAD: Duration = Duration::from_secs(180);
 
 /// Why drivers could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -68,9 +74,9 @@ pub enum ModuleError {
         /// Why.
         source: io::Error,
     },
-    /// The thread that loads was torn down with the runtime.
-    #[error("loading was interrupted because machined is stopping")]
-    Interrupted,
+    /// A driver waits for its device, which does not answer.
+    #[error("load drivers; the kernel log may say which device is meant")]
+    NoAnswer(#[from] NoAnswer),
 }
 
 /// The module directory of one kernel, read once.
@@ -176,7 +182,5 @@ impl Drivers {
 async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, ModuleError> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|_| ModuleError::Interrupted)
+    Ok(blocking_io::within(LOAD, work).await?)
 }

@@ -1,17 +1,21 @@
 //! The boot assets of an installed machine, as sequences read and change them.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use instar_esp::EntryName;
 
 use super::disk;
 use super::load_modules::load_modules;
+use crate::blocking_io::{self, ANSWER};
 use crate::boot_loader::{self, Booted, Medium, MountedEsp, TurnedAway, When};
 use crate::machine::Machine;
 
 /// The modules of the EFI system partition's filesystem.
 const FILESYSTEM: [&str; 3] = ["vfat", "nls_cp437", "nls_ascii"];
+/// For copying 100 MB from a CD or a stick to a stick.
+const INSTALL: Duration = Duration::from_secs(30 * 60);
 /// The module that shows EFI variables.
 const EFIVARFS: &str = "efivarfs";
 
@@ -149,7 +153,7 @@ pub(super) async fn find_medium(machine: &Machine) -> anyhow::Result<Option<Medi
 
 /// Puts what the medium carries on this empty EFI system partition.
 pub(super) async fn install_from(medium: Medium, efi: PathBuf) -> anyhow::Result<()> {
-    blocking(move || Ok(medium.install_to(&efi)?)).await
+    Ok(blocking_io::within(INSTALL, move || medium.install_to(&efi)).await??)
 }
 
 /// Has the firmware start the loader that an upgrade brought along once, if it brought one.
@@ -237,7 +241,6 @@ impl ForInstaller {
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
 ) -> anyhow::Result<T> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .context("the work on the boot assets was interrupted")?
+    let done = blocking_io::within(ANSWER, work).await;
+    done.context("the work on the boot assets")?
 }

@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use super::boot_assets;
 use super::load_modules::load_modules;
 use super::needs_uefi::refuse_without_uefi;
+use crate::blocking_io::{self, ANSWER};
 use crate::config::{self, MachineConfig, UserVolumeKind};
 use crate::disk::{
     DiskPlan, DiskSelector, DiskWish, OwnedDiskError, Takeover, make_user_volume, user_volume,
@@ -110,7 +111,8 @@ async fn keep_config(machine: &Machine, configured: Arc<Configured>) -> anyhow::
     let Some(state) = machine.disk.state().map(Path::to_owned) else {
         return Ok(());
     };
-    tokio::task::spawn_blocking(move || config::persisted::write(&state, &configured.text))
+    let write = move || config::persisted::write(&state, &configured.text);
+    blocking_io::within(ANSWER, write)
         .await?
         .context("write the machine config to STATE")
 }

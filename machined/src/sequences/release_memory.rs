@@ -5,6 +5,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::blocking_io::{self, ANSWER};
 use crate::machine::Machine;
 use crate::sys::text;
 
@@ -43,13 +44,13 @@ pub(super) async fn after_boot(machine: Arc<Machine>) {
 }
 
 async fn drop_caches(what: &'static [&'static str]) {
-    let dropped = tokio::task::spawn_blocking(|| {
+    let dropped = blocking_io::within(ANSWER, || {
         what.iter()
             .try_for_each(|what| std::fs::write("/proc/sys/vm/drop_caches", what))
     });
     if let Err(error) = dropped
         .await
-        .map_err(std::io::Error::from)
+        .map_err(std::io::Error::other)
         .and_then(|dropped| dropped)
     {
         tracing::warn!("the boot's memory stays in use: /proc/sys/vm/drop_caches: {error}");

@@ -1,9 +1,14 @@
 //! The phases that take the machine down to where it can be left: shared by upgrade, reboot and shutdown.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Phase, Task, disk};
+use crate::blocking_io;
 use crate::machine::Machine;
+
+/// Whoever asked for the end of the machine does not wait longer for a disk.
+const SYNC: Duration = Duration::from_secs(60);
 
 /// Stops what the config asked for, and leaves the API.
 pub(super) fn stop_services(machine: &Arc<Machine>) -> Phase {
@@ -23,7 +28,9 @@ pub(super) fn unmount(machine: &Arc<Machine>) -> Phase {
                 "the disk is left to init's teardown: {:#}",
                 anyhow::Error::from(error)
             );
-            rustix::fs::sync();
+            if let Err(error) = blocking_io::within(SYNC, rustix::fs::sync).await {
+                tracing::warn!("not all that was written is on the disk: {error}");
+            }
         }
         Ok(())
     })

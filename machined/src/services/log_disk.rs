@@ -21,6 +21,7 @@ use tokio::sync::watch;
 
 use super::log_files::{LogFiles, OldLines, make_directory};
 use super::log_ring::{LogRing, Older, Reader, Tail};
+use crate::blocking_io::{self, ANSWER};
 
 /// At most this much is written at a time.
 const BATCH: usize = 64 * 1024;
@@ -88,7 +89,7 @@ impl LogDisk {
     /// The disk is there: writes what has come until now, and everything that comes.
     pub async fn open(&self, directory: &Path) -> io::Result<()> {
         let made = directory.to_owned();
-        tokio::task::spawn_blocking(move || make_directory(&made))
+        blocking_io::within(ANSWER, move || make_directory(&made))
             .await
             .map_err(io::Error::other)??;
         self.directory.send_replace(Some(directory.to_owned()));
