@@ -4,6 +4,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use instar_api::machine::RebootRequest;
+use instar_api::machine::reboot_request::Mode;
 use instar_qemu::{DiskFormat, Drive, create_blank_disk};
 use instar_tests::{
     GREETER, Greeter, ImageUnderTest, Node, Outcome, Registry, Scratch, ServedDisk, Test,
@@ -28,7 +30,8 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// The driver waits for the disk, machined for the driver, and the kernel would wait for it before it ended.
+/// The driver waits for the disk, and the boot for the driver: for longer than init's deadline, which is no reason to end a machine that
+/// can be asked. At a reboot the kernel would wait for the driver before it ended.
 async fn a_disk_without_an_answer_does_not_keep_the_machine_from_restarting(
     scratch: Scratch,
 ) -> Outcome {
@@ -37,7 +40,7 @@ async fn a_disk_without_an_answer_does_not_keep_the_machine_from_restarting(
     let disk = ServedDisk::serve(&file)?;
     let drive = Drive::raw(file).served(disk.port());
     let node = Node::plan(&scratch, &ImageUnderTest::first()?)
-        .spec(|spec| spec.drive(drive).append("instar.boot-deadline=10"))
+        .spec(|spec| spec.drive(drive).append("instar.boot-deadline=40"))
         .configure(|config| config.install_disk("/dev/vda"))
         .start()?;
     // Whatever reads it before has read it.
@@ -47,8 +50,25 @@ async fn a_disk_without_an_answer_does_not_keep_the_machine_from_restarting(
         .wait_for_line_after(mark, "Run /init as init process", PATIENCE)?
         .end;
     disk.fall_silent();
+    node.wait_for_api(PATIENCE).await?;
+    node.wait_until("init's deadline is over", PATIENCE, async || {
+        ensure!(node.vm().guest_clock()? > Duration::from_secs(60));
+        Ok(())
+    })
+    .await?;
+    let console = node.vm().console();
+    ensure!(!console.contains("did not report healthy in time"));
+    // At the latest when the boot gives up waiting for the driver.
+    node.wait_until("it takes a reboot", 2 * PATIENCE, async || {
+        let by_force = RebootRequest {
+            mode: Mode::Force.into(),
+        };
+        node.machine().await?.reboot(by_force).await?;
+        Ok(())
+    })
+    .await?;
     for step in [
-        "machined did not report healthy in time",
+        "machined asks for reboot",
         "processes do not die",
         "the kernel does not end; resetting the machine",
         "sysrq: Resetting",

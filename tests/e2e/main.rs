@@ -13,6 +13,7 @@ mod clock;
 mod console;
 mod containers;
 mod dashboard;
+mod dead_neighbours;
 mod dhcp;
 mod disk;
 mod edits;
@@ -66,6 +67,7 @@ fn main() -> ExitCode {
         fifty_upgrades::tests(),
         staged::tests(),
         hangs::tests(),
+        dead_neighbours::tests(),
         rollback::tests(),
         installed::tests(),
         power_cuts::tests(),

@@ -16,21 +16,23 @@ const PAUSE: Duration = Duration::from_micros(500);
 /// How often it looks whether it is to end.
 const TICK: Duration = Duration::from_millis(100);
 
-const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+/// Of the server, and of everybody else on its network.
+pub(crate) const SERVER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x77];
 const SERVER_PORT: [u8; 2] = [0, 67];
 const CLIENT_PORT: [u8; 2] = [0, 68];
 /// Ethernet, IP and UDP, in bytes.
 const HEADERS: usize = 14 + 20 + 8;
 /// Up to here of a frame decides what program gets it; the client's filter lets nothing else through.
 const ADDRESSED: usize = 14 + 20 + 4;
-const LONGEST_FRAME: usize = 1514;
+pub(crate) const LONGEST_FRAME: usize = 1514;
 
 const MESSAGE_TYPE: u8 = 53;
-const DISCOVER: u8 = 1;
-const OFFER: u8 = 2;
+pub(crate) const DISCOVER: u8 = 1;
+pub(crate) const OFFER: u8 = 2;
 const REQUEST: u8 = 3;
-const ACK: u8 = 5;
+pub(crate) const ACK: u8 = 5;
 
 /// It answers until it is dropped.
 #[derive(Debug)]
@@ -103,14 +105,14 @@ impl Drop for HostileDhcpServer {
 }
 
 /// What a client wants.
-struct Question {
-    kind: u8,
+pub(crate) struct Question {
+    pub(crate) kind: u8,
     transaction: [u8; 4],
     client: [u8; 6],
 }
 
 impl Question {
-    fn of(frame: &[u8]) -> Option<Self> {
+    pub(crate) fn of(frame: &[u8]) -> Option<Self> {
         let is_for_us = frame.get(12..14)? == [8, 0]
             && *frame.get(23)? == 17
             && frame.get(36..38)? == SERVER_PORT;
@@ -131,7 +133,7 @@ impl Question {
     }
 
     /// The whole frame, with each option that a client could know.
-    fn answer(&self, kind: u8) -> Vec<u8> {
+    pub(crate) fn answer(&self, kind: u8) -> Vec<u8> {
         let (server, seconds) = (SERVER.octets(), |seconds: u32| seconds.to_be_bytes());
         let mut message = vec![2, 1, 6, 0];
         message.extend(self.transaction);
@@ -178,7 +180,8 @@ impl Question {
         let sum = checksum(&ip);
         ip[10..12].copy_from_slice(&sum);
         let mut frame = self.client.to_vec();
-        frame.extend([2, 0, 0, 0, 0, 0x77, 8, 0]);
+        frame.extend(SERVER_MAC);
+        frame.extend([8, 0]);
         frame.extend(ip);
         frame.extend(SERVER_PORT);
         frame.extend(CLIENT_PORT);

@@ -29,6 +29,8 @@ struct Shared {
     files: Mutex<HashMap<String, Vec<u8>>>,
     requests: Mutex<Vec<String>>,
     stopped: AtomicBool,
+    /// Whatever it is asked, it answers 500.
+    is_failing: bool,
 }
 
 /// The data behind the locks is whole after every statement, a panic or not.
@@ -39,10 +41,22 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl HttpServer {
     /// Starts one without files.
     pub fn start() -> Result<Self> {
+        Self::start_with(Shared::default())
+    }
+
+    /// Starts one that answers 500 to everything.
+    pub fn failing() -> Result<Self> {
+        Self::start_with(Shared {
+            is_failing: true,
+            ..Shared::default()
+        })
+    }
+
+    fn start_with(shared: Shared) -> Result<Self> {
         let lease = lease_port()?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, lease.port()))
             .with_context(|| format!("cannot listen on port {}", lease.port()))?;
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(shared);
         let accepting = Arc::clone(&shared);
         let listener = std::thread::spawn(move || accept(&listener, &accepting));
         Ok(Self {
@@ -114,6 +128,7 @@ fn answer(mut connection: &TcpStream, shared: &Shared) -> io::Result<()> {
     lock(&shared.requests).push(target.to_owned());
     let content = lock(&shared.files).get(path).cloned();
     let (status, body) = match (method, content) {
+        _ if shared.is_failing => ("500 Internal Server Error", Vec::new()),
         ("GET" | "HEAD", Some(content)) => ("200 OK", content),
         ("GET" | "HEAD", None) => ("404 Not Found", Vec::new()),
         _ => ("405 Method Not Allowed", Vec::new()),

@@ -74,6 +74,11 @@ impl Identity {
         })
     }
 
+    /// The same once more.
+    pub fn twin(&self) -> Result<Self> {
+        self.showing(self.certificate.clone(), self.key.clone())
+    }
+
     fn same_authority(&self) -> Result<CertificateAuthority> {
         let (certificate, key) = (self.authority_certificate(), self.authority_key());
         Ok(CertificateAuthority::from_pem(&certificate, &key)?)

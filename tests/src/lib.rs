@@ -18,6 +18,7 @@
 mod bare_boot;
 mod calls;
 mod connect;
+mod dead_network;
 mod disk_files;
 mod esp_image;
 mod fat;
@@ -57,6 +58,7 @@ mod wrong_time_server;
 
 pub use bare_boot::{BareBoot, BareMemory, trivial_boot};
 pub use calls::{Answer, Calls};
+pub use dead_network::{Asked, DeadNetwork, Dhcp};
 pub use esp_image::EspImage;
 pub use fat::Fat;
 pub use firmware::{BY_OUR_BOOT_ENTRY, UefiVariables, secure_uefi, test_keys, uefi};

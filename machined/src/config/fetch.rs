@@ -1,7 +1,8 @@
 //! Fetches a config over HTTP.
 //!
-//! The server may not be up yet, and a provisioning server may not know the machine yet: every failure is tried again, a
-//! bounded number of times, and each try tells the console what happened. Limits hold for every try: time, size, redirects.
+//! The server may not be up yet, and a provisioning server may not know the machine yet: every failure is tried again until
+//! the time for all tries is over, and each try tells the console what happened. Limits hold for every try: time, size,
+//! redirects.
 
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
@@ -12,6 +13,7 @@ use rustls_pki_types::{CertificateDer, InvalidDnsNameError, ServerName, pem::Pem
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
+    time::Instant,
 };
 
 use super::{
@@ -22,8 +24,8 @@ use super::{
 /// How hard to try.
 #[derive(Debug, Clone)]
 pub struct FetchPolicy {
-    /// Tries in all; at least one is made.
-    pub tries: u32,
+    /// Time for all tries; one that is under way at its end is cut off.
+    pub within: Duration,
     /// Pause after the first failure. It doubles with each further one.
     pub first_pause: Duration,
     /// The longest pause.
@@ -37,12 +39,11 @@ pub struct FetchPolicy {
 }
 
 impl Default for FetchPolicy {
-    /// About ten minutes: a rack that comes back from a power cut, its provisioning server among it.
     fn default() -> Self {
         Self {
-            tries: 25,
+            within: Duration::from_secs(20),
             first_pause: Duration::from_secs(1),
-            longest_pause: Duration::from_secs(30),
+            longest_pause: Duration::from_secs(5),
             timeout: Duration::from_secs(30),
             redirects: 5,
             ca_bundle: "/etc/ssl/certs/ca-certificates.crt".into(),
@@ -68,8 +69,6 @@ pub enum FetchStatus<'a> {
         url: String,
         /// Which try, from 1.
         attempt: u32,
-        /// Tries in all.
-        of: u32,
     },
     /// A try failed and there will be another.
     Failed {
@@ -91,10 +90,9 @@ impl fmt::Display for FetchStatus<'_> {
             Self::Trying {
                 url, attempt: 1, ..
             } => write!(f, "fetching the machine config from {url}"),
-            Self::Trying { url, attempt, of } => write!(
-                f,
-                "fetching the machine config from {url}, try {attempt} of {of}"
-            ),
+            Self::Trying { url, attempt } => {
+                write!(f, "fetching the machine config from {url}, try {attempt}")
+            }
             Self::Failed { error, again_in } => {
                 write!(f, "{error}")?;
                 let mut source = std::error::Error::source(error);
@@ -222,32 +220,41 @@ pub async fn fetch(
     policy: &FetchPolicy,
     mut report: impl FnMut(FetchStatus<'_>),
 ) -> Result<Vec<u8>, FetchError> {
+    let until = Instant::now() + policy.within;
     let mut attempt = 1;
+    let mut last = None;
     loop {
         report(FetchStatus::Trying {
             url: shown(url),
             attempt,
-            of: policy.tries.max(1),
         });
-        let error = match tokio::time::timeout(policy.timeout, once(url, policy)).await {
+        let limit = policy
+            .timeout
+            .min(until.saturating_duration_since(Instant::now()));
+        let error = match tokio::time::timeout(limit, once(url, policy)).await {
             Ok(Ok(bytes)) => {
                 report(FetchStatus::Received { bytes: bytes.len() });
                 return Ok(bytes);
             }
             Ok(Err(error)) => error,
-            Err(_) => FetchError::Timeout {
-                url: shown(url),
-                after: policy.timeout,
-            },
+            Err(_) => {
+                let late = FetchError::Timeout {
+                    url: shown(url),
+                    after: limit,
+                };
+                // One that the time for all cut off says less than the one before it.
+                last.filter(|_| limit < policy.timeout).unwrap_or(late)
+            }
         };
-        if attempt >= policy.tries {
+        let again_in = policy.pause(attempt);
+        if Instant::now() + again_in >= until {
             return Err(error);
         }
-        let again_in = policy.pause(attempt);
         report(FetchStatus::Failed {
             error: &error,
             again_in,
         });
+        last = Some(error);
         tokio::time::sleep(again_in).await;
         attempt += 1;
     }

@@ -124,13 +124,17 @@ pub fn choose(cmdline: &str, identity: &Identity, fw_cfg: bool) -> Result<Source
     Ok(if fw_cfg { Source::FwCfg } else { Source::State })
 }
 
+/// Whether the command line has a URL for the config, right or wrong.
+#[must_use]
+pub fn names_a_server(cmdline: &str) -> bool {
+    let mut arguments = ARGUMENTS.iter();
+    arguments.any(|argument| last_argument(cmdline, argument).is_some())
+}
+
 /// What decides over the config on STATE, in words; none when that decides. Arguments as for [`choose`].
 #[must_use]
 pub fn before_state(cmdline: &str, fw_cfg: bool) -> Option<&'static str> {
-    if ARGUMENTS
-        .iter()
-        .any(|argument| last_argument(cmdline, argument).is_some())
-    {
+    if names_a_server(cmdline) {
         return Some("the URL on the kernel's command line");
     }
     fw_cfg.then_some("QEMU's fw_cfg")
@@ -159,15 +163,6 @@ pub fn maintenance(cmdline: &str) -> Option<MaintenanceArgument> {
 #[must_use]
 pub fn install_disk(cmdline: &str) -> Option<PathBuf> {
     last_argument(cmdline, "instar.install.disk").map(PathBuf::from)
-}
-
-/// Whether the URL on the command line asks for this variable, so that a caller knows what to wait for.
-#[must_use]
-pub fn asks_for(cmdline: &str, variable: &str) -> bool {
-    let url = ARGUMENTS
-        .iter()
-        .find_map(|argument| last_argument(cmdline, argument));
-    url.is_some_and(|url| url.contains(&format!("${{{variable}}}")))
 }
 
 /// Whether somebody is shown secrets.
@@ -456,8 +451,6 @@ mod tests {
             url("instar.config=http://a/?s=${serial}"),
             "http://a/?s=A%2FB%20C%3F%26%C3%A9"
         );
-        assert!(asks_for("instar.config=http://a/${hostname}", "hostname"));
-        assert!(!asks_for("instar.config=http://a/${hostname}", "uuid"));
     }
 
     #[test]

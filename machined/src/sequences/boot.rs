@@ -18,19 +18,20 @@ use super::boot_assets;
 use super::current_handover;
 use super::disk;
 use super::ending::leave;
-use super::find_config::find_config;
+use super::find_config::{self, Found, find_config};
 use super::install::{install_if_missing, install_without_config};
 use super::overlay::load_overlay;
+use super::trial::{self, is_the_boot};
 use super::{
     Phase, Sequence, Task, emit_failure, last_known_time, maintenance, release_memory, run,
     settle_upgrade,
 };
-use crate::config;
+use crate::blocking_io::{self, ANSWER};
 use crate::console;
 use crate::event_log::ActorId;
 use crate::init_link::{End, StartReason};
 use crate::intent;
-use crate::machine::{Configured, Machine};
+use crate::machine::Machine;
 use crate::modules::Class;
 use crate::resources::{MachineStage, Problem};
 use crate::services::{Apid, Cgroup, Definition, HealthCheck, Probe};
@@ -40,8 +41,13 @@ use crate::upgrade::{FailedImages, Gate, Handover, PendingUpgrade, UpgradeRecord
 
 /// The verdict is told this long before init's deadline, so that the reason is told too.
 const BEFORE_DEADLINE: Duration = Duration::from_secs(5);
+/// A disk that is not there this long before init's deadline leaves a version on trial the time to note why, and to reboot.
+const BEFORE_TRY_AGAIN: Duration = Duration::from_secs(20);
 /// apid that takes longer than this to start is broken.
 const APID: Duration = Duration::from_secs(60);
+/// The config's server has this long until the config on STATE is used, or the machine waits for it in maintenance mode; where
+/// init's deadline is near, half of what is left of it.
+const CONFIG_SERVER: Duration = Duration::from_secs(20);
 
 /// What a generation begins with.
 pub struct Beginning {
@@ -74,6 +80,8 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
         handover,
         listener,
     } = beginning;
+    let on_soft_trial = trial::came_without_reboot(&machine, start, handover.as_ref());
+    let has_deadline = trial::has_deadline(&machine, start, handover.as_ref()).await;
     let handover = handover.unwrap_or_default();
     let nobody = ActorId::default();
     // Nobody else can have the turn yet: the API is not up.
@@ -90,12 +98,11 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
         machine.disk.adopt();
     }
 
-    let mut outcome = run(
-        become_reachable(&machine, &start, &handover, listener),
-        &nobody,
-        &machine.events,
-    )
-    .await;
+    let server = CONFIG_SERVER.min(deadline.saturating_duration_since(Instant::now()) / 2);
+    let sequence = become_reachable(&machine, &start, &handover, server, listener);
+    let mut outcome = run(sequence, &nobody, &machine.events).await;
+    // What comes next takes as long as disks and the network do, and whoever waits can ask.
+    let mut is_healthy = !has_deadline && tell_healthy(&machine).await;
     console::start_if_there_is_one(&machine);
     if outcome.is_ok() && machine.config().is_none() {
         if is_the_boot(start)
@@ -104,18 +111,25 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
             return try_again(&machine, record, &no_config(&machine)).await;
         }
         // A machine without a config has nothing else to prove.
-        commit(&machine, &start, None, false, false).await;
-        if start == StartReason::Boot {
+        is_healthy = is_healthy || tell_healthy(&machine).await;
+        if is_healthy {
+            commit(&machine, &start, None, false, false).await;
+        }
+        // Where the config is to come from a server, so is what is to be installed.
+        if start == StartReason::Boot && !find_config::has_server() {
             install_without_config(&machine).await;
         }
         drop(turn);
+        let asking = find_config::keep_asking(&machine);
         status::maintenance(&machine).await;
+        drop(asking);
         wish_network(&machine);
         turn = machine.take_turn();
     }
     let tried = Arc::new(OnceLock::new());
     if outcome.is_ok() {
-        let sequence = become_useful(&machine, &start, is_given_up, &tried);
+        let until = has_deadline.then(|| before(deadline, BEFORE_TRY_AGAIN));
+        let sequence = become_useful(&machine, &start, until, is_given_up, &tried);
         outcome = run(sequence, &nobody, &machine.events).await;
     }
     let tried = match tried.get().cloned() {
@@ -126,7 +140,6 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
         Some(record) => record.services_up.clone(),
         None => handover.services_up.clone(),
     };
-    let on_soft_trial = is_on_soft_trial(&machine, start, &handover);
     let on_trial = on_soft_trial || tried.is_some();
     let verdict = match outcome {
         Err(failed) if on_trial => Err(format!("{failed:#}")),
@@ -142,7 +155,9 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
         (Ok(()), tried) => {
             let tried = tried.map(|record| record.upgrade);
             let upgrade = tried.or_else(|| handover.upgrade.clone().filter(|_| on_trial));
-            commit(&machine, &start, upgrade.as_ref(), on_trial, on_soft_trial).await;
+            if is_healthy || tell_healthy(&machine).await {
+                commit(&machine, &start, upgrade.as_ref(), on_trial, on_soft_trial).await;
+            }
         }
         (Err(reason), Some(record)) => try_again(&machine, record, &reason).await,
         (Err(reason), None) => give_up(&machine, &reason).await,
@@ -152,37 +167,19 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
     status::follow(machine).await;
 }
 
-/// Whether what runs came without a reboot and has not proved itself: until it has, the hand-over names its upgrade.
-fn is_on_soft_trial(machine: &Machine, start: StartReason, handover: &Handover) -> bool {
-    let upgrade = handover.upgrade.as_ref();
-    let names_this = upgrade.is_some_and(|upgrade| upgrade.to == machine.running.version);
-    match start {
-        StartReason::Next => true,
-        StartReason::Restart | StartReason::Fresh => names_this,
-        _ => false,
-    }
-}
-
-/// Whether what runs is what the loader started, at once or after machined has died: a version on trial stays on trial until it has
-/// proved itself.
-fn is_the_boot(start: StartReason) -> bool {
-    matches!(
-        start,
-        StartReason::Boot | StartReason::Restart | StartReason::Fresh
-    )
-}
-
 /// Config, API and network: what it takes to be asked.
 fn become_reachable(
     machine: &Arc<Machine>,
     start: &StartReason,
     handover: &Handover,
+    server: Duration,
     listener: OwnedFd,
 ) -> Sequence {
+    let handed_over = handover.machine_config.clone();
     let phases = vec![
         Phase::of(
             "loadConfig",
-            load_config(machine.clone(), handover.machine_config.clone(), *start),
+            load_config(machine.clone(), handed_over, *start, server),
         ),
         Phase::new(
             "network",
@@ -198,10 +195,11 @@ fn become_reachable(
     }
 }
 
-/// Everything that the config asks for.
+/// Everything that the config asks for; with a disk that is there by then.
 fn become_useful(
     machine: &Arc<Machine>,
     start: &StartReason,
+    until: Option<Instant>,
     is_given_up: bool,
     tried: &Arc<OnceLock<UpgradeRecord>>,
 ) -> Sequence {
@@ -209,7 +207,7 @@ fn become_useful(
         Phase::new(
             "machine",
             vec![
-                Task::new("disk", mount_disk(machine.clone())),
+                Task::new("disk", mount_disk(machine.clone(), until)),
                 Task::new("time", start_clock(machine.clone())),
                 Task::new("watchdog", bring_watchdog(machine.clone())),
             ],
@@ -277,27 +275,26 @@ async fn load_config(
     machine: Arc<Machine>,
     handed_over: Option<String>,
     start: StartReason,
+    server: Duration,
 ) -> anyhow::Result<()> {
-    let loaded = match read_config(&machine, handed_over).await {
-        Ok(Some(configured)) => {
+    let found = match handed_over {
+        Some(text) => find_config::usable(text.into_bytes()).map(Found::Config),
+        None => find_config(&machine, server).await,
+    };
+    let loaded = match found {
+        Ok(Found::Config(configured)) => {
             machine.set_config(Arc::new(configured));
             Ok(())
         }
-        Ok(None) => {
+        Ok(Found::Nothing) => {
             tracing::warn!("no machine config: maintenance mode");
             maintenance::begin(&machine).await;
             Ok(())
         }
         // The version before understood it; that is what runs again then.
         Err(error) if matches!(start, StartReason::Next) => Err(error),
-        Err(error) => {
-            let text = format!("{error:#}");
-            tracing::error!("maintenance mode: {text}");
-            status::note_problem(&machine, "config", &text);
-            let event = ConfigLoadErrorEvent { error: text };
-            machine
-                .events
-                .emit(&ActorId::default(), EventPayload::ConfigLoadError(event));
+        Ok(Found::NotYet(error)) | Err(error) => {
+            tell_no_config(&machine, format!("{error:#}"));
             maintenance::begin(&machine).await;
             Ok(())
         }
@@ -307,22 +304,13 @@ async fn load_config(
     loaded
 }
 
-async fn read_config(
-    machine: &Machine,
-    handed_over: Option<String>,
-) -> anyhow::Result<Option<Configured>> {
-    let text = match handed_over {
-        Some(text) => text,
-        None => match find_config(machine).await? {
-            Some(bytes) => String::from_utf8(bytes).context("the machine config is not UTF-8")?,
-            None => return Ok(None),
-        },
-    };
-    let parsed = config::parse(text.as_bytes()).context("the machine config is unusable")?;
-    for warning in &parsed.warnings {
-        tracing::warn!("machine config: {warning}");
-    }
-    Ok(Some(Configured::new(text, parsed.config)))
+fn tell_no_config(machine: &Machine, error: String) {
+    tracing::error!("maintenance mode: {error}");
+    status::note_problem(machine, "config", &error);
+    let event = ConfigLoadErrorEvent { error };
+    machine
+        .events
+        .emit(&ActorId::default(), EventPayload::ConfigLoadError(event));
 }
 
 async fn start_api(machine: Arc<Machine>, listener: OwnedFd) -> anyhow::Result<()> {
@@ -376,8 +364,14 @@ fn wish_network(machine: &Machine) {
     }
 }
 
-async fn mount_disk(machine: Arc<Machine>) -> anyhow::Result<()> {
-    disk::mount(&machine).await?;
+async fn mount_disk(machine: Arc<Machine>, until: Option<Instant>) -> anyhow::Result<()> {
+    let mounted = disk::mount(&machine);
+    match until {
+        Some(until) => tokio::time::timeout_at(until, mounted).await.context(
+            "the disk took longer than a version on trial has, to answer or to be repaired; the version before has no such limit",
+        )??,
+        None => mounted.await?,
+    }
     last_known_time::go_on_from(&machine);
     disk::furnish(&machine).await;
     match FailedImages::load(&records(&machine)) {
@@ -467,10 +461,13 @@ async fn wait_at_gate(
         None => Vec::new(),
     };
     let gate = Gate { services, probes };
-    let until = deadline.checked_sub(BEFORE_DEADLINE).unwrap_or(deadline);
-    tokio::time::timeout_at(until, gate.pass(machine))
+    tokio::time::timeout_at(before(deadline, BEFORE_DEADLINE), gate.pass(machine))
         .await
         .map_err(|_| format!("not healthy in time: {}", gate.missing(machine).join("; ")))
+}
+
+fn before(deadline: Instant, time: Duration) -> Instant {
+    deadline.checked_sub(time).unwrap_or(deadline)
 }
 
 async fn give_up(machine: &Machine, reason: &str) {
@@ -506,8 +503,15 @@ fn no_config(machine: &Machine) -> String {
     )
 }
 
-/// Tells init that the generation works. `passed_gate`: an upgrade was under way, this one, and has proved itself; `is_soft`: it came
-/// without a reboot.
+/// Tells init that the generation works; from then on init has no deadline for it. Gives whether init has taken that.
+async fn tell_healthy(machine: &Machine) -> bool {
+    let told = machine.init.healthy(&machine.generation.boot_id).await;
+    told.inspect_err(|error| tracing::error!("init did not take the report of health: {error:#}"))
+        .is_ok()
+}
+
+/// Keeps a generation that works. `passed_gate`: an upgrade was under way, this one, and has proved itself; `is_soft`: it came without
+/// a reboot.
 async fn commit(
     machine: &Arc<Machine>,
     start: &StartReason,
@@ -515,10 +519,6 @@ async fn commit(
     passed_gate: bool,
     is_soft: bool,
 ) {
-    if let Err(error) = machine.init.healthy(&machine.generation.boot_id).await {
-        tracing::error!("init did not take the report of health: {error:#}");
-        return;
-    }
     if *start == StartReason::Boot {
         tracing::info!("booted {}", machine.running.version);
     }
@@ -540,7 +540,7 @@ async fn commit(
         bless_later::start(machine, soft.cloned(), passed_gate, &error);
     }
     let (failed, records) = (machine.failed_images().clone(), records(machine));
-    let saved = tokio::task::spawn_blocking(move || failed.save(&records)).await;
+    let saved = blocking_io::within(ANSWER, move || failed.save(&records)).await;
     if let Err(error) = saved.map_err(anyhow::Error::from).and_then(|saved| saved) {
         tracing::warn!("the record of failed images is not kept over a reboot: {error:#}");
     }

@@ -1,55 +1,166 @@
 //! Looking for the machine config in its sources, in order.
+//!
+//! Where the kernel's command line names a server, that is asked first, for a limited time: nothing that is dead on the network
+//! keeps a machine from its API. What this machine booted with last, on STATE, is next. A machine without either waits in
+//! maintenance mode, and the server is asked on in the background.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
-use std::path::Path;
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::disk;
 use crate::config::fetch::{FetchPolicy, FetchStatus, fetch};
-use crate::config::persisted;
-use crate::config::source::{self, FW_CFG_PATH, Identity, Source};
-use crate::machine::Machine;
+use crate::config::source::{self, FW_CFG_PATH, Identity, NoSource, Source};
+use crate::config::{self, persisted};
+use crate::machine::{Configured, Machine};
 use crate::modules::Class;
+use crate::status;
 
-/// Reads the config from the first source that there is; none when there is no source: that is maintenance mode.
-pub(super) async fn find_config(machine: &Machine) -> anyhow::Result<Option<Vec<u8>>> {
-    let cmdline = std::fs::read_to_string("/proc/cmdline").context("read /proc/cmdline")?;
+/// How long one round of questions takes in the background, and the pause after it.
+const ROUND: Duration = Duration::from_secs(30);
+
+/// What the sources have.
+pub(super) enum Found {
+    /// A config that can be used.
+    Config(Configured),
+    /// No source has one.
+    Nothing,
+    /// The server has not given one that can be used, and STATE has none either: why.
+    NotYet(anyhow::Error),
+}
+
+/// Reads the config from the first source that there is. A server has `patience` to be reached and to answer.
+///
+/// # Errors
+/// The source that was named on purpose cannot be one, or what it holds cannot be used.
+pub(super) async fn find_config(machine: &Machine, patience: Duration) -> anyhow::Result<Found> {
+    let cmdline = command_line()?;
     let has_fw_cfg = look_for_fw_cfg(machine).await;
-    let identity = identity(machine, &cmdline).await?;
     // The first source decides: it was named on purpose, and a config from elsewhere would be another machine's.
-    let source = source::choose(&cmdline, &identity, has_fw_cfg)?;
+    if source::names_a_server(&cmdline) {
+        let report = |status: FetchStatus<'_>| tracing::warn!("machine config: {status}");
+        return match ask(machine, &cmdline, patience, report).await {
+            Ok(configured) => Ok(Found::Config(configured)),
+            Err(error) if error.is::<NoSource>() => Err(error),
+            Err(error) => Ok(last_used(machine, error).await),
+        };
+    }
+    let source = source::choose(&cmdline, &Identity::default(), has_fw_cfg)?;
     tracing::info!("machine config: from {source}");
-    match &source {
-        Source::FwCfg => Ok(Some(source::read(Path::new(FW_CFG_PATH))?)),
-        Source::Url(url) => fetch_or_use_the_last(machine, url).await.map(Some),
-        Source::State => read_state(machine).await,
+    let bytes = match source {
+        Source::FwCfg => Some(source::read(Path::new(FW_CFG_PATH))?),
+        _ => read_state(machine).await?,
+    };
+    match bytes {
+        Some(bytes) => Ok(Found::Config(usable(bytes)?)),
+        None => Ok(Found::Nothing),
     }
 }
 
 /// The source that decides over what is kept on STATE, if this machine has one.
 pub(super) fn source_before_state() -> Option<&'static str> {
-    let cmdline = std::fs::read_to_string("/proc/cmdline").ok()?;
+    let cmdline = command_line().ok()?;
     source::before_state(&cmdline, Path::new(FW_CFG_PATH).exists())
 }
 
-/// Fetches the config. A machine that has booted before does not need the server for it.
-async fn fetch_or_use_the_last(machine: &Machine, url: &http::Uri) -> anyhow::Result<Vec<u8>> {
-    network_is_up(machine).await?;
-    let report = |status: FetchStatus<'_>| tracing::warn!("machine config: {status}");
-    let error = match fetch(url, &FetchPolicy::default(), report).await {
-        Ok(fetched) => return Ok(fetched),
-        Err(error) => anyhow::Error::from(error),
-    };
-    match read_state(machine).await {
-        Ok(Some(last)) => {
-            tracing::error!(
-                "machine config: {error:#}; the one that this machine booted with last is used"
-            );
-            Ok(last)
+/// Whether a server is named that the config comes from.
+pub(super) fn has_server() -> bool {
+    command_line().is_ok_and(|cmdline| source::names_a_server(&cmdline))
+}
+
+/// Asks the server, where one is named, until there is a config, from it or from an administrator: either may have been made to
+/// work by then. Ends when the handle is dropped.
+pub(super) fn keep_asking(machine: &Arc<Machine>) -> AbortOnDropHandle<()> {
+    let machine = machine.clone();
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        let Ok(cmdline) = command_line() else { return };
+        if !source::names_a_server(&cmdline) {
+            return;
         }
-        Ok(None) => Err(error),
+        let mut told = String::new();
+        while machine.config().is_none() {
+            // Limit: none together, as a machine without a config has nothing else to do; each round is limited.
+            tokio::time::sleep(ROUND).await;
+            match ask(&machine, &cmdline, ROUND, |_| {}).await {
+                Ok(configured) if machine.config().is_none() => {
+                    tracing::info!("machine config: it is there now");
+                    machine.set_config(Arc::new(configured));
+                }
+                Ok(_) => {}
+                Err(error) if error.is::<NoSource>() => return,
+                Err(error) => {
+                    let error = format!("{error:#}");
+                    if error != told {
+                        tracing::warn!("machine config: {error}; the server is asked on");
+                        status::note_problem(&machine, "config", &error);
+                        told = error;
+                    }
+                }
+            }
+        }
+    }))
+}
+
+fn command_line() -> anyhow::Result<String> {
+    std::fs::read_to_string("/proc/cmdline").context("read /proc/cmdline")
+}
+
+/// A config as it came.
+pub(super) fn usable(bytes: Vec<u8>) -> anyhow::Result<Configured> {
+    let text = String::from_utf8(bytes).context("the machine config is not UTF-8")?;
+    let parsed = config::parse(text.as_bytes()).context("the machine config is unusable")?;
+    for warning in &parsed.warnings {
+        tracing::warn!("machine config: {warning}");
+    }
+    Ok(Configured::new(text, parsed.config))
+}
+
+/// The config that the server has, which the command line names.
+async fn ask(
+    machine: &Machine,
+    cmdline: &str,
+    patience: Duration,
+    report: impl FnMut(FetchStatus<'_>),
+) -> anyhow::Result<Configured> {
+    let until = Instant::now() + patience;
+    tokio::time::timeout_at(until, network_is_up(machine))
+        .await
+        .with_context(|| {
+            format!(
+                "the network is not up within {} s, and with it the config's server",
+                patience.as_secs()
+            )
+        })??;
+    let source = source::choose(cmdline, &identity(machine), false)?;
+    let Source::Url(url) = &source else {
+        anyhow::bail!("the kernel's command line names no server any more");
+    };
+    tracing::info!("machine config: from {source}");
+    let policy = FetchPolicy {
+        within: until.saturating_duration_since(Instant::now()),
+        ..FetchPolicy::default()
+    };
+    usable(fetch(url, &policy, report).await?)
+}
+
+/// What this machine booted with last, in place of what the server did not give.
+async fn last_used(machine: &Machine, error: anyhow::Error) -> Found {
+    let last = async { read_state(machine).await?.map(usable).transpose() };
+    match last.await {
+        Ok(Some(last)) => {
+            let reason =
+                format!("{error:#}; the config that this machine booted with last is used");
+            tracing::error!("machine config: {reason}");
+            Found::Config(last)
+        }
+        Ok(None) => Found::NotYet(error),
         Err(state) => {
             tracing::error!("machine config: none on STATE either: {state:#}");
-            Err(error)
+            Found::NotYet(error)
         }
     }
 }
@@ -77,36 +188,31 @@ async fn look_for_fw_cfg(machine: &Machine) -> bool {
     Path::new(FW_CFG_PATH).exists()
 }
 
-/// What a URL may ask for, as far as it does.
-async fn identity(machine: &Machine, cmdline: &str) -> anyhow::Result<Identity> {
+/// What a URL may ask for, as far as it does. The network must be up.
+fn identity(machine: &Machine) -> Identity {
     let dmi = |file: &str| {
         let text = std::fs::read_to_string(Path::new("/sys/class/dmi/id").join(file)).ok()?;
         Some(text.trim().to_owned()).filter(|text| !text.is_empty())
     };
-    let mut identity = Identity {
+    let status = machine.network.status();
+    let status = status.borrow();
+    // The link with the default route; without one, the first that is a device.
+    let main = status
+        .routes
+        .iter()
+        .find(|route| route.destination.prefix() == 0)
+        .map(|route| &route.link);
+    let mut links = status.links.iter().filter(|link| link.name != "lo");
+    let link = links
+        .clone()
+        .find(|link| Some(&link.name) == main)
+        .or_else(|| links.next());
+    Identity {
         uuid: dmi("product_uuid"),
         serial: dmi("product_serial"),
-        ..Identity::default()
-    };
-    if source::asks_for(cmdline, "mac") || source::asks_for(cmdline, "hostname") {
-        network_is_up(machine).await?;
-        let status = machine.network.status();
-        let status = status.borrow();
-        identity.hostname = Some(status.hostname.clone()).filter(|name| !name.is_empty());
-        // The link with the default route; without one, the first that is a device.
-        let main = status
-            .routes
-            .iter()
-            .find(|route| route.destination.prefix() == 0)
-            .map(|route| &route.link);
-        let mut links = status.links.iter().filter(|link| link.name != "lo");
-        let link = links
-            .clone()
-            .find(|link| Some(&link.name) == main)
-            .or_else(|| links.next());
-        identity.mac = link.map(|link| link.mac.clone());
+        hostname: Some(status.hostname.clone()).filter(|name| !name.is_empty()),
+        mac: link.map(|link| link.mac.clone()),
     }
-    Ok(identity)
 }
 
 async fn network_is_up(machine: &Machine) -> anyhow::Result<()> {

@@ -6,7 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use tokio::{
@@ -19,15 +19,25 @@ use super::super::{
     fetch::{FetchError, FetchPolicy, FetchStatus, fetch},
 };
 
-/// Quick, so that failures don't hold the tests up.
-fn policy(tries: u32) -> FetchPolicy {
+/// One try: the pause after it would be longer than all the time.
+fn once() -> FetchPolicy {
     FetchPolicy {
-        tries,
-        first_pause: Duration::from_millis(5),
-        longest_pause: Duration::from_millis(10),
+        within: Duration::from_secs(10),
+        first_pause: Duration::from_secs(60),
+        longest_pause: Duration::from_secs(60),
         timeout: Duration::from_secs(10),
         redirects: 3,
         ca_bundle: "/nonexistent/bundle.pem".into(),
+    }
+}
+
+/// As many tries as fit into the time, quickly.
+fn again_and_again(within: Duration) -> FetchPolicy {
+    FetchPolicy {
+        within,
+        first_pause: Duration::from_millis(5),
+        longest_pause: Duration::from_millis(10),
+        ..once()
     }
 }
 
@@ -84,7 +94,7 @@ async fn get(url: &str, policy: &FetchPolicy) -> Result<Vec<u8>, FetchError> {
 async fn a_config_arrives() {
     let (address, _) = server(vec![ok(b"version: v1alpha1")]).await;
     assert_eq!(
-        get(&format!("http://{address}/c?uuid=1"), &policy(1))
+        get(&format!("http://{address}/c?uuid=1"), &once())
             .await
             .unwrap(),
         b"version: v1alpha1"
@@ -97,9 +107,7 @@ async fn gzip_is_unpacked() {
     encoder.write_all(b"packed").unwrap();
     let (address, _) = server(vec![ok(&encoder.finish().unwrap())]).await;
     assert_eq!(
-        get(&format!("http://{address}/"), &policy(1))
-            .await
-            .unwrap(),
+        get(&format!("http://{address}/"), &once()).await.unwrap(),
         b"packed"
     );
 }
@@ -112,9 +120,11 @@ async fn failures_are_tried_again_and_told() {
     let url = format!("http://user:s3cret@{address}/c?token=s3cret")
         .parse()
         .unwrap();
-    let bytes = fetch(&url, &policy(5), |status: FetchStatus<'_>| {
-        told.push(status.to_string())
-    })
+    let bytes = fetch(
+        &url,
+        &again_and_again(Duration::from_secs(10)),
+        |status: FetchStatus<'_>| told.push(status.to_string()),
+    )
     .await
     .unwrap();
     assert_eq!(
@@ -131,7 +141,7 @@ async fn failures_are_tried_again_and_told() {
     );
     assert_eq!(
         told[2],
-        format!("fetching the machine config from http://{address}/c, try 2 of 5")
+        format!("fetching the machine config from http://{address}/c, try 2")
     );
     assert!(
         told[3].starts_with(&format!("{address} ended the conversation early: ")),
@@ -143,19 +153,36 @@ async fn failures_are_tried_again_and_told() {
 }
 
 #[tokio::test]
-async fn tries_are_bounded() {
+async fn the_time_for_all_tries_is_bounded() {
     let (address, count) = server(vec![
         b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n".to_vec(),
     ])
     .await;
-    let error = get(&format!("http://{address}/"), &policy(3))
+    let begun = Instant::now();
+    let policy = again_and_again(Duration::from_millis(200));
+    let error = get(&format!("http://{address}/"), &policy)
         .await
         .unwrap_err();
     assert!(
         matches!(error, FetchError::Status { status, .. } if status.as_u16() == 500),
         "{error}"
     );
-    assert_eq!(count.load(Ordering::SeqCst), 3);
+    assert!(count.load(Ordering::SeqCst) > 2);
+    assert!(begun.elapsed() < Duration::from_secs(5));
+}
+
+#[tokio::test]
+async fn a_try_ends_with_the_time_for_all() {
+    // Connections wait in its queue, and nobody takes them.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let begun = Instant::now();
+    let policy = again_and_again(Duration::from_millis(200));
+    let error = get(&format!("http://{address}/"), &policy)
+        .await
+        .unwrap_err();
+    assert!(matches!(error, FetchError::Timeout { .. }), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(5));
 }
 
 #[tokio::test]
@@ -163,7 +190,7 @@ async fn nobody_listens() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
-    let error = get(&format!("http://{address}/"), &policy(2))
+    let error = get(&format!("http://{address}/"), &once())
         .await
         .unwrap_err();
     assert_eq!(error.to_string(), format!("cannot connect to {address}"));
@@ -175,7 +202,7 @@ async fn a_silent_server_is_given_up() {
     let address = listener.local_addr().unwrap();
     let quick = FetchPolicy {
         timeout: Duration::from_millis(100),
-        ..policy(1)
+        ..once()
     };
     let error = get(&format!("http://{address}/"), &quick)
         .await
@@ -189,7 +216,7 @@ async fn what_is_too_long_is_not_read_to_its_end() {
     let mut answer = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n".to_vec();
     answer.resize(answer.len() + 2 * MAX_CONFIG_BYTES, b'#');
     let (address, _) = server(vec![answer]).await;
-    let error = get(&format!("http://{address}/"), &policy(1))
+    let error = get(&format!("http://{address}/"), &once())
         .await
         .unwrap_err();
     assert!(matches!(error, FetchError::TooLong { .. }), "{error}");
@@ -197,7 +224,7 @@ async fn what_is_too_long_is_not_read_to_its_end() {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
     encoder.write_all(&vec![0; 50 * MAX_CONFIG_BYTES]).unwrap();
     let (address, _) = server(vec![ok(&encoder.finish().unwrap())]).await;
-    let error = get(&format!("http://{address}/"), &policy(1))
+    let error = get(&format!("http://{address}/"), &once())
         .await
         .unwrap_err();
     assert!(matches!(error, FetchError::TooLong { .. }), "{error}");
@@ -209,7 +236,7 @@ async fn a_cut_answer_is_no_config() {
         b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nversion: v1alpha1\n".to_vec(),
     ])
     .await;
-    let error = get(&format!("http://{address}/"), &policy(1))
+    let error = get(&format!("http://{address}/"), &once())
         .await
         .unwrap_err();
     assert!(matches!(error, FetchError::Http { .. }), "{error}");
@@ -224,12 +251,12 @@ async fn redirects_are_followed_a_few_times() {
     ])
     .await;
     assert_eq!(
-        get(&format!("http://{here}/"), &policy(1)).await.unwrap(),
+        get(&format!("http://{here}/"), &once()).await.unwrap(),
         b"there"
     );
 
     let (circle, count) = server(vec![redirect("/again")]).await;
-    let error = get(&format!("http://{circle}/"), &policy(1))
+    let error = get(&format!("http://{circle}/"), &once())
         .await
         .unwrap_err();
     assert!(
@@ -244,7 +271,7 @@ async fn redirects_are_followed_a_few_times() {
 
     for nowhere in ["file:///etc/shadow", "//host/x", "", "relative"] {
         let (address, _) = server(vec![redirect(nowhere)]).await;
-        let error = get(&format!("http://{address}/"), &policy(1))
+        let error = get(&format!("http://{address}/"), &once())
             .await
             .unwrap_err();
         assert!(
@@ -292,7 +319,7 @@ async fn https_trusts_the_bundle_and_nobody_else() {
     std::fs::write(bundle.path(), pem).unwrap();
     let trusting = FetchPolicy {
         ca_bundle: bundle.path().into(),
-        ..policy(1)
+        ..once()
     };
     assert_eq!(
         get(&format!("https://localhost:{port}/"), &trusting)
@@ -314,7 +341,7 @@ async fn https_trusts_the_bundle_and_nobody_else() {
         .unwrap_err();
     assert!(matches!(error, FetchError::Tls { .. }), "{error}");
 
-    let error = get(&format!("https://localhost:{port}/"), &policy(1))
+    let error = get(&format!("https://localhost:{port}/"), &once())
         .await
         .unwrap_err();
     assert_eq!(
@@ -330,7 +357,7 @@ async fn https_does_not_become_http() {
     std::fs::write(bundle.path(), pem).unwrap();
     let trusting = FetchPolicy {
         ca_bundle: bundle.path().into(),
-        ..policy(1)
+        ..once()
     };
     let error = get(&format!("https://localhost:{port}/"), &trusting)
         .await
