@@ -1,0 +1,253 @@
+//! Every wait is in docs/waits.md, with its limit and what comes after it: the sources are searched for the ways to wait.
+//!
+//! A row of the table names a file and the functions in it that wait; a function that waits and is in no row fails this test, and so
+//! does a row whose function does not wait any more.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Each of these waits, or limits or begins a wait.
+const WAITS: [&str; 33] = [
+    "timeout(",
+    "timeout_at(",
+    "sleep(",
+    "sleep_until(",
+    "interval(",
+    "pending()",
+    "spawn_blocking(",
+    "blocking_io::within(",
+    "blocking_recv(",
+    "blocking_lock(",
+    "blocking_lock_owned(",
+    ".wait_for(",
+    ".wait_while(",
+    ".changed()",
+    ".closed()",
+    ".notified()",
+    ".recv()",
+    ".recv_timeout(",
+    ".accept()",
+    ".wait()",
+    ".join()",
+    ".output()",
+    ".readable()",
+    "poll(",
+    "waitpid(",
+    "waitid(",
+    "recvmsg(",
+    "recv_from(",
+    "flock(",
+    "async_io(",
+    "lookup_host(",
+    "to_socket_addrs(",
+    "::connect(",
+];
+
+/// Each of these waits where it is awaited; others have the same names.
+const AWAITED: [&str; 15] = [
+    ".lock()",
+    ".lock_owned()",
+    ".acquire()",
+    ".acquire_owned()",
+    ".next()",
+    ".frame()",
+    ".status()",
+    ".read(",
+    ".read_exact(",
+    ".read_until(",
+    ".next_line()",
+    ".read_to_end(",
+    ".read_u32(",
+    ".write_all(",
+    ".send(",
+];
+
+/// A function of a file, both by name.
+type Place = (String, String);
+
+#[test]
+fn every_wait_is_in_the_table() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let table = fs::read_to_string(root.join("docs/waits.md")).unwrap();
+    let (folders, rows) = read_table(&table);
+    assert!(
+        folders.len() >= 3,
+        "the table has lost a program: {folders:?}"
+    );
+    let waits: BTreeSet<Place> = folders
+        .iter()
+        .flat_map(|folder| files(&root.join(folder)))
+        .flat_map(|file| {
+            let name = file.strip_prefix(&root).unwrap().display().to_string();
+            let functions = waits_in(&fs::read_to_string(&file).unwrap());
+            functions
+                .into_iter()
+                .map(move |function| (name.clone(), function))
+        })
+        .collect();
+    let missing: Vec<_> = waits.difference(&rows).collect();
+    assert!(
+        missing.is_empty(),
+        "these functions wait, and docs/waits.md does not say how long and what comes after that: {missing:#?}"
+    );
+    let stale: Vec<_> = rows.difference(&waits).collect();
+    assert!(
+        stale.is_empty(),
+        "docs/waits.md names functions that do not wait any more: {stale:#?}"
+    );
+}
+
+/// The folders that the table is about, and its rows: `| file | functions | what for | limit | what then |` below a heading with the
+/// folder of the files.
+fn read_table(text: &str) -> (Vec<String>, BTreeSet<Place>) {
+    let (mut folders, mut rows) = (Vec::new(), BTreeSet::new());
+    for line in text.lines() {
+        if line.starts_with("## ") {
+            folders.extend(quoted(line).into_iter().take(1));
+        }
+        let Some(cells) = line.strip_prefix("| `") else {
+            continue;
+        };
+        let cells: Vec<&str> = cells
+            .trim_end_matches('|')
+            .split('|')
+            .map(str::trim)
+            .collect();
+        assert!(
+            cells.len() == 5 && cells.iter().all(|cell| !cell.is_empty()),
+            "not a file, functions, what for, a limit and what comes then: {line}"
+        );
+        let folder = folders.last().unwrap();
+        let file = format!("{folder}/{}", cells[0].trim_end_matches('`'));
+        for function in quoted(cells[1]) {
+            let is_new = rows.insert((file.clone(), function.clone()));
+            assert!(is_new, "{function} of {file} is there twice");
+        }
+    }
+    (folders, rows)
+}
+
+/// What is between backticks.
+fn quoted(text: &str) -> Vec<String> {
+    let words = text.split('`').skip(1).step_by(2);
+    words
+        .map(|word| word.trim_end_matches('/').to_owned())
+        .collect()
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if path.is_dir() && name != "tests" {
+            found.extend(files(&path));
+        } else if name.ends_with(".rs") && !name.ends_with("tests.rs") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// The functions of a file that wait, but for its tests.
+fn waits_in(source: &str) -> BTreeSet<String> {
+    let product = source.split("#[cfg(test)]\nmod ").next().unwrap();
+    // Without spaces, so that it does not matter how a call is broken into lines; with the function that each byte is in.
+    let (mut code, mut functions, mut names) = (String::new(), Vec::new(), vec![String::new()]);
+    for line in product.lines() {
+        let line = line.split("//").next().unwrap();
+        if let Some(name) = name_of_function(line) {
+            names.push(name);
+        }
+        for part in line.split_whitespace() {
+            // A definition is no call.
+            code.push_str(if part == "fn" { "fn " } else { part });
+        }
+        functions.resize(code.len(), names.len() - 1);
+    }
+    let calls =
+        |needle: &str| -> Vec<usize> { code.match_indices(needle).map(|(at, _)| at).collect() };
+    let bare = WAITS
+        .iter()
+        .flat_map(|needle| calls(needle))
+        .filter(|at| is_call(&code, *at));
+    let awaited = AWAITED.iter().flat_map(|needle| {
+        calls(needle).into_iter().filter(|at| {
+            let opened = at + needle.find('(').unwrap();
+            after_parenthesis(&code[opened..]).starts_with(".await")
+        })
+    });
+    bare.chain(awaited)
+        .map(|at| names[functions[at]].clone())
+        .collect()
+}
+
+fn name_of_function(line: &str) -> Option<String> {
+    let (before, after) = line.split_once("fn ")?;
+    let is_word = before.is_empty() || before.ends_with(' ');
+    let end = after.find(|c: char| !c.is_alphanumeric() && c != '_')?;
+    (is_word && end > 0).then(|| after[..end].to_owned())
+}
+
+/// Whether a name begins here, and is called.
+fn is_call(code: &str, at: usize) -> bool {
+    let before = &code[..at];
+    let is_definition = before.ends_with("fn ");
+    let is_longer_name = before.ends_with(|c: char| c.is_alphanumeric() || c == '_');
+    let has_own_start = code[at..].starts_with(['.', ':']);
+    has_own_start || !(is_definition || is_longer_name)
+}
+
+/// What follows the parenthesis that is closed, from the one that opens it.
+fn after_parenthesis(code: &str) -> &str {
+    let mut depth = 0_usize;
+    for (at, c) in code.char_indices() {
+        match c {
+            '(' => depth += 1,
+            ')' if depth == 1 => return &code[at + 1..],
+            ')' => depth -= 1,
+            _ => {}
+        }
+    }
+    ""
+}
+
+#[test]
+fn the_ways_to_wait_are_found() {
+    let source = "
+        async fn one() {
+            // sleep(1) in words
+            set_read_timeout(2);
+            socket
+                .read(&mut chunk(3))
+                .await;
+        }
+        pub(super) fn two(file: &mut File) {
+            file.read(&mut buffer)?;
+        }
+        fn three() {
+            tokio::select! {
+                changed = news.changed() => {}
+            }
+        }
+        fn sleep(time: Duration) {}
+#[cfg(test)]
+mod tests {
+        fn four() { sleep(1) }
+}
+";
+    let found: Vec<String> = waits_in(source).into_iter().collect();
+    assert_eq!(found, ["one", "three"]);
+}
+
+#[test]
+fn a_row_names_functions() {
+    let text = "## machined (`machined/src/`)\n| file | functions |\n| `a/b.rs` | `one`, `two` | x | 1 s | y |\n";
+    let (folders, rows) = read_table(text);
+    assert_eq!(folders, ["machined/src"]);
+    let place = |function: &str| ("machined/src/a/b.rs".to_owned(), function.to_owned());
+    assert_eq!(rows, BTreeSet::from([place("one"), place("two")]));
+}
