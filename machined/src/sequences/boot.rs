@@ -80,9 +80,10 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
         handover,
         listener,
     } = beginning;
-    let on_soft_trial = trial::came_without_reboot(&machine, start, handover.as_ref());
-    let has_deadline = trial::has_deadline(&machine, start, handover.as_ref()).await;
+    // None other than a healthy generation of this boot leaves one.
+    let was_healthy = handover.is_some();
     let handover = handover.unwrap_or_default();
+    let on_soft_trial = trial::came_without_reboot(&machine, start, &handover);
     let nobody = ActorId::default();
     // Nobody else can have the turn yet: the API is not up.
     let mut turn = machine.take_turn();
@@ -98,6 +99,7 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
         machine.disk.adopt();
     }
 
+    let has_deadline = trial::has_deadline(&machine, start, &handover, was_healthy).await;
     let server = CONFIG_SERVER.min(deadline.saturating_duration_since(Instant::now()) / 2);
     let sequence = become_reachable(&machine, &start, &handover, server, listener);
     let mut outcome = run(sequence, &nobody, &machine.events).await;

@@ -12,7 +12,7 @@ use crate::upgrade::Handover;
 struct Known {
     /// The hand-over names its version as that of an upgrade under way.
     is_in_handover: bool,
-    /// An earlier generation of this boot of the machine was healthy: none other leaves a hand-over.
+    /// An earlier generation of this boot of the machine was healthy.
     was_healthy: bool,
     /// The boot loader counts the start of this version, as far as the firmware tells.
     is_counted: bool,
@@ -22,7 +22,7 @@ struct Known {
 pub(super) fn came_without_reboot(
     machine: &Machine,
     start: StartReason,
-    handover: Option<&Handover>,
+    handover: &Handover,
 ) -> bool {
     let known = Known {
         is_in_handover: names(handover, &machine.running.version),
@@ -35,11 +35,12 @@ pub(super) fn came_without_reboot(
 pub(super) async fn has_deadline(
     machine: &Machine,
     start: StartReason,
-    handover: Option<&Handover>,
+    handover: &Handover,
+    was_healthy: bool,
 ) -> bool {
     let mut known = Known {
         is_in_handover: names(handover, &machine.running.version),
-        was_healthy: handover.is_some(),
+        was_healthy,
         is_counted: false,
     };
     if is_the_boot(start) && !known.was_healthy {
@@ -65,8 +66,8 @@ pub(super) fn is_the_boot(start: StartReason) -> bool {
     )
 }
 
-fn names(handover: Option<&Handover>, running: &str) -> bool {
-    let upgrade = handover.and_then(|handover| handover.upgrade.as_ref());
+fn names(handover: &Handover, running: &str) -> bool {
+    let upgrade = handover.upgrade.as_ref();
     upgrade.is_some_and(|upgrade| upgrade.to == running)
 }
 
