@@ -199,7 +199,7 @@ impl Credentials {
             Mode::Normal => tls::roles_of(connection)?,
         };
         let certificates = match self.mode {
-            Mode::Maintenance => Arc::default(),
+            Mode::Maintenance | Mode::Closed => Arc::default(),
             Mode::Normal => tls::certificates_of(connection),
         };
         Ok(Caller {
