@@ -1,9 +1,8 @@
-//! A layer of an image: the first byte says how it is packed, the rest is the blob.
+//! A layer of an image. Its first bytes say how it is packed.
 
 use std::fs;
 use std::path::Path;
 
-use machined::containers::manifest::Compression;
 use machined::containers::unpack::Unpacker;
 use machined::containers::{Digest, Layer, Limits, Ownership};
 
@@ -12,27 +11,19 @@ const LIMITS: Limits = Limits {
     unpacked_bytes: 1 << 20,
     entries: 200,
     ratio: 200,
+    ratio_from: 1 << 16,
 };
 /// Beside the directory that is unpacked into.
 const SENTINEL: &str = "sentinel";
 
 /// Unpacks it, and looks whether something outside of the directory has changed.
-pub(crate) fn decode(bytes: &[u8]) {
-    let Some((packed, blob)) = bytes.split_first() else {
-        return;
-    };
-    let compression = match packed % 3 {
-        0 => Compression::None,
-        1 => Compression::Gzip,
-        _ => Compression::Zstd,
-    };
+pub(crate) fn decode(blob: &[u8]) {
     let digest = Digest::of(blob);
     let layer = Layer {
         digest,
         size: blob.len() as u64,
         // Of what it unpacks to; that only an honest image has right, and it is compared at the end.
         diff_id: digest,
-        compression,
     };
     let Ok(outside) = tempfile::tempdir() else {
         return;

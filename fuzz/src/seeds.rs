@@ -102,11 +102,12 @@ pub(crate) fn image_references() -> Vec<Vec<u8>> {
     .to_vec()
 }
 
-/// An archive of everything that an archive can hold, plain, and two that leave the directory.
+/// An archive of everything that an archive can hold, plain and in frames of zstd, sparse files in their forms, and three that
+/// would leave the directory.
 pub(crate) fn image_layers() -> Vec<Vec<u8>> {
     use tar::EntryType;
     let archive = |entries: &[(&str, EntryType, &str)]| {
-        let mut archive = tar::Builder::new(vec![0]);
+        let mut archive = tar::Builder::new(Vec::new());
         for (path, kind, target) in entries {
             let mut header = tar::Header::new_ustar();
             header.set_entry_type(*kind);
@@ -132,15 +133,52 @@ pub(crate) fn image_layers() -> Vec<Vec<u8>> {
         }
         archive.into_inner().unwrap_or_default()
     };
+    let with_records = |records: &[(&str, &str)], content: &[u8]| {
+        let mut archive = tar::Builder::new(Vec::new());
+        let records = records.iter().map(|(key, value)| (*key, value.as_bytes()));
+        let _ = archive.append_pax_extensions(records);
+        let mut header = tar::Header::new_ustar();
+        header.set_size(content.len() as u64);
+        let _ = archive.append_data(&mut header, "file", content);
+        archive.into_inner().unwrap_or_default()
+    };
+    let mut in_front = b"2\n5\n3\n90\n4\n".to_vec();
+    in_front.resize(512, 0);
+    in_front.extend_from_slice(b"content");
+    let everything = archive(&[
+        ("dir", EntryType::Directory, ""),
+        ("dir/file", EntryType::Regular, ""),
+        ("dir/link", EntryType::Symlink, "file"),
+        ("absolute", EntryType::Symlink, "/later/dir"),
+        ("absolute/file", EntryType::Regular, ""),
+        ("dir/hard", EntryType::Link, "dir/file"),
+        ("dir/pipe", EntryType::Fifo, ""),
+        ("dev/sda", EntryType::Block, ""),
+        ("dir/.wh.file", EntryType::Regular, ""),
+        ("dir/.wh..wh..opq", EntryType::Regular, ""),
+    ]);
+    let (first, rest) = everything.split_at(1000);
     vec![
-        archive(&[
-            ("dir", EntryType::Directory, ""),
-            ("dir/file", EntryType::Regular, ""),
-            ("dir/link", EntryType::Symlink, "file"),
-            ("dir/hard", EntryType::Link, "dir/file"),
-            ("dir/.wh.file", EntryType::Regular, ""),
-            ("dir/.wh..wh..opq", EntryType::Regular, ""),
-        ]),
+        [
+            stored_zstd(first),
+            b"\x50\x2a\x4d\x18\x01\0\0\0x".to_vec(),
+            stored_zstd(rest),
+        ]
+        .concat(),
+        everything,
+        with_records(&[("size", "3")], b"content"),
+        with_records(
+            &[("GNU.sparse.size", "100"), ("GNU.sparse.map", "5,3,90,4")],
+            b"content",
+        ),
+        with_records(
+            &[
+                ("GNU.sparse.major", "1"),
+                ("GNU.sparse.minor", "0"),
+                ("GNU.sparse.realsize", "100"),
+            ],
+            &in_front,
+        ),
         archive(&[("../sentinel", EntryType::Regular, "")]),
         archive(&[
             ("out", EntryType::Symlink, ".."),
@@ -148,6 +186,20 @@ pub(crate) fn image_layers() -> Vec<Vec<u8>> {
             ("hard", EntryType::Link, "../sentinel"),
         ]),
     ]
+}
+
+/// A frame of one block that is not compressed, of 256 bytes to 64 KiB.
+fn stored_zstd(bytes: &[u8]) -> Vec<u8> {
+    let length = bytes.len();
+    let size = u16::try_from(length - 256).unwrap_or_default();
+    let block = u32::try_from(length << 3 | 1).unwrap_or_default();
+    [
+        &b"\x28\xb5\x2f\xfd\x60"[..],
+        &size.to_le_bytes(),
+        &block.to_le_bytes()[..3],
+        bytes,
+    ]
+    .concat()
 }
 
 pub(crate) fn registry_challenges() -> Vec<Vec<u8>> {

@@ -76,7 +76,7 @@ pub fn machine_config(bytes: &[u8]) {
 pub fn image_manifest(bytes: &[u8]) {
     let end = bytes.iter().position(|byte| *byte == b'\n');
     let (manifest, config) = bytes.split_at(end.unwrap_or(bytes.len()));
-    match Manifest::parse(manifest) {
+    match Manifest::parse(manifest, None) {
         Ok(Manifest::Index(entries)) => {
             let _ = manifest::select(entries).inspect_err(say);
         }

@@ -37,18 +37,6 @@ impl fmt::Display for Platform<'_> {
     }
 }
 
-/// How a layer is packed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Compression {
-    /// A plain tar archive.
-    None,
-    /// tar+gzip.
-    Gzip,
-    /// tar+zstd.
-    Zstd,
-}
-
 /// One layer: a blob and what it unpacks to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layer {
@@ -58,8 +46,6 @@ pub struct Layer {
     pub size: u64,
     /// Of the unpacked archive.
     pub diff_id: Digest,
-    /// How it is packed.
-    pub compression: Compression,
 }
 
 /// What an image says about how to run it, and its labels.
@@ -105,6 +91,19 @@ pub enum ManifestError {
     /// Schema 1 and everything else.
     #[error("the manifest is of type {0:?}, which is no image")]
     MediaType(String),
+    /// The registry and the document disagree, so another client may see another kind of document.
+    #[error(
+        "the registry serves the manifest as {served:?}, but it is {own:?}; it is refused as ambiguous"
+    )]
+    ContentType {
+        /// The answer's header.
+        served: String,
+        /// What it says itself, or what its fields are those of.
+        own: String,
+    },
+    /// Helm charts and other things that registries keep as if they were images.
+    #[error("its config is of type {0:?}, which is no image's")]
+    ConfigType(String),
     /// Helm charts, WASM modules, foreign layers.
     #[error("a layer is of type {0:?}, which cannot be unpacked; tar, tar+gzip and tar+zstd can")]
     LayerType(String),
@@ -171,8 +170,26 @@ struct RawManifest {
     layers: Option<Vec<Descriptor>>,
 }
 
+const INDEX_TYPES: [&str; 2] = [
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+];
+const IMAGE_TYPES: [&str; 2] = [
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+];
+const CONFIG_TYPES: [&str; 2] = [
+    "application/vnd.oci.image.config.v1+json",
+    "application/vnd.docker.container.image.v1+json",
+];
+
+fn shortened(text: &str) -> String {
+    text.chars().take(100).collect()
+}
+
 impl Manifest {
-    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, ManifestError> {
+    /// Reads a manifest and, if its answer had a Content-Type, holds that against it.
+    pub(crate) fn parse(bytes: &[u8], content_type: Option<&str>) -> Result<Self, ManifestError> {
         let raw: RawManifest =
             serde_json::from_slice(bytes).map_err(|source| ManifestError::Json {
                 what: "manifest",
@@ -185,31 +202,42 @@ impl Manifest {
                 raw.schema_version
             )));
         }
-        let unknown = |media_type: String| {
-            Err(ManifestError::MediaType(
-                media_type.chars().take(100).collect(),
-            ))
+        let (manifest, types) = match (raw.manifests, raw.config, raw.layers) {
+            (Some(manifests), None, None) => (Manifest::Index(manifests), INDEX_TYPES),
+            (None, Some(config), Some(layers)) => (Manifest::Image { config, layers }, IMAGE_TYPES),
+            (Some(_), _, _) => return Err(ManifestError::Ambiguous),
+            _ => return Err(ManifestError::MediaType(shortened(&media_type))),
         };
-        match (raw.manifests, raw.config, raw.layers) {
-            (Some(manifests), None, None) => match media_type.as_str() {
-                ""
-                | "application/vnd.oci.image.index.v1+json"
-                | "application/vnd.docker.distribution.manifest.list.v2+json" => {
-                    Ok(Manifest::Index(manifests))
-                }
-                _ => unknown(media_type),
-            },
-            (None, Some(config), Some(layers)) => match media_type.as_str() {
-                ""
-                | "application/vnd.oci.image.manifest.v1+json"
-                | "application/vnd.docker.distribution.manifest.v2+json" => {
-                    Ok(Manifest::Image { config, layers })
-                }
-                _ => unknown(media_type),
-            },
-            (Some(_), _, _) => Err(ManifestError::Ambiguous),
-            _ => unknown(media_type),
+        if !media_type.is_empty() && !types.contains(&media_type.as_str()) {
+            return Err(ManifestError::MediaType(shortened(&media_type)));
         }
+        if let Some(served) = content_type {
+            let served = served.split(';').next().unwrap_or_default().trim();
+            // Old builders leave the media type out of the document.
+            let agrees = match media_type.as_str() {
+                "" => types.iter().any(|own| own.eq_ignore_ascii_case(served)),
+                own => own.eq_ignore_ascii_case(served),
+            };
+            if !agrees {
+                let own = if media_type.is_empty() {
+                    types[0]
+                } else {
+                    &media_type
+                };
+                return Err(ManifestError::ContentType {
+                    served: shortened(served),
+                    own: own.to_owned(),
+                });
+            }
+        }
+        if let Manifest::Image { config, .. } = &manifest {
+            let media_type = config.media_type.as_str();
+            // Old builders leave it out here as well; that it is a config is seen when it is read.
+            if !media_type.is_empty() && !CONFIG_TYPES.contains(&media_type) {
+                return Err(ManifestError::ConfigType(shortened(media_type)));
+            }
+        }
+        Ok(manifest)
     }
 }
 
@@ -308,12 +336,13 @@ pub(crate) fn image(
         return Err(ManifestError::TooManyLayers(layers.len()));
     }
     let layers = layers.iter().zip(diff_ids).map(|(descriptor, diff_id)| {
-        let compression = compression(&descriptor.media_type)?;
+        if !is_layer(&descriptor.media_type) {
+            return Err(ManifestError::LayerType(shortened(&descriptor.media_type)));
+        }
         Ok(Layer {
             digest: descriptor.digest,
             size: descriptor.size,
             diff_id,
-            compression,
         })
     });
     let layers = layers.collect::<Result<_, ManifestError>>()?;
@@ -333,19 +362,20 @@ pub(crate) fn image(
     Ok((config, layers))
 }
 
-fn compression(media_type: &str) -> Result<Compression, ManifestError> {
-    match media_type {
+/// Archives, packed or not: how they are packed, their first bytes say.
+fn is_layer(media_type: &str) -> bool {
+    matches!(
+        media_type,
         "application/vnd.oci.image.layer.v1.tar"
-        | "application/vnd.oci.image.layer.nondistributable.v1.tar"
-        | "application/vnd.docker.image.rootfs.diff.tar" => Ok(Compression::None),
-        "application/vnd.oci.image.layer.v1.tar+gzip"
-        | "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip"
-        | "application/vnd.docker.image.rootfs.diff.tar.gzip" => Ok(Compression::Gzip),
-        "application/vnd.oci.image.layer.v1.tar+zstd"
-        | "application/vnd.oci.image.layer.nondistributable.v1.tar+zstd"
-        | "application/vnd.docker.image.rootfs.diff.tar.zstd" => Ok(Compression::Zstd),
-        other => Err(ManifestError::LayerType(other.chars().take(100).collect())),
-    }
+            | "application/vnd.oci.image.layer.v1.tar+gzip"
+            | "application/vnd.oci.image.layer.v1.tar+zstd"
+            | "application/vnd.oci.image.layer.nondistributable.v1.tar"
+            | "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip"
+            | "application/vnd.oci.image.layer.nondistributable.v1.tar+zstd"
+            | "application/vnd.docker.image.rootfs.diff.tar"
+            | "application/vnd.docker.image.rootfs.diff.tar.gzip"
+            | "application/vnd.docker.image.rootfs.diff.tar.zstd"
+    )
 }
 
 #[cfg(test)]
@@ -362,7 +392,7 @@ mod tests {
     fn index(platforms: &[serde_json::Value]) -> Result<Descriptor, ManifestError> {
         let manifests: Vec<_> = platforms.iter().cloned().map(descriptor).collect();
         let document = json!({"schemaVersion": 2, "manifests": manifests});
-        match Manifest::parse(document.to_string().as_bytes())? {
+        match Manifest::parse(document.to_string().as_bytes(), None)? {
             Manifest::Index(manifests) => select(manifests),
             Manifest::Image { .. } => panic!("not an index"),
         }
@@ -392,7 +422,8 @@ mod tests {
     #[test]
     fn documents_that_are_two_things_or_none_are_refused() {
         let config = json!({"digest": Digest::of(b""), "size": 1});
-        let parse = |document: serde_json::Value| Manifest::parse(document.to_string().as_bytes());
+        let parse =
+            |document: serde_json::Value| Manifest::parse(document.to_string().as_bytes(), None);
         let both = json!({"schemaVersion": 2, "manifests": [], "config": config, "layers": []});
         assert!(matches!(parse(both), Err(ManifestError::Ambiguous)));
         let mislabelled = json!({"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "manifests": []});
@@ -409,11 +440,65 @@ mod tests {
             Err(ManifestError::MediaType(_))
         ));
         assert!(matches!(
-            Manifest::parse(b"<html>"),
+            Manifest::parse(b"<html>", None),
             Err(ManifestError::Json { .. })
         ));
         let evil = json!({"schemaVersion": 2, "config": {"digest": "sha256:../../etc", "size": 1}, "layers": []});
         assert!(matches!(parse(evil), Err(ManifestError::Json { .. })));
+    }
+
+    #[test]
+    fn what_is_no_image_and_what_may_be_two_things_is_refused() {
+        const OCI: &str = "application/vnd.oci.image.manifest.v1+json";
+        const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+        const DOCKER: &str = "application/vnd.docker.distribution.manifest.v2+json";
+        let image = |media_type: Option<&str>, config: &str| {
+            let config = json!({"mediaType": config, "digest": Digest::of(b""), "size": 1});
+            let mut image = json!({"schemaVersion": 2, "config": config, "layers": []});
+            if let Some(media_type) = media_type {
+                image["mediaType"] = media_type.into();
+            }
+            image.to_string()
+        };
+        let parse = |document: &str, served| Manifest::parse(document.as_bytes(), served);
+        let (config, chart) = (
+            "application/vnd.oci.image.config.v1+json",
+            "application/vnd.cncf.helm.config.v1+json",
+        );
+        for (media_type, served, good) in [
+            (Some(OCI), None, true),
+            (Some(OCI), Some(OCI), true),
+            (
+                Some(OCI),
+                Some("Application/vnd.oci.image.manifest.v1+json; charset=utf-8"),
+                true,
+            ),
+            (None, Some(OCI), true),
+            (None, Some(DOCKER), true),
+            (None, None, true),
+            (Some(OCI), Some(DOCKER), false),
+            (Some(OCI), Some(INDEX), false),
+            (Some(DOCKER), Some(OCI), false),
+            (None, Some(INDEX), false),
+            (Some(OCI), Some("application/json"), false),
+            (Some(OCI), Some(""), false),
+        ] {
+            let result = parse(&image(media_type, config), served);
+            let refused = matches!(result, Err(ManifestError::ContentType { .. }));
+            assert_eq!(
+                (result.is_ok(), refused),
+                (good, !good),
+                "{media_type:?} {served:?}"
+            );
+        }
+        assert!(matches!(
+            parse(&image(None, chart), None),
+            Err(ManifestError::ConfigType(found)) if found == chart
+        ));
+        assert!(parse(&image(None, CONFIG_TYPES[1]), None).is_ok());
+        let index = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": []}).to_string();
+        assert!(parse(&index, Some(INDEX)).is_ok());
+        assert!(parse(&index, Some(OCI)).is_err());
     }
 
     fn layer(media_type: &str) -> Descriptor {
@@ -433,7 +518,6 @@ mod tests {
         assert_eq!(config_read.entrypoint, ["/app"]);
         assert!(config_read.command.is_empty());
         assert_eq!(config_read.labels["k"], "v");
-        assert_eq!(layers[0].compression, Compression::Gzip);
         assert_eq!(layers[0].diff_id, Digest::of(b"d"));
 
         let error =

@@ -7,8 +7,10 @@ use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use futures_util::future::{Either, select};
+use tokio::time::timeout;
 
 use super::digest::Digest;
 use super::reference::ImageReference;
@@ -16,6 +18,9 @@ use super::registries::Registries;
 use super::registry::{Download, RegistryClient, RegistryError, ResolvedImage, Retries};
 use super::store::{ImageStore, Incoming, PulledImage, StoreError};
 use super::unpack::{Limits, Ownership, UnpackError, Unpacker};
+
+/// For a whole image, however fast it comes: a registry that keeps to the lowest speed could hold an upgrade for weeks.
+const LONGEST_PULL: Duration = Duration::from_secs(6 * 3600);
 
 /// Pulls images. It holds tokens and certificates: make one when one is needed.
 pub struct Puller {
@@ -57,6 +62,12 @@ pub enum PullError {
         /// Why.
         source: UnpackError,
     },
+    /// The end of patience.
+    #[error("pulling {reference} took longer than {} hours", LONGEST_PULL.as_secs() / 3600)]
+    Late {
+        /// The image.
+        reference: ImageReference,
+    },
     /// The disk.
     #[error("{reference} cannot be stored")]
     Store {
@@ -81,6 +92,7 @@ impl PullError {
     pub fn is_unreachable(&self) -> bool {
         match self {
             PullError::Resolve(error) => error.is_unreachable(),
+            PullError::Late { .. } => true,
             // The network's end of a download tells its failures to the unpacking end as I/O errors.
             PullError::Layer {
                 source: UnpackError::Blob(error),
@@ -130,6 +142,21 @@ impl Puller {
 
     /// The same, told about every piece that arrives. Dropping the future ends the pull and leaves nothing behind.
     pub async fn pull_with_progress(
+        &self,
+        image: &ResolvedImage,
+        store: &ImageStore,
+        limits: &Limits,
+        progress: &(dyn Fn(Progress) + Send + Sync),
+    ) -> Result<PulledImage, PullError> {
+        let late = PullError::Late {
+            reference: image.reference.clone(),
+        };
+        timeout(LONGEST_PULL, self.transfer(image, store, limits, progress))
+            .await
+            .unwrap_or(Err(late))
+    }
+
+    async fn transfer(
         &self,
         image: &ResolvedImage,
         store: &ImageStore,
@@ -188,6 +215,9 @@ impl Puller {
             })?;
             work = back;
             result.map_err(|source| refused(layer.digest, source))?;
+        }
+        if let Some(devices) = work.unpacker.left_out() {
+            tracing::warn!("{reference}: {devices}");
         }
         let (name, config) = (reference.clone(), image.config.clone());
         let committed = blocking(move || {

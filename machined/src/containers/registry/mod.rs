@@ -13,9 +13,12 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use http::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, RANGE, WWW_AUTHENTICATE};
+use http::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RANGE, WWW_AUTHENTICATE,
+};
 use http::{StatusCode, Uri};
 use serde::Deserialize;
+use tokio::time::timeout;
 
 use super::digest::Digest;
 use super::manifest::{self, ImageConfig, Layer, MANIFEST_MEDIA_TYPES, Manifest, ManifestError};
@@ -25,10 +28,12 @@ use challenge::Challenge;
 pub(super) use download::Download;
 pub use tls::TlsError;
 pub use transport::TransportError;
-use transport::{Answer, Transport};
+use transport::{Answer, Place, Transport};
 
 /// Registries take no manifest above 4 MiB; real ones have a few KiB.
 const LARGEST_DOCUMENT: u64 = 1 << 20;
+/// Manifest, config and tokens of one image, redirections and retries counted.
+const RESOLVE: Duration = Duration::from_secs(300);
 /// Tokens and error messages.
 const LARGEST_ANSWER: usize = 256 * 1024;
 
@@ -104,6 +109,16 @@ pub enum RequestError {
         /// The registry's words.
         said: Said,
     },
+    /// 401 from where the endpoint sends us. Our credentials are for the endpoint.
+    #[error(
+        "it redirects to {authority}, which refuses access{said}; credentials are for the registry itself and were not sent there"
+    )]
+    DeniedElsewhere {
+        /// Host and port.
+        authority: String,
+        /// Its words.
+        said: Said,
+    },
     /// 401 and 403.
     #[error("it refuses access{said}; check the credentials in RegistryAuthConfig")]
     Denied {
@@ -137,6 +152,16 @@ pub enum RequestError {
         /// Came.
         actual: Digest,
     },
+    /// Another length than the descriptor says.
+    #[error("it sent {what} of {actual} bytes, where {expected} are announced")]
+    Size {
+        /// `a manifest`, `a config`.
+        what: &'static str,
+        /// As the descriptor says.
+        expected: u64,
+        /// Came.
+        actual: u64,
+    },
     /// Readable, but of no use.
     #[error("the image cannot be used")]
     Manifest(#[from] ManifestError),
@@ -148,6 +173,9 @@ pub enum RequestError {
         /// Bytes.
         size: u64,
     },
+    /// The end of patience with all documents of an image.
+    #[error("it did not say within {} seconds what the image is", RESOLVE.as_secs())]
+    Late,
     /// An index in an index.
     #[error("the index points to another index")]
     Nested,
@@ -191,6 +219,7 @@ impl RequestError {
             RequestError::Transport(source) | RequestError::Interrupted { source, .. } => {
                 source.is_unreachable()
             }
+            RequestError::Late => true,
             RequestError::Status { status, .. } => {
                 status.is_server_error() || matches!(status.as_u16(), 408 | 429)
             }
@@ -252,6 +281,40 @@ impl fmt::Display for Tried {
     }
 }
 
+/// A small answer, whole.
+struct Document {
+    content_type: Option<String>,
+    bytes: Vec<u8>,
+}
+
+impl Document {
+    /// Holds it against what its descriptor says, and gives its digest.
+    fn check(
+        &self,
+        what: &'static str,
+        digest: Option<Digest>,
+        size: Option<u64>,
+    ) -> Result<Digest, RequestError> {
+        let actual = self.bytes.len() as u64;
+        if let Some(expected) = size.filter(|&size| size != actual) {
+            return Err(RequestError::Size {
+                what,
+                expected,
+                actual,
+            });
+        }
+        let actual = Digest::of(&self.bytes);
+        match digest {
+            Some(expected) if expected != actual => Err(RequestError::Digest {
+                what,
+                expected,
+                actual,
+            }),
+            _ => Ok(actual),
+        }
+    }
+}
+
 /// A client for all registries. It keeps tokens and TLS settings: make one for a pull and drop it after.
 pub struct RegistryClient {
     registries: Arc<Registries>,
@@ -280,7 +343,8 @@ impl RegistryClient {
     ) -> Result<ResolvedImage, RegistryError> {
         let mut tried = Vec::new();
         for endpoint in self.registries.endpoints(reference.registry()) {
-            match self.resolve_at(&endpoint, reference).await {
+            let resolved = timeout(RESOLVE, self.resolve_at(&endpoint, reference)).await;
+            match resolved.unwrap_or(Err(RequestError::Late)) {
                 Ok(image) => return Ok(image),
                 Err(error) => tried.push((endpoint.to_string(), error)),
             }
@@ -297,18 +361,19 @@ impl RegistryClient {
         reference: &ImageReference,
     ) -> Result<ResolvedImage, RequestError> {
         let selector = reference.selector();
-        let (document, named_digest) = self
-            .manifest(endpoint, reference, &selector, reference.digest())
+        let (manifest, named_digest) = self
+            .manifest(endpoint, reference, &selector, reference.digest(), None)
             .await?;
-        let (document, digest) = match Manifest::parse(&document)? {
-            Manifest::Image { .. } => (document, named_digest),
+        let (manifest, digest) = match manifest {
+            Manifest::Image { .. } => (manifest, named_digest),
             Manifest::Index(manifests) => {
-                let ours = manifest::select(manifests)?.digest;
-                self.manifest(endpoint, reference, &ours.to_string(), Some(ours))
+                let ours = manifest::select(manifests)?;
+                let (digest, size) = (Some(ours.digest), Some(ours.size));
+                self.manifest(endpoint, reference, &ours.digest.to_string(), digest, size)
                     .await?
             }
         };
-        let Manifest::Image { config, layers } = Manifest::parse(&document)? else {
+        let Manifest::Image { config, layers } = manifest else {
             return Err(RequestError::Nested);
         };
         if config.size > LARGEST_DOCUMENT {
@@ -318,16 +383,9 @@ impl RegistryClient {
             });
         }
         let path = format!("{}/blobs/{}", reference.repository(), config.digest);
-        let bytes = self.document(endpoint, reference, &path, "*/*").await?;
-        let actual = Digest::of(&bytes);
-        if actual != config.digest {
-            return Err(RequestError::Digest {
-                what: "a config",
-                expected: config.digest,
-                actual,
-            });
-        }
-        let (config, layers) = manifest::image(&bytes, &layers)?;
+        let document = self.document(endpoint, reference, &path, "*/*").await?;
+        document.check("a config", Some(config.digest), Some(config.size))?;
+        let (config, layers) = manifest::image(&document.bytes, &layers)?;
         Ok(ResolvedImage {
             reference: reference.clone(),
             digest,
@@ -343,21 +401,16 @@ impl RegistryClient {
         endpoint: &Endpoint,
         reference: &ImageReference,
         selector: &str,
-        expected: Option<Digest>,
-    ) -> Result<(Vec<u8>, Digest), RequestError> {
+        digest: Option<Digest>,
+        size: Option<u64>,
+    ) -> Result<(Manifest, Digest), RequestError> {
         let path = format!("{}/manifests/{selector}", reference.repository());
-        let bytes = self
+        let document = self
             .document(endpoint, reference, &path, MANIFEST_MEDIA_TYPES)
             .await?;
-        let actual = Digest::of(&bytes);
-        match expected {
-            Some(expected) if expected != actual => Err(RequestError::Digest {
-                what: "a manifest",
-                expected,
-                actual,
-            }),
-            _ => Ok((bytes, actual)),
-        }
+        let digest = document.check("a manifest", digest, size)?;
+        let manifest = Manifest::parse(&document.bytes, document.content_type.as_deref())?;
+        Ok((manifest, digest))
     }
 
     /// A small document, asked for again while that may help.
@@ -367,7 +420,7 @@ impl RegistryClient {
         reference: &ImageReference,
         path: &str,
         accept: &'static str,
-    ) -> Result<Vec<u8>, RequestError> {
+    ) -> Result<Document, RequestError> {
         let mut failed = 0;
         loop {
             let error = match self.document_once(endpoint, reference, path, accept).await {
@@ -388,9 +441,14 @@ impl RegistryClient {
         reference: &ImageReference,
         path: &str,
         accept: &'static str,
-    ) -> Result<Vec<u8>, RequestError> {
+    ) -> Result<Document, RequestError> {
         let mut answer = self.get(endpoint, reference, path, accept, 0).await?;
-        Ok(answer.document(LARGEST_DOCUMENT as usize).await?)
+        let content_type = answer.headers.get(CONTENT_TYPE);
+        Ok(Document {
+            content_type: content_type
+                .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()),
+            bytes: answer.document(LARGEST_DOCUMENT as usize).await?,
+        })
     }
 
     /// One GET below an endpoint's root, from an offset on, with whatever credentials it takes.
@@ -423,13 +481,21 @@ impl RegistryClient {
         if let Some(known) = &known {
             headers.insert(AUTHORIZATION, known.clone());
         }
-        let mut answer = self.transport.send(&uri, &headers, None).await?;
+        let mut answer = self.transport.send(&uri, &headers, None, None).await?;
+        // Whoever the endpoint sends us to may not ask for the endpoint's credentials, nor say who is to be given them.
+        if answer.status == StatusCode::UNAUTHORIZED && answer.authority != endpoint.root.authority
+        {
+            return Err(RequestError::DeniedElsewhere {
+                authority: answer.authority.clone(),
+                said: explanation(&mut answer).await,
+            });
+        }
         if answer.status == StatusCode::UNAUTHORIZED
             && let Some(authorization) = self.authorize(endpoint, reference, &answer).await?
         {
             self.authorizations().insert(key, authorization.clone());
             headers.insert(AUTHORIZATION, authorization);
-            answer = self.transport.send(&uri, &headers, None).await?;
+            answer = self.transport.send(&uri, &headers, None, None).await?;
         }
         checked(answer).await
     }
@@ -466,8 +532,17 @@ impl RegistryClient {
             ) => {
                 let scope =
                     scope.unwrap_or_else(|| format!("repository:{}:pull", reference.repository()));
+                let (url, form) =
+                    challenge::token_request(&realm, service.as_deref(), &scope, auth);
                 let token = self
-                    .token(endpoint, &realm, service.as_deref(), &scope, auth)
+                    .token(
+                        endpoint,
+                        &realm,
+                        &url,
+                        form.as_deref(),
+                        auth,
+                        refusal.origin,
+                    )
                     .await?;
                 format!("Bearer {token}")
             }
@@ -482,9 +557,10 @@ impl RegistryClient {
         &self,
         endpoint: &Endpoint,
         realm: &str,
-        service: Option<&str>,
-        scope: &str,
+        url: &str,
+        form: Option<&str>,
         auth: Option<&RegistryAuth>,
+        origin: Place,
     ) -> Result<String, RequestError> {
         #[derive(Deserialize)]
         struct Token {
@@ -499,15 +575,14 @@ impl RegistryClient {
         {
             return Err(refuse());
         }
-        let (url, form) = challenge::token_request(realm, service, scope, auth);
         let uri: Uri = url.parse().map_err(|_| refuse())?;
         let mut headers = HeaderMap::new();
         if let Some(RegistryAuth::Password { username, password }) = auth {
             let basic = HeaderValue::try_from(challenge::basic(username, password));
             headers.insert(AUTHORIZATION, basic.map_err(|_| RequestError::Token)?);
         }
-        let mut answer =
-            checked(self.transport.send(&uri, &headers, form.as_deref()).await?).await?;
+        let answer = self.transport.send(&uri, &headers, form, Some(origin));
+        let mut answer = checked(answer.await?).await?;
         let document = answer.document(LARGEST_ANSWER).await?;
         let token: Token = serde_json::from_slice(&document).map_err(|_| RequestError::Token)?;
         token
@@ -524,13 +599,17 @@ async fn checked(mut answer: Answer) -> Result<Answer, RequestError> {
     if status.is_success() {
         return Ok(answer);
     }
-    // Whatever goes wrong with the explanation, the status is what matters.
-    let said = said(&answer.document(LARGEST_ANSWER).await.unwrap_or_default());
+    let said = explanation(&mut answer).await;
     Err(match status {
         StatusCode::NOT_FOUND => RequestError::NotFound { said },
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => RequestError::Denied { said },
         _ => RequestError::Status { status, said },
     })
+}
+
+/// Whatever goes wrong with the explanation, the status is what matters.
+async fn explanation(answer: &mut Answer) -> Said {
+    said(&answer.document(LARGEST_ANSWER).await.unwrap_or_default())
 }
 
 /// `{"errors":[{"code":…,"message":…}]}`, as the distribution specification has it.
@@ -659,6 +738,7 @@ mod tests {
             (vec![status(400)], false),
             (vec![absent()], false),
             (vec![denied()], false),
+            (vec![RequestError::Late], true),
             (vec![digest()], false),
             (vec![RequestError::Token], false),
             (vec![absent(), silent()], true),

@@ -1,10 +1,12 @@
 //! One HTTP request to a registry and its answer: connection, TLS, redirections, time limits.
 //!
-//! A connection serves one request. Nothing is ever read without a bound on its size and on the time between two
-//! pieces, and nothing goes over plain http that was asked for over https.
+//! A connection serves one request. Nothing is ever read without a bound on its size, on the time between two pieces and on how
+//! slowly they may come. Nothing goes over plain http that was asked for over https, and nobody elsewhere can send us to this
+//! machine itself or to the link that it is on.
 
 use std::collections::HashMap;
 use std::io;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,7 +19,7 @@ use hyper_util::rt::TokioIo;
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::tls::{self, TlsError};
 use crate::containers::registries::Registries;
@@ -26,6 +28,11 @@ use crate::containers::registries::Registries;
 const CONNECT: Duration = Duration::from_secs(10);
 /// Until the head of the answer, and between two pieces of it.
 const SILENCE: Duration = Duration::from_secs(30);
+/// For a whole document, which has some KiB.
+const DOCUMENT: Duration = Duration::from_secs(120);
+/// Bytes a second, and over how long they are counted: slower, an answer has no end.
+const SLOWEST: u64 = 1024;
+const COUNTED_OVER: Duration = Duration::from_secs(60);
 const MOST_REDIRECTIONS: usize = 5;
 /// What hyper keeps of a connection: enough for a full pipe, little enough for a small node.
 const CONNECTION_BUFFER: usize = 64 * 1024;
@@ -79,6 +86,28 @@ pub enum TransportError {
         /// Host and port.
         authority: String,
     },
+    /// Drop by drop.
+    #[error("{authority} sends less than {SLOWEST} bytes a second")]
+    TooSlow {
+        /// Host and port.
+        authority: String,
+    },
+    /// A document that does not end.
+    #[error("{authority} did not send a whole document within {} seconds", DOCUMENT.as_secs())]
+    Late {
+        /// Host and port.
+        authority: String,
+    },
+    /// This machine or its link, from elsewhere.
+    #[error(
+        "{authority} is at {address}: a registry that is not there itself may not send us there"
+    )]
+    Place {
+        /// Host and port.
+        authority: String,
+        /// Its address.
+        address: IpAddr,
+    },
     /// Where it sends us.
     #[error("{authority} redirects to {location:?}, where we don't go")]
     Redirection {
@@ -119,8 +148,62 @@ impl TransportError {
     pub(super) fn is_unreachable(&self) -> bool {
         match self {
             TransportError::Broken { source, .. } => !source.is_parse(),
+            TransportError::TooSlow { .. } | TransportError::Late { .. } => true,
             _ => self.is_transient(),
         }
+    }
+}
+
+/// Where an address is, as far as being sent there goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    ThisMachine,
+    /// Link-local: clouds have the credentials of their machines there.
+    ThisLink,
+    Elsewhere,
+}
+
+impl Place {
+    fn of(address: IpAddr) -> Self {
+        let address = address.to_canonical();
+        // To the kernel, the unspecified address is the machine itself.
+        if address.is_loopback() || address.is_unspecified() {
+            return Place::ThisMachine;
+        }
+        let on_link = match address {
+            IpAddr::V4(address) => address.is_link_local(),
+            IpAddr::V6(address) => address.is_unicast_link_local(),
+        };
+        if on_link {
+            Place::ThisLink
+        } else {
+            Place::Elsewhere
+        }
+    }
+
+    /// Whether somebody there may send us here.
+    fn may_be_reached_from(self, origin: Place) -> bool {
+        self == Place::Elsewhere || self == origin
+    }
+}
+
+/// How fast an answer comes. Only the time is counted that we wait for it: unpacking may take as long as it likes.
+#[derive(Debug, Default)]
+struct Pace {
+    bytes: u64,
+    waited: Duration,
+}
+
+impl Pace {
+    /// Counts a piece. `false` when the last minute's worth of waiting brought too little.
+    fn holds_with(&mut self, bytes: usize, waited: Duration) -> bool {
+        self.bytes += bytes as u64;
+        self.waited += waited;
+        if self.waited < COUNTED_OVER {
+            return true;
+        }
+        let Pace { bytes, waited } = std::mem::take(self);
+        bytes >= SLOWEST * waited.as_secs()
     }
 }
 
@@ -129,38 +212,52 @@ impl TransportError {
 pub(super) struct Answer {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
+    /// Host and port: after redirections, of the last one.
+    pub(super) authority: String,
+    /// Where the one is who was asked first.
+    pub(super) origin: Place,
     body: Incoming,
-    authority: String,
+    pace: Pace,
 }
 
 impl Answer {
     /// The next piece of the body; `None` at its end.
     pub(super) async fn piece(&mut self) -> Result<Option<Bytes>, TransportError> {
         loop {
+            let asked = Instant::now();
             let Ok(frame) = timeout(SILENCE, self.body.frame()).await else {
                 return Err(TransportError::Silent {
                     authority: self.authority.clone(),
                 });
             };
-            match frame {
-                None => return Ok(None),
-                Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data() {
-                        return Ok(Some(data));
-                    }
-                }
-                Some(Err(source)) => {
-                    return Err(TransportError::Broken {
-                        authority: self.authority.clone(),
-                        source,
-                    });
-                }
+            let Some(frame) = frame else { return Ok(None) };
+            let frame = frame.map_err(|source| TransportError::Broken {
+                authority: self.authority.clone(),
+                source,
+            })?;
+            let data = frame.into_data().unwrap_or_default();
+            if !self.pace.holds_with(data.len(), asked.elapsed()) {
+                return Err(TransportError::TooSlow {
+                    authority: self.authority.clone(),
+                });
+            }
+            if !data.is_empty() {
+                return Ok(Some(data));
             }
         }
     }
 
     /// The whole body, if it is no longer than that.
     pub(super) async fn document(&mut self, limit: usize) -> Result<Vec<u8>, TransportError> {
+        let late = TransportError::Late {
+            authority: self.authority.clone(),
+        };
+        timeout(DOCUMENT, self.all_pieces(limit))
+            .await
+            .unwrap_or(Err(late))
+    }
+
+    async fn all_pieces(&mut self, limit: usize) -> Result<Vec<u8>, TransportError> {
         let mut document = Vec::new();
         while let Some(piece) = self.piece().await? {
             if document.len() + piece.len() > limit {
@@ -192,22 +289,27 @@ impl Transport {
         }
     }
 
-    /// Sends a GET, or a POST if there is a form, and follows redirections (without credentials to other hosts).
+    /// Sends a GET, or a POST if there is a form, and follows redirections (without credentials to other hosts). `origin` is where
+    /// the one is who told us to ask there; `None` if the config did.
     pub(super) async fn send(
         &self,
         uri: &Uri,
         headers: &HeaderMap,
         form: Option<&str>,
+        mut origin: Option<Place>,
     ) -> Result<Answer, TransportError> {
         let mut uri = uri.clone();
         let mut headers = headers.clone();
         for _ in 0..=MOST_REDIRECTIONS {
             let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
-            let answer = timeout(SILENCE, self.exchange(&uri, &authority, &headers, form))
-                .await
-                .map_err(|_| TransportError::Silent {
-                    authority: authority.clone(),
-                })??;
+            let exchange = self.exchange(&uri, &authority, &headers, form, origin);
+            let (answer, place) =
+                timeout(SILENCE, exchange)
+                    .await
+                    .map_err(|_| TransportError::Silent {
+                        authority: authority.clone(),
+                    })??;
+            let origin = *origin.get_or_insert(place);
             let redirected = matches!(answer.status().as_u16(), 301 | 302 | 303 | 307 | 308);
             let Some(location) = answer
                 .headers()
@@ -218,8 +320,10 @@ impl Transport {
                 return Ok(Answer {
                     status: head.status,
                     headers: head.headers,
-                    body,
                     authority,
+                    origin,
+                    body,
+                    pace: Pace::default(),
                 });
             };
             let next = redirection(&uri, location).ok_or_else(|| TransportError::Redirection {
@@ -249,8 +353,9 @@ impl Transport {
         authority: &str,
         headers: &HeaderMap,
         form: Option<&str>,
-    ) -> Result<Response<Incoming>, TransportError> {
-        let stream = self.connect(uri, authority).await?;
+        origin: Option<Place>,
+    ) -> Result<(Response<Incoming>, Place), TransportError> {
+        let (stream, place) = self.connect(uri, authority, origin).await?;
         let mut request = Request::builder()
             .method(if form.is_some() {
                 Method::POST
@@ -280,16 +385,22 @@ impl Transport {
             .map_err(broken)?;
         // It ends by itself with the answer, or when the answer is dropped.
         tokio::spawn(connection);
-        sender.send_request(request).await.map_err(broken)
+        let answer = sender.send_request(request).await.map_err(broken)?;
+        Ok((answer, place))
     }
 
-    async fn connect(&self, uri: &Uri, authority: &str) -> Result<Box<dyn Stream>, TransportError> {
+    async fn connect(
+        &self,
+        uri: &Uri,
+        authority: &str,
+        origin: Option<Place>,
+    ) -> Result<(Box<dyn Stream>, Place), TransportError> {
         let https = uri.scheme_str() == Some("https");
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
         let port = uri.port_u16().unwrap_or(if https { 443 } else { 80 });
-        let tcp = connect_tcp(host, port, authority).await?;
+        let (tcp, place) = connect_tcp(host, port, authority, origin).await?;
         if !https {
-            return Ok(Box::new(tcp));
+            return Ok((Box::new(tcp), place));
         }
         let config = self
             .tls_config(authority)
@@ -305,7 +416,7 @@ impl Transport {
             .map_err(|error| failed(io::Error::other(error)))?;
         let handshake = tokio_rustls::TlsConnector::from(config).connect(name, tcp);
         match timeout(CONNECT, handshake).await {
-            Ok(Ok(stream)) => Ok(Box::new(stream)),
+            Ok(Ok(stream)) => Ok((Box::new(stream), place)),
             Ok(Err(source)) => Err(failed(source)),
             Err(_) => Err(failed(io::ErrorKind::TimedOut.into())),
         }
@@ -329,7 +440,12 @@ impl Transport {
     }
 }
 
-async fn connect_tcp(host: &str, port: u16, authority: &str) -> Result<TcpStream, TransportError> {
+async fn connect_tcp(
+    host: &str,
+    port: u16,
+    authority: &str,
+    origin: Option<Place>,
+) -> Result<(TcpStream, Place), TransportError> {
     let resolve = |source| TransportError::Resolve {
         host: host.to_owned(),
         source,
@@ -339,18 +455,30 @@ async fn connect_tcp(host: &str, port: u16, authority: &str) -> Result<TcpStream
         .map_err(|_| resolve(io::ErrorKind::TimedOut.into()))?
         .map_err(resolve)?
         .collect();
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    let failed = |source| TransportError::Connect {
+        authority: authority.to_owned(),
+        source,
+    };
+    let mut last = failed(io::Error::new(
+        io::ErrorKind::NotFound,
+        "the name has no address",
+    ));
     for address in addresses {
+        let place = Place::of(address.ip());
+        if origin.is_some_and(|origin| !place.may_be_reached_from(origin)) {
+            last = TransportError::Place {
+                authority: authority.to_owned(),
+                address: address.ip(),
+            };
+            continue;
+        }
         match timeout(CONNECT, TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => last = error,
-            Err(_) => last = io::ErrorKind::TimedOut.into(),
+            Ok(Ok(stream)) => return Ok((stream, place)),
+            Ok(Err(error)) => last = failed(error),
+            Err(_) => last = failed(io::ErrorKind::TimedOut.into()),
         }
     }
-    Err(TransportError::Connect {
-        authority: authority.to_owned(),
-        source: last,
-    })
+    Err(last)
 }
 
 /// Where a redirection leads; `None` where it must not: from https to plain http, or to what is no URL.
@@ -372,7 +500,132 @@ fn redirection(from: &Uri, location: &HeaderValue) -> Option<Uri> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     use super::*;
+
+    /// An answer whose body comes as `pieces` of so many bytes, each after a pause. Time is the test's.
+    async fn answer(pieces: Vec<(Duration, usize)>) -> Answer {
+        let (client, mut server) = tokio::io::duplex(1 << 16);
+        tokio::spawn(async move {
+            let _ = server.read(&mut [0; 1024]).await;
+            let _ = server
+                .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n")
+                .await;
+            for (pause, bytes) in pieces {
+                tokio::time::sleep(pause).await;
+                if server.write_all(&vec![b'x'; bytes]).await.is_err() {
+                    return;
+                }
+            }
+            std::future::pending::<()>().await;
+        });
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake::<_, Full<Bytes>>(TokioIo::new(client))
+                .await
+                .unwrap();
+        tokio::spawn(connection);
+        let answer = sender.send_request(Request::default()).await.unwrap();
+        let (head, body) = answer.into_parts();
+        Answer {
+            status: head.status,
+            headers: head.headers,
+            authority: "r:5000".to_owned(),
+            origin: Place::Elsewhere,
+            body,
+            pace: Pace::default(),
+        }
+    }
+
+    /// How it ends, and after how long.
+    async fn end(mut answer: Answer) -> (TransportError, u64) {
+        let begun = Instant::now();
+        loop {
+            match answer.piece().await {
+                Ok(piece) => assert!(piece.is_some()),
+                Err(error) => return (error, begun.elapsed().as_secs()),
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_only_drips_ends() {
+        let seconds = Duration::from_secs;
+        let (error, after) = end(answer(vec![(seconds(29), 1); 100]).await).await;
+        assert!(matches!(error, TransportError::TooSlow { .. }), "{error}");
+        assert!(error.is_unreachable() && !error.is_transient());
+        assert_eq!(after, 87);
+        // A minute of silence is shorter: it is the silence that ends it.
+        let (error, after) = end(answer(vec![(seconds(1), 100_000)]).await).await;
+        assert!(matches!(error, TransportError::Silent { .. }), "{error}");
+        assert_eq!(after, 31);
+        // Slow, but no slower than that, for ten minutes.
+        let (error, after) = end(answer(vec![(seconds(20), 21_000); 30]).await).await;
+        assert!(matches!(error, TransportError::Silent { .. }), "{error}");
+        assert_eq!(after, 630);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_that_is_not_spent_waiting_does_not_count() {
+        let seconds = Duration::from_secs;
+        let mut answer = answer(vec![(seconds(1), 100), (seconds(20), 100)]).await;
+        assert!(answer.piece().await.unwrap().is_some());
+        // Whoever unpacks takes its time.
+        tokio::time::sleep(seconds(200)).await;
+        assert!(answer.piece().await.unwrap().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_document_has_a_time_limit() {
+        let begun = Instant::now();
+        let mut answer = answer(vec![(Duration::from_secs(1), 2000); 1000]).await;
+        let error = answer.document(1 << 20).await.unwrap_err();
+        assert!(matches!(error, TransportError::Late { .. }), "{error}");
+        assert_eq!(begun.elapsed().as_secs(), 120);
+    }
+
+    #[test]
+    fn places_of_addresses() {
+        let place = |address: &str| Place::of(address.parse().unwrap());
+        for here in [
+            "127.0.0.1",
+            "127.9.9.9",
+            "0.0.0.0",
+            "::1",
+            "::",
+            "::ffff:127.0.0.1",
+        ] {
+            assert_eq!(place(here), Place::ThisMachine, "{here}");
+        }
+        for link in ["169.254.169.254", "fe80::1", "::ffff:169.254.1.1"] {
+            assert_eq!(place(link), Place::ThisLink, "{link}");
+        }
+        for elsewhere in [
+            "10.0.2.2",
+            "192.168.1.1",
+            "8.8.8.8",
+            "2001:db8::1",
+            "fd00::1",
+        ] {
+            assert_eq!(place(elsewhere), Place::Elsewhere, "{elsewhere}");
+        }
+    }
+
+    #[tokio::test]
+    async fn nobody_elsewhere_sends_us_to_this_machine() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let connect = async |origin| connect_tcp("localhost", port, "x", origin).await;
+        for origin in [Place::Elsewhere, Place::ThisLink] {
+            let error = connect(Some(origin)).await.unwrap_err();
+            assert!(matches!(error, TransportError::Place { .. }), "{error}");
+            assert!(!error.is_unreachable());
+        }
+        // A registry on this machine may, and so may the config.
+        for origin in [Some(Place::ThisMachine), None] {
+            assert_eq!(connect(origin).await.unwrap().1, Place::ThisMachine);
+        }
+    }
 
     #[test]
     fn redirections_never_lose_tls() {

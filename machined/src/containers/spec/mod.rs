@@ -213,6 +213,9 @@ pub enum SpecError {
     /// Relative or upward.
     #[error("{0:?} is not an absolute path without ..")]
     Path(PathBuf),
+    /// Where it would start.
+    #[error("the working directory {0:?} is not an absolute path")]
+    RelativeDirectory(String),
     /// Arguments and paths end at it.
     #[error("{0} contains a zero byte")]
     ZeroByte(&'static str),
@@ -377,8 +380,15 @@ fn environment(
 fn working_dir(spec: &ContainerSpec, image: &ImageConfig) -> Result<String, SpecError> {
     let wanted = spec.working_dir.as_ref().unwrap_or(&image.working_dir);
     let directory = if wanted.is_empty() { "/" } else { wanted };
-    checked_path(Path::new(directory))?;
-    Ok(directory.to_owned())
+    if directory.contains('\0') {
+        return Err(SpecError::ZeroByte("the working directory"));
+    }
+    // Links and `..` in it are the container's: the runtime goes there once there is nothing but the container's root.
+    if Path::new(directory).is_absolute() {
+        Ok(directory.to_owned())
+    } else {
+        Err(SpecError::RelativeDirectory(directory.to_owned()))
+    }
 }
 
 fn checked_path(path: &Path) -> Result<(), SpecError> {

@@ -135,6 +135,10 @@ fn config_overrides_the_image() {
         ["PATH=/bin", "MODE=c", "NEW="]
     );
     assert_eq!(config["process"]["cwd"], "/srv");
+    // The runtime goes there below the container's root, where links are what they are there.
+    spec.working_dir = Some("/link/./sub/../sub/".into());
+    let config = self::config(&spec, &image());
+    assert_eq!(config["process"]["cwd"], "/link/./sub/../sub/");
     let bare = runtime_config(
         &self::spec(),
         &ImageConfig::default(),
@@ -291,7 +295,11 @@ fn hostile_values_are_refused() {
     ));
     assert!(matches!(
         refuse(&|spec| spec.working_dir = Some("srv".into())),
-        SpecError::Path(_)
+        SpecError::RelativeDirectory(_)
+    ));
+    assert!(matches!(
+        refuse(&|spec| spec.working_dir = Some("/a\0b".into())),
+        SpecError::ZeroByte(_)
     ));
     assert!(matches!(
         refuse(&|spec| spec.capabilities.add = vec!["ROOT".into()]),

@@ -5,8 +5,10 @@
 //! archive headers become checked values (`entry`, `path`), bytes pass through counters and hashes (`stream`), and
 //! only the kernel resolves paths, confined to the directory (`tree`).
 
+mod archive;
 mod entry;
 mod path;
+mod sparse;
 mod stream;
 #[cfg(test)]
 pub(super) mod test_tar;
@@ -14,14 +16,17 @@ pub(super) mod test_tar;
 mod tests;
 mod tree;
 
+use std::fmt;
 use std::io::{self, Read};
 use std::path::Path;
 
 use super::digest::Digest;
 use super::manifest::Layer;
-use entry::EntryParser;
+use archive::Archive;
 pub use entry::EntryRefusal;
+use entry::{Change, EntryParser, NoEntry};
 pub use path::PathRefusal;
+pub use sparse::SparseRefusal;
 use stream::{Blob, Unpacked};
 use tree::Tree;
 pub use tree::TreeRefusal;
@@ -35,6 +40,8 @@ pub struct Limits {
     pub entries: u64,
     /// Unpacked bytes for one packed byte, per layer.
     pub ratio: u64,
+    /// Unpacked bytes of a layer from which on the ratio counts: real images hold preallocated files, hundreds of MiB of zeros.
+    pub ratio_from: u64,
 }
 
 impl Default for Limits {
@@ -43,6 +50,7 @@ impl Default for Limits {
             unpacked_bytes: 4 << 30,
             entries: 500_000,
             ratio: 200,
+            ratio_from: 512 << 20,
         }
     }
 }
@@ -142,6 +150,27 @@ pub struct Unpacker {
     limits: Limits,
     bytes: u64,
     entries: u64,
+    devices: Devices,
+}
+
+/// Device nodes that were left out: an image cannot bring devices, every container has the same /dev.
+#[derive(Debug, Default)]
+pub struct Devices {
+    /// How many.
+    count: u64,
+    /// Path of the first.
+    first: String,
+}
+
+impl fmt::Display for Devices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Devices { count, first } = self;
+        match count {
+            1 => write!(f, "the device node {first} is left out")?,
+            _ => write!(f, "{count} device nodes are left out, the first is {first}")?,
+        }
+        f.write_str("; containers have the devices of /dev that every container has")
+    }
 }
 
 impl Unpacker {
@@ -153,7 +182,13 @@ impl Unpacker {
             limits,
             bytes: 0,
             entries: 0,
+            devices: Devices::default(),
         })
+    }
+
+    /// What is not there although the image has it.
+    pub fn left_out(&self) -> Option<&Devices> {
+        (self.devices.count > 0).then_some(&self.devices)
     }
 
     /// Bytes of all archives so far.
@@ -164,17 +199,25 @@ impl Unpacker {
     /// Adds a layer on top. After an error the directory is of no use any more.
     pub fn layer(&mut self, layer: &Layer, blob: impl Read) -> Result<(), UnpackError> {
         let mut blob = Blob::new(blob, layer.size);
-        let mut unpacked = Unpacked::new(&mut blob, layer.compression, self.limits, self.bytes);
-        let content = self
-            .entries(&mut unpacked)
-            .and_then(|()| unpacked.drain().map_err(UnpackError::Archive));
-        let (bytes, diff_id, limit) = unpacked.finish();
-        self.bytes = bytes;
-        if let Some(limit) = limit {
-            return Err(limit);
-        }
-        match content {
-            Ok(()) => blob.verify(layer.digest)?,
+        let content = match Unpacked::new(&mut blob, self.limits, self.bytes) {
+            Ok(mut unpacked) => {
+                let content = self
+                    .entries(&mut unpacked)
+                    .and_then(|()| unpacked.drain().map_err(UnpackError::Archive));
+                let (bytes, diff_id, limit) = unpacked.finish();
+                self.bytes = bytes;
+                if let Some(limit) = limit {
+                    return Err(limit);
+                }
+                content.map(|()| diff_id)
+            }
+            Err(error) => Err(UnpackError::Archive(error)),
+        };
+        let diff_id = match content {
+            Ok(diff_id) => {
+                blob.verify(layer.digest)?;
+                diff_id
+            }
             // Nothing that the right bytes could change: no need to wait for the rest.
             Err(
                 error @ (UnpackError::Entry { .. }
@@ -188,7 +231,7 @@ impl Unpacker {
                 blob.verify(layer.digest)?;
                 return Err(error);
             }
-        }
+        };
         let diff_id = diff_id.unwrap_or(layer.digest);
         if diff_id != layer.diff_id {
             return Err(UnpackError::DiffId {
@@ -196,14 +239,14 @@ impl Unpacker {
                 actual: diff_id,
             });
         }
-        self.tree.end_layer().map_err(UnpackError::Directory)
+        self.tree.end_layer();
+        Ok(())
     }
 
     fn entries(&mut self, unpacked: &mut impl Read) -> Result<(), UnpackError> {
-        let mut archive = tar::Archive::new(unpacked);
+        let mut archive = Archive::new(unpacked);
         let mut parser = EntryParser::default();
-        for raw in archive.entries().map_err(UnpackError::Archive)?.raw(true) {
-            let mut raw = raw.map_err(UnpackError::Archive)?;
+        while let Some(header) = archive.next_header().map_err(UnpackError::Archive)? {
             self.entries += 1;
             if self.entries > self.limits.entries {
                 return Err(UnpackError::TooMany {
@@ -211,11 +254,14 @@ impl Unpacker {
                 });
             }
             let entry = parser
-                .next(&mut raw)
-                .map_err(|(entry, refusal)| UnpackError::Entry { entry, refusal })?;
+                .entry(&header, &mut archive)
+                .map_err(|reason| match reason {
+                    NoEntry::Archive(source) => UnpackError::Archive(source),
+                    NoEntry::Refused(entry, refusal) => UnpackError::Entry { entry, refusal },
+                })?;
             let Some(entry) = entry else { continue };
             self.tree
-                .apply(&entry, &mut raw)
+                .apply(&entry, &mut archive)
                 .map_err(|refusal| match refusal {
                     TreeRefusal::Content(source) => UnpackError::Archive(source),
                     refusal => UnpackError::Tree {
@@ -223,6 +269,12 @@ impl Unpacker {
                         refusal,
                     },
                 })?;
+            if let Change::Device { given: false } = entry.change {
+                if self.devices.count == 0 {
+                    self.devices.first = entry.path.to_string();
+                }
+                self.devices.count += 1;
+            }
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::fmt;
 /// Longest path and name that Linux takes, and a depth that no real image reaches (fds and stack are spent per level).
 const LONGEST_PATH: usize = 4095;
 const LONGEST_NAME: usize = 255;
-const DEEPEST: usize = 256;
+pub(super) const DEEPEST: usize = 256;
 
 /// A path relative to the image's root, without `.`, `..`, double or outer slashes. Empty is the root itself.
 #[derive(Clone, PartialEq, Eq, Default)]

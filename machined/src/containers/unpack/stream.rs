@@ -3,7 +3,7 @@
 //! Nothing is kept: each reader hands on what the next one asks for and remembers only counts and hashes.
 
 use std::cell::Cell;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
 use std::rc::Rc;
 
 use flate2::bufread::MultiGzDecoder;
@@ -12,14 +12,12 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 use super::{Limits, UnpackError};
 use crate::containers::digest::{Digest, Hasher};
-use crate::containers::manifest::Compression;
 
 /// What decompressors read at a time.
 const BUFFER: usize = 64 * 1024;
-/// The largest zstd window: `zstd -19` needs 8 MiB; much more is a bomb for a small node.
-const LARGEST_WINDOW: u64 = 32 * 1024 * 1024;
-/// Below this, a high ratio harms nobody, and small layers of zeros are common.
-const RATIO_COUNTS_FROM: u64 = 32 * 1024 * 1024;
+/// The largest zstd window: `zstd -19` and what images are usually packed with need 8 MiB. Half of what unpacking a layer may
+/// cost in memory.
+const LARGEST_WINDOW: u64 = 16 * 1024 * 1024;
 
 /// A blob as it arrives: counted and hashed, never longer than announced.
 pub(super) struct Blob<R> {
@@ -100,6 +98,26 @@ impl<R: Read> Read for Blob<R> {
     }
 }
 
+/// How a layer is packed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Compression {
+    None,
+    Gzip,
+    Zstd,
+}
+
+/// How a blob is packed, by its first bytes. Its media type is no proof of it: layers that were packed again on their way are
+/// found under the media type of before. Whatever it is, the digest of what comes out decides.
+fn compression_of(first: &[u8]) -> Compression {
+    match first {
+        [0x1f, 0x8b, ..] => Compression::Gzip,
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => Compression::Zstd,
+        // A skippable frame: parallel packers begin with one.
+        [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Compression::Zstd,
+        _ => Compression::None,
+    }
+}
+
 /// The three ways in which layers are stored.
 enum Decoder<R: BufRead> {
     Plain(R),
@@ -120,26 +138,25 @@ impl<R: BufRead> Read for Decoder<R> {
 /// Zstd frames one after the other: chunked images have several, and skippable ones between.
 struct ZstdFrames<R> {
     source: R,
-    decoder: FrameDecoder,
-    inside: bool,
+    /// Of the frame that is being read. Each has its own: one that grows would hold the old window and the new one.
+    decoder: Option<FrameDecoder>,
 }
 
 impl<R: BufRead> ZstdFrames<R> {
     fn new(source: R) -> Self {
-        let mut decoder = FrameDecoder::new();
-        decoder.set_max_window_size(LARGEST_WINDOW);
         ZstdFrames {
             source,
-            decoder,
-            inside: false,
+            decoder: None,
         }
     }
 
-    /// Enters the next frame; `false` at the end.
-    fn next_frame(&mut self) -> io::Result<bool> {
+    /// Enters the next frame; `None` at the end.
+    fn next_frame(&mut self) -> io::Result<Option<FrameDecoder>> {
         while !self.source.fill_buf()?.is_empty() {
-            match self.decoder.init(&mut self.source) {
-                Ok(()) => return Ok(true),
+            let mut decoder = FrameDecoder::new();
+            decoder.set_max_window_size(LARGEST_WINDOW);
+            match decoder.init(&mut self.source) {
+                Ok(()) => return Ok(Some(decoder)),
                 Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
                     length,
                     ..
@@ -153,28 +170,29 @@ impl<R: BufRead> ZstdFrames<R> {
                 Err(error) => return Err(io::Error::other(error)),
             }
         }
-        Ok(false)
+        Ok(None)
     }
 }
 
 impl<R: BufRead> Read for ZstdFrames<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
-            if !self.inside {
-                self.inside = self.next_frame()?;
-                if !self.inside {
+            let Some(decoder) = &mut self.decoder else {
+                self.decoder = self.next_frame()?;
+                if self.decoder.is_none() {
                     return Ok(0);
                 }
-            }
-            let count = self.decoder.read(buffer)?;
+                continue;
+            };
+            let count = decoder.read(buffer)?;
             if count > 0 || buffer.is_empty() {
                 return Ok(count);
             }
-            if self.decoder.is_finished() {
-                self.inside = false;
+            if decoder.is_finished() {
+                self.decoder = None;
             } else {
                 let one = BlockDecodingStrategy::UptoBlocks(1);
-                self.decoder
+                decoder
                     .decode_blocks(&mut self.source, one)
                     .map_err(io::Error::other)?;
             }
@@ -184,7 +202,7 @@ impl<R: BufRead> Read for ZstdFrames<R> {
 
 /// The unpacked bytes: counted, hashed and limited.
 pub(super) struct Unpacked<'a, R: Read> {
-    decoder: Decoder<BufReader<&'a mut Blob<R>>>,
+    decoder: Decoder<BufReader<Chain<Cursor<Vec<u8>>, &'a mut Blob<R>>>>,
     /// None for what is not packed: the blob's own digest is that of its content, and hashing is the dearest part of a pull.
     hasher: Option<Hasher>,
     compressed: Rc<Cell<u64>>,
@@ -196,21 +214,19 @@ pub(super) struct Unpacked<'a, R: Read> {
 }
 
 impl<'a, R: Read> Unpacked<'a, R> {
-    pub(super) fn new(
-        blob: &'a mut Blob<R>,
-        compression: Compression,
-        limits: Limits,
-        before: u64,
-    ) -> Self {
+    pub(super) fn new(blob: &'a mut Blob<R>, limits: Limits, before: u64) -> io::Result<Self> {
         let compressed = blob.counter();
-        let source = BufReader::with_capacity(BUFFER, blob);
+        let mut first = Vec::new();
+        blob.by_ref().take(4).read_to_end(&mut first)?;
+        let compression = compression_of(&first);
+        let source = BufReader::with_capacity(BUFFER, Cursor::new(first).chain(blob));
         let hasher = (compression != Compression::None).then(Hasher::default);
         let decoder = match compression {
             Compression::None => Decoder::Plain(source),
             Compression::Gzip => Decoder::Gzip(Box::new(MultiGzDecoder::new(source))),
             Compression::Zstd => Decoder::Zstd(Box::new(ZstdFrames::new(source))),
         };
-        Unpacked {
+        Ok(Unpacked {
             decoder,
             hasher,
             compressed,
@@ -218,7 +234,7 @@ impl<'a, R: Read> Unpacked<'a, R> {
             before,
             limits,
             failure: None,
-        }
+        })
     }
 
     /// Reads what follows the archive's end mark: it belongs to the digest too.
@@ -248,9 +264,11 @@ impl<'a, R: Read> Unpacked<'a, R> {
             });
         }
         let allowed = self.compressed.get().saturating_mul(self.limits.ratio);
-        (self.count > RATIO_COUNTS_FROM && self.count > allowed).then_some(UnpackError::TooDense {
-            limit: self.limits.ratio,
-        })
+        (self.count > self.limits.ratio_from && self.count > allowed).then_some(
+            UnpackError::TooDense {
+                limit: self.limits.ratio,
+            },
+        )
     }
 }
 

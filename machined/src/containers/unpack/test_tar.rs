@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use crate::containers::digest::Digest;
-use crate::containers::manifest::{Compression, Layer};
+use crate::containers::manifest::Layer;
 
 /// An archive under construction.
 #[derive(Default)]
@@ -141,11 +141,10 @@ pub(crate) fn zstd(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// The right description of a blob.
-pub(crate) fn describe(blob: &[u8], unpacked: &[u8], compression: Compression) -> Layer {
+pub(crate) fn describe(blob: &[u8], unpacked: &[u8]) -> Layer {
     Layer {
         digest: Digest::of(blob),
         size: blob.len() as u64,
         diff_id: Digest::of(unpacked),
-        compression,
     }
 }

@@ -1,45 +1,44 @@
 //! The directory that layers are merged into.
 //!
-//! Every path is resolved by the kernel from the root's descriptor (openat2, confined to it); the last component is
-//! never followed. Symbolic links that lead out of the root are followed, inside the root, only where images really
-//! need it: an absolute one of a lower layer (`/var/run` → `/run`). Anything else that leads out is refused.
+//! Every path is resolved by the kernel from the root's descriptor (openat2), which is all that there is for it, as after a
+//! chroot: an absolute symbolic link is read from there on, and `..` does not lead above it. The last component is never
+//! followed.
+//!
+//! Nothing is remembered that grows with the length of paths: memory is bounded by the number of entries. Directories keep the
+//! time that the image gives them, because whatever changes one puts its time back.
 
-use std::collections::HashSet;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::collections::BTreeSet;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags,
-    chmodat, chownat, fchmod, fchown, fsetxattr, fstat, futimens, linkat, mkdirat, openat, openat2,
-    readlinkat, statat, symlinkat, unlinkat, utimensat,
+    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps,
+    UTIME_OMIT, Uid, XattrFlags, chmodat, chownat, fchmod, fchown, fsetxattr, fstat, futimens,
+    linkat, mkdirat, openat, openat2, readlinkat, statat, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 
 use super::Ownership;
 use super::entry::{Change, Entry, Metadata};
-use super::path::ImagePath;
+use super::path::{DEEPEST, ImagePath};
+use super::sparse::SparseMap;
 
-/// Components looked at on one path, those of its links counted. The kernel ends at 40 links.
-const MOST_STEPS: usize = 4096;
+/// Symbolic links on one path: as many as the kernel follows.
+const MOST_LINKS: usize = 40;
 /// What is copied at a time.
 const BUFFER: usize = 64 * 1024;
 
 /// Why the directory is not changed as an entry wants it.
 #[derive(Debug, thiserror::Error)]
 pub enum TreeRefusal {
-    /// The escape.
-    #[error("its path leads out of the image through the symbolic link {link:?} to {target:?}")]
-    Escape {
-        /// Path of the link in the image.
-        link: String,
-        /// What it points to.
-        target: String,
-    },
-    /// A link to nothing on the way.
-    #[error("its path goes through a symbolic link that leads nowhere in the image")]
-    Nowhere,
+    /// Links that point to each other.
+    #[error("its path goes through more than {MOST_LINKS} symbolic links")]
+    Links,
+    /// Links that lead to a directory deeper than an entry can name.
+    #[error("its directory is more than {DEEPEST} levels deep")]
+    TooDeep,
     /// A file on the way.
     #[error("its path goes through something that is not a directory")]
     NotADirectory,
@@ -80,10 +79,11 @@ pub(super) struct Tree {
     root: OwnedFd,
     ownership: Ownership,
     first_layer: bool,
-    /// Inodes that the layer at work made or touched; empty for the first one, where that goes for all.
-    of_this_layer: HashSet<u64>,
-    /// Directories get their time last: every file made in them changes it.
-    directory_times: Vec<(ImagePath, (i64, u32))>,
+    /// How many directories lead to the root.
+    root_depth: usize,
+    /// Inodes that the layer at work made or touched; empty for the first one, where that goes for all. A tree, because a table
+    /// needs three times the memory while it grows.
+    of_this_layer: BTreeSet<u64>,
     /// Archives list a directory's files one after the other.
     last_parent: Option<(ImagePath, Arc<OwnedFd>)>,
     buffer: Vec<u8>,
@@ -94,43 +94,29 @@ const IMPLIED: Mode = Mode::from_raw_mode(0o755);
 const DIRECTORY: OFlags = OFlags::DIRECTORY
     .union(OFlags::CLOEXEC)
     .union(OFlags::NOFOLLOW);
-const CONFINED: ResolveFlags = ResolveFlags::NO_MAGICLINKS.union(ResolveFlags::NO_XDEV);
+const CONFINED: ResolveFlags = ResolveFlags::IN_ROOT
+    .union(ResolveFlags::NO_MAGICLINKS)
+    .union(ResolveFlags::NO_XDEV);
 
 impl Tree {
     pub(super) fn open(root: &Path, ownership: Ownership) -> io::Result<Self> {
         let root = rustix::fs::open(root, OFlags::RDONLY | DIRECTORY, Mode::empty())?;
         Ok(Tree {
+            root_depth: depth(root.as_fd())?,
             root,
             ownership,
             first_layer: true,
-            of_this_layer: HashSet::new(),
-            directory_times: Vec::new(),
+            of_this_layer: BTreeSet::new(),
             last_parent: None,
             buffer: vec![0; BUFFER],
         })
     }
 
     /// The next layer comes on top of what is here now.
-    pub(super) fn end_layer(&mut self) -> io::Result<()> {
-        for (path, modified) in std::mem::take(&mut self.directory_times) {
-            let flags = OFlags::RDONLY | DIRECTORY;
-            match openat2(
-                &self.root,
-                c_path(&path),
-                flags,
-                Mode::empty(),
-                CONFINED | ResolveFlags::NO_SYMLINKS,
-            ) {
-                Ok(directory) => futimens(&directory, &timestamps(modified))?,
-                // The same layer replaced it.
-                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-        }
+    pub(super) fn end_layer(&mut self) {
         self.first_layer = false;
-        self.of_this_layer = HashSet::new();
+        self.of_this_layer = BTreeSet::new();
         self.last_parent = None;
-        Ok(())
     }
 
     pub(super) fn apply(
@@ -147,17 +133,37 @@ impl Tree {
                 openat(&self.root, ".", OFlags::RDONLY | DIRECTORY, Mode::empty()),
             ),
             (_, None) => Err(TreeRefusal::Root),
-            (change, Some((parent, name))) => {
+            (_, Some((parent, name))) => {
                 let parent = self.directory(&parent, true)?;
-                match change {
-                    Change::File { size } => self.file(entry, &parent, name, *size, content),
-                    Change::Directory => self.subdirectory(entry, &parent, name),
-                    Change::Symlink { target } => self.symlink(entry, &parent, name, target),
-                    Change::HardLink { target } => self.hard_link(&parent, name, target),
-                    Change::Fifo => self.fifo(entry, &parent, name),
-                    Change::Opaque | Change::Whiteout | Change::Nothing => Ok(()),
-                }
+                let before = Modified::of(parent.as_fd())?;
+                self.change(entry, &parent, name, content)?;
+                before.put_back(parent.as_fd())
             }
+        }
+    }
+
+    fn change(
+        &mut self,
+        entry: &Entry,
+        parent: &OwnedFd,
+        name: &[u8],
+        content: &mut impl Read,
+    ) -> Result<(), TreeRefusal> {
+        match &entry.change {
+            Change::File { size } => {
+                let copy = |tree: &mut Self, file: &mut _| tree.copy(*size, content, file);
+                self.file(entry, parent, name, copy)
+            }
+            Change::SparseFile(map) => {
+                let copy = |tree: &mut Self, file: &mut _| tree.copy_pieces(map, content, file);
+                self.file(entry, parent, name, copy)
+            }
+            Change::Directory => self.subdirectory(entry, parent, name),
+            Change::Symlink { target } => self.symlink(entry, parent, name, target),
+            Change::HardLink { target } => self.hard_link(parent, name, target),
+            Change::Fifo => self.fifo(entry, parent, name),
+            Change::Device { .. } => self.leave_out(parent, name),
+            Change::Opaque | Change::Whiteout | Change::Nothing => Ok(()),
         }
     }
 
@@ -168,8 +174,7 @@ impl Tree {
         entry: &Entry,
         parent: &OwnedFd,
         name: &[u8],
-        size: u64,
-        content: &mut impl Read,
+        fill: impl FnOnce(&mut Self, &mut std::fs::File) -> Result<(), TreeRefusal>,
     ) -> Result<(), TreeRefusal> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -183,7 +188,7 @@ impl Tree {
         }
         .step("creating the file")?;
         let mut file = std::fs::File::from(file);
-        self.copy(size, content, &mut file)?;
+        fill(self, &mut file)?;
         self.set_metadata(file.as_fd(), &entry.metadata, Mode::empty())?;
         futimens(&file, &timestamps(entry.metadata.modified)).step("setting its time")?;
         self.mark(file.as_fd())
@@ -214,6 +219,24 @@ impl Tree {
             left -= count as u64;
         }
         Ok(())
+    }
+
+    /// Puts each piece where it belongs; what is between them are holes.
+    fn copy_pieces(
+        &mut self,
+        map: &SparseMap,
+        content: &mut impl Read,
+        file: &mut std::fs::File,
+    ) -> Result<(), TreeRefusal> {
+        let sizing = |source| TreeRefusal::System {
+            step: "making its holes",
+            source,
+        };
+        for &(offset, length) in &map.pieces {
+            file.seek(SeekFrom::Start(offset)).map_err(sizing)?;
+            self.copy(length, content, file)?;
+        }
+        file.set_len(map.size).map_err(sizing)
     }
 
     fn subdirectory(
@@ -249,8 +272,7 @@ impl Tree {
             Mode::RWXU
         };
         self.set_metadata(directory.as_fd(), &entry.metadata, always)?;
-        self.directory_times
-            .push((entry.path.clone(), entry.metadata.modified));
+        futimens(&directory, &timestamps(entry.metadata.modified)).step("setting its time")?;
         self.mark(directory.as_fd())
     }
 
@@ -284,7 +306,19 @@ impl Tree {
             other => other,
         }
         .step("creating the fifo")?;
-        self.set_metadata_of(parent, name, &entry.metadata)
+        self.set_metadata_of(parent, name, &entry.metadata)?;
+        // The umask took its part of what it was made with.
+        let mode = Mode::from_raw_mode(entry.metadata.mode);
+        chmodat(parent, name, mode, AtFlags::empty()).step("setting its mode")
+    }
+
+    /// What an image has in this place is not there then, but neither is what a lower layer had.
+    fn leave_out(&mut self, parent: &OwnedFd, name: &[u8]) -> Result<(), TreeRefusal> {
+        match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(errno).step("looking at what is there"),
+            Ok(_) => self.replace(parent, name),
+        }
     }
 
     fn hard_link(
@@ -301,9 +335,7 @@ impl Tree {
         match create() {
             Err(Errno::NOENT) => Err(missing()),
             Err(Errno::EXIST) => {
-                let same = |a: rustix::fs::Stat, b: rustix::fs::Stat| {
-                    (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino)
-                };
+                let same = |a: Stat, b: Stat| (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino);
                 let no_follow = AtFlags::SYMLINK_NOFOLLOW;
                 let there = statat(parent, name, no_follow).step("looking at what is there")?;
                 match statat(&target_parent, target_name, no_follow) {
@@ -407,12 +439,16 @@ impl Tree {
                 CONFINED | resolve,
             )
         };
-        let found = match open(ResolveFlags::BENEATH) {
-            // A symbolic link leads out of the root: an escape, or one of those that are read from the root on.
-            Err(Errno::XDEV) => {
-                self.refuse_escapes(path)?;
-                open(ResolveFlags::IN_ROOT)
-            }
+        let found = match open(ResolveFlags::NO_SYMLINKS) {
+            // Links could lead deeper with every entry; removing a tree takes a descriptor for each level.
+            Err(Errno::LOOP) => match open(ResolveFlags::empty()) {
+                Ok(fd) => {
+                    self.check_depth(&fd)?;
+                    Ok(fd)
+                }
+                Err(Errno::LOOP) => return Err(TreeRefusal::Links),
+                other => other,
+            },
             other => other,
         };
         match found {
@@ -424,65 +460,85 @@ impl Tree {
         }
         let (parent, name) = path.split().ok_or(TreeRefusal::Root)?;
         let parent = self.find_directory(&parent, true)?;
-        match mkdirat(&parent, name, IMPLIED) {
-            // Whatever the umask is.
-            Ok(()) => chmodat(&parent, name, IMPLIED, AtFlags::empty())
-                .step("setting its directory's mode")?,
-            // Followed, it was not there: a link to nothing.
-            Err(Errno::EXIST) => return Err(TreeRefusal::Nowhere),
-            Err(errno) => return Err(errno).step("creating its directory"),
+        match self.imply(parent.as_fd(), name) {
+            // Followed, it was not there: a link to what is not there yet.
+            Err(TreeRefusal::System { source, .. })
+                if source.kind() == io::ErrorKind::AlreadyExists =>
+            {
+                self.make_behind_links(path)
+            }
+            made => made,
         }
-        let made = openat(&parent, name, OFlags::PATH | DIRECTORY, Mode::empty())
+    }
+
+    /// Makes a directory that the archive has no entry for.
+    fn imply(&mut self, parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, TreeRefusal> {
+        let before = Modified::of(parent)?;
+        mkdirat(parent, name, IMPLIED).step("creating its directory")?;
+        // Whatever the umask is.
+        chmodat(parent, name, IMPLIED, AtFlags::empty()).step("setting its directory's mode")?;
+        before.put_back(parent)?;
+        let made = openat(parent, name, OFlags::PATH | DIRECTORY, Mode::empty())
             .step("opening its directory")?;
         self.mark(made.as_fd())?;
         Ok(made)
     }
 
-    /// Walks a path link by link, as the kernel does, and ends in an error where a symbolic link leads over the root,
-    /// or is absolute and of this very layer. What is missing on the way is the caller's business.
-    fn refuse_escapes(&self, path: &ImagePath) -> Result<(), TreeRefusal> {
-        // Directories below the root that the walk has come through, and what is still to come, next one last.
-        let mut passed: Vec<Vec<u8>> = Vec::new();
+    /// Walks a path link by link, as the kernel does below a root, and makes what is missing: the kernel makes nothing behind a
+    /// link that leads to what is not there.
+    fn make_behind_links(&mut self, path: &ImagePath) -> Result<OwnedFd, TreeRefusal> {
+        let open = |parent: BorrowedFd<'_>, name: &[u8]| {
+            openat(parent, name, OFlags::PATH | DIRECTORY, Mode::empty())
+        };
+        // The root and the directories below it that the walk has come through; then what is still to come, next one last.
+        let mut passed = vec![open(self.root.as_fd(), b".").step("opening the root")?];
         let mut to_come: Vec<Vec<u8>> = backwards(path.as_bytes());
-        let mut last_link = (Vec::new(), Vec::new());
-        for _ in 0..MOST_STEPS {
-            let Some(component) = to_come.pop() else {
-                return Ok(());
-            };
+        let mut links = 0;
+        while let Some(component) = to_come.pop() {
             match component.as_slice() {
                 b"" | b"." => continue,
                 b".." => {
-                    if passed.pop().is_none() {
-                        return Err(escape(&last_link));
-                    }
+                    // Above the root there is the root.
+                    passed.truncate((passed.len() - 1).max(1));
                     continue;
                 }
-                _ => passed.push(component),
+                _ => {}
             }
-            let here = passed.join(&b'/');
-            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let resolve = CONFINED | ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-            let Ok(fd) = openat2(&self.root, here.as_slice(), flags, Mode::empty(), resolve) else {
-                return Ok(());
-            };
-            let stat = fstat(&fd).step("looking at a link on its path")?;
-            if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
-                continue;
-            }
-            let target = readlinkat(&fd, "", Vec::new())
-                .step("reading a link on its path")?
-                .into_bytes();
-            last_link = (here, target);
-            passed.pop();
-            if last_link.1.starts_with(b"/") {
-                if self.is_of_this_layer(stat.st_ino) {
-                    return Err(escape(&last_link));
+            let here = passed[passed.len() - 1].as_fd();
+            let next = match open(here, &component) {
+                Err(Errno::NOENT) => self.imply(here, &component)?,
+                Err(Errno::NOTDIR | Errno::LOOP) => {
+                    let target = match readlinkat(here, component.as_slice(), Vec::new()) {
+                        Err(Errno::INVAL) => return Err(TreeRefusal::NotADirectory),
+                        target => target.step("reading a link on its path")?.into_bytes(),
+                    };
+                    links += 1;
+                    if links > MOST_LINKS {
+                        return Err(TreeRefusal::Links);
+                    }
+                    if target.starts_with(b"/") {
+                        passed.truncate(1);
+                    }
+                    to_come.extend(backwards(&target));
+                    continue;
                 }
-                passed.clear();
+                next => next.step("opening a directory on its path")?,
+            };
+            passed.push(next);
+            if passed.len() > DEEPEST {
+                return Err(TreeRefusal::TooDeep);
             }
-            to_come.extend(backwards(&last_link.1));
         }
-        Ok(())
+        passed.pop().ok_or(TreeRefusal::Root)
+    }
+
+    fn check_depth(&self, directory: &OwnedFd) -> Result<(), TreeRefusal> {
+        match depth(directory.as_fd()) {
+            Ok(depth) if depth - self.root_depth.min(depth) <= DEEPEST => Ok(()),
+            // So deep that the kernel has no room for its path.
+            Ok(_) | Err(Errno::NAMETOOLONG) => Err(TreeRefusal::TooDeep),
+            Err(errno) => Err(errno).step("looking how deep its directory is"),
+        }
     }
 
     // --- taking things away
@@ -497,8 +553,10 @@ impl Tree {
         let Some(parent) = self.lower_directory(parent)? else {
             return Ok(());
         };
+        let before = Modified::of(parent.as_fd())?;
         match self.remove_lower(parent.as_fd(), name) {
-            Ok(_) | Err(Errno::NOENT) => Ok(()),
+            Ok(_) => before.put_back(parent.as_fd()),
+            Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(errno).step("removing what it hides"),
         }
     }
@@ -507,13 +565,10 @@ impl Tree {
         let Some(directory) = self.lower_directory(path)? else {
             return Ok(());
         };
-        let readable = openat(&directory, ".", OFlags::RDONLY | DIRECTORY, Mode::empty())
-            .step("opening what it hides")?;
-        for name in names(&readable).step("listing what it hides")? {
-            self.remove_lower(readable.as_fd(), &name)
-                .step("removing what it hides")?;
-        }
-        Ok(())
+        let before = Modified::of(directory.as_fd())?;
+        self.remove_all_lower(directory.as_fd(), b".")
+            .step("removing what it hides")?;
+        before.put_back(directory.as_fd())
     }
 
     /// A directory in which something of lower layers may be.
@@ -541,16 +596,61 @@ impl Tree {
             }
             return Ok(!ours);
         }
-        let directory = openat(parent, name, OFlags::RDONLY | DIRECTORY, Mode::empty())?;
-        let mut empty = true;
-        for child in names(&directory)? {
-            empty &= self.remove_lower(directory.as_fd(), &child)?;
-        }
+        let empty = self.remove_all_lower(parent, name)?;
         if empty && !ours {
             unlinkat(parent, name, AtFlags::REMOVEDIR)?;
+        } else {
+            utimensat(parent, name, &modified(&stat), AtFlags::SYMLINK_NOFOLLOW)?;
         }
         Ok(empty && !ours)
     }
+
+    /// The same for all that is in a directory.
+    fn remove_all_lower(&self, parent: BorrowedFd<'_>, name: &[u8]) -> Result<bool, Errno> {
+        let mut empty = true;
+        for_each_name(parent, name, |directory, child| {
+            empty &= self.remove_lower(directory, child)?;
+            Ok(())
+        })?;
+        Ok(empty)
+    }
+}
+
+/// When a directory was changed last, according to the image.
+struct Modified(Timestamps);
+
+impl Modified {
+    fn of(directory: BorrowedFd<'_>) -> Result<Self, TreeRefusal> {
+        let stat = fstat(directory).step("looking at its directory")?;
+        Ok(Modified(modified(&stat)))
+    }
+
+    /// After a change to the directory that is none of the image's.
+    fn put_back(self, directory: BorrowedFd<'_>) -> Result<(), TreeRefusal> {
+        // By name, as the descriptor may be good for paths only.
+        utimensat(directory, ".", &self.0, AtFlags::empty()).step("setting its directory's time")
+    }
+}
+
+fn modified(stat: &Stat) -> Timestamps {
+    Timestamps {
+        last_access: Timespec {
+            tv_sec: 0,
+            tv_nsec: UTIME_OMIT,
+        },
+        last_modification: Timespec {
+            tv_sec: stat.st_mtime,
+            tv_nsec: stat.st_mtime_nsec as _,
+        },
+    }
+}
+
+/// How many names lead from the machine's root to a directory.
+fn depth(directory: BorrowedFd<'_>) -> Result<usize, Errno> {
+    let link = format!("/proc/self/fd/{}", directory.as_raw_fd());
+    let path = readlinkat(CWD, link, Vec::new())?;
+    let names = path.to_bytes().split(|&byte| byte == b'/');
+    Ok(names.filter(|name| !name.is_empty()).count())
 }
 
 /// The components of a path, last one first.
@@ -560,21 +660,11 @@ fn backwards(path: &[u8]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-fn escape((link, target): &(Vec<u8>, Vec<u8>)) -> TreeRefusal {
-    TreeRefusal::Escape {
-        link: format!("/{}", link.escape_ascii()),
-        target: target.escape_ascii().to_string(),
-    }
-}
-
 fn remove(parent: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
     if !is_directory(parent, name)? {
         return unlinkat(parent, name, AtFlags::empty());
     }
-    let directory = openat(parent, name, OFlags::RDONLY | DIRECTORY, Mode::empty())?;
-    for child in names(&directory)? {
-        remove(directory.as_fd(), &child)?;
-    }
+    for_each_name(parent, name, remove)?;
     unlinkat(parent, name, AtFlags::REMOVEDIR)
 }
 
@@ -583,15 +673,22 @@ fn is_directory(parent: impl AsFd, name: &[u8]) -> Result<bool, Errno> {
     Ok(FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
 
-fn names(directory: &OwnedFd) -> Result<Vec<Vec<u8>>, Errno> {
-    let mut names = Vec::new();
-    for entry in Dir::read_from(directory)? {
-        let name = entry?.file_name().to_bytes().to_vec();
-        if name != b"." && name != b".." {
-            names.push(name);
+/// Calls with each name of a directory, which may be removed meanwhile. They are not gathered: a directory may have half a million.
+fn for_each_name(
+    parent: BorrowedFd<'_>,
+    name: &[u8],
+    mut each: impl FnMut(BorrowedFd<'_>, &[u8]) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    let directory = openat(parent, name, OFlags::RDONLY | DIRECTORY, Mode::empty())?;
+    let mut entries = Dir::read_from(&directory)?;
+    while let Some(entry) = entries.read() {
+        let entry = entry?;
+        let child = entry.file_name().to_bytes();
+        if child != b"." && child != b".." {
+            each(directory.as_fd(), child)?;
         }
     }
-    Ok(names)
+    Ok(())
 }
 
 fn owner(metadata: &Metadata) -> (Option<Uid>, Option<Gid>) {
