@@ -34,6 +34,7 @@ mod logs;
 mod lost_config;
 mod machine_config;
 mod medium;
+mod odd_images;
 mod other_clients;
 mod over_the_network;
 mod packet_capture;
@@ -92,6 +93,7 @@ fn main() -> ExitCode {
         tls::tests(),
         resources::tests(),
         containers::tests(),
+        odd_images::tests(),
         dashboard::tests(),
         dhcp::tests(),
         console::tests(),

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use anyhow::{Context, ensure};
 use instar_tests::{
     GREETER, GREETER_PORT, Greeter, HOST_FOR_GUEST, HttpServer, ImageUnderTest, Node, OciImage,
-    Outcome, Registry, Scratch, Test, push_greeter, tests,
+    Outcome, Registry, Reply, Scratch, ScriptedRegistry, Test, push_greeter, sha256_digest, tests,
 };
 use tonic::Code;
 
@@ -43,10 +43,12 @@ async fn nothing_changes(scratch: Scratch) -> Outcome {
     let mut cases = wrong(&registry)?;
     cases.extend(damaged(&registry)?);
     cases.extend(hostile(&registry)?);
+    let liar = ScriptedRegistry::start()?;
+    let lies = lies(&liar);
 
     let (host, away) = (registry.host_for_guest(), gone.host_for_guest());
     let babbling = format!("{HOST_FOR_GUEST}:{}", babbler.port());
-    let mirrors = [host.clone(), away, babbling.clone()];
+    let mirrors = [host.clone(), away, babbling.clone(), liar.host_for_guest()];
     let node = Node::plan(&scratch, &ImageUnderTest::first()?)
         .blank_disk()?
         .forward(GREETER_PORT)
@@ -72,6 +74,10 @@ async fn nothing_changes(scratch: Scratch) -> Outcome {
         if let Some(complaint) = complaint(case, refused) {
             wrongly.push(complaint);
         }
+    }
+    for case in &lies {
+        let image = format!("{}/{}", liar.host_for_guest(), case.name);
+        wrongly.extend(complaint(case, node.upgrade(&image).await?));
     }
     let image = gone.image_for_guest(&format!("{REPOSITORY}:v0.2.0"));
     drop(gone);
@@ -209,6 +215,38 @@ fn alter(
     Ok(std::fs::write(&file, content)?)
 }
 
+/// Documents that contradict themselves or each other, so that another client may see another image.
+fn lies(registry: &ScriptedRegistry) -> Vec<Case> {
+    registry.image("config-size", |manifest| {
+        manifest["config"]["size"] = 5000.into();
+    });
+    registry.image("chart", |manifest| {
+        manifest["config"]["mediaType"] = "application/vnd.cncf.helm.config.v1+json".into();
+    });
+    registry.image("content-type", |manifest| {
+        manifest["mediaType"] = "application/vnd.docker.distribution.manifest.v2+json".into();
+    });
+    let kind = "application/vnd.oci.image.manifest.v1+json";
+    let part = br#"{"schemaVersion":2,"config":{},"layers":[]}"#;
+    let digest = sha256_digest(part);
+    registry.reply(
+        &format!("index/manifests/{digest}"),
+        Reply::Content(kind, part.to_vec()),
+    );
+    let index = format!(
+        r#"{{"schemaVersion":2,"manifests":[{{"mediaType":"{kind}","digest":"{digest}","size":4}}]}}"#
+    );
+    let kind = "application/vnd.oci.image.index.v1+json";
+    registry.reply("index/manifests/v1", Reply::Content(kind, index.into()));
+    let refused = Code::FailedPrecondition;
+    vec![
+        case("config-size:v1", refused, "where 5000 are announced"),
+        case("index:v1", refused, "where 4 are announced"),
+        case("chart:v1", refused, "which is no image's"),
+        case("content-type:v1", refused, "refused as ambiguous"),
+    ]
+}
+
 /// Images that are made to do harm while they are unpacked.
 fn hostile(registry: &Registry) -> anyhow::Result<Vec<Case>> {
     let push = |tag: &str, archive: Vec<u8>| {
@@ -221,16 +259,9 @@ fn hostile(registry: &Registry) -> anyhow::Result<Vec<Case>> {
         archive(&[("../../../escaped", Entry::File(b"out"))])?,
     )?;
     push(
-        "through-a-link",
+        "around",
         archive(&[
-            ("out", Entry::Link("/var/lib")),
-            ("out/escaped", Entry::File(b"out")),
-        ])?,
-    )?;
-    push(
-        "through-a-relative-link",
-        archive(&[
-            ("out", Entry::Link("../../../..")),
+            ("out", Entry::Link("out")),
             ("out/escaped", Entry::File(b"out")),
         ])?,
     )?;
@@ -241,8 +272,7 @@ fn hostile(registry: &Registry) -> anyhow::Result<Vec<Case>> {
     let refused = Code::FailedPrecondition;
     Ok(vec![
         case("climbs-out", refused, "is refused"),
-        case("through-a-link", refused, "cannot be unpacked"),
-        case("through-a-relative-link", refused, "cannot be unpacked"),
+        case("around", refused, "cannot be unpacked"),
         case("bomb", refused, "unpacks to more than"),
     ])
 }

@@ -47,6 +47,7 @@ mod run_command;
 mod runner;
 mod scratch;
 mod scripted_init;
+mod scripted_registry;
 mod served_disk;
 mod talosctl;
 mod terminal;
@@ -88,6 +89,7 @@ pub use registry::{Registry, config as registry_config, sha256_digest};
 pub use runner::{Outcome, Test, run};
 pub use scratch::Scratch;
 pub use scripted_init::{DoubleRootfs, ScriptedInit};
+pub use scripted_registry::{Reply, ScriptedRegistry};
 pub use served_disk::ServedDisk;
 pub use talosctl::{
     Ending, Fields, First, Followed, Prepared, Release, Talosctl, prepare_upgrade,

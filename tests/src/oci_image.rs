@@ -122,6 +122,19 @@ impl OciImage {
         Ok(self)
     }
 
+    /// Adds an archive as a layer that is packed in any way and said to be of any type.
+    pub fn packed(mut self, archive: &[u8], media_type: &'static str, blob: Vec<u8>) -> Self {
+        self.add_diff_id(archive);
+        self.layers.push(Layer { media_type, blob });
+        self
+    }
+
+    /// Sets the directory that it starts in.
+    pub fn working_dir(mut self, directory: &str) -> Self {
+        self.config["config"]["WorkingDir"] = directory.into();
+        self
+    }
+
     fn add_diff_id(&mut self, archive: &[u8]) {
         if let Some(ids) = self.config["rootfs"]["diff_ids"].as_array_mut() {
             ids.push(sha256_digest(archive).into());

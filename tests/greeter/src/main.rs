@@ -10,6 +10,7 @@
 //! | `/read/PATH` | the file `/PATH` as the container sees it, 404 with the reason when it cannot |
 //! | `/list/PATH` | the names in the directory `/PATH`, one per line |
 //! | `/owner/PATH` | whose `/PATH` is, as `UID:GID` |
+//! | `/stat/PATH` | type and mode (octal), bytes and bytes on disk of `/PATH` itself, as `MODE SIZE DISK` |
 //! | `/write/PATH` | what came of writing a line to the file `/PATH`, or the text behind a `?` |
 //! | `/fill/PATH` | how many bytes the file `/PATH` could be given before the disk was full |
 //! | `/spread/PATH` | how many empty files the directory `/PATH` could be given before no more could be made |
@@ -135,6 +136,15 @@ fn answer(path: &str) -> (&'static str, String) {
     if let Some(file) = path.strip_prefix("/owner") {
         return match fs::metadata(file) {
             Ok(facts) => ("200 OK", format!("{}:{}", facts.uid(), facts.gid())),
+            Err(error) => ("404 Not Found", format!("{file}: {error}\n")),
+        };
+    }
+    if let Some(file) = path.strip_prefix("/stat") {
+        return match fs::symlink_metadata(file) {
+            Ok(facts) => {
+                let (mode, size, blocks) = (facts.mode(), facts.size(), facts.blocks());
+                ("200 OK", format!("{mode:o} {size} {}", blocks * 512))
+            }
             Err(error) => ("404 Not Found", format!("{file}: {error}\n")),
         };
     }
