@@ -6,7 +6,8 @@ use crate::containers::{
     ImageReference, Limits, Progress, PullError, PulledImage, ReferenceError, StoreError,
 };
 use crate::intent;
-use crate::machine::{Busy, Machine};
+use crate::machine::Machine;
+use crate::operation_lock::{Busy, Operation};
 
 /// Why an image was not pulled or removed.
 #[derive(Debug, thiserror::Error)]
@@ -80,8 +81,8 @@ pub async fn pull(
 /// Removes an image, by name or digest.
 pub async fn remove(machine: &Machine, name: &str) -> Result<(), ImageError> {
     let reference = parse(name)?;
-    // An upgrade has the turn while it needs its image.
-    let _turn = machine.take_turn()?;
+    // An upgrade holds the lock while it needs its image.
+    let _lock = machine.lock_operation(Operation::ImageRemove)?;
     let image = machine
         .images
         .find(&reference)

@@ -27,6 +27,7 @@ pub mod machine;
 pub mod meta;
 pub mod modules;
 pub mod network;
+pub mod operation_lock;
 pub mod packet_capture;
 pub mod quota;
 pub mod resources;

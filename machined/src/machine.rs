@@ -1,4 +1,4 @@
-//! The machine as its parts see each other: what runs, what is true, and whose turn it is to change it.
+//! The machine as its parts see each other: what runs, what is true, and which operation changes it.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -19,6 +19,7 @@ use crate::event_log::{ActorId, EventLog};
 use crate::init_link::{BootId, InitLink};
 use crate::modules::{Drivers, ModuleError};
 use crate::network::Network;
+use crate::operation_lock::{Busy, Operation, OperationLock, Operations};
 use crate::resources::{Ledger, MachineStage, MachineStatus, Store};
 use crate::services::{LogDisk, LogRing, MACHINED, Services};
 use crate::time::TimeSync;
@@ -102,6 +103,8 @@ pub struct Machine {
     pub disk: OwnedDisk,
     /// The task that owns the clock.
     pub clock: TimeSync,
+    /// What changes the machine now.
+    pub operations: Operations,
     drivers: OnceLock<Drivers>,
     config: watch::Sender<Option<Arc<Configured>>>,
     maintenance: watch::Sender<Maintenance>,
@@ -110,8 +113,6 @@ pub struct Machine {
     kept: Mutex<BTreeMap<String, OwnedFd>>,
     prepared: Mutex<Option<Prepared>>,
     settled: watch::Sender<bool>,
-    /// Whether somebody has the turn.
-    turn: watch::Sender<bool>,
 }
 
 /// A config that is in force for a time only.
@@ -120,22 +121,6 @@ struct Trial {
     settled: Arc<Configured>,
     /// The task that returns to it.
     taking_back: AbortHandle,
-}
-
-/// Another sequence is running.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the machine is busy with another sequence (boot, upgrade, reboot or shutdown); try again when it has ended"
-)]
-pub struct Busy;
-
-/// The right to change the machine, until it is dropped.
-pub struct Turn(watch::Sender<bool>);
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        self.0.send_replace(false);
-    }
 }
 
 /// What a machine is made of.
@@ -202,7 +187,7 @@ impl Machine {
             prepared: Mutex::new(Prepared::adopt(&mut parts.kept)),
             kept: Mutex::new(parts.kept),
             settled: watch::channel(false).0,
-            turn: watch::channel(false).0,
+            operations: Operations::default(),
         }
     }
 
@@ -283,17 +268,9 @@ impl Machine {
         self.settled.subscribe()
     }
 
-    /// The turn to change the machine, if nobody has it.
-    pub fn take_turn(&self) -> Result<Turn, Busy> {
-        let is_free = self
-            .turn
-            .send_if_modified(|taken| !std::mem::replace(taken, true));
-        is_free.then(|| Turn(self.turn.clone())).ok_or(Busy)
-    }
-
-    /// Whether somebody changes the machine.
-    pub fn watch_turn(&self) -> watch::Receiver<bool> {
-        self.turn.subscribe()
+    /// The right to change the machine, if no other operation has it.
+    pub fn lock_operation(&self, operation: Operation) -> Result<OperationLock, Busy> {
+        self.operations.lock(operation)
     }
 
     /// The record of images that failed here.

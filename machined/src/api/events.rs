@@ -59,7 +59,7 @@ pub(super) fn stream(
     let start = start(&request)?;
     let mut reader = machine.events.read(&start);
     let mut readiness =
-        (start == Start::Now).then(|| Readiness::new(machine.watch_turn(), &machine.events));
+        (start == Start::Now).then(|| Readiness::new(machine.operations.watch(), &machine.events));
     let (sender, receiver) = mpsc::channel(AHEAD);
     tokio::spawn(async move {
         // Clients drop the first message whatever it is, and do nothing until it comes.

@@ -13,7 +13,8 @@ use tonic::{Request, Response, Status};
 
 use super::{caller, streamed};
 use crate::error_chain::chain;
-use crate::machine::{Machine, Turn};
+use crate::machine::Machine;
+use crate::operation_lock::{Operation, OperationLock};
 use crate::sequences::{self, InstallError, Staged};
 use crate::upgrade::{Narrator, UpgradeError, UpgradeMode, UpgradeRequest};
 
@@ -70,7 +71,7 @@ async fn narrate<Telling: Future<Output = ()>>(
 /// Prepares a version for the reboot that its caller is going to ask for.
 async fn prepare(
     machine: Arc<Machine>,
-    turn: Turn,
+    lock: OperationLock,
     image: String,
     narrator: &Narrator,
 ) -> (String, i32) {
@@ -79,7 +80,7 @@ async fn prepare(
         force: false,
         mode: UpgradeMode::Quickest,
     };
-    let prepared = sequences::prepare_upgrade(&machine, turn, request, narrator).await;
+    let prepared = sequences::prepare_upgrade(&machine, lock, request, narrator).await;
     if let Err(error) = &prepared {
         tracing::warn!("no version was prepared: {}", chain(error));
     }
@@ -107,7 +108,7 @@ impl LifecycleService for LifecycleApi {
         let request = request.into_inner();
         let image = request.source.unwrap_or_default().image_name;
         let disk = request.destination.unwrap_or_default().disk;
-        let turn = sequences::may_install(&self.machine, &disk)
+        let lock = sequences::may_install(&self.machine, &disk)
             .await
             .map_err(install_status)?;
         if image.is_empty() {
@@ -118,7 +119,7 @@ impl LifecycleService for LifecycleApi {
         let machine = self.machine.clone();
         let work = async move |narrator: &Narrator| {
             let installed = sequences::install_image(&machine, &image, narrator).await;
-            drop(turn);
+            drop(lock);
             match installed {
                 Ok(()) => (format!("{image} is installed; the next boot starts it"), 0),
                 Err(error) => {
@@ -151,15 +152,15 @@ impl LifecycleService for LifecycleApi {
         if source.image_name.is_empty() {
             return Err(Status::invalid_argument("source.image_name is empty"));
         }
-        let turn = self
+        let lock = self
             .machine
-            .take_turn()
+            .lock_operation(Operation::PrepareUpgrade)
             .map_err(|busy| Status::failed_precondition(busy.to_string()))?;
         tracing::info!("preparation of {} asked for by {peer}", source.image_name);
         let (sender, receiver) = mpsc::channel(16);
         let machine = self.machine.clone();
         let work = async move |narrator: &Narrator| {
-            prepare(machine, turn, source.image_name, narrator).await
+            prepare(machine, lock, source.image_name, narrator).await
         };
         tokio::spawn(narrate(work, move |told| {
             let sender = sender.clone();

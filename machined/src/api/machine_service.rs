@@ -23,8 +23,9 @@ use crate::container_facts;
 use crate::disk::STATE;
 use crate::error_chain::chain;
 use crate::intent::{NewClient, NewClientError, client_configuration};
-use crate::machine::{Busy, Machine};
+use crate::machine::Machine;
 use crate::meta::{Meta, MetaError};
+use crate::operation_lock::Busy;
 use crate::sequences;
 use crate::services::ControlError;
 use crate::statistics;
@@ -392,11 +393,11 @@ impl MachineService for MachineApi {
         let machine = self.machine.clone();
         let (ack, actor) = if request.stage {
             let staged = sequences::stage(machine, wanted).await;
-            let (staged, turn) = staged.map_err(upgrade_status)?;
+            let (staged, lock) = staged.map_err(upgrade_status)?;
             let ack = format!("{} is staged; {}", staged.version, staged.start());
             // talosctl takes this for the beginning of a reboot, as Talos begins it, and waits for its end.
             let actor = match is_talosctl {
-                true => sequences::reboot_in_turn(&self.machine, turn),
+                true => sequences::reboot_holding(&self.machine, lock),
                 false => staged.actor,
             };
             (ack, actor)

@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::event_log::{Event, EventLog};
+use crate::operation_lock::Holder;
 
 /// Between a client's subscription and its request; they are sent together.
 const YOUNG: Duration = Duration::from_secs(1);
@@ -33,8 +34,8 @@ const NEWS: Duration = Duration::from_secs(60);
 pub(super) struct Readiness {
     /// Since when the stream is no longer young.
     grown: Instant,
-    /// Whether somebody changes the machine.
-    turn: watch::Receiver<bool>,
+    /// What changes the machine.
+    holder: watch::Receiver<Option<Holder>>,
     held: Option<Held>,
 }
 
@@ -46,13 +47,13 @@ struct Held {
 
 impl Readiness {
     /// For a stream that begins now, after these events.
-    pub(super) fn new(turn: watch::Receiver<bool>, before: &EventLog) -> Self {
+    pub(super) fn new(holder: watch::Receiver<Option<Holder>>, before: &EventLog) -> Self {
         let now = Instant::now();
         let is_news = |event: &Arc<Event>| is_goal(event) && event.since.elapsed() < NEWS;
         let ready = before.newest(is_status).filter(is_news);
         Readiness {
             grown: now + YOUNG,
-            turn,
+            holder,
             held: ready.map(|ready| Held {
                 until: now + IDLE,
                 events: before
@@ -71,7 +72,7 @@ impl Readiness {
         }
         // What was held is no longer true.
         self.held = None;
-        if is_goal(&event) && (Instant::now() < self.grown || *self.turn.borrow()) {
+        if is_goal(&event) && (Instant::now() < self.grown || self.holder.borrow().is_some()) {
             self.held = Some(Held {
                 until: self.grown,
                 events: VecDeque::from([event]),
@@ -86,7 +87,7 @@ impl Readiness {
         if let Some(held) = &mut self.held {
             tokio::time::sleep_until(held.until).await;
             // Without a sender the machine is gone, and so is whoever could change it.
-            let _ = self.turn.wait_for(|taken| !taken).await;
+            let _ = self.holder.wait_for(Option::is_none).await;
             if let Some(event) = held.events.pop_front() {
                 return event;
             }
@@ -116,6 +117,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::event_log::{ActorId, Start};
+    use crate::operation_lock::{Operation, Operations};
     use instar_api::common::Error as WireError;
     use instar_api::machine::machine_status_event::MachineStatus;
     use instar_api::machine::{MachineStatusEvent, SequenceEvent, TaskEvent};
@@ -158,10 +160,10 @@ mod tests {
     }
 
     /// Of a stream that was young that long ago.
-    fn grown(turn: &watch::Sender<bool>) -> Readiness {
+    fn grown(operations: &Operations) -> Readiness {
         Readiness {
             grown: Instant::now(),
-            ..Readiness::new(turn.subscribe(), &EventLog::default())
+            ..Readiness::new(operations.watch(), &EventLog::default())
         }
     }
 
@@ -176,8 +178,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn only_readiness_is_held_and_not_for_long() {
-        let (turn, _) = watch::channel(false);
-        let mut early = Readiness::new(turn.subscribe(), &EventLog::default());
+        let operations = Operations::default();
+        let mut early = Readiness::new(operations.watch(), &EventLog::default());
         let task = EventPayload::Task(TaskEvent::default());
         assert!(early.pass(event(task).await).is_some());
         for stage in [MachineStage::Booting, MachineStage::Maintenance] {
@@ -199,59 +201,60 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn readiness_waits_for_the_end_of_changes_and_is_forgotten_when_it_is_over() {
-        let (turn, _) = watch::channel(true);
-        let mut early = grown(&turn);
+        let operations = Operations::default();
+        let upgrade = operations.lock(Operation::Upgrade);
+        let mut early = grown(&operations);
         let ready = status(MachineStage::Running, true).await;
         assert!(early.pass(ready.clone()).is_none());
         assert!(is_silent(&mut early).await);
-        turn.send_replace(false);
+        drop(upgrade);
         assert_eq!(early.released().await.id, ready.id);
 
-        turn.send_replace(true);
+        let upgrade = operations.lock(Operation::Upgrade);
         assert!(early.pass(ready).is_none());
         let upgrading = status(MachineStage::Upgrading, false).await;
         assert!(early.pass(upgrading).is_some());
-        turn.send_replace(false);
+        drop(upgrade);
         assert!(is_silent(&mut early).await);
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_comes_after_the_news_hears_it_unless_he_asks_for_something() {
-        let (turn, _) = watch::channel(false);
+        let operations = Operations::default();
         let log = log_of([stage(MachineStage::Running, true)]);
-        let mut late = Readiness::new(turn.subscribe(), &log);
+        let mut late = Readiness::new(operations.watch(), &log);
         let begun = Instant::now();
         assert!(is_goal(&*late.released().await));
         assert_eq!(begun.elapsed(), IDLE);
         assert!(is_silent(&mut late).await, "it is told twice");
 
-        // His call takes the turn, and the status changes.
-        let mut asks = Readiness::new(turn.subscribe(), &log);
-        turn.send_replace(true);
+        // His call takes the lock, and the status changes.
+        let mut asks = Readiness::new(operations.watch(), &log);
+        let upgrade = operations.lock(Operation::Upgrade);
         assert!(is_silent_for(IDLE * 2, &mut asks).await);
         let upgrading = status(MachineStage::Upgrading, false).await;
         assert!(asks.pass(upgrading).is_some());
-        turn.send_replace(false);
+        drop(upgrade);
         assert!(is_silent(&mut asks).await);
 
         // Nor is it news a minute later, or where another status has followed.
         tokio::time::sleep(NEWS).await;
-        let mut later = Readiness::new(turn.subscribe(), &log);
+        let mut later = Readiness::new(operations.watch(), &log);
         assert!(is_silent_for(IDLE * 2, &mut later).await);
         log.emit(&ActorId::default(), stage(MachineStage::Upgrading, false));
-        let mut later = Readiness::new(turn.subscribe(), &log);
+        let mut later = Readiness::new(operations.watch(), &log);
         assert!(is_silent_for(IDLE * 2, &mut later).await);
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_failed_is_told_before_the_readiness_of_what_came_back() {
-        let (turn, _) = watch::channel(false);
+        let operations = Operations::default();
         let log = log_of([
             sequence("upgrade", Some("no answer")),
             sequence("boot", None),
             stage(MachineStage::Running, true),
         ]);
-        let mut late = Readiness::new(turn.subscribe(), &log);
+        let mut late = Readiness::new(operations.watch(), &log);
         assert!(is_failure(&late.released().await.payload));
         assert!(is_goal(&*late.released().await));
         assert!(is_silent(&mut late).await);

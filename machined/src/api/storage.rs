@@ -16,6 +16,7 @@ use super::{blocking, caller, files};
 use crate::disk::{Disk, WipeError, WipeMethod, WipeOrder, WipeOtherError, discover, wipe_others};
 use crate::error_chain::chain;
 use crate::machine::Machine;
+use crate::operation_lock::Operation;
 
 /// Devices that are wiped by one call.
 const MOST_DEVICES: usize = 64;
@@ -141,16 +142,16 @@ impl DiskService for StorageApi {
         }
         let peer = caller::peer(&request).to_owned();
         let orders = orders(request.into_inner())?;
-        let turn = self
+        let lock = self
             .machine
-            .take_turn()
+            .lock_operation(Operation::WipeDisk)
             .map_err(|busy| Status::failed_precondition(busy.to_string()))?;
         let owned = in_use(&self.machine);
         tracing::warn!("wipe of {orders:?} asked for by {peer}");
-        // It goes on to its end whoever hangs up, and has the turn until then.
+        // It goes on to its end whoever hangs up, and holds the lock until then.
         let wiping = tokio::task::spawn_blocking(move || {
             let wiped = wipe_others(Path::new("/sys"), owned.as_deref(), &orders);
-            drop(turn);
+            drop(lock);
             wiped
         });
         wiping

@@ -15,7 +15,8 @@ use super::overlay::load_overlay;
 use super::{ConfigChange, disk, ending, find_config};
 use crate::config::{self, ConfigErrors, MachineConfig};
 use crate::intent;
-use crate::machine::{Busy, Configured, Machine};
+use crate::machine::{Configured, Machine};
+use crate::operation_lock::{Busy, Operation};
 
 /// Two texts that have nothing in common are compared in a coarser way after this time.
 const DIFF_TIME: Duration = Duration::from_millis(500);
@@ -187,7 +188,7 @@ async fn change(
             ),
         });
     }
-    let turn = machine.take_turn()?;
+    let lock = machine.lock_operation(Operation::ApplyConfig)?;
     let keep = match mode {
         ApplyMode::Try(_) => None,
         _ => state,
@@ -203,8 +204,7 @@ async fn change(
     let details = match mode {
         ApplyMode::Staged => format!("Kept for the next reboot: {change}."),
         ApplyMode::Reboot => {
-            drop(turn);
-            ending::reboot(machine)?;
+            ending::reboot_next(machine, lock);
             format!("Kept, and the node reboots to take it over: {change}.")
         }
         ApplyMode::Auto | ApplyMode::NoReboot => {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::settle_upgrade;
 use crate::boot_loader::EspError;
 use crate::machine::Machine;
+use crate::operation_lock::Operation;
 use crate::resources::Problem;
 use crate::status;
 use crate::upgrade::{PendingUpgrade, UpgradeRecord};
@@ -39,7 +40,7 @@ async fn until_blessed(machine: &Machine, soft: Option<&PendingUpgrade>, passed_
     loop {
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(longest);
-        let Ok(_turn) = machine.take_turn() else {
+        let Ok(_lock) = machine.lock_operation(Operation::BlessBootEntry) else {
             continue;
         };
         if recorded(machine).is_some_and(|now| record.as_ref() != Some(&now)) {

@@ -33,6 +33,7 @@ use crate::init_link::{End, StartReason};
 use crate::intent;
 use crate::machine::Machine;
 use crate::modules::Class;
+use crate::operation_lock::Operation;
 use crate::resources::{MachineStage, Problem};
 use crate::services::{Apid, Cgroup, Definition, HealthCheck, Probe};
 use crate::statistics;
@@ -85,8 +86,8 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
     let handover = handover.unwrap_or_default();
     let on_soft_trial = trial::came_without_reboot(&machine, start, &handover);
     let nobody = ActorId::default();
-    // Nobody else can have the turn yet: the API is not up.
-    let mut turn = machine.take_turn();
+    // Nobody else can hold it yet: the API is not up.
+    let mut lock = machine.operations.lock_when_free(Operation::Boot).await;
     // First in the history, so that a client that waits for the upgrade sees its failure before anything else.
     tell_rollback(&machine, &rollback, &handover);
     let interrupted = interrupted_upgrade(start, &handover, &machine.running.version);
@@ -121,12 +122,12 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
         if start == StartReason::Boot && !find_config::has_server() {
             install_without_config(&machine).await;
         }
-        drop(turn);
+        drop(lock);
         let asking = find_config::keep_asking(&machine);
         status::maintenance(&machine).await;
         drop(asking);
         wish_network(&machine);
-        turn = machine.take_turn();
+        lock = machine.operations.lock_when_free(Operation::Boot).await;
     }
     let tried = Arc::new(OnceLock::new());
     if outcome.is_ok() {
@@ -164,7 +165,7 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
         (Err(reason), Some(record)) => try_again(&machine, record, &reason).await,
         (Err(reason), None) => give_up(&machine, &reason).await,
     }
-    drop(turn);
+    drop(lock);
     tokio::spawn(release_memory::after_boot(machine.clone()));
     status::follow(machine).await;
 }

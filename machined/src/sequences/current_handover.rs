@@ -12,19 +12,19 @@ use crate::machine::Machine;
 use crate::upgrade::{Handover, handover};
 
 /// Leaves it with init after every sequence and every change of the config, from the moment at which the generation has proved
-/// itself: all of these have the machine's turn. And after every change of the images in force.
+/// itself: all of these hold the lock of operations. And after every change of the images in force.
 pub(super) async fn keep(machine: Arc<Machine>) {
-    let mut turn = machine.watch_turn();
+    let mut holder = machine.operations.watch();
     let mut in_force = machine.images_in_force.watch();
     loop {
-        if turn.wait_for(|taken| !taken).await.is_err() {
+        if holder.wait_for(Option::is_none).await.is_err() {
             return;
         }
         if let Err(error) = leave(&machine).await {
             tracing::warn!("a machined that is started again finds an older config: {error:#}");
         }
         tokio::select! {
-            changed = turn.changed() => if changed.is_err() { return },
+            changed = holder.changed() => if changed.is_err() { return },
             // The sender lives in the machine.
             _ = in_force.changed() => {}
         }

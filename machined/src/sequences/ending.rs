@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::{Sequence, boot_assets, run, settle_upgrade, stop, upgrade};
 use crate::event_log::ActorId;
 use crate::init_link::End;
-use crate::machine::{Busy, Machine, Turn};
+use crate::machine::Machine;
+use crate::operation_lock::{Busy, Operation, OperationLock};
 use crate::resources::MachineStage;
 
 /// Clients subscribe to events at the same time as they ask, and what comes before their subscription is lost to
@@ -17,22 +18,28 @@ const LAST_EVENTS: Duration = Duration::from_millis(200);
 
 /// Reboots the machine, kernel and all.
 pub fn reboot(machine: &Arc<Machine>) -> Result<ActorId, Busy> {
-    let turn = machine.take_turn()?;
-    Ok(start(
+    let lock = machine.lock_operation(Operation::Reboot)?;
+    Ok(reboot_next(machine, lock))
+}
+
+/// Reboots the machine as the last step of the operation that holds the lock: nothing comes in between.
+pub(super) fn reboot_next(machine: &Arc<Machine>, lock: OperationLock) -> ActorId {
+    let lock = lock.hand_over(Operation::Reboot);
+    start(
         machine,
-        turn,
+        lock,
         "reboot",
         MachineStage::Rebooting,
         End::Reboot,
-    ))
+    )
 }
 
 /// Stops the machine and powers it off.
 pub fn shutdown(machine: &Arc<Machine>) -> Result<ActorId, Busy> {
-    let turn = machine.take_turn()?;
+    let lock = machine.lock_operation(Operation::Shutdown)?;
     Ok(start(
         machine,
-        turn,
+        lock,
         "shutdown",
         MachineStage::ShuttingDown,
         End::PowerOff,
@@ -41,7 +48,7 @@ pub fn shutdown(machine: &Arc<Machine>) -> Result<ActorId, Busy> {
 
 pub(super) fn start(
     machine: &Arc<Machine>,
-    turn: Turn,
+    lock: OperationLock,
     name: &'static str,
     stage: MachineStage,
     end: End,
@@ -67,7 +74,7 @@ pub(super) fn start(
         // None of these phases fails: what cannot be stopped in order is stopped by init.
         let _ = run(Sequence { name, phases }, &as_actor, &machine.events).await;
         leave(&machine, end).await;
-        drop(turn);
+        drop(lock);
     });
     actor
 }

@@ -19,7 +19,8 @@ use crate::containers::ImageReference;
 use crate::disk::DiskWish;
 use crate::init_link::End;
 use crate::intent;
-use crate::machine::{Busy, Machine, Turn};
+use crate::machine::Machine;
+use crate::operation_lock::{Busy, Operation, OperationLock};
 use crate::resources::MachineStage;
 use crate::status;
 use crate::upgrade::{Candidate, EspForInstaller, Narrator, Resources, Unpacked, check, installer};
@@ -178,10 +179,10 @@ pub enum InstallError {
     Machine(anyhow::Error),
 }
 
-/// Checks what an installation that a caller asks for needs; gives the turn to carry it out with. `disk`: where to, if the caller says
+/// Checks what an installation that a caller asks for needs; gives the lock to carry it out with. `disk`: where to, if the caller says
 /// so.
-pub async fn may_install(machine: &Machine, disk: &str) -> Result<Turn, InstallError> {
-    let turn = machine.take_turn()?;
+pub async fn may_install(machine: &Machine, disk: &str) -> Result<OperationLock, InstallError> {
+    let lock = machine.lock_operation(Operation::Install)?;
     let installed = boot_assets::installed(machine).await;
     if installed.map_err(InstallError::Machine)?.is_some() {
         return Err(InstallError::Installed);
@@ -196,7 +197,7 @@ pub async fn may_install(machine: &Machine, disk: &str) -> Result<Turn, InstallE
         return Err(InstallError::OtherDisk(owned.display().to_string()));
     }
     match boot_loader::is_uefi() {
-        true => Ok(turn),
+        true => Ok(lock),
         false => Err(InstallError::NoUefi),
     }
 }

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use super::{boot_assets, ending};
 use crate::event_log::ActorId;
 use crate::init_link::End;
-use crate::machine::{Busy, Machine};
+use crate::machine::Machine;
+use crate::operation_lock::{Busy, Operation};
 use crate::resources::MachineStage;
 
 /// Why the machine does not reboot by kexec. It goes on as it was.
@@ -29,11 +30,11 @@ pub enum KexecRefused {
 
 /// Loads what would be booted next, and reboots into it.
 pub async fn reboot_by_kexec(machine: &Arc<Machine>) -> Result<ActorId, KexecRefused> {
-    let turn = machine.take_turn()?;
+    let lock = machine.lock_operation(Operation::Reboot)?;
     load(machine).await?;
     Ok(ending::start(
         machine,
-        turn,
+        lock,
         "reboot",
         MachineStage::Rebooting,
         End::Kexec,

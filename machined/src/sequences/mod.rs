@@ -42,7 +42,7 @@ pub use kexec::{KexecRefused, reboot_by_kexec};
 pub use last_known_time::note_time;
 pub use reset::{ResetError, ResetRequest, reset};
 pub use rollback::{RollbackError, rollback};
-pub use soft_reboot::{reboot_in_turn, reboot_quickest};
+pub use soft_reboot::{reboot_holding, reboot_quickest};
 pub use stage::{Staged, prepare_upgrade, stage};
 pub use upgrade::upgrade;
 

@@ -7,7 +7,8 @@ use super::{Phase, Sequence, disk, maintenance, resume, run, settle_upgrade, sto
 use crate::disk::{Label, Wipe};
 use crate::event_log::ActorId;
 use crate::init_link::End;
-use crate::machine::{Busy, Machine};
+use crate::machine::Machine;
+use crate::operation_lock::{Busy, Operation};
 use crate::resources::MachineStage;
 
 /// A reset that is asked for.
@@ -35,7 +36,7 @@ pub fn reset(machine: &Arc<Machine>, request: ResetRequest) -> Result<ActorId, R
     if machine.disk.status().borrow().disk.is_none() {
         return Err(ResetError::NoDisk);
     }
-    let turn = machine.take_turn()?;
+    let lock = machine.operations.seize(Operation::Reset)?;
     let actor = ActorId::new();
     let (machine, as_actor) = (machine.clone(), actor.clone());
     tokio::spawn(async move {
@@ -54,7 +55,7 @@ pub fn reset(machine: &Arc<Machine>, request: ResetRequest) -> Result<ActorId, R
             Ok(()) => leave(&machine, end).await,
             Err(_) => resume::go_on(&machine).await,
         }
-        drop(turn);
+        drop(lock);
     });
     Ok(actor)
 }

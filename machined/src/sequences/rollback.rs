@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::{boot_assets, ending, settle_upgrade};
 use crate::event_log::ActorId;
-use crate::machine::{Busy, Machine};
+use crate::machine::Machine;
+use crate::operation_lock::{Busy, Operation};
 
 /// Why nothing was rolled back.
 #[derive(Debug, thiserror::Error)]
@@ -24,7 +25,7 @@ pub enum RollbackError {
 
 /// Has the other version booted next, and reboots.
 pub async fn rollback(machine: &Arc<Machine>) -> Result<ActorId, RollbackError> {
-    let turn = machine.take_turn()?;
+    let lock = machine.lock_operation(Operation::Rollback)?;
     let installed = boot_assets::installed(machine)
         .await
         .map_err(RollbackError::Failed)?
@@ -41,6 +42,5 @@ pub async fn rollback(machine: &Arc<Machine>) -> Result<ActorId, RollbackError> 
     // What was under way is over: the next boot is what was asked for, and no failure.
     settle_upgrade::remove_record(machine).map_err(RollbackError::Failed)?;
     tracing::warn!("rollback: {version} is booted next");
-    drop(turn);
-    Ok(ending::reboot(machine)?)
+    Ok(ending::reboot_next(machine, lock))
 }

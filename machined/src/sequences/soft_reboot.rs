@@ -7,35 +7,31 @@ use super::ending::{self, ANSWER_FIRST};
 use super::upgrade::{next_generation, up};
 use super::{Phase, Sequence, next_config, resume, run, settle_upgrade, stop};
 use crate::event_log::ActorId;
-use crate::init_link::End;
-use crate::machine::{Busy, Machine, Turn};
+use crate::machine::Machine;
+use crate::operation_lock::{Busy, Operation, OperationLock};
 use crate::resources::MachineStage;
 use crate::upgrade::Prepared;
 
 /// Reboots in the quickest way: into the version that was prepared, without the kernel, or the whole machine.
 pub fn reboot_quickest(machine: &Arc<Machine>) -> Result<ActorId, Busy> {
-    Ok(reboot_in_turn(machine, machine.take_turn()?))
+    let lock = machine.lock_operation(Operation::Reboot)?;
+    Ok(reboot_holding(machine, lock))
 }
 
-/// The same by who has the turn already, because he has prepared a version.
-pub fn reboot_in_turn(machine: &Arc<Machine>, turn: Turn) -> ActorId {
+/// The same by who holds the lock already, because he has prepared a version.
+pub fn reboot_holding(machine: &Arc<Machine>, lock: OperationLock) -> ActorId {
     let Some(prepared) = machine.take_prepared() else {
-        return ending::start(
-            machine,
-            turn,
-            "reboot",
-            MachineStage::Rebooting,
-            End::Reboot,
-        );
+        return ending::reboot_next(machine, lock);
     };
     let actor = ActorId::new();
-    tokio::spawn(switch(machine.clone(), turn, prepared, actor.clone()));
+    let lock = lock.hand_over(Operation::Reboot);
+    tokio::spawn(switch(machine.clone(), lock, prepared, actor.clone()));
     actor
 }
 
 /// The second half of an upgrade. Its events are an upgrade's as well: clients leave the stream at those of a reboot, and would
 /// miss how a start ends that takes less than a second.
-async fn switch(machine: Arc<Machine>, turn: Turn, prepared: Prepared, actor: ActorId) {
+async fn switch(machine: Arc<Machine>, lock: OperationLock, prepared: Prepared, actor: ActorId) {
     tokio::time::sleep(ANSWER_FIRST).await;
     let Prepared {
         delivery,
@@ -72,5 +68,5 @@ async fn switch(machine: Arc<Machine>, turn: Turn, prepared: Prepared, actor: Ac
     if let Err(error) = Prepared::drop_kept(&machine.init).await {
         tracing::warn!("init holds on to the version that did not start: {error:#}");
     }
-    drop(turn);
+    drop(lock);
 }

@@ -12,7 +12,8 @@ use anyhow::Context as _;
 use super::upgrade::{Checked, check_first, run_installer, up};
 use super::{Phase, Sequence, boot_assets, run, settle_upgrade};
 use crate::event_log::ActorId;
-use crate::machine::{Machine, Turn};
+use crate::machine::Machine;
+use crate::operation_lock::{Operation, OperationLock};
 use crate::upgrade::{
     Narrator, Path, Prepared, UpgradeError, UpgradeRecord, UpgradeRequest, installer,
 };
@@ -48,19 +49,19 @@ enum Start {
     CallersReboot,
 }
 
-/// Checks an upgrade and prepares it; returns when the next boot would start it, with the turn for who wants that boot now.
+/// Checks an upgrade and prepares it; returns when the next boot would start it, with the lock for who wants that boot now.
 ///
 /// # Errors
 /// Nothing of what ran or was to be booted has changed, but for a version that was staged before: that may be gone.
 pub async fn stage(
     machine: Arc<Machine>,
     request: UpgradeRequest,
-) -> Result<(Staged, Turn), UpgradeError> {
-    let turn = machine.take_turn()?;
+) -> Result<(Staged, OperationLock), UpgradeError> {
+    let lock = machine.lock_operation(Operation::StageUpgrade)?;
     // In a task of its own: a caller who goes away leaves nothing half done.
     let staging = tokio::spawn(async move {
         let staged = prepare(&machine, request, Start::Boot, &Narrator::silent()).await?;
-        Ok((staged, turn))
+        Ok((staged, lock))
     });
     staging
         .await
@@ -74,16 +75,16 @@ pub async fn stage(
 /// As `stage`.
 pub async fn prepare_upgrade(
     machine: &Arc<Machine>,
-    turn: Turn,
+    lock: OperationLock,
     request: UpgradeRequest,
     narrator: &Narrator,
 ) -> Result<Staged, UpgradeError> {
     let prepared = prepare(machine, request, Start::CallersReboot, narrator).await;
-    drop(turn);
+    drop(lock);
     prepared
 }
 
-/// Whoever calls has the turn.
+/// Whoever calls holds the lock.
 async fn prepare(
     machine: &Arc<Machine>,
     request: UpgradeRequest,

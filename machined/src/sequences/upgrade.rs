@@ -14,7 +14,8 @@ use crate::event_log::ActorId;
 use crate::image_collection;
 use crate::init_link::{End, Scope};
 use crate::intent;
-use crate::machine::{Configured, Machine, Turn};
+use crate::machine::{Configured, Machine};
+use crate::operation_lock::{Operation, OperationLock};
 use crate::resources::MachineStage;
 use crate::upgrade::{
     Candidate, Delivery, EspForInstaller, Handover, INSTALLER_FILES, Narrator, Path,
@@ -39,10 +40,10 @@ pub async fn upgrade(
     machine: Arc<Machine>,
     request: UpgradeRequest,
 ) -> Result<ActorId, UpgradeError> {
-    let turn = machine.take_turn()?;
+    let lock = machine.lock_operation(Operation::Upgrade)?;
     let actor = ActorId::new();
     let checked = check_first(&machine, &request, &actor, &Narrator::silent()).await?;
-    tokio::spawn(go_on(machine, turn, checked, actor.clone()));
+    tokio::spawn(go_on(machine, lock, checked, actor.clone()));
     Ok(actor)
 }
 
@@ -151,7 +152,7 @@ pub(super) fn installer_limits(candidate: &Candidate) -> Limits {
     }
 }
 
-async fn go_on(machine: Arc<Machine>, turn: Turn, checked: Checked, actor: ActorId) {
+async fn go_on(machine: Arc<Machine>, lock: OperationLock, checked: Checked, actor: ActorId) {
     tokio::time::sleep(ANSWER_FIRST).await;
     match checked.path {
         Path::Soft => tracing::info!("upgrade to {}: without a reboot", checked.candidate.version),
@@ -181,7 +182,7 @@ async fn go_on(machine: Arc<Machine>, turn: Turn, checked: Checked, actor: Actor
     if let Err(error) = image.remove().await {
         tracing::warn!("the installer's image stays: {error:#}");
     }
-    drop(turn);
+    drop(lock);
 }
 
 fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {

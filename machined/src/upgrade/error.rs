@@ -2,7 +2,7 @@
 
 use super::check::Refusal;
 use crate::containers::{PullError, ReferenceError};
-use crate::machine::Busy;
+use crate::operation_lock::Busy;
 
 /// An upgrade as it was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,7 +90,10 @@ impl UpgradeError {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::operation_lock::Operation;
 
     #[test]
     fn a_refusal_is_never_a_success() {
@@ -105,8 +108,13 @@ mod tests {
             memory_needed: 2,
             memory: 1,
         };
+        let busy = Busy {
+            operation: Operation::Reboot,
+            running_for: Duration::ZERO,
+            interruptible: false,
+        };
         for (error, code) in [
-            (UpgradeError::Busy(Busy), 4),
+            (UpgradeError::Busy(busy), 4),
             (UpgradeError::Refused(Refusal::NoLabel("a")), 2),
             (UpgradeError::Refused(wrong), 3),
             (UpgradeError::Refused(full), 4),

@@ -1,0 +1,425 @@
+//! The lock on changes of the machine: one operation at a time, and everybody can see which one it is.
+//!
+//! ```text
+//!           lock                       hand_over: another name, never let go between
+//!   free ─────────► held by operation ─────────────────────────────────────────────► held by operation
+//!     ▲                │       ▲
+//!     │ drop           │       │ seize: only while the holder runs a step that has changed nothing (`interruptible`);
+//!     └────────────────┘       └ that step ends with `Interrupted`, and its lock is worth nothing any more
+//! ```
+//!
+//! The lock goes with the task that does the work, never with the call that asked for it: a caller who hangs up leaves an operation
+//! that goes on to its end.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+
+/// Between two log lines of an operation that waits until it may begin.
+const REMINDER: Duration = Duration::from_secs(60);
+
+/// What changes the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// The boot, up to its verdict.
+    Boot,
+    /// A version that runs well is made the one that is booted.
+    BlessBootEntry,
+    /// A machine config that is applied.
+    ApplyConfig,
+    /// The end of a config's trial: the one before it comes back.
+    TakeBackConfig,
+    /// A service that is started.
+    ServiceStart,
+    /// A service that is stopped.
+    ServiceStop,
+    /// A service that is stopped and started.
+    ServiceRestart,
+    /// An image that is removed.
+    ImageRemove,
+    /// A value that is kept for operators, or removed.
+    MetaChange,
+    /// A disk of others that is wiped.
+    WipeDisk,
+    /// The installation on the machine's own disk.
+    Install,
+    /// An upgrade.
+    Upgrade,
+    /// An upgrade that the next boot brings.
+    StageUpgrade,
+    /// The first half of an upgrade in two steps.
+    PrepareUpgrade,
+    /// A return to the version before.
+    Rollback,
+    /// A reboot.
+    Reboot,
+    /// The way to power-off.
+    Shutdown,
+    /// Erasing what is on the machine's disk.
+    Reset,
+}
+
+impl Operation {
+    /// Whether the machine as it is ends with it.
+    pub fn ends_the_machine(self) -> bool {
+        matches!(
+            self,
+            Self::Rollback | Self::Reboot | Self::Shutdown | Self::Reset
+        )
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Boot => "the boot",
+            Self::BlessBootEntry => "the change of a boot entry",
+            Self::ApplyConfig => "apply-config",
+            Self::TakeBackConfig => "the return to the config before a trial",
+            Self::ServiceStart => "the start of a service",
+            Self::ServiceStop => "the stop of a service",
+            Self::ServiceRestart => "the restart of a service",
+            Self::ImageRemove => "the removal of an image",
+            Self::MetaChange => "a change of meta values",
+            Self::WipeDisk => "the wipe of a disk",
+            Self::Install => "an installation",
+            Self::Upgrade => "an upgrade",
+            Self::StageUpgrade => "the staging of an upgrade",
+            Self::PrepareUpgrade => "the preparation of an upgrade",
+            Self::Rollback => "a rollback",
+            Self::Reboot => "a reboot",
+            Self::Shutdown => "a shutdown",
+            Self::Reset => "a reset",
+        })
+    }
+}
+
+/// Who holds the lock.
+#[derive(Debug, Clone, Copy)]
+pub struct Holder {
+    /// What it does.
+    pub operation: Operation,
+    /// Since when.
+    since: Instant,
+    /// Whether its present step has changed nothing, and may be given up.
+    interruptible: bool,
+    /// No two holders have the same.
+    number: u64,
+}
+
+/// Another operation is running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the machine is busy: {operation} has been running for {} s; {}",
+    running_for.as_secs(),
+    if *interruptible {
+        "try again when it has ended, or end it by a reset, or by a reboot or shutdown with force: it has changed nothing yet"
+    } else {
+        "try again when it has ended"
+    }
+)]
+pub struct Busy {
+    /// What runs.
+    pub operation: Operation,
+    /// For how long.
+    pub running_for: Duration,
+    /// Whether something more urgent could take its place.
+    pub interruptible: bool,
+}
+
+/// Something more urgent has taken the place of an operation that had changed nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "given up before it changed anything: {} took its place",
+    by.map_or_else(|| "a more urgent operation".to_owned(), |by| by.to_string())
+)]
+pub struct Interrupted {
+    /// What runs instead; none if that has ended already.
+    pub by: Option<Operation>,
+}
+
+/// The one place where operations exclude each other; clones are the same place.
+#[derive(Debug, Clone)]
+pub struct Operations {
+    holder: watch::Sender<Option<Holder>>,
+    numbers: Arc<AtomicU64>,
+}
+
+impl Default for Operations {
+    fn default() -> Self {
+        Operations {
+            holder: watch::channel(None).0,
+            numbers: Arc::default(),
+        }
+    }
+}
+
+impl Operations {
+    /// Who holds the lock, and every change of that.
+    pub fn watch(&self) -> watch::Receiver<Option<Holder>> {
+        self.holder.subscribe()
+    }
+
+    /// Takes the lock, if nobody has it.
+    ///
+    /// # Errors
+    /// Another operation is running.
+    pub fn lock(&self, operation: Operation) -> Result<OperationLock, Busy> {
+        self.take(operation, |_| false)
+    }
+
+    /// Takes the lock, waiting for it for so long.
+    ///
+    /// # Errors
+    /// An operation is running after that time, too.
+    pub async fn lock_within(
+        &self,
+        operation: Operation,
+        limit: Duration,
+    ) -> Result<OperationLock, Busy> {
+        let mut holder = self.watch();
+        let until = Instant::now() + limit;
+        loop {
+            // Marked as seen first: a change from here on is not missed.
+            holder.borrow_and_update();
+            let taken = self.lock(operation);
+            if taken.is_ok() {
+                return taken;
+            }
+            if timeout_at(until, holder.changed()).await.is_err() {
+                // Who runs now may be another one than at first.
+                return self.lock(operation);
+            }
+        }
+    }
+
+    /// Takes the lock as soon as nobody has it: every operation has limits of its own, so that it ends. Says each minute what it waits
+    /// for.
+    pub async fn lock_when_free(&self, operation: Operation) -> OperationLock {
+        loop {
+            match self.lock_within(operation, REMINDER).await {
+                Ok(lock) => return lock,
+                Err(busy) => tracing::warn!("{operation} waits: {busy}"),
+            }
+        }
+    }
+
+    /// Takes the lock if nobody has it, or from an operation that has changed nothing yet: that one is given up.
+    ///
+    /// # Errors
+    /// An operation is running that cannot be given up.
+    pub fn seize(&self, operation: Operation) -> Result<OperationLock, Busy> {
+        self.take(operation, |holder| holder.interruptible)
+    }
+
+    fn take(
+        &self,
+        operation: Operation,
+        gives_way: impl Fn(&Holder) -> bool,
+    ) -> Result<OperationLock, Busy> {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let mut busy = None;
+        self.holder.send_if_modified(|holder| {
+            match holder {
+                Some(holder) if !gives_way(holder) => {
+                    busy = Some(Busy {
+                        operation: holder.operation,
+                        running_for: holder.since.elapsed(),
+                        interruptible: holder.interruptible,
+                    });
+                }
+                _ => {
+                    *holder = Some(Holder {
+                        operation,
+                        since: Instant::now(),
+                        interruptible: false,
+                        number,
+                    });
+                }
+            }
+            busy.is_none()
+        });
+        match busy {
+            Some(busy) => Err(busy),
+            None => Ok(OperationLock {
+                holder: self.holder.clone(),
+                number,
+            }),
+        }
+    }
+}
+
+/// The right to change the machine, until it is dropped.
+#[derive(Debug)]
+pub struct OperationLock {
+    holder: watch::Sender<Option<Holder>>,
+    number: u64,
+}
+
+impl OperationLock {
+    /// The same right for what comes next: nobody else gets the lock between the two.
+    #[must_use]
+    pub fn hand_over(self, operation: Operation) -> Self {
+        self.change(|holder| {
+            holder.operation = operation;
+            holder.since = Instant::now();
+        });
+        self
+    }
+
+    /// Runs a step that changes nothing on the machine. Something more urgent may take the lock meanwhile (see [`Operations::seize`]):
+    /// then the step is dropped.
+    ///
+    /// # Errors
+    /// The lock has gone to something else: the operation has to end at once.
+    pub async fn interruptible<T>(&self, step: impl Future<Output = T>) -> Result<T, Interrupted> {
+        self.mark(true)?;
+        tokio::select! {
+            biased;
+            interrupted = self.lost() => Err(interrupted),
+            done = step => self.mark(false).map(|()| done),
+        }
+    }
+
+    fn mark(&self, interruptible: bool) -> Result<(), Interrupted> {
+        match self.change(|holder| holder.interruptible = interruptible) {
+            true => Ok(()),
+            false => Err(Interrupted {
+                by: self.holder.borrow().map(|holder| holder.operation),
+            }),
+        }
+    }
+
+    /// Ends when the lock has gone to another holder.
+    async fn lost(&self) -> Interrupted {
+        let mut holder = self.holder.subscribe();
+        let is_lost =
+            |holder: &Option<Holder>| holder.is_none_or(|holder| holder.number != self.number);
+        // The sender lives in `self`, so this cannot fail.
+        let now = holder.wait_for(is_lost).await;
+        Interrupted {
+            by: now.ok().and_then(|now| now.map(|holder| holder.operation)),
+        }
+    }
+
+    /// Changes what is known of this holder, unless the lock has gone to another one.
+    fn change(&self, change: impl FnOnce(&mut Holder)) -> bool {
+        self.holder.send_if_modified(|holder| match holder {
+            Some(holder) if holder.number == self.number => {
+                change(holder);
+                true
+            }
+            _ => false,
+        })
+    }
+}
+
+impl Drop for OperationLock {
+    fn drop(&mut self) {
+        self.holder.send_if_modified(|holder| {
+            let is_ours = holder.is_some_and(|holder| holder.number == self.number);
+            if is_ours {
+                *holder = None;
+            }
+            is_ours
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::future::{pending, ready};
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(5);
+
+    fn holder(operations: &Operations) -> Option<Operation> {
+        operations.watch().borrow().map(|holder| holder.operation)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_second_one_is_told_which_one_runs() {
+        let operations = Operations::default();
+        let first = operations.lock(Operation::ApplyConfig).unwrap();
+        tokio::time::advance(Duration::from_secs(3)).await;
+        let busy = operations.lock(Operation::Reboot).unwrap_err();
+        assert_eq!(
+            busy.to_string(),
+            "the machine is busy: apply-config has been running for 3 s; try again when it has ended"
+        );
+        drop(first);
+        assert!(operations.lock(Operation::Reboot).is_ok());
+        assert_eq!(holder(&operations), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn handed_over_it_is_never_free() {
+        let operations = Operations::default();
+        let mut changes = operations.watch();
+        let lock = operations.lock(Operation::Rollback).unwrap();
+        changes.borrow_and_update();
+        let lock = lock.hand_over(Operation::Reboot);
+        assert_eq!(holder(&operations), Some(Operation::Reboot));
+        assert!(operations.seize(Operation::Reset).is_err());
+        drop(lock);
+        assert_eq!(holder(&operations), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_gets_it_in_time_or_is_told_why_not() {
+        let operations = Operations::default();
+        let first = operations.lock(Operation::Upgrade).unwrap();
+        let busy = operations
+            .lock_within(Operation::MetaChange, LIMIT)
+            .await
+            .unwrap_err();
+        assert_eq!(
+            (busy.operation, busy.running_for),
+            (Operation::Upgrade, LIMIT)
+        );
+        let waits = operations.clone();
+        let waiting =
+            tokio::spawn(async move { waits.lock_within(Operation::MetaChange, LIMIT).await });
+        tokio::time::sleep(LIMIT / 2).await;
+        drop(first);
+        assert!(waiting.await.unwrap().is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_step_that_changes_nothing_is_given_up() {
+        let operations = Operations::default();
+        let upgrade = operations.lock(Operation::Upgrade).unwrap();
+        assert!(operations.seize(Operation::Reset).is_err());
+        assert_eq!(upgrade.interruptible(ready(7)).await, Ok(7));
+        assert!(operations.seize(Operation::Reset).is_err());
+
+        let seizes = operations.clone();
+        let pulling = tokio::spawn(async move {
+            let given_up = upgrade.interruptible(pending::<()>()).await;
+            (given_up, upgrade)
+        });
+        tokio::task::yield_now().await;
+        let busy = operations.lock(Operation::ApplyConfig).unwrap_err();
+        assert!(busy.to_string().contains("with force"), "{busy}");
+        let reset = seizes.seize(Operation::Reset).unwrap();
+        let (given_up, upgrade) = pulling.await.unwrap();
+        let by = Some(Operation::Reset);
+        assert_eq!(given_up, Err(Interrupted { by }));
+        // What it has is worth nothing any more.
+        assert_eq!(
+            upgrade.interruptible(ready(())).await,
+            Err(Interrupted { by })
+        );
+        drop(upgrade.hand_over(Operation::Reboot));
+        assert_eq!(holder(&operations), by);
+        drop(reset);
+        assert_eq!(holder(&operations), None);
+    }
+}
