@@ -3,8 +3,6 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
 
 use crate::config::{self, MachineConfig};
 use crate::containers::{
@@ -66,41 +64,21 @@ fn registries(config: &MachineConfig) -> anyhow::Result<Registries> {
         registries.tls.insert(host.to_string(), tls);
     }
     for (host, auth) in &config.registries.auth {
-        if let Some(auth) =
-            credentials(auth).with_context(|| format!("the credentials for {host}"))?
-        {
+        if let Some(auth) = credentials(auth) {
             registries.auth.insert(host.to_string(), auth);
         }
     }
     Ok(registries)
 }
 
-fn credentials(auth: &config::RegistryAuth) -> anyhow::Result<Option<RegistryAuth>> {
+fn credentials(auth: &config::RegistryAuth) -> Option<RegistryAuth> {
     if let Some(token) = &auth.identity_token {
-        return Ok(Some(RegistryAuth::IdentityToken(token.expose().to_owned())));
+        return Some(RegistryAuth::IdentityToken(token.expose().to_owned()));
     }
-    if let Some(both) = &auth.auth {
-        let text = BASE64
-            .decode(both.expose().trim())
-            .context("auth is not base64")?;
-        let text = String::from_utf8(text).context("auth is not text")?;
-        let (username, password) = text
-            .split_once(':')
-            .context("auth is not base64 of user:password")?;
-        return Ok(Some(RegistryAuth::Password {
-            username: username.to_owned(),
-            password: password.to_owned(),
-        }));
-    }
-    Ok(auth
-        .username
-        .as_ref()
-        .map(|username| RegistryAuth::Password {
-            username: username.clone(),
-            password: auth
-                .password
-                .as_ref()
-                .map(|password| password.expose().to_owned())
-                .unwrap_or_default(),
-        }))
+    let username = auth.username.clone()?;
+    let password = auth.password.as_ref();
+    Some(RegistryAuth::Password {
+        username,
+        password: password.map_or_else(String::new, |password| password.expose().to_owned()),
+    })
 }

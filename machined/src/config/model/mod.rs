@@ -313,15 +313,13 @@ pub struct RegistryTls {
     pub insecure_skip_verify: bool,
 }
 
-/// Credentials for a registry.
+/// Credentials for a registry. Docker's `auth` has become user and password.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RegistryAuth {
     /// User.
     pub username: Option<String>,
     /// Password.
     pub password: Option<Secret>,
-    /// Base64 of `user:password`, as in Docker's config.
-    pub auth: Option<Secret>,
     /// A token that is exchanged for one to pull with.
     pub identity_token: Option<Secret>,
 }

@@ -1,9 +1,12 @@
 //! Where images come from.
 
+use base64::{Engine, prelude::BASE64_STANDARD};
+
 use super::{
     super::{
         model::{
             MirrorEndpoint, Registries, RegistryAuth, RegistryHost, RegistryMirror, RegistryTls,
+            Secret,
         },
         section::Section,
     },
@@ -105,11 +108,26 @@ fn tls(section: &Section<'_>, certificate: &str) -> RegistryTls {
     }
 }
 
+/// `auth` counts more than `username` and `password`.
 fn auth(section: &Section<'_>) -> RegistryAuth {
+    let (username, password) = match user_and_password(section) {
+        Some((username, password)) => (Some(username), Some(password)),
+        None => (section.owned("username"), section.secret("password")),
+    };
     RegistryAuth {
-        username: section.owned("username"),
-        password: section.secret("password"),
-        auth: section.secret("auth"),
+        username,
+        password,
         identity_token: section.secret("identityToken"),
     }
+}
+
+/// What `auth` holds: the base64 of `user:password`, as in Docker's config.
+fn user_and_password(section: &Section<'_>) -> Option<(String, Secret)> {
+    let decoded = BASE64_STANDARD.decode(section.text("auth")?.trim()).ok();
+    let text = decoded.and_then(|bytes| String::from_utf8(bytes).ok());
+    let both = text.as_deref().and_then(|text| text.split_once(':'));
+    if both.is_none() {
+        section.wrong_field("auth", "this must be the base64 of `user:password`");
+    }
+    both.map(|(username, password)| (username.to_owned(), Secret::new(password)))
 }
