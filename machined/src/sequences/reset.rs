@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use anyhow::Context as _;
+use tokio::time::timeout;
+
 use super::ending::{ANSWER_FIRST, leave};
 use super::{Phase, Sequence, disk, maintenance, resume, run, settle_upgrade, stop};
 use crate::disk::{Label, Wipe};
@@ -31,7 +34,7 @@ pub enum ResetError {
     NoDisk,
 }
 
-/// Starts a reset.
+/// Starts a reset; an operation that has changed nothing yet gives way to it.
 pub fn reset(machine: &Arc<Machine>, request: ResetRequest) -> Result<ActorId, ResetError> {
     if machine.disk.status().borrow().disk.is_none() {
         return Err(ResetError::NoDisk);
@@ -75,7 +78,10 @@ fn phases(machine: &Arc<Machine>, wipe: Wipe) -> Vec<Phase> {
             settle_upgrade::unstage(&unmounted).await?;
         }
         // Unlike before a reboot: what is erased may not be in use.
-        Ok(disk::unmount(&unmounted).await?)
+        timeout(stop::UNMOUNT, disk::unmount(&unmounted))
+            .await
+            .context("the disk does not answer")??;
+        Ok(())
     });
     let erased = machine.clone();
     let erase = Phase::of("reset", async move { Ok(erased.disk.wipe(wipe).await?) });

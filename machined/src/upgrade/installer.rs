@@ -16,11 +16,14 @@ use rustix::net::{
 use rustix::process::Signal;
 use serde::Deserialize;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader, Interest};
+use tokio::time::timeout;
 
 use super::check::Candidate;
 use super::narrator::Narrator;
 use super::unpacked::Unpacked;
-use crate::containers::{ContainerSpec, HostView, Mount, MountSource, Runtime, Streams};
+use crate::containers::{
+    ContainerSpec, HostView, Mount, MountSource, RunningContainer, Runtime, Streams,
+};
 use crate::machine::Machine;
 use crate::services::{Cgroup, Exit};
 use crate::sys::readiness;
@@ -31,6 +34,14 @@ const CONTAINER: &str = "installer";
 const ESP: &str = "/esp";
 /// An installer that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(600);
+/// After its delivery an installer has nothing left to do but to end.
+const LEAVE: Duration = Duration::from_secs(60);
+/// From SIGKILL to the end of every process that does not hang in the kernel.
+const DEATH: Duration = Duration::from_secs(10);
+/// init's word of how a process ended, and the rest of its output, come right behind its end.
+const RIGHT_BEHIND: Duration = Duration::from_secs(5);
+/// Two calls of crun, with a minute each, and the removal of the container's files.
+const REMOVAL: Duration = Duration::from_secs(180);
 /// The installer's message is one small JSON object.
 const LARGEST_MESSAGE: usize = 4096;
 
@@ -116,21 +127,47 @@ pub async fn run(
         )
         .await?;
     let received = receive(ours, candidate).await;
-    if received.is_err() {
-        // One that hangs is ended; one that failed has ended.
-        running.kill(Signal::KILL).context("end the installer")?;
-    }
-    running.wait().await.context("wait for the installer")?;
-    let exit =
-        tokio::time::timeout(Duration::from_secs(5), machine.init.exit_of(running.pid())).await;
-    runtime.delete(&spec.name, &unpacked.store).await?;
-    let said = said.await.unwrap_or_default();
+    // One that failed has ended; one that delivered nothing in time is not given more.
+    let patience = match &received {
+        Ok(_) => LEAVE,
+        Err(_) => Duration::ZERO,
+    };
+    let left = end(&running, patience).await;
+    let exit = timeout(RIGHT_BEHIND, machine.init.exit_of(running.pid())).await;
+    // Its mounts go with it: the EFI system partition is to be had again.
+    timeout(REMOVAL, runtime.delete(&spec.name, &unpacked.store))
+        .await
+        .with_context(|| {
+            format!(
+                "the installer's container is not removed within {} s",
+                REMOVAL.as_secs()
+            )
+        })??;
+    let said = timeout(RIGHT_BEHIND, said).await;
+    let said = said.map_or_else(|_| String::new(), Result::unwrap_or_default);
     let delivery = received.with_context(|| format!("the installer said: {}", said.trim()))?;
+    left.with_context(|| format!("the installer delivered, and said: {}", said.trim()))?;
     match exit {
         Ok(Exit::Code(0)) => Ok(delivery),
         Ok(exit) => bail!("the installer {exit}: {}", said.trim()),
         Err(_) => bail!("nobody knows how the installer ended: {}", said.trim()),
     }
+}
+
+/// Waits for the end of the installer for so long, then ends it.
+async fn end(running: &RunningContainer, patience: Duration) -> anyhow::Result<()> {
+    if let Ok(ended) = timeout(patience, running.wait()).await {
+        return ended.context("wait for the installer");
+    }
+    running.kill(Signal::KILL).context("end the installer")?;
+    let killed = timeout(DEATH, running.wait()).await;
+    killed
+        .context("the installer hangs in the kernel: not even SIGKILL ends it; reboot the machine")?
+        .context("wait for the installer")?;
+    bail!(
+        "it did not end within {} s and was killed",
+        patience.as_secs()
+    )
 }
 
 /// What the installer prints, as much as an error can hold; told line by line as it comes.
@@ -195,7 +232,7 @@ pub async fn receive(ours: OwnedFd, candidate: &Candidate) -> anyhow::Result<Del
     let socket =
         readiness::watch(ours, Interest::READABLE).context("watch the installer's socket")?;
     let received = socket.async_io(Interest::READABLE, receive_packet);
-    let (packet, memfd) = tokio::time::timeout(PATIENCE, received)
+    let (packet, memfd) = timeout(PATIENCE, received)
         .await
         .with_context(|| {
             format!(
