@@ -2,12 +2,18 @@
 
 use std::sync::Arc;
 
+use tokio::sync::Semaphore;
+
 use crate::containers::{
     ImageReference, Limits, Progress, PullError, PulledImage, ReferenceError, StoreError,
 };
 use crate::intent;
 use crate::machine::Machine;
-use crate::operation_lock::{Busy, Operation};
+use crate::operation_lock::{Busy, Holder, Interrupted, Operation};
+
+/// Pulls at a time that callers asked for: they go on when these have gone.
+const MOST_PULLS: usize = 4;
+static PULLS: Semaphore = Semaphore::const_new(MOST_PULLS);
 
 /// Why an image was not pulled or removed.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +49,12 @@ pub enum ImageError {
     /// An upgrade may be using it.
     #[error(transparent)]
     Busy(#[from] Busy),
+    /// Each takes a thread, and memory to unpack with.
+    #[error("{MOST_PULLS} images are being pulled already; try again when one of them is here")]
+    TooMany,
+    /// The machine goes down.
+    #[error("the image was not pulled")]
+    Interrupted(#[from] Interrupted),
     /// The disk.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -59,7 +71,8 @@ pub fn list(machine: &Machine) -> Result<Vec<PulledImage>, StoreError> {
     machine.images.list()
 }
 
-/// Brings an image into the store, unless it is there; tells how far it is. Dropping the future ends the pull.
+/// Brings an image into the store, unless it is there; tells how far it is. It disturbs no operation, and goes on beside them; the
+/// one that ends the machine ends it, too.
 pub async fn pull(
     machine: &Arc<Machine>,
     name: &str,
@@ -69,13 +82,31 @@ pub async fn pull(
     if !machine.disk.status().borrow().var_mounted {
         return Err(ImageError::NoPlace);
     }
+    let _place = PULLS.try_acquire().map_err(|_| ImageError::TooMany)?;
     let puller = intent::puller(machine.config().as_deref()).map_err(ImageError::Registries)?;
-    let resolved = puller.resolve(&reference).await?;
-    let image = puller
-        .pull_with_progress(&resolved, &machine.images, &Limits::default(), progress)
-        .await?;
-    machine.images.note_asked_for(&image)?;
-    Ok(image)
+    let pulling = async {
+        let resolved = puller.resolve(&reference).await?;
+        puller
+            .pull_with_progress(&resolved, &machine.images, &Limits::default(), progress)
+            .await
+    };
+    tokio::select! {
+        pulled = pulling => {
+            let image = pulled?;
+            machine.images.note_asked_for(&image)?;
+            Ok(image)
+        }
+        by = the_end(machine) => Err(Interrupted { by }.into()),
+    }
+}
+
+/// Ends when an operation begins that ends the machine: gives which one.
+async fn the_end(machine: &Machine) -> Option<Operation> {
+    let mut holder = machine.operations.watch();
+    let is_end =
+        |holder: &Option<Holder>| holder.is_some_and(|holder| holder.operation.ends_the_machine());
+    let end = holder.wait_for(is_end).await;
+    end.ok().and_then(|end| end.map(|holder| holder.operation))
 }
 
 /// Removes an image, by name or digest.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use instar_api::events::EventPayload;
@@ -109,14 +110,21 @@ pub struct Machine {
     config: watch::Sender<Option<Arc<Configured>>>,
     maintenance: watch::Sender<Maintenance>,
     trial: Mutex<Option<Trial>>,
+    /// How many trials have begun.
+    trials: AtomicU64,
     failed: Mutex<FailedImages>,
     kept: Mutex<BTreeMap<String, OwnedFd>>,
     prepared: Mutex<Option<Prepared>>,
     settled: watch::Sender<bool>,
 }
 
+/// Tells one trial of a config from another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TrialNumber(u64);
+
 /// A config that is in force for a time only.
 struct Trial {
+    number: TrialNumber,
     /// The one to return to.
     settled: Arc<Configured>,
     /// The task that returns to it.
@@ -183,6 +191,7 @@ impl Machine {
             config: watch::channel(None).0,
             maintenance: watch::channel(Maintenance::undecided()).0,
             trial: Mutex::default(),
+            trials: AtomicU64::default(),
             failed: Mutex::new(parts.failed),
             prepared: Mutex::new(Prepared::adopt(&mut parts.kept)),
             kept: Mutex::new(parts.kept),
@@ -229,11 +238,17 @@ impl Machine {
             .map_or_else(|| self.config(), |trial| Some(trial.settled.clone()))
     }
 
-    /// Notes that the config in force is being tried, and what will take it back.
-    pub fn begin_trial(&self, settled: Arc<Configured>, taking_back: AbortHandle) {
+    /// Notes that the next config is only tried, and starts what will take it back.
+    pub fn begin_trial(
+        &self,
+        settled: Arc<Configured>,
+        take_back: impl FnOnce(TrialNumber) -> AbortHandle,
+    ) {
+        let number = TrialNumber(self.trials.fetch_add(1, Ordering::Relaxed));
         let trial = Trial {
+            number,
             settled,
-            taking_back,
+            taking_back: take_back(number),
         };
         if let Some(before) = self.lock_trial().replace(trial) {
             before.taking_back.abort();
@@ -247,9 +262,11 @@ impl Machine {
         }
     }
 
-    /// The config in force was tried for long enough; who calls this takes it back.
-    pub fn end_trial_after_time(&self) {
-        self.lock_trial().take();
+    /// The config in force was tried for long enough: the one that its caller has to return to. None where this trial was ended
+    /// meanwhile, or another one begun.
+    pub fn end_trial_after_time(&self, number: TrialNumber) -> Option<Arc<Configured>> {
+        let ended = self.lock_trial().take_if(|trial| trial.number == number);
+        ended.map(|trial| trial.settled)
     }
 
     fn lock_trial(&self) -> MutexGuard<'_, Option<Trial>> {

@@ -20,6 +20,7 @@ mod edits;
 mod fifty_upgrades;
 mod forwarding;
 mod full_var;
+mod hang_ups;
 mod hangs;
 mod harness;
 mod hostile_clients;
@@ -66,6 +67,7 @@ fn main() -> ExitCode {
     let areas = [
         // The longest first: what is short fills the gaps that they leave at the end.
         fifty_upgrades::tests(),
+        hang_ups::tests(),
         staged::tests(),
         hangs::tests(),
         dead_neighbours::tests(),

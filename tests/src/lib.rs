@@ -25,6 +25,7 @@ mod fat;
 mod firmware;
 mod greeter;
 mod grpcio;
+mod hang_up;
 mod hostile_dhcp_server;
 mod http_client;
 mod http_server;
@@ -68,6 +69,7 @@ pub use greeter::{
     push_greeter_edition,
 };
 pub use grpcio::Grpcio;
+pub use hang_up::{HangUp, ImpatientCaller};
 pub use hostile_dhcp_server::HostileDhcpServer;
 pub use http_client::{HttpAnswer, http};
 pub use http_server::HttpServer;

@@ -81,6 +81,12 @@ impl OciImage {
         })
     }
 
+    /// Starts another program.
+    pub fn entrypoint(mut self, entrypoint: &[&str]) -> Self {
+        self.config["config"]["Entrypoint"] = entrypoint.into();
+        self
+    }
+
     /// Adds a layer of these files; all of them may be executed.
     pub fn files(self, files: &[(&str, &[u8])]) -> Result<Self> {
         let mut archive = tar::Builder::new(Vec::new());

@@ -61,14 +61,15 @@ fn chosen(mode: ApplyMode) -> wire::apply_configuration_request::Mode {
 fn status(error: ApplyError) -> Status {
     let text = error.to_string();
     match error {
-        ApplyError::Invalid(_) | ApplyError::NotText | ApplyError::TrialTime => {
-            Status::invalid_argument(text)
-        }
+        ApplyError::Invalid(_)
+        | ApplyError::NotText
+        | ApplyError::TrialTime
+        | ApplyError::Unusable(_) => Status::invalid_argument(text),
         ApplyError::Unconfigured
         | ApplyError::NeedsReboot(_)
         | ApplyError::NowhereToKeep(_)
         | ApplyError::Disk(_)
         | ApplyError::Busy(_) => Status::failed_precondition(text),
-        ApplyError::Failed(_) => Status::internal(text),
+        ApplyError::Failed(_) | ApplyError::Incomplete(_) => Status::internal(text),
     }
 }

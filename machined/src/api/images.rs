@@ -11,7 +11,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
-use super::{caller, streamed};
+use super::{caller, changing, streamed};
 use crate::containers::{Progress, PulledImage};
 use crate::error_chain::chain;
 use crate::images::{self, ImageError};
@@ -39,6 +39,8 @@ pub(super) fn status(error: ImageError) -> Status {
         ImageError::Name { .. } => Status::invalid_argument(text),
         ImageError::Unknown(_) => Status::not_found(text),
         ImageError::Store(_) => Status::internal(text),
+        ImageError::TooMany => Status::resource_exhausted(text),
+        ImageError::Interrupted(_) => Status::aborted(text),
         ImageError::Registries(_)
         | ImageError::NoPlace
         | ImageError::Pull(_)
@@ -156,11 +158,7 @@ impl ImageService for ImageApi {
                     let _ = sender.try_send(Ok(progress_message(progress)));
                 }
             };
-            let last = tokio::select! {
-                pulled = images::pull(&machine, &name, &progress) => pulled,
-                // Nobody waits for it any more.
-                () = sender.closed() => return,
-            };
+            let last = images::pull(&machine, &name, &progress).await;
             let last = last
                 .map_err(status)
                 .map(|image| wire::ImageServicePullResponse {
@@ -180,9 +178,9 @@ impl ImageService for ImageApi {
             request.get_ref().image_ref,
             caller::peer(&request)
         );
-        images::remove(&self.machine, &request.get_ref().image_ref)
-            .await
-            .map_err(status)?;
+        let (machine, name) = (self.machine.clone(), request.into_inner().image_ref);
+        changing::to_its_end(async move { images::remove(&machine, &name).await.map_err(status) })
+            .await?;
         Ok(Response::new(()))
     }
 }

@@ -11,6 +11,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
+use super::changing::busy;
 use super::{caller, streamed};
 use crate::error_chain::chain;
 use crate::machine::Machine;
@@ -155,7 +156,7 @@ impl LifecycleService for LifecycleApi {
         let lock = self
             .machine
             .lock_operation(Operation::PrepareUpgrade)
-            .map_err(|busy| Status::failed_precondition(busy.to_string()))?;
+            .map_err(busy)?;
         tracing::info!("preparation of {} asked for by {peer}", source.image_name);
         let (sender, receiver) = mpsc::channel(16);
         let machine = self.machine.clone();

@@ -13,10 +13,11 @@ use instar_pki::Role;
 use tonic::{Request, Response, Status};
 
 use super::caller::Holder;
+use super::changing::busy;
 use super::standing::Standing;
 use super::{
-    apply_config, blocking, caller, containers, deadline, events, files, images, logs, netstat,
-    packet_capture, reset, service_list, streamed,
+    apply_config, blocking, caller, changing, containers, deadline, events, files, images, logs,
+    netstat, packet_capture, reset, service_list, streamed,
 };
 use crate::config::Secrets;
 use crate::container_facts;
@@ -25,8 +26,8 @@ use crate::error_chain::chain;
 use crate::intent::{NewClient, NewClientError, client_configuration};
 use crate::machine::Machine;
 use crate::meta::{Meta, MetaError};
-use crate::operation_lock::Busy;
-use crate::sequences;
+use crate::operation_lock::Operation;
+use crate::sequences::{self, Urgency};
 use crate::services::ControlError;
 use crate::statistics;
 use crate::upgrade::{UpgradeError, UpgradeMode, UpgradeRequest};
@@ -57,12 +58,12 @@ impl MachineApi {
             return Err(meta_status(MetaError::NoState));
         }
         let meta = self.meta.clone();
-        let changed = blocking::once(&holder, move || {
-            // It may have waited.
-            let refused = standing.and_then(|standing| standing.check().err());
-            Ok(refused.map_or_else(|| Ok(change(&meta, key)), Err))
-        });
-        changed.await??.map_err(meta_status)
+        changing::alone(&self.machine, standing, Operation::MetaChange, async move {
+            blocking::once(&holder, move || Ok(change(&meta, key)))
+                .await?
+                .map_err(meta_status)
+        })
+        .await
     }
 
     async fn containers_of(
@@ -94,23 +95,26 @@ impl MachineApi {
             })
     }
 
-    async fn restart_service(&self, id: &str) -> Result<(), Status> {
+    async fn restart_service(&self, id: &str, standing: Option<Standing>) -> Result<(), Status> {
         let service = self.control(id, "restart")?;
-        // While it runs: what cannot be had does not end it.
-        let renewed = service.definition().workload.renew().await;
-        renewed.map_err(|error| {
-            Status::failed_precondition(format!(
-                "{id} was not restarted, and goes on as it was (stop and start it to restart what it runs): {error:#}"
-            ))
-        })?;
-        service.stop().await;
-        service.start();
-        Ok(())
+        let (machine, id) = (self.machine.clone(), id.to_owned());
+        changing::to_its_end(async move {
+            // While it runs: what cannot be had does not end it, and is in nobody's way.
+            let renewed = service.definition().workload.renew().await;
+            renewed.map_err(|error| {
+                Status::failed_precondition(format!(
+                    "{id} was not restarted, and goes on as it was (stop and start it to restart what it runs): {error:#}"
+                ))
+            })?;
+            changing::alone(&machine, standing, Operation::ServiceRestart, async move {
+                service.stop().await;
+                service.start();
+                Ok(())
+            })
+            .await
+        })
+        .await
     }
-}
-
-fn busy(busy: Busy) -> Status {
-    Status::failed_precondition(busy.to_string())
 }
 
 fn internal(error: anyhow::Error) -> Status {
@@ -125,6 +129,7 @@ fn upgrade_status(error: UpgradeError) -> Status {
         | UpgradeError::Pull(_)
         | UpgradeError::NotInstalled
         | UpgradeError::NowhereToKeep(_) => Status::failed_precondition(text),
+        UpgradeError::Interrupted(_) => Status::aborted(text),
         UpgradeError::Reference(_) => Status::invalid_argument(text),
         UpgradeError::NotStaged(_) | UpgradeError::Machine(_) => Status::internal(text),
     }
@@ -211,7 +216,17 @@ impl MachineService for MachineApi {
     ) -> Result<Response<wire::ServiceStartResponse>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
         let id = &request.get_ref().id;
-        self.control(id, "start")?.start();
+        let service = self.control(id, "start")?;
+        changing::alone(
+            &self.machine,
+            Standing::of(&request),
+            Operation::ServiceStart,
+            async move {
+                service.start();
+                Ok(())
+            },
+        )
+        .await?;
         let message = wire::ServiceStart {
             metadata,
             resp: format!("Service {id:?} started"),
@@ -227,7 +242,17 @@ impl MachineService for MachineApi {
     ) -> Result<Response<wire::ServiceStopResponse>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
         let id = &request.get_ref().id;
-        self.control(id, "stop")?.stop().await;
+        let service = self.control(id, "stop")?;
+        changing::alone(
+            &self.machine,
+            Standing::of(&request),
+            Operation::ServiceStop,
+            async move {
+                service.stop().await;
+                Ok(())
+            },
+        )
+        .await?;
         let message = wire::ServiceStop {
             metadata,
             resp: format!("Service {id:?} stopped"),
@@ -243,7 +268,7 @@ impl MachineService for MachineApi {
     ) -> Result<Response<wire::ServiceRestartResponse>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
         let id = &request.get_ref().id;
-        self.restart_service(id).await?;
+        self.restart_service(id, Standing::of(&request)).await?;
         let message = wire::ServiceRestart {
             metadata,
             resp: format!("Service {id:?} restarted"),
@@ -358,7 +383,10 @@ impl MachineService for MachineApi {
         {
             return Err(Status::permission_denied("not authorized"));
         }
-        let applied = apply_config::apply(&self.machine, request.into_inner()).await?;
+        let (machine, request) = (self.machine.clone(), request.into_inner());
+        let applied =
+            changing::to_its_end(async move { apply_config::apply(&machine, request).await });
+        let applied = applied.await?;
         Ok(Response::new(wire::ApplyConfigurationResponse {
             messages: vec![wire::ApplyConfiguration {
                 metadata,
@@ -391,21 +419,23 @@ impl MachineService for MachineApi {
             },
         };
         let machine = self.machine.clone();
-        let (ack, actor) = if request.stage {
-            let staged = sequences::stage(machine, wanted).await;
+        let started = changing::to_its_end(async move {
+            if !request.stage {
+                let started = sequences::upgrade(machine, wanted).await;
+                let actor = started.map_err(upgrade_status)?;
+                return Ok(("Upgrade request received".to_owned(), actor));
+            }
+            let staged = sequences::stage(&machine, wanted).await;
             let (staged, lock) = staged.map_err(upgrade_status)?;
             let ack = format!("{} is staged; {}", staged.version, staged.start());
             // talosctl takes this for the beginning of a reboot, as Talos begins it, and waits for its end.
             let actor = match is_talosctl {
-                true => sequences::reboot_holding(&self.machine, lock),
+                true => sequences::reboot_holding(&machine, lock),
                 false => staged.actor,
             };
-            (ack, actor)
-        } else {
-            let started = sequences::upgrade(machine, wanted).await;
-            let actor = started.map_err(upgrade_status)?;
-            ("Upgrade request received".to_owned(), actor)
-        };
+            Ok((ack, actor))
+        });
+        let (ack, actor) = started.await?;
         let ack = ack + kept;
         let message = wire::Upgrade {
             metadata,
@@ -424,11 +454,17 @@ impl MachineService for MachineApi {
         let metadata = caller::reply_metadata(request.metadata());
         tracing::info!("reboot asked for by {}", caller::peer(&request));
         let actor = match request.get_ref().mode() {
-            Mode::Kexec => sequences::reboot_by_kexec(&self.machine)
-                .await
-                .map_err(|error| Status::failed_precondition(chain(&error)))?,
+            Mode::Kexec => {
+                let machine = self.machine.clone();
+                changing::to_its_end(async move {
+                    let started = sequences::reboot_by_kexec(&machine).await;
+                    started.map_err(|error| Status::failed_precondition(chain(&error)))
+                })
+                .await?
+            }
             Mode::Default => sequences::reboot_quickest(&self.machine).map_err(busy)?,
-            Mode::Powercycle | Mode::Force => sequences::reboot(&self.machine).map_err(busy)?,
+            Mode::Powercycle => sequences::reboot(&self.machine, Urgency::Waits).map_err(busy)?,
+            Mode::Force => sequences::reboot(&self.machine, Urgency::Force).map_err(busy)?,
         };
         let message = wire::Reboot {
             metadata,
@@ -460,9 +496,12 @@ impl MachineService for MachineApi {
     ) -> Result<Response<wire::RollbackResponse>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
         tracing::warn!("rollback asked for by {}", caller::peer(&request));
-        sequences::rollback(&self.machine)
-            .await
-            .map_err(|error| Status::failed_precondition(error.to_string()))?;
+        let machine = self.machine.clone();
+        changing::to_its_end(async move {
+            let started = sequences::rollback(&machine).await;
+            started.map_err(|error| Status::failed_precondition(error.to_string()))
+        })
+        .await?;
         Ok(Response::new(wire::RollbackResponse {
             messages: vec![wire::Rollback { metadata }],
         }))
@@ -474,7 +513,11 @@ impl MachineService for MachineApi {
     ) -> Result<Response<wire::ShutdownResponse>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
         tracing::info!("shutdown asked for by {}", caller::peer(&request));
-        let actor = sequences::shutdown(&self.machine).map_err(busy)?;
+        let urgency = match request.get_ref().force {
+            true => Urgency::Force,
+            false => Urgency::Waits,
+        };
+        let actor = sequences::shutdown(&self.machine, urgency).map_err(busy)?;
         let message = wire::Shutdown {
             metadata,
             actor_id: actor.0,
@@ -696,9 +739,12 @@ impl MachineService for MachineApi {
         let metadata = caller::reply_metadata(request.metadata());
         let name = &request.get_ref().reference;
         tracing::info!("pull of {name} asked for by {}", caller::peer(&request));
-        crate::images::pull(&self.machine, name, &|_| {})
-            .await
-            .map_err(images::status)?;
+        let (machine, name) = (self.machine.clone(), name.clone());
+        changing::to_its_end(async move {
+            let pulled = crate::images::pull(&machine, &name, &|_| {}).await;
+            pulled.map(drop).map_err(images::status)
+        })
+        .await?;
         Ok(Response::new(wire::ImagePullResponse {
             messages: vec![wire::ImagePull { metadata }],
         }))
@@ -808,9 +854,7 @@ impl MachineService for MachineApi {
                 request.id
             )));
         }
-        // It has waited for the list.
-        standing.map_or(Ok(()), |standing| standing.check())?;
-        self.restart_service(&request.id).await?;
+        self.restart_service(&request.id, standing).await?;
         Ok(Response::new(wire::RestartResponse {
             messages: vec![wire::Restart { metadata }],
         }))

@@ -5,6 +5,7 @@
 mod apply_config;
 mod blocking;
 mod caller;
+mod changing;
 mod cluster_service;
 mod containers;
 mod deadline;

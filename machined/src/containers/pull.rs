@@ -15,7 +15,9 @@ use tokio::time::timeout;
 use super::digest::Digest;
 use super::reference::ImageReference;
 use super::registries::Registries;
-use super::registry::{Download, RegistryClient, RegistryError, ResolvedImage, Retries};
+use super::registry::{
+    Download, RegistryClient, RegistryError, ResolvedImage, Retries, TransportError,
+};
 use super::store::{ImageStore, Incoming, PulledImage, StoreError};
 use super::unpack::{Limits, Ownership, UnpackError, Unpacker};
 
@@ -123,6 +125,14 @@ impl Puller {
         Puller {
             client: RegistryClient::new(registries, retries),
         }
+    }
+
+    /// Whether the settings of all registries that the machine config names can be used.
+    ///
+    /// # Errors
+    /// The first one that cannot, by its host.
+    pub fn check_settings(&self) -> Result<(), TransportError> {
+        self.client.check_settings()
     }
 
     /// Finds out what a name means now: digest, config, labels. Nothing large moves.

@@ -8,7 +8,8 @@ use anyhow::Context as _;
 
 use crate::config::{self, MachineConfig, NetworkCondition};
 use crate::containers::{
-    Capabilities, ContainerSpec, Mount, MountSource, NetworkMode, ResourceLimits, RunAs, Runtime,
+    Capabilities, ContainerSpec, ImageReference, Mount, MountSource, NetworkMode, ResourceLimits,
+    RunAs, Runtime,
 };
 use crate::disk::user_volume;
 use crate::machine::{Configured, Machine};
@@ -27,11 +28,7 @@ pub fn service(
     container: &config::Container,
 ) -> anyhow::Result<Definition> {
     let id = container.name.to_string();
-    let image = container
-        .image
-        .to_string()
-        .parse()
-        .with_context(|| format!("the image of container {id}"))?;
+    let image = image(container)?;
     let cgroup = Cgroup::beside_machined(&id)?;
     let spec = spec(container, cgroup.path().to_owned())?;
     let workload = ContainerWorkload {
@@ -49,7 +46,7 @@ pub fn service(
         id,
         workload: Arc::new(workload),
         depends_on: dependencies(machine, &configured.config, container),
-        health: container.health.as_ref().map(health_check).transpose()?,
+        health: health(container)?,
         controllable: true,
         required: container
             .health
@@ -58,6 +55,23 @@ pub fn service(
         judged: true,
         restart_unhealthy: false,
     })
+}
+
+/// Whether the service can be made.
+pub(super) fn check(container: &config::Container) -> anyhow::Result<()> {
+    image(container)?;
+    spec(container, String::new())?;
+    health(container)?;
+    Ok(())
+}
+
+fn image(container: &config::Container) -> anyhow::Result<ImageReference> {
+    let image = container.image.to_string().parse();
+    image.with_context(|| format!("the image of container {}", container.name))
+}
+
+fn health(container: &config::Container) -> anyhow::Result<Option<HealthCheck>> {
+    container.health.as_ref().map(health_check).transpose()
 }
 
 fn spec(container: &config::Container, cgroup: String) -> anyhow::Result<ContainerSpec> {

@@ -2,6 +2,7 @@
 //!
 //! The config knows nothing of the domains and they know nothing of it; this is the one place that knows both.
 
+mod check;
 mod client_configuration;
 mod container;
 mod disk;
@@ -12,6 +13,7 @@ mod remember_trust;
 mod time;
 mod trust;
 
+pub use check::check;
 pub use client_configuration::{ClientFiles, NewClient, NewClientError, client_configuration};
 pub use container::service;
 pub use disk::disk;

@@ -81,6 +81,11 @@ fn trust_of(configured: Option<&Configured>, without: &Maintenance) -> anyhow::R
     }
 }
 
+/// Whether the API can be served with the config's authorities.
+pub(super) fn check(config: &MachineConfig) -> anyhow::Result<()> {
+    trust_in(&authorities(config)).map(drop)
+}
+
 fn trust_in(authorities: &Authorities) -> anyhow::Result<Trust> {
     let authority = authorities
         .key

@@ -3,7 +3,7 @@
 //! A node in maintenance mode goes on booting with it. A node that has a config compares the two, and takes over what it
 //! can while it runs; the rest takes a reboot, for which the config has to be kept on STATE.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,10 +13,12 @@ use similar::TextDiff;
 use super::needs_uefi::refuse_without_uefi;
 use super::overlay::load_overlay;
 use super::{ConfigChange, disk, ending, find_config};
+use crate::blocking_io::{self, ANSWER};
 use crate::config::{self, ConfigErrors, MachineConfig};
 use crate::intent;
-use crate::machine::{Configured, Machine};
-use crate::operation_lock::{Busy, Operation};
+use crate::machine::{Configured, Machine, TrialNumber};
+use crate::operation_lock::{Busy, Operation, OperationLock};
+use crate::services::Definition;
 
 /// Two texts that have nothing in common are compared in a coarser way after this time.
 const DIFF_TIME: Duration = Duration::from_millis(500);
@@ -78,12 +80,22 @@ pub enum ApplyError {
     /// Something else is being done.
     #[error(transparent)]
     Busy(#[from] Busy),
+    /// It is valid, but something that it asks for cannot be made of it.
+    #[error("the machine config cannot be carried out, and is not kept: {0:#}")]
+    Unusable(anyhow::Error),
     /// The node could not do it.
-    #[error("{0:#}")]
+    #[error("the machine config is not kept: {0:#}")]
     Failed(anyhow::Error),
+    /// The node could not do all of it.
+    #[error("the machine config is in force, but not all of it was done: {0:#}")]
+    Incomplete(anyhow::Error),
 }
 
-/// Checks a config and, unless it is a dry run, takes it.
+/// Checks a config and, unless it is a dry run, takes it. To be run in a task of its own: dropped halfway, it would leave the machine
+/// between two configs.
+///
+/// # Errors
+/// Nothing of the config is kept or in force, but for [`ApplyError::Incomplete`].
 pub async fn apply_config(
     machine: &Arc<Machine>,
     data: &[u8],
@@ -97,20 +109,32 @@ pub async fn apply_config(
     }
     let warnings: Vec<String> = parsed.warnings.iter().map(ToString::to_string).collect();
     let configured = Arc::new(Configured::new(text.to_owned(), parsed.config));
+    intent::check(&configured).map_err(ApplyError::Unusable)?;
+    // Before the config in force is looked at: it is compared with what it is to replace.
+    let lock = match dry_run {
+        true => None,
+        false => Some(machine.lock_operation(Operation::ApplyConfig)?),
+    };
     let mut applied = match machine.config() {
-        None => begin(machine, configured, mode, dry_run).await?,
-        Some(current) => change(machine, &current, configured, mode, dry_run).await?,
+        None => begin(machine, configured, mode, lock).await?,
+        Some(current) => {
+            let change = Change::plan(machine, &current, configured, mode)?;
+            match lock {
+                None => change.told(&current),
+                Some(lock) => change.carry_out(machine, lock).await?,
+            }
+        }
     };
     applied.warnings.splice(0..0, warnings);
     Ok(applied)
 }
 
-/// The first config: the node in maintenance mode goes on booting.
+/// The first config: the node in maintenance mode goes on booting. Without the lock it is a dry run.
 async fn begin(
     machine: &Machine,
     configured: Arc<Configured>,
     mode: ApplyMode,
-    dry_run: bool,
+    lock: Option<OperationLock>,
 ) -> Result<Applied, ApplyError> {
     if matches!(mode, ApplyMode::Staged | ApplyMode::Try(_)) {
         return Err(ApplyError::Unconfigured);
@@ -120,15 +144,20 @@ async fn begin(
     if configured.config.install.is_none() && machine.disk.status().borrow().disk.is_none() {
         warnings.push("the config names no disk for the machine, so it is kept over upgrades without a reboot, not over a reboot".to_owned());
     }
-    let details = if dry_run {
-        let plan = disk::dry_run(machine, &configured.config)
-            .await
-            .map_err(ApplyError::Disk)?;
-        let disk = plan.map_or_else(String::new, |plan| format!(" Its disk:\n{plan}"));
-        format!("The config is valid; nothing was changed.{disk}")
-    } else {
-        machine.set_config(configured);
-        "The config was taken; the node goes on booting with it.".to_owned()
+    let details = match lock {
+        None => {
+            let plan = disk::dry_run(machine, &configured.config)
+                .await
+                .map_err(ApplyError::Disk)?;
+            let disk = plan.map_or_else(String::new, |plan| format!(" Its disk:\n{plan}"));
+            format!("The config is valid; nothing was changed.{disk}")
+        }
+        Some(lock) => {
+            machine.set_config(configured);
+            // The boot waits for it, to go on.
+            drop(lock);
+            "The config was taken; the node goes on booting with it.".to_owned()
+        }
     };
     Ok(Applied {
         warnings,
@@ -147,111 +176,164 @@ fn lines_that_differ(old: &str, new: &str) -> String {
         .to_string()
 }
 
-/// Another config for a node that has one.
-async fn change(
-    machine: &Arc<Machine>,
-    current: &Configured,
+/// Another config for a node that has one, and how it is to be taken over.
+struct Change {
+    change: ConfigChange,
     configured: Arc<Configured>,
     mode: ApplyMode,
-    dry_run: bool,
-) -> Result<Applied, ApplyError> {
-    if current.config.install != configured.config.install {
-        refuse_without_uefi(&configured.config).map_err(ApplyError::Disk)?;
-    }
-    let change = ConfigChange::between(&current.config, &configured.config);
-    let at_boot = change.at_boot.join(", ");
-    let state = machine.disk.state().map(Path::to_owned);
-    let mode = match mode {
-        ApplyMode::Auto if change.at_boot.is_empty() => ApplyMode::NoReboot,
-        ApplyMode::Auto => ApplyMode::Reboot,
-        ApplyMode::NoReboot | ApplyMode::Try(_) if !change.at_boot.is_empty() => {
-            return Err(ApplyError::NeedsReboot(at_boot));
+    /// Where it is kept, if it is.
+    keep: Option<PathBuf>,
+    warnings: Vec<String>,
+}
+
+impl Change {
+    fn plan(
+        machine: &Machine,
+        current: &Configured,
+        configured: Arc<Configured>,
+        mode: ApplyMode,
+    ) -> Result<Self, ApplyError> {
+        if current.config.install != configured.config.install {
+            refuse_without_uefi(&configured.config).map_err(ApplyError::Disk)?;
         }
-        other => other,
-    };
-    if matches!(mode, ApplyMode::Reboot | ApplyMode::Staged) && state.is_none() {
-        return Err(ApplyError::NowhereToKeep(change.to_string()));
-    }
-    let mut warnings = Vec::new();
-    if let Some(source) = find_config::source_before_state() {
-        warnings.push(format!(
-            "at its next boot this node takes its config from {source} again, and not this one"
-        ));
-    }
-    if dry_run {
-        return Ok(Applied {
-            warnings,
-            mode,
-            details: format!(
-                "Dry run, nothing was changed: {change}.\n{}",
-                lines_that_differ(&current.text, &configured.text)
-            ),
-        });
-    }
-    let lock = machine.lock_operation(Operation::ApplyConfig)?;
-    let keep = match mode {
-        ApplyMode::Try(_) => None,
-        _ => state,
-    };
-    if let Some(state) = keep {
-        let configured = configured.clone();
-        tokio::task::spawn_blocking(move || config::persisted::write(&state, &configured.text))
-            .await
-            .context("the write was interrupted")
-            .and_then(|written| written.context("keep the machine config on STATE"))
-            .map_err(ApplyError::Failed)?;
-    }
-    let details = match mode {
-        ApplyMode::Staged => format!("Kept for the next reboot: {change}."),
-        ApplyMode::Reboot => {
-            ending::reboot_next(machine, lock);
-            format!("Kept, and the node reboots to take it over: {change}.")
-        }
-        ApplyMode::Auto | ApplyMode::NoReboot => {
-            machine.end_trial();
-            take_over(machine, &change, configured)
-                .await
-                .map_err(ApplyError::Failed)?;
-            format!("Applied without a reboot: {change}.")
-        }
-        ApplyMode::Try(time) => {
-            let settled = machine.settled_config();
-            take_over(machine, &change, configured)
-                .await
-                .map_err(ApplyError::Failed)?;
-            if let Some(settled) = settled {
-                let trial = tokio::spawn(take_back(machine.clone(), settled.clone(), time));
-                machine.begin_trial(settled, trial.abort_handle());
+        let change = ConfigChange::between(&current.config, &configured.config);
+        let at_boot = change.at_boot.join(", ");
+        let state = machine.disk.state().map(Path::to_owned);
+        let mode = match mode {
+            ApplyMode::Auto if change.at_boot.is_empty() => ApplyMode::NoReboot,
+            ApplyMode::Auto => ApplyMode::Reboot,
+            ApplyMode::NoReboot | ApplyMode::Try(_) if !change.at_boot.is_empty() => {
+                return Err(ApplyError::NeedsReboot(at_boot));
             }
-            format!(
+            other => other,
+        };
+        if matches!(mode, ApplyMode::Reboot | ApplyMode::Staged) && state.is_none() {
+            return Err(ApplyError::NowhereToKeep(change.to_string()));
+        }
+        let mut warnings = Vec::new();
+        if let Some(source) = find_config::source_before_state() {
+            warnings.push(format!(
+                "at its next boot this node takes its config from {source} again, and not this one"
+            ));
+        }
+        let keep = match mode {
+            ApplyMode::Try(_) => None,
+            _ => state,
+        };
+        Ok(Self {
+            change,
+            configured,
+            mode,
+            keep,
+            warnings,
+        })
+    }
+
+    fn applied(self, details: String) -> Applied {
+        Applied {
+            warnings: self.warnings,
+            mode: self.mode,
+            details,
+        }
+    }
+
+    /// What would be done.
+    fn told(self, current: &Configured) -> Applied {
+        let details = format!(
+            "Dry run, nothing was changed: {}.\n{}",
+            self.change,
+            lines_that_differ(&current.text, &self.configured.text)
+        );
+        self.applied(details)
+    }
+
+    async fn carry_out(
+        self,
+        machine: &Arc<Machine>,
+        lock: OperationLock,
+    ) -> Result<Applied, ApplyError> {
+        let (change, configured) = (&self.change, &self.configured);
+        let is_taken_over = matches!(
+            self.mode,
+            ApplyMode::Auto | ApplyMode::NoReboot | ApplyMode::Try(_)
+        );
+        // Whatever can fail comes before the config is kept: one that is refused is not what the next boot begins with.
+        let definitions = match is_taken_over {
+            true => definitions(machine, change, configured)
+                .await
+                .map_err(ApplyError::Failed)?,
+            false => Vec::new(),
+        };
+        if let Some(state) = self.keep.clone() {
+            let configured = configured.clone();
+            let write = move || config::persisted::write(&state, &configured.text);
+            blocking_io::within(ANSWER, write)
+                .await
+                .map_err(anyhow::Error::from)
+                .and_then(|written| Ok(written?))
+                .context("keep the machine config on STATE")
+                .map_err(ApplyError::Failed)?;
+        }
+        match self.mode {
+            ApplyMode::Auto | ApplyMode::NoReboot => machine.end_trial(),
+            // First: what fails from here on is taken back, too.
+            ApplyMode::Try(time) => begin_trial(machine, time),
+            ApplyMode::Staged | ApplyMode::Reboot => {}
+        }
+        if is_taken_over {
+            let taken_over = take_over(machine, change, configured.clone(), definitions).await;
+            if let ApplyMode::Try(time) = self.mode {
+                // Its time counts from now.
+                begin_trial(machine, time);
+            }
+            taken_over.map_err(ApplyError::Incomplete)?;
+        }
+        let details = match self.mode {
+            ApplyMode::Auto | ApplyMode::NoReboot => format!("Applied without a reboot: {change}."),
+            ApplyMode::Staged => format!("Kept for the next reboot: {change}."),
+            ApplyMode::Reboot => {
+                ending::reboot_next(machine, lock);
+                format!("Kept, and the node reboots to take it over: {change}.")
+            }
+            ApplyMode::Try(time) => format!(
                 "Applied for {} s, then taken back unless it is applied again: {change}.",
                 time.as_secs()
-            )
-        }
-    };
-    Ok(Applied {
-        warnings,
-        mode,
-        details,
-    })
+            ),
+        };
+        Ok(self.applied(details))
+    }
+}
+
+/// What runs the containers that a change starts; everything that may be wrong with them is found here, and nothing is changed.
+async fn definitions(
+    machine: &Arc<Machine>,
+    change: &ConfigChange,
+    configured: &Arc<Configured>,
+) -> anyhow::Result<Vec<Definition>> {
+    let containers = configured.config.containers.iter();
+    let starting =
+        containers.filter(|container| change.started.contains(&container.name.to_string()));
+    let definitions = starting
+        .map(|container| intent::service(machine, configured, container))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    if !definitions.is_empty() {
+        load_overlay(machine).await?;
+    }
+    Ok(definitions)
 }
 
 /// Carries out what can be done while the machine runs.
+///
+/// # Errors
+/// The config is in force, but the containers that are named do not run.
 async fn take_over(
     machine: &Arc<Machine>,
     change: &ConfigChange,
     configured: Arc<Configured>,
+    definitions: Vec<Definition>,
 ) -> anyhow::Result<()> {
-    let config: &MachineConfig = &configured.config;
-    // Whatever is wrong with a container is found before anything is changed.
-    let starting = config
-        .containers
-        .iter()
-        .filter(|container| change.started.contains(&container.name.to_string()));
-    let definitions = starting
-        .map(|container| intent::service(machine, &configured, container))
-        .collect::<anyhow::Result<Vec<_>>>()?;
     machine.set_config(configured.clone());
+    let config: &MachineConfig = &configured.config;
     machine.network.set_wish(intent::network(config));
     machine.clock.set_wish(intent::time(config));
     disk::furnish(machine).await;
@@ -261,26 +343,47 @@ async fn take_over(
     }
     // Another config for a container asks what its image's name means now.
     machine.images_in_force.forget(other()).await;
-    if !definitions.is_empty() {
-        load_overlay(machine).await?;
-    }
+    let mut added = Ok(());
     for definition in definitions {
-        machine.services.add(definition)?.start();
+        match machine.services.add(definition) {
+            Ok(service) => service.start(),
+            // The others are started all the same.
+            Err(error) => added = Err(error),
+        }
     }
     tracing::info!("machine config: {change}");
-    Ok(())
+    added
+}
+
+/// From here on the config that is taken over next is only tried.
+fn begin_trial(machine: &Arc<Machine>, time: Duration) {
+    let Some(settled) = machine.settled_config() else {
+        return;
+    };
+    machine.begin_trial(settled, |number| {
+        tokio::spawn(take_back(machine.clone(), number, time)).abort_handle()
+    });
 }
 
 /// Waits out a trial and returns to the config before it.
-async fn take_back(machine: Arc<Machine>, settled: Arc<Configured>, time: Duration) {
+async fn take_back(machine: Arc<Machine>, trial: TrialNumber, time: Duration) {
     tokio::time::sleep(time).await;
-    let Some(current) = machine.config() else {
+    let operations = &machine.operations;
+    let _lock = operations.lock_when_free(Operation::TakeBackConfig).await;
+    // Whoever had the lock before may have applied a config to stay, or another one to be tried.
+    let (Some(settled), Some(current)) = (machine.end_trial_after_time(trial), machine.config())
+    else {
         return;
     };
     tracing::warn!("machine config: the trial is over, the config before it is taken back");
-    machine.end_trial_after_time();
     let change = ConfigChange::between(&current.config, &settled.config);
-    if let Err(error) = take_over(&machine, &change, settled).await {
+    let made = definitions(&machine, &change, &settled).await;
+    // The rest of the config is needed even without its containers: whom the API believes, above all.
+    let made = made.unwrap_or_else(|error| {
+        tracing::error!("machine config: containers of before the trial do not run: {error:#}");
+        Vec::new()
+    });
+    if let Err(error) = take_over(&machine, &change, settled, made).await {
         tracing::error!("machine config: not all of the trial was taken back: {error:#}");
     }
 }

@@ -16,9 +16,25 @@ pub(super) const ANSWER_FIRST: Duration = Duration::from_millis(500);
 /// Events that were emitted just now reach their readers within this.
 const LAST_EVENTS: Duration = Duration::from_millis(200);
 
+/// Whether the end of the machine waits for others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Urgency {
+    /// It is refused while another operation runs.
+    Waits,
+    /// It takes the place of one that has changed nothing yet, such as an upgrade whose image is being pulled.
+    Force,
+}
+
+fn lock(machine: &Machine, operation: Operation, urgency: Urgency) -> Result<OperationLock, Busy> {
+    match urgency {
+        Urgency::Waits => machine.lock_operation(operation),
+        Urgency::Force => machine.operations.seize(operation),
+    }
+}
+
 /// Reboots the machine, kernel and all.
-pub fn reboot(machine: &Arc<Machine>) -> Result<ActorId, Busy> {
-    let lock = machine.lock_operation(Operation::Reboot)?;
+pub fn reboot(machine: &Arc<Machine>, urgency: Urgency) -> Result<ActorId, Busy> {
+    let lock = lock(machine, Operation::Reboot, urgency)?;
     Ok(reboot_next(machine, lock))
 }
 
@@ -35,8 +51,8 @@ pub(super) fn reboot_next(machine: &Arc<Machine>, lock: OperationLock) -> ActorI
 }
 
 /// Stops the machine and powers it off.
-pub fn shutdown(machine: &Arc<Machine>) -> Result<ActorId, Busy> {
-    let lock = machine.lock_operation(Operation::Shutdown)?;
+pub fn shutdown(machine: &Arc<Machine>, urgency: Urgency) -> Result<ActorId, Busy> {
+    let lock = lock(machine, Operation::Shutdown, urgency)?;
     Ok(start(
         machine,
         lock,

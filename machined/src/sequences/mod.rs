@@ -36,7 +36,7 @@ pub use apply_config::{ApplyError, ApplyMode, apply_config};
 pub use boot::{Beginning, Rollback, boot};
 pub use boot_assets::is_installed;
 pub use config_change::ConfigChange;
-pub use ending::{reboot, shutdown};
+pub use ending::{Urgency, reboot, shutdown};
 pub use install::{InstallError, install_image, may_install};
 pub use kexec::{KexecRefused, reboot_by_kexec};
 pub use last_known_time::note_time;

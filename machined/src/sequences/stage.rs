@@ -7,8 +7,6 @@
 
 use std::sync::Arc;
 
-use anyhow::Context as _;
-
 use super::upgrade::{Checked, check_first, run_installer, up};
 use super::{Phase, Sequence, boot_assets, run, settle_upgrade};
 use crate::event_log::ActorId;
@@ -49,24 +47,18 @@ enum Start {
     CallersReboot,
 }
 
-/// Checks an upgrade and prepares it; returns when the next boot would start it, with the lock for who wants that boot now.
+/// Checks an upgrade and prepares it; returns when the next boot would start it, with the lock for who wants that boot now. To be run
+/// in a task of its own, as `prepare_upgrade`: a caller who goes away leaves nothing half done.
 ///
 /// # Errors
 /// Nothing of what ran or was to be booted has changed, but for a version that was staged before: that may be gone.
 pub async fn stage(
-    machine: Arc<Machine>,
+    machine: &Arc<Machine>,
     request: UpgradeRequest,
 ) -> Result<(Staged, OperationLock), UpgradeError> {
     let lock = machine.lock_operation(Operation::StageUpgrade)?;
-    // In a task of its own: a caller who goes away leaves nothing half done.
-    let staging = tokio::spawn(async move {
-        let staged = prepare(&machine, request, Start::Boot, &Narrator::silent()).await?;
-        Ok((staged, lock))
-    });
-    staging
-        .await
-        .context("the staging was interrupted")
-        .map_err(UpgradeError::Machine)?
+    let staged = prepare(machine, &lock, request, Start::Boot, &Narrator::silent()).await?;
+    Ok((staged, lock))
 }
 
 /// Checks an upgrade and prepares it for the reboot that its caller is going to ask for; tells what it does.
@@ -79,14 +71,14 @@ pub async fn prepare_upgrade(
     request: UpgradeRequest,
     narrator: &Narrator,
 ) -> Result<Staged, UpgradeError> {
-    let prepared = prepare(machine, request, Start::CallersReboot, narrator).await;
+    let prepared = prepare(machine, &lock, request, Start::CallersReboot, narrator).await;
     drop(lock);
     prepared
 }
 
-/// Whoever calls holds the lock.
 async fn prepare(
     machine: &Arc<Machine>,
+    lock: &OperationLock,
     request: UpgradeRequest,
     start: Start,
     narrator: &Narrator,
@@ -98,7 +90,8 @@ async fn prepare(
         return Err(UpgradeError::NotInstalled);
     }
     let actor = ActorId::new();
-    let checked = check_first(machine, &request, &actor, narrator).await?;
+    let checked = lock.interruptible(check_first(machine, &request, &actor, narrator));
+    let checked = checked.await??;
     let (pending, image, path) = (checked.pending.clone(), checked.image.clone(), checked.path);
     let outcome = match path {
         Path::Reboot(why) if !is_kept => Err(UpgradeError::NowhereToKeep(why)),

@@ -42,7 +42,9 @@ pub async fn upgrade(
 ) -> Result<ActorId, UpgradeError> {
     let lock = machine.lock_operation(Operation::Upgrade)?;
     let actor = ActorId::new();
-    let checked = check_first(&machine, &request, &actor, &Narrator::silent()).await?;
+    let silent = Narrator::silent();
+    let checked = lock.interruptible(check_first(&machine, &request, &actor, &silent));
+    let checked = checked.await??;
     tokio::spawn(go_on(machine, lock, checked, actor.clone()));
     Ok(actor)
 }

@@ -2,7 +2,7 @@
 
 use super::check::Refusal;
 use crate::containers::{PullError, ReferenceError};
-use crate::operation_lock::Busy;
+use crate::operation_lock::{Busy, Interrupted};
 
 /// An upgrade as it was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +33,9 @@ pub enum UpgradeError {
     /// Another sequence is running.
     #[error("the upgrade cannot begin now")]
     Busy(#[from] Busy),
+    /// A more urgent operation has taken its place.
+    #[error("there is no upgrade")]
+    Interrupted(#[from] Interrupted),
     /// The image's name makes no sense.
     #[error("the image's name is unusable")]
     Reference(#[source] ReferenceError),
@@ -78,9 +81,11 @@ impl UpgradeError {
             Self::Refused(Refusal::WrongArchitecture { .. } | Refusal::WrongProtocol { .. }) => {
                 UNSUPPORTED
             }
-            Self::Busy(_) | Self::Refused(_) | Self::NotInstalled | Self::NowhereToKeep(_) => {
-                ENVIRONMENT
-            }
+            Self::Busy(_)
+            | Self::Interrupted(_)
+            | Self::Refused(_)
+            | Self::NotInstalled
+            | Self::NowhereToKeep(_) => ENVIRONMENT,
             Self::Pull(_) => DEPENDENCY,
             Self::NotStaged(_) => INSTALL_FAILED,
             Self::Machine(_) => UNKNOWN,

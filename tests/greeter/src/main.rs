@@ -1,8 +1,8 @@
 //! A service for containers in tests and in `make run`: greets over HTTP, and says what it sees of the machine.
 //!
 //! `greeter look ADDRESS…` says which links it sees, whether it reaches itself and whom of the others, then waits to be
-//! ended. `greeter has PATH` succeeds if there is such a file. `greeter [PORT]` listens, on 8080 by default. Its answers to a
-//! GET:
+//! ended. `greeter has PATH` succeeds if there is such a file. `greeter stay PROGRAM ARGUMENT…` runs a program to its end, and stays
+//! for ever. `greeter [PORT [SECONDS]]` listens, on 8080 by default. Its answers to a GET:
 //!
 //! | path | answer |
 //! | --- | --- |
@@ -19,24 +19,27 @@
 //! | `/pipe/PATH` | what came of making a named pipe `/PATH` |
 //! | `/exit/CODE` | nothing: it ends with this code |
 //!
-//! SIGTERM ends it with 0.
+//! SIGTERM ends it with 0, so many seconds later.
 
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Result, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
 fn main() -> ExitCode {
-    end_when_asked();
     let mut arguments = std::env::args().skip(1);
     let port = match arguments.next() {
-        Some(word) if word == "look" => return look(arguments),
+        Some(word) if word == "look" => {
+            end_when_asked(Duration::ZERO);
+            return look(arguments);
+        }
         Some(word) if word == "has" => {
             let there = arguments.all(|path| fs::exists(path).unwrap_or(false));
             return if there {
@@ -45,9 +48,12 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             };
         }
+        Some(word) if word == "stay" => return stay(arguments),
         Some(port) => port,
         None => "8080".to_owned(),
     };
+    let seconds = arguments.next().and_then(|seconds| seconds.parse().ok());
+    end_when_asked(Duration::from_secs(seconds.unwrap_or(0)));
     let listener = match TcpListener::bind(format!("0.0.0.0:{port}")) {
         Ok(listener) => listener,
         Err(error) => {
@@ -65,16 +71,29 @@ fn main() -> ExitCode {
 }
 
 /// The first process of a container gets only signals that it waits for or handles.
-fn end_when_asked() {
+fn end_when_asked(after: Duration) {
     let mut asked = SigSet::empty();
     asked.add(Signal::SIGTERM);
     if asked.thread_block().is_ok() {
         std::thread::spawn(move || {
             if asked.wait().is_ok() {
                 println!("greeter: asked to end");
+                std::thread::sleep(after);
                 std::process::exit(0);
             }
         });
+    }
+}
+
+/// Does not end, whatever becomes of the program.
+fn stay(mut command: impl Iterator<Item = String>) -> ExitCode {
+    let program = command.next().unwrap_or_default();
+    match Command::new(&program).args(command).status() {
+        Ok(status) => println!("greeter: {program} ended with {status}"),
+        Err(error) => println!("greeter: {program} does not run: {error}"),
+    }
+    loop {
+        std::thread::park();
     }
 }
 

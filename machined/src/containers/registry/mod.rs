@@ -336,6 +336,11 @@ impl RegistryClient {
         }
     }
 
+    /// Whether the TLS settings of every host can be used.
+    pub fn check_settings(&self) -> Result<(), TransportError> {
+        self.transport.check_settings()
+    }
+
     /// Finds out what a name means. Nothing but manifest and config is transferred.
     pub async fn resolve(
         &self,

@@ -422,6 +422,18 @@ impl Transport {
         }
     }
 
+    /// Whether the TLS settings of every host can be used.
+    pub(super) fn check_settings(&self) -> Result<(), TransportError> {
+        for authority in self.registries.tls.keys() {
+            let made = self.tls_config(authority);
+            made.map_err(|source| TransportError::TlsSettings {
+                authority: authority.clone(),
+                source,
+            })?;
+        }
+        Ok(())
+    }
+
     fn tls_config(&self, authority: &str) -> Result<Arc<rustls::ClientConfig>, TlsError> {
         let mut configs = self
             .configs
