@@ -8,16 +8,14 @@ use instar_esp::EntryName;
 
 use super::disk;
 use super::load_modules::load_modules;
-use crate::blocking_io;
+use crate::blocking_io::{self, ANSWER};
 use crate::boot_loader::{self, Booted, Medium, MountedEsp, TurnedAway, When};
 use crate::machine::Machine;
 
 /// The modules of the EFI system partition's filesystem.
 const FILESYSTEM: [&str; 3] = ["vfat", "nls_cp437", "nls_ascii"];
-/// Reading the EFI system partition, or changing names on it, takes a second on a slow stick.
-const LIMIT: Duration = Duration::from_secs(120);
-/// A whole version that is read, as for kexec, or written, as for an installation: 100 MiB or more.
-const VERSION_LIMIT: Duration = Duration::from_secs(600);
+/// For copying 100 MB from a CD or a stick to a stick.
+const INSTALL: Duration = Duration::from_secs(30 * 60);
 /// The module that shows EFI variables.
 const EFIVARFS: &str = "efivarfs";
 
@@ -85,7 +83,7 @@ async fn started_by(machine: &Machine) -> anyhow::Result<Option<Booted>> {
 /// Has the kernel ready that would be booted next, for a reboot past the firmware; gives its boot entry.
 pub(super) async fn load_next(installed: &Installed) -> anyhow::Result<EntryName> {
     let efi = installed.efi.clone();
-    blocking_for(VERSION_LIMIT, move || Ok(boot_loader::load_next(&efi)?)).await
+    blocking(move || Ok(boot_loader::load_next(&efi)?)).await
 }
 
 /// Takes the counter off the entry of this order, which is that of the version that runs, and has the firmware lead to the loader
@@ -155,7 +153,7 @@ pub(super) async fn find_medium(machine: &Machine) -> anyhow::Result<Option<Medi
 
 /// Puts what the medium carries on this empty EFI system partition.
 pub(super) async fn install_from(medium: Medium, efi: PathBuf) -> anyhow::Result<()> {
-    blocking_for(VERSION_LIMIT, move || Ok(medium.install_to(&efi)?)).await
+    Ok(blocking_io::within(INSTALL, move || medium.install_to(&efi)).await??)
 }
 
 /// Has the firmware start the loader that an upgrade brought along once, if it brought one.
@@ -240,18 +238,9 @@ impl ForInstaller {
     }
 }
 
-/// Does something with the EFI system partition. A disk that never answers fails the operation that waits for it, instead of having it
-/// hold the lock for ever; the thread stays behind with the disk.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
 ) -> anyhow::Result<T> {
-    blocking_for(LIMIT, work).await
-}
-
-async fn blocking_for<T: Send + 'static>(
-    limit: Duration,
-    work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
-) -> anyhow::Result<T> {
-    let done = blocking_io::within(limit, work).await;
+    let done = blocking_io::within(ANSWER, work).await;
     done.context("the work on the boot assets")?
 }

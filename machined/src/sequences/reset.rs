@@ -2,9 +2,6 @@
 
 use std::sync::Arc;
 
-use anyhow::Context as _;
-use tokio::time::timeout;
-
 use super::ending::{ANSWER_FIRST, leave};
 use super::{Phase, Sequence, disk, maintenance, resume, run, settle_upgrade, stop};
 use crate::disk::{Label, Wipe};
@@ -78,10 +75,7 @@ fn phases(machine: &Arc<Machine>, wipe: Wipe) -> Vec<Phase> {
             settle_upgrade::unstage(&unmounted).await?;
         }
         // Unlike before a reboot: what is erased may not be in use.
-        timeout(stop::UNMOUNT, disk::unmount(&unmounted))
-            .await
-            .context("the disk does not answer")??;
-        Ok(())
+        Ok(disk::unmount(&unmounted).await?)
     });
     let erased = machine.clone();
     let erase = Phase::of("reset", async move { Ok(erased.disk.wipe(wipe).await?) });

@@ -7,8 +7,6 @@ use super::{Phase, Task, disk};
 use crate::blocking_io;
 use crate::machine::Machine;
 
-/// What is in memory is written first: some hundred MiB, to a slow stick.
-pub(super) const UNMOUNT: Duration = Duration::from_secs(120);
 /// Whoever asked for the end of the machine does not wait longer for a disk.
 const SYNC: Duration = Duration::from_secs(60);
 
@@ -21,26 +19,18 @@ pub(super) fn stop_services(machine: &Arc<Machine>) -> Phase {
     })
 }
 
-/// Unmounts EPHEMERAL and STATE. What still holds it is named; it goes with the generation's mount namespace all the same, and so does
-/// a disk that does not answer.
+/// Unmounts EPHEMERAL and STATE. What still holds it is named; it goes with the generation's mount namespace all the same.
 pub(super) fn unmount(machine: &Arc<Machine>) -> Phase {
     let machine = machine.clone();
     Phase::of("unmount", async move {
-        match tokio::time::timeout(UNMOUNT, disk::unmount(&machine)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                tracing::warn!(
-                    "the disk is left to init's teardown: {:#}",
-                    anyhow::Error::from(error)
-                );
-                if let Err(error) = blocking_io::within(SYNC, rustix::fs::sync).await {
-                    tracing::warn!("not all that was written is on the disk: {error}");
-                }
+        if let Err(error) = disk::unmount(&machine).await {
+            tracing::warn!(
+                "the disk is left to init's teardown: {:#}",
+                anyhow::Error::from(error)
+            );
+            if let Err(error) = blocking_io::within(SYNC, rustix::fs::sync).await {
+                tracing::warn!("not all that was written is on the disk: {error}");
             }
-            Err(_) => tracing::warn!(
-                "the disk is left to init's teardown: it is not unmounted within {} s",
-                UNMOUNT.as_secs()
-            ),
         }
         Ok(())
     })
