@@ -133,7 +133,18 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
     if outcome.is_ok() {
         let until = has_deadline.then(|| before(deadline, BEFORE_TRY_AGAIN));
         let sequence = become_useful(&machine, &start, until, is_given_up, &tried);
-        outcome = run(sequence, &nobody, &machine.events).await;
+        let steps = run(sequence, &nobody, &machine.events);
+        outcome = match has_deadline {
+            true => steps.await,
+            // A disk may not answer, or be repaired for hours: whoever has no use for that can end it. The next boot does all again.
+            false => match lock.interruptible(steps).await {
+                Ok(outcome) => outcome,
+                Err(interrupted) => {
+                    tracing::warn!("the boot is {interrupted}");
+                    return status::follow(machine).await;
+                }
+            },
+        };
     }
     let tried = match tried.get().cloned() {
         None if is_the_boot(start) => settle_upgrade::counted(&machine, start).await,
