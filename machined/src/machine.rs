@@ -27,9 +27,6 @@ use crate::time::TimeSync;
 use crate::trust::Maintenance;
 use crate::upgrade::{FailedImages, Prepared, RunningSystem};
 
-/// The id of the only machine status.
-const MACHINE: &str = "machine";
-
 /// A machine config and the text that it was read from.
 pub struct Configured {
     /// As it was given; handed over to the next generation.
@@ -370,7 +367,7 @@ impl Machine {
 
     /// What the machine does as a whole.
     pub fn status(&self) -> MachineStatus {
-        self.store.get(MACHINE).unwrap_or(MachineStatus {
+        self.store.get(MachineStatus::ID).unwrap_or(MachineStatus {
             stage: MachineStage::Booting,
             ready: false,
             unmet: Vec::new(),
@@ -379,7 +376,7 @@ impl Machine {
 
     /// Enters a stage and tells everyone. Equal news are told once.
     pub fn set_status(&self, status: MachineStatus) {
-        if self.store.get::<MachineStatus>(MACHINE).as_ref() == Some(&status) {
+        if self.store.get::<MachineStatus>(MachineStatus::ID).as_ref() == Some(&status) {
             return;
         }
         let unmet = status.unmet.iter().map(|(name, reason)| UnmetCondition {
@@ -393,7 +390,7 @@ impl Machine {
                 unmet_conditions: unmet.collect(),
             }),
         };
-        self.store.put(MACHINE, status);
+        self.store.put(MachineStatus::ID, status);
         self.events
             .emit(&ActorId::default(), EventPayload::MachineStatus(event));
     }

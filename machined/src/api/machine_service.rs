@@ -79,43 +79,32 @@ impl MachineApi {
         blocking::once(holder, move || container_facts::containers(&machine)).await
     }
 
-    fn control(
-        &self,
-        id: &str,
-        operation: &'static str,
-    ) -> Result<crate::services::Service, Status> {
-        self.machine
-            .services
-            .controllable(id, operation)
-            .map_err(|error| match error {
-                ControlError::Unknown(_) => Status::not_found(error.to_string()),
-                ControlError::NotControllable { .. } => {
-                    Status::failed_precondition(error.to_string())
-                }
-            })
-    }
-
     async fn restart_service(&self, id: &str, standing: Option<Standing>) -> Result<(), Status> {
-        let service = self.control(id, "restart")?;
         let (machine, id) = (self.machine.clone(), id.to_owned());
         changing::to_its_end(async move {
+            let services = machine.services.clone();
             // While it runs: what cannot be had does not end it, and is in nobody's way.
-            let renewed = service.definition().workload.renew().await;
-            renewed.map_err(|error| {
-                Status::failed_precondition(format!(
-                    "{id} was not restarted, and goes on as it was (stop and start it to restart what it runs): {error:#}"
-                ))
-            })?;
+            services.renew(&id).await.map_err(control_status)?;
             changing::alone(&machine, standing, Operation::ServiceRestart, async move {
-                service.stop().await;
-                service.start();
-                Ok(())
+                services.restart(&id).await.map_err(control_status)
             })
             .await
         })
         .await
     }
 }
+
+fn control_status(error: ControlError) -> Status {
+    let text = chain(&error);
+    match error {
+        ControlError::Unknown(_) => Status::not_found(text),
+        ControlError::NotControllable { .. }
+        | ControlError::Held { .. }
+        | ControlError::NotRenewed { .. } => Status::failed_precondition(text),
+        ControlError::NotStopped { .. } => Status::aborted(text),
+    }
+}
+
 
 fn internal(error: anyhow::Error) -> Status {
     Status::internal(format!("{error:#}"))
@@ -216,15 +205,12 @@ impl MachineService for MachineApi {
     ) -> Result<Response<wire::ServiceStartResponse>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
         let id = &request.get_ref().id;
-        let service = self.control(id, "start")?;
+        let (services, name) = (self.machine.services.clone(), id.clone());
         changing::alone(
             &self.machine,
             Standing::of(&request),
             Operation::ServiceStart,
-            async move {
-                service.start();
-                Ok(())
-            },
+            async move { services.start(&name).map_err(control_status) },
         )
         .await?;
         let message = wire::ServiceStart {
@@ -242,15 +228,12 @@ impl MachineService for MachineApi {
     ) -> Result<Response<wire::ServiceStopResponse>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
         let id = &request.get_ref().id;
-        let service = self.control(id, "stop")?;
+        let (services, name) = (self.machine.services.clone(), id.clone());
         changing::alone(
             &self.machine,
             Standing::of(&request),
             Operation::ServiceStop,
-            async move {
-                service.stop().await;
-                Ok(())
-            },
+            async move { services.stop(&name).await.map_err(control_status) },
         )
         .await?;
         let message = wire::ServiceStop {

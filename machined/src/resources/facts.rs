@@ -27,6 +27,22 @@ pub enum MachineStage {
     Upgrading = 8,
 }
 
+impl MachineStage {
+    /// What the machine does, as in "the machine is rebooting".
+    pub fn doing(self) -> &'static str {
+        match self {
+            MachineStage::Booting => "booting",
+            MachineStage::Installing => "installing",
+            MachineStage::Maintenance => "in maintenance mode",
+            MachineStage::Running => "running",
+            MachineStage::Rebooting => "rebooting",
+            MachineStage::ShuttingDown => "shutting down",
+            MachineStage::Resetting => "resetting",
+            MachineStage::Upgrading => "upgrading",
+        }
+    }
+}
+
 /// Stage and readiness of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MachineStatus {
@@ -36,6 +52,11 @@ pub struct MachineStatus {
     pub ready: bool,
     /// What is not, as (name, reason).
     pub unmet: Vec<(String, String)>,
+}
+
+impl MachineStatus {
+    /// The id of the only one.
+    pub const ID: &'static str = "machine";
 }
 
 impl Resource for MachineStatus {

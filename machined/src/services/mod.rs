@@ -14,6 +14,7 @@ mod own_process;
 mod restart;
 mod service;
 mod state;
+mod wish;
 mod workload;
 
 pub use apid::{Apid, Keys};
@@ -25,7 +26,7 @@ pub use log_disk::LogDisk;
 pub use log_files::OldLines;
 pub use log_ring::{LogRing, Older, Reader as LogReader, Tail};
 pub use own::MACHINED;
-pub use service::{Definition, Dependency, Service, timestamp, wire_health};
+pub use service::{Definition, Dependency, NotStopped, Service, timestamp, wire_health};
 pub use state::{Health, Phase, ServiceStatus};
 pub use workload::{Exit, Running, Signal, Step, Workload};
 
@@ -33,15 +34,22 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::event_log::EventLog;
-use crate::resources::{ServiceFact, Store};
+use crate::resources::{MachineStatus, ServiceFact, Store};
 
 /// All services; clones share them.
 #[derive(Clone)]
 pub struct Services {
-    known: Arc<Mutex<BTreeMap<String, Service>>>,
+    known: Arc<Mutex<Known>>,
     events: EventLog,
     store: Store,
     disk: LogDisk,
+}
+
+#[derive(Default)]
+struct Known {
+    services: BTreeMap<String, Service>,
+    /// The machine is being taken down, and what the API controls is held.
+    held: bool,
 }
 
 /// Why a service could not be controlled.
@@ -58,6 +66,34 @@ pub enum ControlError {
         /// `start`, `stop` or `restart`.
         operation: &'static str,
     },
+    /// The machine is on its way down.
+    #[error(
+        "service {id:?} cannot be started now: the machine is {stage}, and its services stay down; if that fails, those come up again that are wanted up"
+    )]
+    Held {
+        /// Its name.
+        id: String,
+        /// What the machine does.
+        stage: &'static str,
+    },
+    /// What it is to run anew cannot be had.
+    #[error(
+        "{id} was not restarted, and goes on as it was (stop and start it to restart what it runs): {reason}"
+    )]
+    NotRenewed {
+        /// Its name.
+        id: String,
+        /// Why.
+        reason: String,
+    },
+    /// It was told to end.
+    #[error("service {id:?} was told to end")]
+    NotStopped {
+        /// Its name.
+        id: String,
+        /// What came of it.
+        source: NotStopped,
+    },
 }
 
 impl Services {
@@ -71,7 +107,7 @@ impl Services {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Service>> {
+    fn lock(&self) -> MutexGuard<'_, Known> {
         self.known
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -82,13 +118,16 @@ impl Services {
         let mut known = self.lock();
         let id = definition.id.clone();
         anyhow::ensure!(
-            !known.contains_key(&id),
+            !known.services.contains_key(&id),
             "there is a service {id:?} already"
         );
         let log = LogRing::default();
         let service = Service::spawn(definition, log, self.events.clone(), self.store.clone());
+        if known.held && service.definition().controllable {
+            service.hold();
+        }
         self.disk.follow(&id, service.log());
-        known.insert(id, service.clone());
+        known.services.insert(id, service.clone());
         Ok(service)
     }
 
@@ -97,7 +136,7 @@ impl Services {
         let (events, store) = (self.events.clone(), self.store.clone());
         let service = Service::spawn(own::definition(), log, events, store);
         service.start();
-        self.lock().insert(MACHINED.to_owned(), service.clone());
+        self.lock().services.insert(MACHINED.to_owned(), service.clone());
         service
     }
 
@@ -105,24 +144,62 @@ impl Services {
     pub async fn remove(&self, id: &str) {
         let service = self.get(id);
         if let Some(service) = service {
-            service.retire().await;
-            self.lock().remove(id);
+            if let Err(why) = service.retire().await {
+                tracing::warn!("service {id} is forgotten before its end: {why}");
+            }
+            self.lock().services.remove(id);
             self.store.remove::<ServiceFact>(id);
         }
     }
 
     /// A service by name.
     pub fn get(&self, id: &str) -> Option<Service> {
-        self.lock().get(id).cloned()
+        self.lock().services.get(id).cloned()
     }
 
     /// All of them, by name.
     pub fn list(&self) -> Vec<Service> {
-        self.lock().values().cloned().collect()
+        self.lock().services.values().cloned().collect()
     }
 
-    /// A service that the API may control.
-    pub fn controllable(&self, id: &str, operation: &'static str) -> Result<Service, ControlError> {
+    /// Starts a service for the API.
+    pub fn start(&self, id: &str) -> Result<(), ControlError> {
+        let service = self.controllable(id, "start")?;
+        self.refuse_if_held(&service)?;
+        service.start();
+        Ok(())
+    }
+
+    /// Stops a service for the API.
+    pub async fn stop(&self, id: &str) -> Result<(), ControlError> {
+        let service = self.controllable(id, "stop")?;
+        service.stop().await.map_err(not_stopped(id))
+    }
+
+    /// Gets anew what a service is to run, while it runs: what cannot be had does not end it.
+    pub async fn renew(&self, id: &str) -> Result<(), ControlError> {
+        let service = self.controllable(id, "restart")?;
+        self.refuse_if_held(&service)?;
+        let renewed = service.definition().workload.renew().await;
+        renewed.map_err(|error| ControlError::NotRenewed {
+            id: id.to_owned(),
+            reason: format!("{error:#}"),
+        })
+    }
+
+    /// Stops a service for the API and starts it again.
+    pub async fn restart(&self, id: &str) -> Result<(), ControlError> {
+        let service = self.controllable(id, "restart")?;
+        self.refuse_if_held(&service)?;
+        let stopped = service.stop().await;
+        // Whatever became of its end, it is wanted up.
+        service.start();
+        stopped.map_err(not_stopped(id))?;
+        // Taken down meanwhile: it comes up when it is released.
+        self.refuse_if_held(&service)
+    }
+
+    fn controllable(&self, id: &str, operation: &'static str) -> Result<Service, ControlError> {
         let service = self
             .get(id)
             .ok_or_else(|| ControlError::Unknown(id.to_owned()))?;
@@ -136,22 +213,53 @@ impl Services {
         }
     }
 
-    /// Stops all services that the machine does not need for itself, side by side.
-    pub async fn stop_workloads(&self) {
-        let workloads = self
-            .list()
-            .into_iter()
-            .filter(|service| service.definition().controllable);
-        futures_util::future::join_all(
-            workloads.map(|service| async move { service.stop().await }),
-        )
-        .await;
+    fn refuse_if_held(&self, service: &Service) -> Result<(), ControlError> {
+        if !service.is_held() {
+            return Ok(());
+        }
+        let status: Option<MachineStatus> = self.store.get(MachineStatus::ID);
+        Err(ControlError::Held {
+            id: service.definition().id.clone(),
+            stage: status.map_or("being taken down", |status| status.stage.doing()),
+        })
     }
 
-    /// Starts what `stop_workloads` stopped.
+    /// Stops all services that the machine does not need for itself, side by side, and keeps them down, those that come meanwhile as
+    /// well. What takes too long is named and left behind: nothing waits for it but the teardown, which kills.
+    pub async fn stop_workloads(&self) {
+        let workloads = {
+            let mut known = self.lock();
+            known.held = true;
+            let services = known.services.values();
+            let workloads = services.filter(|service| service.definition().controllable);
+            workloads.cloned().collect::<Vec<_>>()
+        };
+        for service in &workloads {
+            service.hold();
+        }
+        let ends = workloads.iter().map(|service| async move {
+            if let Err(why) = service.rest().await {
+                tracing::warn!("{}: {why}", service.summary());
+            }
+        });
+        futures_util::future::join_all(ends).await;
+    }
+
+    /// Releases what `stop_workloads` holds: what was wanted up is started, and what was stopped on purpose stays down.
     pub fn start_workloads(&self) {
+        self.lock().held = false;
         for service in self.list() {
-            service.start();
+            service.release();
         }
     }
 }
+
+fn not_stopped(id: &str) -> impl FnOnce(NotStopped) -> ControlError + '_ {
+    |source| ControlError::NotStopped {
+        id: id.to_owned(),
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -11,12 +11,17 @@ use super::health::HealthCheck;
 use super::log_ring::LogRing;
 use super::restart::BackOff;
 use super::state::{Health, Phase, ServiceStatus};
+use super::wish::Wish;
 use super::workload::{Exit, Running, Signal, Step, Workload};
 use crate::event_log::{ActorId, EventLog};
 use crate::resources::{ServiceFact, Store};
 
 /// How long a service may take to end before it is killed.
 const GRACE: Duration = Duration::from_secs(10);
+
+/// How long is waited for a service that was told to end: the grace twice, and what it takes to remove what is left of it on a
+/// machine that has much to do.
+const STOPPING: Duration = Duration::from_secs(60);
 
 /// Between two health checks of a service that is not healthy: somebody waits for it.
 const IMPATIENT: Duration = Duration::from_secs(1);
@@ -61,20 +66,22 @@ pub struct Dependency {
     pub wait: Box<dyn Fn() -> Step<'static, ()> + Send + Sync>,
 }
 
-/// What is wanted of a service.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wanted {
-    Up,
-    Down,
-    /// Down, and it will not come back.
-    Gone,
+/// Why a service that was told to end has not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotStopped {
+    /// Somebody else wants it up.
+    #[error("it was started again while it was being stopped")]
+    StartedAgain,
+    /// It, or what is to be removed after it, hangs.
+    #[error("it has not ended within {} s, and ends when it can", STOPPING.as_secs())]
+    InTime,
 }
 
 /// The handle of a service's actor.
 #[derive(Clone)]
 pub struct Service {
     definition: Arc<Definition>,
-    wanted: watch::Sender<Wanted>,
+    wish: watch::Sender<Wish>,
     status: watch::Sender<ServiceStatus>,
     log: LogRing,
 }
@@ -85,7 +92,7 @@ impl Service {
         let checked = definition.health.is_some();
         let service = Service {
             definition: Arc::new(definition),
-            wanted: watch::channel(Wanted::Down).0,
+            wish: watch::channel(Wish::default()).0,
             status: watch::channel(ServiceStatus::new(checked)).0,
             log,
         };
@@ -94,7 +101,7 @@ impl Service {
             events,
             store,
         };
-        tokio::spawn(actor.live(service.wanted.subscribe()));
+        tokio::spawn(actor.live(service.wish.subscribe()));
         service
     }
 
@@ -125,22 +132,50 @@ impl Service {
         )
     }
 
-    /// Wants it up from now on.
+    /// Wants it up from now on; one that is held comes up when it is released.
     pub fn start(&self) {
-        self.wanted.send_replace(Wanted::Up);
+        self.wish.send_modify(Wish::start);
     }
 
-    /// Wants it down and waits until it is.
-    pub async fn stop(&self) {
-        self.wanted.send_replace(Wanted::Down);
-        self.until(|status| matches!(status.phase, Phase::Initialized | Phase::Finished))
-            .await;
+    /// Wants it down and waits until it is, within reason.
+    pub async fn stop(&self) -> Result<(), NotStopped> {
+        self.wish.send_modify(Wish::stop);
+        self.rest().await
     }
 
-    /// Stops it and ends its actor.
-    pub async fn retire(&self) {
-        self.stop().await;
-        self.wanted.send_replace(Wanted::Gone);
+    /// Stops it and ends its actor, for good. An error means that it takes longer to end.
+    pub async fn retire(&self) -> Result<(), NotStopped> {
+        self.wish.send_modify(Wish::retire);
+        self.rest().await
+    }
+
+    /// Keeps it down, whatever else is wanted of it, until it is released.
+    pub(super) fn hold(&self) {
+        self.wish.send_modify(Wish::hold);
+    }
+
+    /// What its operator wants counts again.
+    pub(super) fn release(&self) {
+        self.wish.send_modify(Wish::release);
+    }
+
+    /// Whether it is kept down.
+    pub(super) fn is_held(&self) -> bool {
+        self.wish.borrow().is_held()
+    }
+
+    /// Waits until it is down. Only one that is wanted down stays so for long enough to be seen.
+    pub(super) async fn rest(&self) -> Result<(), NotStopped> {
+        let mut wish = self.wish.subscribe();
+        let ended = async {
+            tokio::select! {
+                biased;
+                () = self.until(|status| status.phase.is_at_rest()) => Ok(()),
+                _ = wish.wait_for(|wish| wish.is_up()) => Err(NotStopped::StartedAgain),
+            }
+        };
+        let ended = tokio::time::timeout(STOPPING, ended).await;
+        ended.unwrap_or(Err(NotStopped::InTime))
     }
 
     /// Waits until it is up.
@@ -186,7 +221,7 @@ enum Ended {
 }
 
 impl Actor {
-    async fn live(self, mut wanted: watch::Receiver<Wanted>) {
+    async fn live(self, mut wish: watch::Receiver<Wish>) {
         let mut back_off = BackOff::default();
         let mut adopted = self
             .service
@@ -196,15 +231,20 @@ impl Actor {
             .await;
         loop {
             if adopted.is_none() {
-                match wanted.wait_for(|wanted| *wanted != Wanted::Down).await {
-                    Ok(wanted) if *wanted == Wanted::Up => {}
+                // It may have been told to stop when nothing of it ran.
+                let is_up = wish.borrow().is_up();
+                if !is_up && !self.service.status().phase.is_at_rest() {
+                    self.enter(Phase::Finished, "stopped".to_owned());
+                }
+                match wish.wait_for(|wish| wish.is_up() || wish.is_gone()).await {
+                    Ok(wish) if wish.is_up() => {}
                     _ => return,
                 }
             }
             let begun = Instant::now();
             let ended = match adopted.take() {
-                Some(running) => self.watch_over(running, &mut wanted, "adopted").await,
-                None => self.run_once(&mut wanted).await,
+                Some(running) => self.watch_over(running, &mut wish, "adopted").await,
+                None => self.run_once(&mut wish).await,
             };
             match ended {
                 Ended::Stopped => {
@@ -219,14 +259,14 @@ impl Actor {
                     );
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}
-                        () = told_to_stop(&mut wanted) => self.enter(Phase::Finished, "stopped".to_owned()),
+                        () = told_to_stop(&mut wish) => {}
                     }
                 }
             }
         }
     }
 
-    async fn run_once(&self, wanted: &mut watch::Receiver<Wanted>) -> Ended {
+    async fn run_once(&self, wish: &mut watch::Receiver<Wish>) -> Ended {
         let coming_up = async {
             for dependency in &self.service.definition.depends_on {
                 self.enter(Phase::Waiting, format!("waiting for {}", dependency.what));
@@ -238,7 +278,7 @@ impl Actor {
         // A stop while it waits or pulls takes effect at once; both can be dropped halfway.
         let prepared = tokio::select! {
             prepared = coming_up => prepared,
-            () = told_to_stop(wanted) => return Ended::Stopped,
+            () = told_to_stop(wish) => return Ended::Stopped,
         };
         if let Err(error) = prepared {
             return Ended::Failed(format!("{error:#}"));
@@ -251,7 +291,7 @@ impl Actor {
             .start(self.service.log.clone())
             .await
         {
-            Ok(running) => self.watch_over(running, wanted, "started").await,
+            Ok(running) => self.watch_over(running, wish, "started").await,
             Err(error) => Ended::Failed(format!("{error:#}")),
         }
     }
@@ -259,7 +299,7 @@ impl Actor {
     async fn watch_over(
         &self,
         mut running: Box<dyn Running>,
-        wanted: &mut watch::Receiver<Wanted>,
+        wish: &mut watch::Receiver<Wish>,
         how: &str,
     ) -> Ended {
         self.enter(
@@ -269,7 +309,7 @@ impl Actor {
         let before = self.service.log.position();
         let over = tokio::select! {
             exit = running.wait() => Over::Exited(exit),
-            () = told_to_stop(wanted) => Over::Told,
+            () = told_to_stop(wish) => Over::Told,
             why = self.check_health() => Over::Unhealthy(why),
         };
         let ended = match over {
@@ -397,12 +437,8 @@ impl Actor {
 }
 
 /// Ends when the service is wanted down; pending for ever otherwise.
-async fn told_to_stop(wanted: &mut watch::Receiver<Wanted>) {
-    if wanted
-        .wait_for(|wanted| *wanted != Wanted::Up)
-        .await
-        .is_err()
-    {
+async fn told_to_stop(wish: &mut watch::Receiver<Wish>) {
+    if wish.wait_for(|wish| !wish.is_up()).await.is_err() {
         std::future::pending::<()>().await;
     }
 }

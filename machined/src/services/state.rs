@@ -31,6 +31,11 @@ pub enum Phase {
 }
 
 impl Phase {
+    /// Whether nothing of the service runs or is about to.
+    pub fn is_at_rest(self) -> bool {
+        matches!(self, Phase::Initialized | Phase::Finished)
+    }
+
     /// The state's name on the wire (`ServiceInfo.state`).
     pub fn name(self) -> &'static str {
         match self {

@@ -1,0 +1,127 @@
+//! What is wanted of a service: what its operator wants, and above that a hold by whoever takes the machine down.
+//!
+//! ```text
+//!             start                 hold                     release
+//!   Down ◄──────────► Up      any ────────► the same, held ────────► the same
+//!             stop
+//!   any ── retire ──► Gone: for good
+//! ```
+//!
+//! A held service is down whatever its operator wants. That wish is kept, and counts again when the hold ends.
+
+/// What a service is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Wish {
+    wanted: Wanted,
+    held: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Wanted {
+    Up,
+    #[default]
+    Down,
+    /// Down, and it will not come back.
+    Gone,
+}
+
+impl Wish {
+    /// It is to be up.
+    pub(super) fn start(&mut self) {
+        if self.wanted != Wanted::Gone {
+            self.wanted = Wanted::Up;
+        }
+    }
+
+    /// It is to be down.
+    pub(super) fn stop(&mut self) {
+        if self.wanted != Wanted::Gone {
+            self.wanted = Wanted::Down;
+        }
+    }
+
+    /// It is to be down for good.
+    pub(super) fn retire(&mut self) {
+        self.wanted = Wanted::Gone;
+    }
+
+    /// It is to be down until released.
+    pub(super) fn hold(&mut self) {
+        self.held = true;
+    }
+
+    /// Its operator's wish counts again.
+    pub(super) fn release(&mut self) {
+        self.held = false;
+    }
+
+    pub(super) fn is_held(self) -> bool {
+        self.held
+    }
+
+    /// Whether it is to run.
+    pub(super) fn is_up(self) -> bool {
+        self.wanted == Wanted::Up && !self.held
+    }
+
+    pub(super) fn is_gone(self) -> bool {
+        self.wanted == Wanted::Gone
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hold_is_above_every_wish_and_loses_none() {
+        type Act = fn(&mut Wish);
+        // What happens, one after the other, and whether the service is to run after each.
+        let stories: [&[(Act, bool)]; 6] = [
+            (&[(Wish::start, true), (Wish::stop, false)]),
+            (&[
+                (Wish::start, true),
+                (Wish::hold, false),
+                (Wish::start, false),
+                (Wish::release, true),
+            ]),
+            // Stopped on purpose: nobody starts it again.
+            (&[
+                (Wish::start, true),
+                (Wish::stop, false),
+                (Wish::hold, false),
+                (Wish::release, false),
+            ]),
+            // Stopped on purpose meanwhile.
+            (&[
+                (Wish::start, true),
+                (Wish::hold, false),
+                (Wish::stop, false),
+                (Wish::release, false),
+            ]),
+            // Started meanwhile: up once the hold is over.
+            (&[
+                (Wish::hold, false),
+                (Wish::start, false),
+                (Wish::release, true),
+            ]),
+            (&[
+                (Wish::start, true),
+                (Wish::retire, false),
+                (Wish::start, false),
+                (Wish::stop, false),
+            ]),
+        ];
+        for (number, story) in stories.iter().enumerate() {
+            let mut wish = Wish::default();
+            for (step, (act, up)) in story.iter().enumerate() {
+                act(&mut wish);
+                assert_eq!(wish.is_up(), *up, "story {number}, step {step}: {wish:?}");
+            }
+        }
+        let mut gone = Wish::default();
+        gone.retire();
+        gone.start();
+        assert!(gone.is_gone());
+    }
+}
