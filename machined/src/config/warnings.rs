@@ -63,7 +63,6 @@ const SERVED: &[&str] = &[
 const NOT_SERVED: &[&str] = &[
     "machine.network.interfaces.routes.mtu",
     "machine.time.bootTimeout",
-    "ContainerConfig.security.profile",
     "ContainerConfig.security.machinedAccess",
     "LinkConfig.addresses.routePriority",
     "LinkConfig.routes.mtu",

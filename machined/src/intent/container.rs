@@ -8,8 +8,8 @@ use anyhow::Context as _;
 
 use crate::config::{self, MachineConfig, NetworkCondition};
 use crate::containers::{
-    Capabilities, ContainerSpec, ImageReference, Mount, MountSource, NetworkMode, ResourceLimits,
-    RunAs, Runtime,
+    Capabilities, ContainerSpec, ImageReference, Mount, MountSource, NetworkMode, Profile,
+    ResourceLimits, RunAs, Runtime,
 };
 use crate::disk::user_volume;
 use crate::machine::{Configured, Machine};
@@ -29,7 +29,7 @@ pub fn service(
 ) -> anyhow::Result<Definition> {
     let id = container.name.to_string();
     let image = image(container)?;
-    let cgroup = Cgroup::beside_machined(&id)?;
+    let cgroup = Cgroup::of_container(&id)?;
     let spec = spec(container, cgroup.path().to_owned())?;
     let workload = ContainerWorkload {
         spec,
@@ -94,6 +94,11 @@ fn spec(container: &config::Container, cgroup: String) -> anyhow::Result<Contain
         network: match container.network {
             config::ContainerNetwork::None => NetworkMode::None,
             config::ContainerNetwork::Host => NetworkMode::Host,
+        },
+        profile: match container.security.profile {
+            None => Profile::Usual,
+            Some(config::SecurityProfile::Restricted) => Profile::Restricted,
+            Some(config::SecurityProfile::Privileged) => Profile::Privileged,
         },
         capabilities: Capabilities {
             add: container.security.add.clone(),

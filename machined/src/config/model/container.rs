@@ -143,8 +143,8 @@ impl MountOption {
 /// What a container may do.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Security {
-    /// Where to begin.
-    pub profile: SecurityProfile,
+    /// Where to begin; None is this node's own set of few capabilities.
+    pub profile: Option<SecurityProfile>,
     /// Capabilities to add, without `CAP_`, upper case.
     pub add: Vec<String>,
     /// Capabilities to take away, without `CAP_`, upper case; `ALL` is all.
@@ -152,12 +152,11 @@ pub struct Security {
 }
 
 /// Where a container's rights begin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SecurityProfile {
     /// No capabilities, no devices, root filesystem and /sys read-only.
-    #[default]
     Restricted,
-    /// Every capability and device.
+    /// Every capability and device, /sys writable.
     Privileged,
 }
 

@@ -63,11 +63,7 @@ pub(super) fn containers<'a>(
 fn container(document: &Section<'_>) -> Option<Container> {
     let (name, image) = (document.required("name"), document.required("image"));
     let run_as = document.section("runAs");
-    let id = |field| {
-        run_as
-            .as_ref()
-            .and_then(|section| section.number(field, 0..=u32::MAX - 1))
-    };
+    let id = |field| user_id(run_as.as_ref()?, field);
     let limits = document
         .section("resources")
         .and_then(|resources| resources.section("limits"));
@@ -124,6 +120,19 @@ fn container(document: &Section<'_>) -> Option<Container> {
     Some(container)
 }
 
+/// The numbers that system calls take for "leave it as it is" are nobody's.
+fn user_id(section: &Section<'_>, field: &str) -> Option<u32> {
+    let id = section.number(field, 0..=u32::MAX - 1)?;
+    if id == u32::from(u16::MAX) {
+        section.wrong_field(
+            field,
+            format_args!("{id} is the number of no user or group"),
+        );
+        return None;
+    }
+    Some(id)
+}
+
 fn mount(mount: &Section<'_>) -> Option<Mount> {
     let sources = ["userVolume", "tmpfs", "hostPath"];
     let given: Vec<(&str, Section<'_>)> = sources
@@ -178,9 +187,11 @@ fn security(section: &Section<'_>) -> Security {
         names.iter().filter_map(capability).collect()
     };
     Security {
+        // The shape knows no other words.
         profile: match section.text("profile") {
-            Some("privileged") => SecurityProfile::Privileged,
-            _ => SecurityProfile::Restricted,
+            Some("restricted") => Some(SecurityProfile::Restricted),
+            Some("privileged") => Some(SecurityProfile::Privileged),
+            _ => None,
         },
         add: list("add"),
         drop: list("drop"),

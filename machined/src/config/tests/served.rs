@@ -26,6 +26,10 @@ fn warned(documents: &str) -> Vec<String> {
         .collect()
 }
 
+fn problems(documents: &str) -> String {
+    with(documents).map(|_| ()).unwrap_err().to_string()
+}
+
 #[test]
 fn hostname() {
     let policy = |document: &str| {
@@ -73,13 +77,13 @@ fn install() {
 }
 
 #[test]
-fn container_defaults_are_the_strict_ones() {
+fn container_defaults_are_strict() {
     let config = config("apiVersion: v1alpha1\nkind: ContainerConfig\nname: web\nimage: nginx");
     let [web] = config.containers.as_slice() else {
         panic!()
     };
     assert_eq!(web.security, Security::default());
-    assert_eq!(web.security.profile, SecurityProfile::Restricted);
+    assert_eq!(web.security.profile, None);
     assert_eq!(web.network, ContainerNetwork::None);
     assert_eq!(
         (
@@ -91,6 +95,41 @@ fn container_defaults_are_the_strict_ones() {
         ),
         (&None, &None, None, None, &None)
     );
+}
+
+#[test]
+fn a_container_has_one_of_the_profiles_of_talos_or_none() {
+    let with = |profile: &str| {
+        format!(
+            "apiVersion: v1alpha1\nkind: ContainerConfig\nname: web\nimage: nginx\nsecurity: {{profile: {profile}}}"
+        )
+    };
+    for (word, profile) in [
+        ("restricted", SecurityProfile::Restricted),
+        ("privileged", SecurityProfile::Privileged),
+    ] {
+        assert_eq!(
+            config(&with(word)).containers[0].security.profile,
+            Some(profile)
+        );
+    }
+    assert!(problems(&with("baseline")).contains("security.profile"));
+}
+
+#[test]
+fn nobody_runs_as_a_number_that_is_nobodys() {
+    for id in ["4294967295", "65535"] {
+        for field in ["uid", "gid"] {
+            let document = format!(
+                "apiVersion: v1alpha1\nkind: ContainerConfig\nname: web\nimage: nginx\nrunAs: {{{field}: {id}}}"
+            );
+            let problems = problems(&document);
+            assert!(
+                problems.contains(&format!("runAs.{field}")) && problems.contains(id),
+                "{problems}"
+            );
+        }
+    }
 }
 
 #[test]

@@ -59,10 +59,32 @@ const DEFAULT: [&str; 8] = [
     "CAP_NET_BIND_SERVICE",
 ];
 
-/// Changes to the default set. Names with or without `CAP_`, in any case; `ALL` is every one.
+/// Where the rights of a container begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Profile {
+    /// The default set of capabilities, no devices, a writable root file system.
+    #[default]
+    Usual,
+    /// No capabilities, no devices, and nothing to be written but mounts.
+    Restricted,
+    /// All capabilities, all devices, and a writable /sys.
+    Privileged,
+}
+
+impl Profile {
+    fn capabilities(self) -> &'static [&'static str] {
+        match self {
+            Profile::Usual => &DEFAULT,
+            Profile::Restricted => &[],
+            Profile::Privileged => &ALL,
+        }
+    }
+}
+
+/// Changes to the set of the profile. Names with or without `CAP_`, in any case; `ALL` is every one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Beside the default ones.
+    /// Beside those of the profile.
     pub add: Vec<String>,
     /// Taken away after the additions... unless added by name where `ALL` is dropped.
     pub drop: Vec<String>,
@@ -83,13 +105,13 @@ pub(super) struct Granted {
 }
 
 impl Capabilities {
-    pub(super) fn resolve(&self) -> Result<Granted, UnknownCapability> {
+    pub(super) fn resolve(&self, profile: Profile) -> Result<Granted, UnknownCapability> {
         let add = named(&self.add)?;
         let drop = named(&self.drop)?;
         let drops_all = self.drop.iter().any(|name| is_all(name));
         // "drop: ALL, add: X" means X alone, in whichever order it is written.
         let granted = |name: &&&str| {
-            let by_default = DEFAULT.contains(name) || add.contains(name);
+            let by_default = profile.capabilities().contains(name) || add.contains(name);
             if drops_all {
                 add.contains(name)
             } else {
@@ -137,8 +159,27 @@ mod tests {
             add: own(add),
             drop: own(drop),
         }
-        .resolve()
+        .resolve(Profile::Usual)
         .unwrap()
+    }
+
+    #[test]
+    fn a_profile_is_where_changes_begin() {
+        let all = |profile, add: &[&str], drop: &[&str]| {
+            let own = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+            let changes = Capabilities {
+                add: own(add),
+                drop: own(drop),
+            };
+            changes.resolve(profile).unwrap().all
+        };
+        assert!(all(Profile::Restricted, &[], &[]).is_empty());
+        assert_eq!(
+            all(Profile::Restricted, &["NET_ADMIN"], &["ALL"]),
+            ["CAP_NET_ADMIN"]
+        );
+        assert_eq!(all(Profile::Privileged, &[], &[]), ALL);
+        assert_eq!(all(Profile::Privileged, &[], &["SYS_MODULE"]).len(), 40);
     }
 
     #[test]
@@ -155,7 +196,7 @@ mod tests {
             add: vec!["CAP_EVERYTHING".into()],
             drop: vec![],
         }
-        .resolve();
+        .resolve(Profile::Usual);
         assert_eq!(unknown, Err(UnknownCapability("CAP_EVERYTHING".into())));
     }
 }

@@ -4,6 +4,7 @@
 //! /dev and /proc with the dangerous parts covered, and of networks what it asks for.
 
 mod capabilities;
+mod devices;
 mod seccomp;
 mod user;
 
@@ -14,9 +15,9 @@ use std::str::FromStr;
 use serde_json::{Value, json};
 
 use super::manifest::ImageConfig;
-pub use capabilities::{Capabilities, UnknownCapability};
+pub use capabilities::{Capabilities, Profile, UnknownCapability};
 use user::Database;
-pub use user::{RunAs, UnknownUser, User};
+pub use user::{RunAs, User, UserError};
 
 /// Where programs are looked for when image and config say nothing.
 const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -88,13 +89,15 @@ pub struct ContainerSpec {
     pub mounts: Vec<Mount>,
     /// Which network it sees.
     pub network: NetworkMode,
-    /// Changes to the default set.
+    /// Where its rights begin.
+    pub profile: Profile,
+    /// Changes to the profile's.
     pub capabilities: Capabilities,
     /// CPU and memory.
     pub limits: ResourceLimits,
     /// Absolute in the cgroup hierarchy, as in `/generation.1/web`.
     pub cgroup: String,
-    /// The image's files cannot be changed.
+    /// The image's files cannot be changed. So it is with the profile `Restricted`, whatever this says.
     pub read_only: bool,
     /// How many descriptors from 3 on are handed to the process.
     pub preserved_fds: u32,
@@ -112,6 +115,7 @@ impl ContainerSpec {
             environment: Vec::new(),
             mounts: Vec::new(),
             network: NetworkMode::default(),
+            profile: Profile::default(),
             capabilities: Capabilities::default(),
             limits: ResourceLimits::default(),
             cgroup,
@@ -203,7 +207,7 @@ pub enum SpecError {
     NoProgram,
     /// Its user.
     #[error("it cannot be said who the container runs as")]
-    User(#[from] UnknownUser),
+    User(#[from] UserError),
     /// Its capabilities.
     #[error("the capabilities cannot be granted")]
     Capability(#[from] UnknownCapability),
@@ -223,12 +227,18 @@ pub enum SpecError {
 
 impl ContainerSpec {
     /// Who the container runs as; `image_files` is read for its user database.
-    pub(super) fn user(
-        &self,
-        image: &ImageConfig,
-        image_files: &Path,
-    ) -> Result<User, UnknownUser> {
+    pub(super) fn user(&self, image: &ImageConfig, image_files: &Path) -> Result<User, UserError> {
         Database::read(image_files).resolve(&image.user, self.run_as)
+    }
+
+    /// What of the machine's files is mounted, with where.
+    pub(super) fn sources(&self) -> impl Iterator<Item = (&Path, &Path)> {
+        self.mounts.iter().filter_map(|mount| match &mount.source {
+            MountSource::HostPath(path) | MountSource::UserVolume(path) => {
+                Some((path.as_path(), mount.destination.as_path()))
+            }
+            MountSource::Tmpfs { .. } => None,
+        })
     }
 
     /// The directories of user volumes that the container may write to.
@@ -252,7 +262,7 @@ pub fn runtime_config(
     host: &HostView,
 ) -> Result<Value, SpecError> {
     let user = spec.user(image, image_files)?;
-    let granted = spec.capabilities.resolve()?;
+    let granted = spec.capabilities.resolve(spec.profile)?;
     // Whoever is not root has no capabilities but those that were asked for by name.
     let none = Vec::new();
     let (effective, kept_over_exec) = if user.uid == 0 {
@@ -278,15 +288,20 @@ pub fn runtime_config(
         // A service that uses too much memory goes before the machine's own processes.
         "oomScoreAdj": 100,
     });
+    let devices = match spec.profile {
+        Profile::Privileged => devices::below(Path::new("/dev")),
+        Profile::Usual | Profile::Restricted => Vec::new(),
+    };
     let mut config = json!({
         "ociVersion": "1.0.2",
-        "root": {"path": root, "readonly": spec.read_only},
+        "root": {"path": root, "readonly": spec.read_only || spec.profile == Profile::Restricted},
         "process": process,
         "mounts": mounts(spec, host)?,
         "linux": {
             "namespaces": namespaces(spec.network),
             "cgroupsPath": spec.cgroup,
-            "resources": resources(&spec.limits),
+            "devices": devices,
+            "resources": resources(&spec.limits, spec.profile),
             "seccomp": seccomp::profile(&granted.all),
             "maskedPaths": MASKED,
             "readonlyPaths": READ_ONLY,
@@ -432,7 +447,12 @@ fn mounts(spec: &ContainerSpec, host: &HostView) -> Result<Vec<Value>, SpecError
             "nosuid,noexec,nodev,mode=1777,size=64m",
         ),
         mount("mqueue", "/dev/mqueue", "nosuid,noexec,nodev"),
-        mount("sysfs", "/sys", "nosuid,noexec,nodev,ro"),
+        match spec.profile {
+            Profile::Privileged => mount("sysfs", "/sys", "nosuid,noexec,nodev,rw"),
+            Profile::Usual | Profile::Restricted => {
+                mount("sysfs", "/sys", "nosuid,noexec,nodev,ro")
+            }
+        },
         // With a cgroup namespace: programs read their limits here.
         mount(
             "cgroup",
@@ -481,10 +501,10 @@ fn mounts(spec: &ContainerSpec, host: &HostView) -> Result<Vec<Value>, SpecError
     Ok(mounts)
 }
 
-fn resources(limits: &ResourceLimits) -> Value {
+fn resources(limits: &ResourceLimits, profile: Profile) -> Value {
     let mut resources = json!({
         // crun adds null, zero, full, random, urandom, tty and pts.
-        "devices": [{"allow": false, "access": "rwm"}],
+        "devices": [{"allow": profile == Profile::Privileged, "access": "rwm"}],
         "pids": {"limit": MOST_PROCESSES},
     });
     if let Some(bytes) = limits.memory_bytes {

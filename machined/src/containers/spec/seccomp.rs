@@ -134,6 +134,18 @@ const DENIED: &[Denied] = &[
     },
 ];
 
+/// Families of sockets that are denied. Who has CAP_SYS_ADMIN needs no socket to leave its container, and agents of hypervisors run so.
+const DENIED_FAMILIES: &[(u64, &str)] = &[
+    (
+        38,
+        "AF_ALG: the kernel's ciphers on data of anybody, with holes of their own",
+    ),
+    (
+        40,
+        "AF_VSOCK: leads to the hypervisor, from every network namespace",
+    ),
+];
+
 const EPERM: u32 = 1;
 const ENOSYS: u32 = 38;
 /// The flags of clone that make namespaces: NEWTIME to NEWCGROUP (include/uapi/linux/sched.h). Without NEWTIME, whose
@@ -160,6 +172,16 @@ pub(super) fn profile(capabilities: &[&str]) -> Value {
                 json!({"names": ["clone"], "action": "SCMP_ACT_ERRNO", "errnoRet": EPERM, "args": [argument]}),
             );
         }
+        for (family, _) in DENIED_FAMILIES {
+            let argument = json!({"index": 0, "value": family, "op": "SCMP_CMP_EQ"});
+            rules.push(
+                json!({"names": ["socket"], "action": "SCMP_ACT_ERRNO", "errnoRet": EPERM, "args": [argument]}),
+            );
+        }
+        // The way of 32-bit programs to all calls of sockets. Its arguments are in memory, where a filter cannot look; since Linux 4.3
+        // there is socket() for them too.
+        rules
+            .push(json!({"names": ["socketcall"], "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS}));
         // Its flags are in memory, where a filter cannot look. Every libc falls back to clone.
         rules.push(json!({"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS}));
     }
@@ -210,6 +232,26 @@ mod tests {
         assert!(
             admin.iter().any(|name| name == "keyctl") && admin.iter().any(|name| name == "bpf")
         );
+    }
+
+    #[test]
+    fn sockets_that_lead_past_the_network_are_denied() {
+        let families = |capabilities: &[&str]| -> Vec<u64> {
+            let profile = profile(capabilities);
+            let rules = profile["syscalls"].as_array().unwrap().clone();
+            let sockets = rules.iter().filter(|rule| rule["names"][0] == "socket");
+            sockets
+                .map(|rule| {
+                    assert_eq!(rule["args"][0]["op"], "SCMP_CMP_EQ");
+                    assert_eq!(rule["args"][0]["index"], 0);
+                    rule["args"][0]["value"].as_u64().unwrap()
+                })
+                .collect()
+        };
+        let denied_families = [libc::AF_ALG, libc::AF_VSOCK].map(|family| family as u64);
+        assert_eq!(families(&["CAP_NET_ADMIN"]), denied_families);
+        assert!(denied(&[]).contains(&"socketcall".to_owned()));
+        assert!(families(&["CAP_SYS_ADMIN"]).is_empty());
     }
 
     #[test]

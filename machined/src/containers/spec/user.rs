@@ -31,13 +31,33 @@ pub struct User {
     pub home: Option<String>,
 }
 
-/// The image names somebody that it does not have.
+/// Numbers that are nobody's: to the system calls that change users and groups -1 means "leave it", which would be root, and so does
+/// 65535 to the old ones of 16 bits.
+const NOBODYS_IDS: [u32; 2] = [u32::MAX, 65_535];
+
+/// Why it cannot be said who a container runs as.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("the image runs as {what} {name:?}, which is not in its {file}; give runAs a number")]
-pub struct UnknownUser {
-    what: &'static str,
-    name: String,
-    file: &'static str,
+pub enum UserError {
+    /// The image names somebody that it does not have.
+    #[error("the image runs as {what} {name:?}, which is not in its {file}; give runAs a number")]
+    Unknown {
+        /// `user` or `group`.
+        what: &'static str,
+        /// As the image names it.
+        name: String,
+        /// Where it was looked for.
+        file: &'static str,
+    },
+    /// A number that is nobody's.
+    #[error(
+        "the {what} {id} stands for \"leave it as it is\", which is root's; give runAs another number"
+    )]
+    Nobodys {
+        /// `user` or `group`.
+        what: &'static str,
+        /// The number.
+        id: u32,
+    },
 }
 
 /// The image's user database.
@@ -57,7 +77,7 @@ impl Database {
     }
 
     /// `user` is the image's `USER[:GROUP]`.
-    pub(super) fn resolve(&self, user: &str, run_as: Option<RunAs>) -> Result<User, UnknownUser> {
+    pub(super) fn resolve(&self, user: &str, run_as: Option<RunAs>) -> Result<User, UserError> {
         let (user, group) = match user.split_once(':') {
             Some((user, group)) => (user, Some(group)),
             None => (user, None),
@@ -83,6 +103,10 @@ impl Database {
             .name
             .map(|name| self.memberships(name))
             .unwrap_or_default();
+        refuse_nobodys("user", entry.uid)?;
+        for gid in additional_gids.iter().chain([&gid]) {
+            refuse_nobodys("group", *gid)?;
+        }
         Ok(User {
             uid: entry.uid,
             gid,
@@ -91,7 +115,7 @@ impl Database {
         })
     }
 
-    fn image_user<'a>(&'a self, user: &str) -> Result<Entry<'a>, UnknownUser> {
+    fn image_user<'a>(&'a self, user: &str) -> Result<Entry<'a>, UserError> {
         if user.is_empty() {
             return Ok(self
                 .user(|_, number| number == 0)
@@ -105,7 +129,7 @@ impl Database {
                 .user(|_, number| number == uid)
                 .unwrap_or_else(|| numbered(uid))),
             Err(_) if user == "root" => Ok(numbered(0)),
-            Err(_) => Err(UnknownUser {
+            Err(_) => Err(UserError::Unknown {
                 what: "user",
                 name: shown(user),
                 file: "/etc/passwd",
@@ -129,12 +153,12 @@ impl Database {
         })
     }
 
-    fn group(&self, group: &str) -> Result<u32, UnknownUser> {
+    fn group(&self, group: &str) -> Result<u32, UserError> {
         let named = self
             .groups()
             .find(|(name, _, _)| *name == group)
             .map(|(_, gid, _)| gid);
-        let unknown = || UnknownUser {
+        let unknown = || UserError::Unknown {
             what: "group",
             name: shown(group),
             file: "/etc/group",
@@ -157,6 +181,13 @@ impl Database {
             let gid = fields.nth(1)?.parse().ok()?;
             Some((name, gid, fields.next().unwrap_or_default()))
         })
+    }
+}
+
+fn refuse_nobodys(what: &'static str, id: u32) -> Result<(), UserError> {
+    match NOBODYS_IDS.contains(&id) {
+        true => Err(UserError::Nobodys { what, id }),
+        false => Ok(()),
     }
 }
 
@@ -246,6 +277,37 @@ mod tests {
         for unknown in ["ghost", "web:ghosts", "-1", "4294967296"] {
             assert!(database().resolve(unknown, None).is_err(), "{unknown}");
         }
+    }
+
+    #[test]
+    fn nobody_runs_as_minus_one() {
+        let database = Database {
+            passwd: "all:x:4294967295:0::/:\nold:x:1:65535::/:\nmember:x:2:2::/:\ngood:x:3:3::/:\n"
+                .into(),
+            group: "all:x:4294967295:\nextra:x:65535:member\n".into(),
+        };
+        for user in [
+            "4294967295",
+            "+4294967295",
+            "65535",
+            "0:4294967295",
+            "0:65535",
+            "all",
+            "old",
+            "good:all",
+            "member",
+        ] {
+            let refused = database.resolve(user, None).unwrap_err();
+            assert!(matches!(refused, UserError::Nobodys { .. }), "{user}");
+        }
+        for id in NOBODYS_IDS {
+            for (uid, gid) in [(Some(id), None), (None, Some(id))] {
+                let refused = database.resolve("good", Some(RunAs { uid, gid }));
+                assert!(refused.is_err(), "{uid:?} {gid:?}");
+            }
+        }
+        assert!(database.resolve("good", None).is_ok());
+        assert!(database.resolve("65534:65534", None).is_ok());
     }
 
     #[test]
