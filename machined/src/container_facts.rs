@@ -1,13 +1,10 @@
 //! What is to be known about the containers of the machine config: from the config, their services and their cgroups.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::machine::Machine;
 use crate::services::{Cgroup, Phase};
-
-/// Where init mounts the hierarchy of cgroups.
-const HIERARCHY: &str = "/sys/fs/cgroup";
 
 /// A container.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +31,7 @@ pub fn containers(machine: &Machine) -> anyhow::Result<Vec<ContainerFacts>> {
     let mut found = Vec::new();
     for container in &configured.config.containers {
         let name = container.name.to_string();
-        let cgroup = directory(Cgroup::beside_machined(&name)?.path());
+        let cgroup = Cgroup::of_container(&name)?.directory();
         let phase = machine
             .services
             .get(&name)
@@ -49,10 +46,6 @@ pub fn containers(machine: &Machine) -> anyhow::Result<Vec<ContainerFacts>> {
         });
     }
     Ok(found)
-}
-
-fn directory(cgroup: &str) -> PathBuf {
-    Path::new(HIERARCHY).join(cgroup.trim_start_matches('/'))
 }
 
 /// The lowest number is that of the process that the others descend from, but for a machine that has run for ages.
@@ -91,9 +84,5 @@ mod tests {
         assert_eq!(read_number(&cgroup.path().join("memory.current")), 4096);
         assert_eq!(cpu_time(cgroup.path()), 1_500_000);
         assert_eq!(first_process(Path::new("/nonexistent")), None);
-        assert_eq!(
-            directory("/generation.1/greeter"),
-            Path::new("/sys/fs/cgroup/generation.1/greeter")
-        );
     }
 }

@@ -38,6 +38,7 @@ pub fn run() -> anyhow::Result<()> {
     let own_log = LogRing::default();
     logging::start(own_log.clone());
     allow_descriptors().context("set the limit of descriptors")?;
+    sys::oom_score::set_own(sys::oom_score::KEPT).context("set its own oom_score_adj")?;
     let pulse = hang_guard::start().context("start the guard against hanging")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -12,6 +12,7 @@ use tracing::{info, warn};
 
 use super::contents::Backup;
 use super::layout::Label;
+use crate::sys::oom_score;
 
 /// Why one of the programs did not do its work.
 #[derive(Debug, thiserror::Error)]
@@ -199,7 +200,9 @@ async fn run_within(
     more: &[&str],
 ) -> Result<Done, ToolError> {
     let failed = |source| ToolError::Start { program, source };
-    let child = Command::new(program)
+    let mut command = Command::new(program);
+    oom_score::set_for(&mut command, oom_score::USUAL);
+    let child = command
         .args(arguments)
         .arg(device)
         .args(more)

@@ -19,7 +19,7 @@ use super::workload::{Exit, Running, Signal, Step, Workload};
 use crate::apid::{Answer, Identity, Order, SelfCheck, send_order};
 use crate::services::cgroup::Cgroup;
 use crate::statistics::{self, Namespaces, Protocol, Shown, SocketQuery};
-use crate::sys::listen;
+use crate::sys::{listen, oom_score};
 
 /// What apid may hold, in bytes: a quarter of the machine's memory, within reason. A caller with a certificate can have it hold a lot,
 /// by asking much and reading nothing; it is apid that ends then, and starts again, and nothing else.
@@ -78,7 +78,8 @@ impl Apid {
             .stdin(Stdio::from(self.listener.as_fd().try_clone_to_owned()?))
             .stdout(Stdio::from(theirs));
         // Until it has its identity it waits.
-        let process = OwnProcess::start(&mut Command::from(command), &self.cgroup, log)?;
+        let mut command = Command::from(command);
+        let process = OwnProcess::start(&mut command, &self.cgroup, oom_score::KEPT, log)?;
         send_order(&mut ours, &Order::Identity(first))
             .await
             .context("send the identity")?;

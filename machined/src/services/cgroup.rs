@@ -1,4 +1,11 @@
-//! The cgroup of one service, a sibling of machined's own (cgroup v2; Documentation/admin-guide/cgroup-v2.rst).
+//! The cgroups of services, beside machined's own (cgroup v2; Documentation/admin-guide/cgroup-v2.rst).
+//!
+//! ```text
+//! /generation.N/machined
+//!              /apid, /dashboard, …
+//!              /containers           all containers of the config: so many processes together
+//!                         /NAME      so many of one
+//! ```
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,6 +14,8 @@ use anyhow::Context as _;
 
 /// Where init mounts the hierarchy.
 const HIERARCHY: &str = "/sys/fs/cgroup";
+/// The parent of all containers' cgroups.
+const CONTAINERS: &str = "containers";
 
 /// One service's cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +36,27 @@ impl Cgroup {
         })
     }
 
+    /// The cgroup of a container.
+    pub fn of_container(name: &str) -> anyhow::Result<Self> {
+        Self::beside_machined(&format!("{CONTAINERS}/{name}"))
+    }
+
+    /// Makes the parent of containers' cgroups where it is not there, and limits how many processes and threads they have together.
+    pub fn prepare_for_containers() -> anyhow::Result<()> {
+        let parent = Self::beside_machined(CONTAINERS)?;
+        let directory = parent.directory();
+        fs::create_dir_all(&directory)
+            .with_context(|| format!("make the cgroup {}", parent.path))?;
+        let most = most_processes(kernel_limit("pid_max")?, kernel_limit("threads-max")?);
+        fs::write(directory.join("pids.max"), most.to_string())
+            .with_context(|| format!("limit the processes of the cgroup {}", parent.path))?;
+        for controller in ["+cpu", "+io", "+memory", "+pids"] {
+            // As init does: a kernel without one of them still runs containers.
+            let _ = fs::write(directory.join("cgroup.subtree_control"), controller);
+        }
+        Ok(())
+    }
+
     /// The same, whose processes the kernel ends when together they hold more than this many bytes.
     pub fn with_memory_limit(self, bytes: u64) -> Self {
         Cgroup {
@@ -40,7 +70,8 @@ impl Cgroup {
         &self.path
     }
 
-    fn directory(&self) -> PathBuf {
+    /// Where its files are.
+    pub fn directory(&self) -> PathBuf {
         Path::new(HIERARCHY).join(self.path.trim_start_matches('/'))
     }
 
@@ -64,6 +95,20 @@ impl Cgroup {
             _ => Ok(()),
         }
     }
+}
+
+/// Half of what the kernel gives a number and a stack to. The other half is the machine's own: a thread that machined cannot start ends
+/// it.
+fn most_processes(pid_max: u64, threads_max: u64) -> u64 {
+    pid_max.min(threads_max) / 2
+}
+
+fn kernel_limit(name: &str) -> anyhow::Result<u64> {
+    let path = Path::new("/proc/sys/kernel").join(name);
+    let text = fs::read_to_string(&path).with_context(|| format!("read {path:?}"))?;
+    text.trim()
+        .parse()
+        .with_context(|| format!("{path:?} is no number: {text:?}"))
 }
 
 /// From `0::/generation.1/machined` to `/generation.1/NAME`.
@@ -94,5 +139,17 @@ mod tests {
             "/apid"
         );
         assert!(sibling("1:cpu:/x\n", "apid").is_err());
+        assert_eq!(
+            sibling("0::/generation.3/machined\n", "containers/machined").unwrap(),
+            "/generation.3/containers/machined"
+        );
+    }
+
+    #[test]
+    fn containers_leave_room_for_the_machine() {
+        // 2 GiB of memory, and 384 MiB, where the kernel's stacks are the limit.
+        assert_eq!(most_processes(32_768, 15_700), 7_850);
+        assert_eq!(most_processes(32_768, 2_900), 1_450);
+        assert_eq!(most_processes(32_768, 500_000), 16_384);
     }
 }

@@ -18,6 +18,7 @@ use crate::api;
 use crate::console::Screen;
 use crate::machine::Machine;
 use crate::sys::container::pass_descriptors;
+use crate::sys::oom_score;
 
 /// What the dashboard needs to be started, again and again.
 pub struct Dashboard {
@@ -43,7 +44,7 @@ impl Dashboard {
             .stdout(Stdio::from(terminal));
         let mut command = Command::from(command);
         let passing = pass_descriptors(&mut command, &[theirs]).context("pass its connection")?;
-        let process = OwnProcess::start(&mut command, &self.cgroup, log)?;
+        let process = OwnProcess::start(&mut command, &self.cgroup, oom_score::USUAL, log)?;
         drop(passing);
         let machine = self.machine.clone();
         let server = tokio::spawn(async move {

@@ -10,6 +10,7 @@ use tokio::process::{Child, Command};
 use super::cgroup::Cgroup;
 use super::log_ring::LogRing;
 use super::workload::Exit;
+use crate::sys::oom_score;
 
 /// It ends with this value.
 pub(super) struct OwnProcess {
@@ -20,13 +21,16 @@ pub(super) struct OwnProcess {
 }
 
 impl OwnProcess {
-    /// Starts it in its cgroup, with standard error as its log. It must wait for what its starter sends: until then it does nothing
+    /// Starts it in its cgroup, with standard error as its log, and with the place in the order in which the kernel ends processes
+    /// (`sys::oom_score`). It must wait for what its starter sends: until then it does nothing
     /// outside of the cgroup.
     pub(super) fn start(
         command: &mut Command,
         cgroup: &Cgroup,
+        oom_score: i16,
         log: LogRing,
     ) -> anyhow::Result<Self> {
+        oom_score::set_for(command, oom_score);
         let program = command.as_std().get_program().display().to_string();
         let mut child = command
             .stderr(Stdio::piped())

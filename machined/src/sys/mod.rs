@@ -5,6 +5,7 @@ pub mod container;
 pub mod inherited;
 pub mod kexec;
 pub mod listen;
+pub mod oom_score;
 pub mod own_mounts;
 pub mod packet_socket;
 pub mod readiness;
