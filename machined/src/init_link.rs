@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use instar_init_protocol::{
@@ -49,7 +49,14 @@ struct Shared {
     waiting: Mutex<Waiting>,
     /// One request at a time: the order on the socket is the order in the queue.
     order: tokio::sync::Mutex<()>,
-    exits: watch::Sender<BTreeMap<u32, Exit>>,
+    exits: watch::Sender<BTreeMap<u32, Told>>,
+}
+
+/// An exit that init reported.
+#[derive(Debug, Clone, Copy)]
+struct Told {
+    exit: Exit,
+    at: Instant,
 }
 
 impl InitLink {
@@ -156,14 +163,18 @@ impl InitLink {
         self.tell(Request::End(end), None).await
     }
 
-    /// How a process ended that init reaped, once it has; each exit is told once.
-    pub async fn exit_of(&self, pid: u32) -> Exit {
+    /// How a process ended that init reaped, once it has; each exit is told once. It lived at `since`: what was told before is the exit
+    /// of another process, which had the same number.
+    pub async fn exit_of(&self, pid: u32, since: Instant) -> Exit {
+        let its = |told: &Told| told.at >= since;
         let mut exits = self.shared.exits.subscribe();
         // The sender lives in `self.shared`, so this cannot fail.
-        let _ = exits.wait_for(|exits| exits.contains_key(&pid)).await;
+        let _ = exits
+            .wait_for(|exits| exits.get(&pid).is_some_and(its))
+            .await;
         let mut exit = Exit::Unknown;
         self.shared.exits.send_if_modified(|exits| {
-            exit = exits.remove(&pid).unwrap_or(Exit::Unknown);
+            exit = exits.remove(&pid).map_or(Exit::Unknown, |told| told.exit);
             false
         });
         exit
@@ -203,13 +214,19 @@ impl InitLink {
         descriptor: Option<BorrowedFd<'_>>,
     ) -> anyhow::Result<(Reply, Vec<OwnedFd>)> {
         let (answer, answered) = oneshot::channel();
+        let mut answer = Some(answer);
         {
             let _order = self.shared.order.lock().await;
             let packet = request.encode();
             self.shared
                 .socket
                 .async_io(Interest::WRITABLE, |socket| {
-                    send(socket, &packet, descriptor.as_slice(), SendFlags::empty())
+                    // One step for the sending and the waiting: an answer finds who waits for it, and nobody waits for an answer to
+                    // what was not sent, because that failed or its caller went away.
+                    let mut waiting = self.shared.lock_waiting();
+                    send(socket, &packet, descriptor.as_slice(), SendFlags::empty())?;
+                    waiting.extend(answer.take());
+                    Ok(())
                 })
                 .await
                 .with_context(|| format!("send {} to init", request.verb()))?;
@@ -255,11 +272,23 @@ impl Shared {
 
     fn note_exit(&self, pid: i32, status: i32) {
         let Ok(pid) = u32::try_from(pid) else { return };
+        let told = Told {
+            exit: Exit::from_wait_status(status),
+            at: Instant::now(),
+        };
         self.exits.send_modify(|exits| {
-            exits.insert(pid, Exit::from_wait_status(status));
-            while exits.len() > EXITS {
-                exits.pop_first();
+            exits.insert(pid, told);
+            if exits.len() > EXITS
+                && let Some(oldest) = exits
+                    .iter()
+                    .min_by_key(|(_, told)| told.at)
+                    .map(|(pid, _)| *pid)
+            {
+                exits.remove(&oldest);
             }
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

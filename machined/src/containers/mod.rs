@@ -5,6 +5,7 @@
 
 pub mod digest;
 mod disposition;
+mod host_path;
 mod in_force;
 pub mod manifest;
 mod pull;
@@ -17,6 +18,7 @@ pub mod rootfs;
 pub mod runtime;
 pub mod spec;
 pub mod store;
+mod tail;
 pub mod unpack;
 mod volume;
 
@@ -32,7 +34,7 @@ pub use registries::{
 pub use registry::{RegistryError, ResolvedImage, Retries};
 pub use runtime::{RunningContainer, Runtime, RuntimeError, Streams};
 pub use spec::{
-    Capabilities, ContainerName, ContainerSpec, HostView, Mount, MountSource, NetworkMode,
+    Capabilities, ContainerName, ContainerSpec, HostView, Mount, MountSource, NetworkMode, Profile,
     ResourceLimits, RunAs, SpecError,
 };
 pub use store::{ImageStore, PulledImage, StoreError};

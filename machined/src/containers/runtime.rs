@@ -12,31 +12,39 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::Deserialize;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::process::Command;
+use tokio::process::{ChildStderr, Command};
 
 use super::disposition::is_deaf_to;
+use super::host_path::{HostPathError, HostPaths};
 use super::rootfs::{self, RootfsError};
 use super::spec::{ContainerName, ContainerSpec, HostView, SpecError, runtime_config};
 use super::store::{ImageStore, PulledImage};
+use super::tail::Tail;
 use super::volume;
 use crate::sys::container::pass_descriptors;
+use crate::sys::oom_score;
 use crate::sys::readiness;
 
 /// crun needs some 50 ms; on a machine that is out of memory, much more.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How much of crun's log goes into an error.
+/// How much of crun's log, or of what a program says, goes into an error.
 const LOG_TAIL: usize = 1000;
+/// What is longer than this of crun's log in a bundle goes before a program is run: a check that cannot be run leaves a line each time.
+const LONGEST_LOG: u64 = 64 * 1024;
+/// How long the words of a program that has ended are waited for: what it left behind may hold its standard error for ever.
+const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// The runtime's program and places.
 #[derive(Debug, Clone)]
@@ -75,6 +83,14 @@ pub enum RuntimeError {
         name: ContainerName,
         /// Why.
         source: RootfsError,
+    },
+    /// Files of the machine that it is to see.
+    #[error("container {name} does not get what it mounts")]
+    HostPath {
+        /// The container.
+        name: ContainerName,
+        /// Why.
+        source: HostPathError,
     },
     /// Files of ours.
     #[error("{step} {path:?} failed")]
@@ -132,15 +148,18 @@ pub struct RunningContainer {
     name: ContainerName,
     pid: Pid,
     pidfd: AsyncFd<OwnedFd>,
+    since: Instant,
 }
 
 impl RunningContainer {
     fn watch(name: &ContainerName, pid: Pid) -> io::Result<Self> {
+        let since = Instant::now();
         let pidfd = pidfd_open(pid, PidfdFlags::NONBLOCK)?;
         Ok(RunningContainer {
             name: name.clone(),
             pid,
             pidfd: readiness::watch(pidfd, Interest::READABLE)?,
+            since,
         })
     }
 
@@ -152,6 +171,11 @@ impl RunningContainer {
     /// Its first process, as the machine numbers it: the number that init tells its exit status by.
     pub fn pid(&self) -> u32 {
         self.pid.as_raw_nonzero().get().unsigned_abs()
+    }
+
+    /// When the first process was taken under watch: until then the number may have been another's.
+    pub fn since(&self) -> Instant {
+        self.since
     }
 
     /// Returns when the first process has ended. Its status comes from init.
@@ -214,15 +238,22 @@ impl Runtime {
         preserved: &[OwnedFd],
     ) -> Result<RunningContainer, RuntimeError> {
         let name = &spec.name;
+        self.make_directories()?;
         self.delete(name, store).await?;
         let spec = ContainerSpec {
             preserved_fds: preserved.len() as u32,
             ..spec.clone()
         };
         let started = async {
+            let host_path = |source| RuntimeError::HostPath {
+                name: name.clone(),
+                source,
+            };
+            let host_paths = HostPaths::open(&spec).map_err(host_path)?;
             self.write_bundle(&spec, image, store, host)?;
             self.create(&spec, streams, preserved).await?;
             let running = self.watch_created(name)?;
+            host_paths.compare(running.pid).map_err(host_path)?;
             self.crun("start", name, &[name.as_str().as_ref()]).await?;
             Ok(running)
         };
@@ -272,27 +303,36 @@ impl Runtime {
         let mut crun = self.command("exec", name, &arguments);
         crun.stdout(Stdio::null()).stderr(Stdio::piped());
         let log = self.log(name);
-        let before = fs::metadata(&log).map_or(0, |metadata| metadata.len());
-        let output = crun
-            .output()
-            .await
-            .map_err(|source| RuntimeError::Program {
-                program: self.crun.clone(),
-                source,
-            })?;
+        if length_of(&log) > LONGEST_LOG {
+            fs::write(&log, "").map_err(failed("emptying", &log))?;
+        }
+        let before = length_of(&log);
+        let program_error = |source| RuntimeError::Program {
+            program: self.crun.clone(),
+            source,
+        };
+        let mut child = crun.spawn().map_err(program_error)?;
+        let mut stderr = child.stderr.take();
+        let mut words = Tail::of(LOG_TAIL);
+        let ended = tokio::select! {
+            ended = child.wait() => ended,
+            () = hear(&mut stderr, &mut words) => child.wait().await,
+        };
+        let status = ended.map_err(program_error)?;
+        let _ = tokio::time::timeout(LAST_WORDS, hear(&mut stderr, &mut words)).await;
         let _ = fs::remove_file(&program.pid_file);
-        if output.status.success() {
+        if status.success() {
             return Ok(());
         }
         // crun's own words, when it did not come to run the program, are in its log.
-        let mut said = tail_of(&output.stderr);
+        let mut said = one_line(words.bytes());
         if said.is_empty() {
             said = tail(&log, before);
         }
         Err(RuntimeError::Exec {
             command: command.join(" "),
             name: name.clone(),
-            status: output.status,
+            status,
             said: if said.is_empty() {
                 said
             } else {
@@ -357,6 +397,18 @@ impl Runtime {
         })
     }
 
+    /// Of bundles and of crun's state. Each bundle has the environment of its container, and crun keeps a copy.
+    fn make_directories(&self) -> Result<(), RuntimeError> {
+        for directory in [&self.run, &self.state] {
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(directory)
+                .map_err(failed("creating", directory))?;
+        }
+        Ok(())
+    }
+
     fn bundle(&self, name: &ContainerName) -> PathBuf {
         self.run.join(name.as_str())
     }
@@ -402,7 +454,7 @@ impl Runtime {
             }
         })?;
         let path = bundle.join("config.json");
-        fs::write(&path, config.to_string()).map_err(failed("writing", &path))
+        write_secret(&path, &config.to_string()).map_err(failed("writing", &path))
     }
 
     async fn create(
@@ -484,6 +536,7 @@ impl Runtime {
             .env("PATH", "/usr/bin:/usr/sbin:/bin:/sbin")
             .stdin(Stdio::null())
             .kill_on_drop(true);
+        oom_score::set_for(&mut command, oom_score::USUAL);
         command
     }
 
@@ -503,9 +556,9 @@ impl Runtime {
         step: &'static str,
         name: &ContainerName,
     ) -> Result<Vec<u8>, RuntimeError> {
-        fs::create_dir_all(&self.run).map_err(failed("creating", &self.run))?;
+        self.make_directories()?;
         let log = self.log(name);
-        let before = fs::metadata(&log).map_or(0, |metadata| metadata.len());
+        let before = length_of(&log);
         let program = |source| RuntimeError::Program {
             program: self.crun.clone(),
             source,
@@ -560,19 +613,38 @@ fn failed<'a>(step: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> R
     }
 }
 
+/// Reads what a program says to its end. What it says is the container's: as much as it likes, as fast as it can.
+async fn hear(stderr: &mut Option<ChildStderr>, words: &mut Tail) {
+    if let Some(stderr) = stderr {
+        words.follow(stderr).await;
+    }
+}
+
+/// Writes what only root may read: a container's environment holds passwords.
+fn write_secret(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    file.write_all(text.as_bytes())
+}
+
+fn length_of(file: &Path) -> u64 {
+    fs::metadata(file).map_or(0, |metadata| metadata.len())
+}
+
 /// The last lines that came into a log after `before`, on one line.
 fn tail(log: &Path, before: u64) -> String {
     let bytes = fs::read(log).unwrap_or_default();
     let new = bytes
         .get(usize::try_from(before).unwrap_or(usize::MAX)..)
         .unwrap_or_default();
-    tail_of(new)
+    one_line(&new[new.len().saturating_sub(LOG_TAIL)..])
 }
 
-/// The last lines, on one line.
-fn tail_of(said: &[u8]) -> String {
-    let end = &said[said.len().saturating_sub(LOG_TAIL)..];
-    let text = String::from_utf8_lossy(end);
+fn one_line(said: &[u8]) -> String {
+    let text = String::from_utf8_lossy(said);
     text.lines()
         .map(str::trim)
         .filter(|line| !line.is_empty())

@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use rustix::process::Signal as PosixSignal;
 use tokio::io::AsyncReadExt as _;
 
+use super::cgroup::Cgroup;
 use super::log_ring::LogRing;
 use super::workload::{Exit, Running, Signal, Step, Workload};
 use crate::containers::{
@@ -157,6 +158,7 @@ impl ContainerWorkload {
             stderr: write,
         };
         let host = HostView::of_this_machine();
+        Cgroup::prepare_for_containers()?;
         let running = self
             .runtime
             .start(&self.spec, &image, &self.images, &host, streams, &[])
@@ -245,7 +247,9 @@ impl Running for Started {
                 return Exit::Unknown;
             }
             // Its parent is init; init's word comes right behind.
-            let told = self.init.exit_of(self.container.pid());
+            let told = self
+                .init
+                .exit_of(self.container.pid(), self.container.since());
             tokio::time::timeout(Duration::from_secs(5), told)
                 .await
                 .unwrap_or(Exit::Unknown)

@@ -133,7 +133,8 @@ pub async fn run(
         Err(_) => Duration::ZERO,
     };
     let left = end(&running, patience).await;
-    let exit = timeout(RIGHT_BEHIND, machine.init.exit_of(running.pid())).await;
+    let told = machine.init.exit_of(running.pid(), running.since());
+    let exit = timeout(RIGHT_BEHIND, told).await;
     // Its mounts go with it: the EFI system partition is to be had again.
     timeout(REMOVAL, runtime.delete(&spec.name, &unpacked.store))
         .await

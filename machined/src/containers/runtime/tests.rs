@@ -217,9 +217,71 @@ async fn a_program_in_a_container_that_hangs_is_ended() {
     let process = PathBuf::from(format!("/proc/{pid}"));
     // Whoever adopts it reaps it in its own time; a zombie has no program.
     let gone = || fs::read_link(process.join("exe")).is_err();
-    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(10);
     while !gone() {
-        assert!(std::time::Instant::now() < deadline, "{pid} runs on");
+        assert!(Instant::now() < deadline, "{pid} runs on");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// However much a program says, the end of it is in the error and nothing of the rest anywhere.
+#[tokio::test]
+async fn of_a_flood_the_last_words_are_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let floods =
+        "head -c 200000 /dev/zero | tr '\\0' y >&2\necho >&2\necho 'it gives up' >&2\nexit 3\n";
+    let runtime = runtime_of(directory.path(), floods);
+    let error = runtime.exec(&name(), &ping()).await.unwrap_err();
+    let RuntimeError::Exec { said, .. } = &error else {
+        panic!("{error}");
+    };
+    assert!(said.ends_with("y; it gives up"), "{error}");
+    assert!(said.len() < LOG_TAIL + 10, "{}", said.len());
+}
+
+/// A program that has ended is not waited for because of what it left behind.
+#[tokio::test]
+async fn what_a_program_leaves_behind_is_not_heard() {
+    let directory = tempfile::tempdir().unwrap();
+    let runtime = runtime_of(
+        directory.path(),
+        "sleep 20 &\necho 'it sleeps' >&2\nexit 3\n",
+    );
+    let begun = Instant::now();
+    let error = runtime.exec(&name(), &ping()).await.unwrap_err();
+    assert!(error.to_string().ends_with(": it sleeps"), "{error}");
+    assert!(
+        begun.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        begun.elapsed()
+    );
+}
+
+/// A check that cannot be run leaves a line of crun's in memory each time, and most of all: not for ever.
+#[tokio::test]
+async fn the_runtimes_log_is_bounded() {
+    let directory = tempfile::tempdir().unwrap();
+    let runtime = runtime_of(
+        directory.path(),
+        "echo 'no such program' >> \"$5\"\nexit 1\n",
+    );
+    let log = runtime.log(&name());
+    fs::write(&log, vec![b'x'; 1 << 20]).unwrap();
+    let error = runtime.exec(&name(), &ping()).await.unwrap_err();
+    assert!(error.to_string().ends_with(": no such program"), "{error}");
+    assert!(length_of(&log) < 100);
+}
+
+#[test]
+fn what_is_secret_is_roots_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let directory = tempfile::tempdir().unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let file = directory.path().join("config.json");
+    write_secret(&file, "{}").unwrap();
+    assert_eq!(mode(&file), 0o600);
+    let (state, run) = (directory.path().join("state"), directory.path().join("run"));
+    let runtime = Runtime::new("crun".into(), state.clone(), run.clone());
+    runtime.make_directories().unwrap();
+    assert_eq!((mode(&state), mode(&run)), (0o700, 0o700));
 }

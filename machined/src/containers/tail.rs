@@ -1,0 +1,87 @@
+//! The end of what a program says, and none of the rest.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+
+/// So much is read as fast as it comes.
+const FREE: usize = 64 * 1024;
+/// From then on there is a pause after each piece: who says that much says it in its own time, not in machined's only thread.
+const PAUSE: Duration = Duration::from_millis(10);
+const PIECE: usize = 4096;
+
+/// The last bytes.
+#[derive(Debug)]
+pub(super) struct Tail {
+    bytes: VecDeque<u8>,
+    most: usize,
+    heard: usize,
+}
+
+impl Tail {
+    /// An empty one for so many.
+    pub(super) fn of(most: usize) -> Self {
+        Tail {
+            bytes: VecDeque::with_capacity(most),
+            most,
+            heard: 0,
+        }
+    }
+
+    /// Reads to the end. May be dropped and called again.
+    pub(super) async fn follow(&mut self, output: &mut (impl AsyncRead + Unpin)) {
+        let mut piece = [0; PIECE];
+        while let Ok(length @ 1..) = output.read(&mut piece).await {
+            self.push(&piece[..length]);
+            if self.heard > FREE {
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+
+    fn push(&mut self, piece: &[u8]) {
+        self.heard = self.heard.saturating_add(piece.len());
+        let new = &piece[piece.len().saturating_sub(self.most)..];
+        let too_many = (self.bytes.len() + new.len()).saturating_sub(self.most);
+        self.bytes.drain(..too_many);
+        self.bytes.extend(new);
+    }
+
+    /// What is kept.
+    pub(super) fn bytes(&mut self) -> &[u8] {
+        self.bytes.make_contiguous()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn only_the_end_is_kept() {
+        let mut tail = Tail::of(4);
+        for (piece, kept) in [
+            ("ab", "ab"),
+            ("c", "abc"),
+            ("de", "bcde"),
+            ("", "bcde"),
+            ("fghijk", "hijk"),
+        ] {
+            tail.push(piece.as_bytes());
+            assert_eq!(tail.bytes(), kept.as_bytes());
+        }
+        assert_eq!(tail.bytes.capacity(), 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_is_read_slowly() {
+        let flood = vec![b'x'; FREE + 100 * PIECE];
+        let begun = tokio::time::Instant::now();
+        let mut tail = Tail::of(10);
+        tail.follow(&mut flood.as_slice()).await;
+        assert_eq!(tail.bytes(), [b'x'; 10]);
+        assert!(begun.elapsed() >= 100 * PAUSE);
+    }
+}

@@ -1,0 +1,138 @@
+//! The link over a real socket, with a test at init's end.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use rustix::net::sockopt::set_socket_send_buffer_size;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+use super::*;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+const ID: &str = "2f6b1c3a-0d4e-4f5a-8b6c-7d8e9fa0b1c2";
+
+/// init's end. What it takes and says is for the test to decide.
+struct Init(OwnedFd);
+
+impl Init {
+    /// A link, and init that has welcomed it. Both ends are non-blocking.
+    async fn greeted() -> (InitLink, Init) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        // As small as the kernel lets it be: soon full.
+        set_socket_send_buffer_size(&ours, 1).unwrap();
+        let init = Init(theirs);
+        let greeting = async {
+            assert_eq!(init.next_request().await, Request::Hello);
+            init.say(&Reply::Welcome(Welcome {
+                generation: 1,
+                boot_id: ID.parse().unwrap(),
+                kernel_boot_id: ID.parse().unwrap(),
+                start: StartReason::Boot,
+                cause: None,
+                failed_version: None,
+                deadline: 300,
+                kept: Vec::new(),
+            }));
+        };
+        let (link, ()) = tokio::join!(InitLink::connect(ours), greeting);
+        (link.unwrap().0, init)
+    }
+
+    fn request(&self) -> Option<Request> {
+        let (packet, _) = receive(&self.0, RecvFlags::empty()).ok()?;
+        Some(Request::parse(&packet).unwrap())
+    }
+
+    async fn next_request(&self) -> Request {
+        loop {
+            if let Some(request) = self.request() {
+                return request;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    fn say(&self, reply: &Reply) {
+        send(&self.0, &reply.encode(), &[], SendFlags::empty()).unwrap();
+    }
+
+    fn agree_to(&self, request: &Request) {
+        let to = request.verb().parse().unwrap();
+        self.say(&Reply::Ok { to });
+    }
+
+    fn tell_exit(&self, pid: i32, code: i32) {
+        let status = code << 8;
+        self.say(&Reply::Exited { pid, status });
+    }
+}
+
+/// A caller that goes away before its request was sent has no place in the queue of those who wait for an answer.
+#[tokio::test]
+async fn who_has_not_asked_takes_nobodys_answer() {
+    let (link, init) = Init::greeted().await;
+    let callers: Vec<_> = (0..500)
+        .map(|number| {
+            let link = link.clone();
+            tokio::spawn(async move { link.drop_kept(&format!("log.{number}")).await })
+        })
+        .collect();
+    // Until the socket is full.
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+    }
+    for caller in callers {
+        caller.abort();
+        assert!(caller.await.unwrap_err().is_cancelled());
+    }
+    let mut asked = 0;
+    while let Some(request) = init.request() {
+        asked += 1;
+        init.agree_to(&request);
+        tokio::task::yield_now().await;
+    }
+    assert!((1..500).contains(&asked), "{asked} requests were sent");
+    let answering = async {
+        let request = init.next_request().await;
+        init.agree_to(&request);
+    };
+    let asking = tokio::time::timeout(PATIENCE, link.give_up("it does not work"));
+    let (answered, ()) = tokio::join!(asking, answering);
+    answered.expect("another took the answer").unwrap();
+}
+
+#[tokio::test]
+async fn an_exit_is_of_the_process_that_lived_then() {
+    let (link, init) = Init::greeted().await;
+    let before = Instant::now();
+    init.tell_exit(70, 1);
+    init.tell_exit(71, 2);
+    assert_eq!(link.exit_of(71, before).await, Exit::Code(2));
+    // Nobody asked for the end of 70; now another process has its number.
+    let since = Instant::now();
+    let exit = link.exit_of(70, since);
+    tokio::pin!(exit);
+    let early = tokio::time::timeout(Duration::from_millis(50), &mut exit).await;
+    assert!(early.is_err(), "{early:?}");
+    init.tell_exit(70, 3);
+    assert_eq!(exit.await, Exit::Code(3));
+}
+
+#[tokio::test]
+async fn the_oldest_exit_is_forgotten_first() {
+    let (link, init) = Init::greeted().await;
+    let since = Instant::now();
+    // The newest has the smallest number: they have begun anew.
+    let exits = i32::try_from(EXITS).unwrap();
+    for pid in (1..=exits + 1).rev() {
+        init.tell_exit(1000 + pid, 0);
+        tokio::task::yield_now().await;
+    }
+    let newest = link.exit_of(1001, since);
+    let newest = tokio::time::timeout(PATIENCE, newest).await;
+    assert_eq!(newest.unwrap(), Exit::Code(0));
+    let known = link.shared.exits.borrow().clone();
+    let oldest = 1000 + u32::try_from(exits).unwrap() + 1;
+    assert!(!known.contains_key(&oldest) && known.contains_key(&(oldest - 1)));
+}
