@@ -214,19 +214,13 @@ impl InitLink {
         descriptor: Option<BorrowedFd<'_>>,
     ) -> anyhow::Result<(Reply, Vec<OwnedFd>)> {
         let (answer, answered) = oneshot::channel();
-        let mut answer = Some(answer);
         {
             let _order = self.shared.order.lock().await;
             let packet = request.encode();
             self.shared
                 .socket
                 .async_io(Interest::WRITABLE, |socket| {
-                    // One step for the sending and the waiting: an answer finds who waits for it, and nobody waits for an answer to
-                    // what was not sent, because that failed or its caller went away.
-                    let mut waiting = self.shared.lock_waiting();
-                    send(socket, &packet, descriptor.as_slice(), SendFlags::empty())?;
-                    waiting.extend(answer.take());
-                    Ok(())
+                    send(socket, &packet, descriptor.as_slice(), SendFlags::empty())
                 })
                 .await
                 .with_context(|| format!("send {} to init", request.verb()))?;

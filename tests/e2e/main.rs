@@ -11,6 +11,7 @@ mod authorities;
 mod boot;
 mod clock;
 mod console;
+mod container_limits;
 mod containers;
 mod dashboard;
 mod dead_neighbours;
@@ -94,6 +95,7 @@ fn main() -> ExitCode {
         trust::tests(),
         tls::tests(),
         resources::tests(),
+        container_limits::tests(),
         containers::tests(),
         odd_images::tests(),
         dashboard::tests(),

@@ -147,6 +147,12 @@ impl OciImage {
         }
     }
 
+    /// Who it runs as: `USER[:GROUP]`.
+    pub fn user(mut self, user: &str) -> Self {
+        self.config["config"]["User"] = user.into();
+        self
+    }
+
     /// Sets a label.
     pub fn label(mut self, name: &str, value: &str) -> Self {
         self.config["config"]["Labels"][name] = value.into();

@@ -2,7 +2,9 @@
 //!
 //! `greeter look ADDRESS…` says which links it sees, whether it reaches itself and whom of the others, then waits to be
 //! ended. `greeter has PATH` succeeds if there is such a file. `greeter stay PROGRAM ARGUMENT…` runs a program to its end, and stays
-//! for ever. `greeter [PORT [SECONDS]]` listens, on 8080 by default. Its answers to a GET:
+//! for ever. `greeter flood` writes to its standard error for ever. `greeter bomb` starts as many threads as it is let, and goes on
+//! trying. `greeter slow SECONDS` ends so long after it was asked to. `greeter [PORT [SECONDS]]` listens, on 8080 by default. Its
+//! answers to a GET:
 //!
 //! | path | answer |
 //! | --- | --- |
@@ -16,6 +18,7 @@
 //! | `/spread/PATH` | how many empty files the directory `/PATH` could be given before no more could be made |
 //! | `/remove/PATH` | what came of removing the file `/PATH` |
 //! | `/link/PATH` | what came of making the symbolic link `/PATH` to the text behind a `?` |
+//! | `/socket/FAMILY` | what came of opening a socket of the family of that number |
 //! | `/pipe/PATH` | what came of making a named pipe `/PATH` |
 //! | `/exit/CODE` | nothing: it ends with this code |
 //!
@@ -36,6 +39,16 @@ use nix::unistd::mkfifo;
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let port = match arguments.next() {
+        Some(word) if word == "slow" => {
+            let seconds = arguments.next().and_then(|text| text.parse().ok());
+            end_when_asked(Duration::from_secs(seconds.unwrap_or(8)));
+            wait_for_ever()
+        }
+        Some(word) if word == "flood" => flood(),
+        Some(word) if word == "bomb" => {
+            end_when_asked(Duration::ZERO);
+            bomb()
+        }
         Some(word) if word == "look" => {
             end_when_asked(Duration::ZERO);
             return look(arguments);
@@ -112,8 +125,39 @@ fn look(others: impl Iterator<Item = String>) -> ExitCode {
         }
     }
     println!("greeter: looked");
+    wait_for_ever()
+}
+
+fn wait_for_ever() -> ! {
     loop {
         std::thread::park();
+    }
+}
+
+/// Says more than anybody can hear.
+fn flood() -> ! {
+    let line = [b'y'; 4096];
+    loop {
+        if std::io::stderr().write_all(&line).is_err() {
+            std::process::exit(1);
+        }
+    }
+}
+
+/// Takes all numbers of processes that there are.
+fn bomb() -> ! {
+    let mut threads = 0_u32;
+    loop {
+        let started = std::thread::Builder::new()
+            .stack_size(16 * 1024)
+            .spawn(|| wait_for_ever());
+        match started {
+            Ok(_) => threads += 1,
+            Err(error) => {
+                println!("greeter: {threads} threads, no more: {error}");
+                std::thread::sleep(Duration::from_millis(500));
+            }
+        }
     }
 }
 
@@ -165,6 +209,12 @@ fn answer(path: &str) -> (&'static str, String) {
                 ("200 OK", format!("{mode:o} {size} {}", blocks * 512))
             }
             Err(error) => ("404 Not Found", format!("{file}: {error}\n")),
+        };
+    }
+    if let Some(family) = path.strip_prefix("/socket/") {
+        return match open_socket(family.parse().unwrap_or(0)) {
+            Ok(()) => ("200 OK", format!("{family}: opened\n")),
+            Err(error) => ("403 Forbidden", format!("{family}: {error}\n")),
         };
     }
     if let Some(file) = path.strip_prefix("/pipe") {
@@ -219,6 +269,12 @@ fn answer(path: &str) -> (&'static str, String) {
             fact("osrelease")
         ),
     )
+}
+
+fn open_socket(family: u16) -> Result<()> {
+    let family = rustix::net::AddressFamily::from_raw(family);
+    rustix::net::socket(family, rustix::net::SocketType::SEQPACKET, None)?;
+    Ok(())
 }
 
 /// Makes a pipe, and the directories that lead to it.

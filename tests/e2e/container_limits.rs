@@ -1,0 +1,377 @@
+//! Containers that mean harm, to the machine or to its end: they get what the config gives them and no more.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use instar_api::machine::{RebootRequest, ServiceStartRequest, ServiceStopRequest, StatsRequest};
+use instar_tests::{
+    Greeter, ImageUnderTest, Instarctl, Machine, Node, OciImage, Outcome, Registry, Scratch, Test,
+    guest_program, push_greeter, tests,
+};
+
+use crate::PATIENCE;
+
+/// Sees the node's /var and may write to it.
+const WRITER: &str = "writer";
+const WRITER_PORT: u16 = 8080;
+const RESTRICTED: &str = "restricted";
+const RESTRICTED_PORT: u16 = 8081;
+const PRIVILEGED: &str = "privileged";
+const PRIVILEGED_PORT: u16 = 8082;
+/// Its health check says more than anybody can hear.
+const FLOODED: &str = "flooded";
+/// Mounts what the writer makes.
+const MOUNTS_A_LINK: &str = "mounts-a-link";
+/// Its image's user is -1.
+const MINUS_ONE: &str = "minus-one";
+/// Takes eight seconds to end.
+const SLOW: &str = "slow";
+const BOMBS: usize = 8;
+/// Bombs wait for it.
+const GO: &str = "data/go";
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![get_no_more_than_they_are_given]
+}
+
+async fn get_no_more_than_they_are_given(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    push_greeter(&registry)?;
+    let program = guest_program("greeter")?;
+    OciImage::starting(&["/greeter"])
+        .files(&[("greeter", &program)])?
+        .user("4294967295")
+        .push(&registry, "greeter", "minus-one")?;
+    let host = registry.host_for_guest();
+    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+        .blank_disk()?
+        .forward(WRITER_PORT)
+        .forward(RESTRICTED_PORT)
+        .forward(PRIVILEGED_PORT)
+        .configure(move |config| {
+            let image = format!("{host}/greeter:v1");
+            let var = "mounts:\n  - hostPath: {source: /var, destination: /data, options: [rw]}\n";
+            let with_profile = |profile: &str| format!("security: {{profile: {profile}}}\n");
+            let mut config = config
+                .install_disk("/dev/vda")
+                .registry(&host)
+                .greeter_at(WRITER, &image, WRITER_PORT, var)
+                .greeter_at(RESTRICTED, &image, RESTRICTED_PORT, &with_profile("restricted"))
+                .greeter_at(PRIVILEGED, &image, PRIVILEGED_PORT, &with_profile("privileged"))
+                .container(FLOODED, &image, "args: [slow, \"0\"]\n")
+                .document(&format!(
+                    "apiVersion: instar.dev/v1alpha1\nkind: ContainerHealthConfig\nname: {FLOODED}\nexec: {{command: [/greeter, flood]}}\n\
+                     interval: 1s\ntimeout: 5s\nrequired: false\n"
+                ))
+                .container(
+                    MOUNTS_A_LINK,
+                    &image,
+                    "args: [slow, \"0\"]\ndependsOn: {paths: [/var/escape]}\n\
+                     mounts:\n  - hostPath: {source: /var/escape, destination: /escape}\n",
+                )
+                .container(MINUS_ONE, &format!("{host}/greeter:minus-one"), "")
+                .container(SLOW, &image, "args: [slow, \"8\"]\n");
+            for bomb in 0..BOMBS {
+                config = config.container(
+                    &format!("bomb-{bomb}"),
+                    &image,
+                    "args: [bomb]\ndependsOn: {paths: [/var/go]}\n",
+                );
+            }
+            config
+        })
+        .boot()
+        .await?;
+    let writer = Greeter::at(&node, WRITER_PORT)?;
+    for port in [WRITER_PORT, RESTRICTED_PORT, PRIVILEGED_PORT] {
+        let greeter = Greeter::at(&node, port)?;
+        node.wait_until("the greeters answer", PATIENCE, async || greeter.greets())
+            .await?;
+    }
+
+    is_not_flooded(&node).await?;
+    dies_last(&node).await?;
+    opens_no_socket_past_the_network(&writer)?;
+    has_its_profile(&node).await?;
+    is_not_root_by_a_number(&node).await?;
+    mounts_no_link(&node, &writer).await?;
+    outlives_bombs(&node, &writer).await?;
+    reboots_beside_a_start(&node, &scratch).await
+}
+
+/// The pid of the node's process whose arguments hold this.
+async fn process_with(node: &Node, words: &str) -> anyhow::Result<u32> {
+    let listed = node.machine().await?.processes(()).await?.into_inner();
+    let mut processes = listed.messages.into_iter().flat_map(|list| list.processes);
+    let found = processes
+        .find(|process| process.args.contains(words))
+        .with_context(|| format!("no process has {words:?}"))?;
+    Ok(u32::try_from(found.pid)?)
+}
+
+async fn machined(node: &Node) -> anyhow::Result<u32> {
+    process_with(node, "/sbin/machined").await
+}
+
+/// In KiB.
+async fn memory_of(node: &Node, pid: u32) -> anyhow::Result<u64> {
+    let status = node.read(&format!("/proc/{pid}/status")).await?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.with_context(|| format!("no VmRSS in {status}"))?;
+    Ok(kib.trim().trim_end_matches(" kB").parse()?)
+}
+
+/// A check that says more than machined can hold fails by its time, and machined stays as it is.
+async fn is_not_flooded(node: &Node) -> Outcome {
+    let pid = machined(node).await?;
+    let before = memory_of(node, pid).await?;
+    let most = std::cell::Cell::new(before);
+    node.wait_until("the check runs", PATIENCE, async || {
+        process_with(node, "/greeter flood").await
+    })
+    .await?;
+    node.wait_until("the check has failed by its time", PATIENCE, async || {
+        most.set(most.get().max(memory_of(node, pid).await?));
+        let health = node.service(FLOODED).await?.health.unwrap_or_default();
+        ensure!(
+            health.last_message.contains("no answer within"),
+            "{health:?}"
+        );
+        Ok(())
+    })
+    .await?;
+    let most = most.get();
+    println!("machined: {before} KiB before the flood, {most} KiB at most in it");
+    ensure!(
+        most < before + (16 << 10),
+        "machined grew from {before} to {most} KiB"
+    );
+    Ok(())
+}
+
+/// Where memory runs out the kernel ends containers first, then the machine's helpers, then machined and apid, and never init.
+async fn dies_last(node: &Node) -> Outcome {
+    let score = async |pid: u32| -> anyhow::Result<i32> {
+        let text = node.read(&format!("/proc/{pid}/oom_score_adj")).await?;
+        Ok(text.trim().parse()?)
+    };
+    ensure!(score(machined(node).await?).await? == -900);
+    ensure!(score(node.service_pid("apid").await?).await? == -900);
+    ensure!(score(node.service_pid(WRITER).await?).await? == 100);
+    // What machined starts does not inherit its place: crun, and what crun starts.
+    for (words, least) in [("/usr/bin/crun", 0), ("/greeter flood", 0)] {
+        node.wait_until("a check runs", PATIENCE, async || {
+            let found = score(process_with(node, words).await?).await?;
+            ensure!(found >= least, "{words}: {found}");
+            Ok(())
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+fn opens_no_socket_past_the_network(greeter: &Greeter) -> Outcome {
+    for (family, name) in [(38, "AF_ALG"), (40, "AF_VSOCK")] {
+        let said = greeter.get(&format!("/socket/{family}"));
+        let said = said.err().with_context(|| format!("{name} is opened"))?;
+        // The filter's answer: a kernel without the family has another one.
+        ensure!(said.to_string().contains("os error 1)"), "{name}: {said}");
+    }
+    // AF_UNIX
+    greeter.get("/socket/1")?;
+    Ok(())
+}
+
+/// `restricted` and `privileged` as in Talos; what says nothing has what programs usually need.
+async fn has_its_profile(node: &Node) -> Outcome {
+    let capabilities = |greeter: &Greeter| -> anyhow::Result<String> {
+        let status = greeter.get("/read/proc/self/status")?;
+        let bounding = status.lines().find_map(|line| line.strip_prefix("CapBnd:"));
+        let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+        ensure!(bounding == effective, "{status}");
+        Ok(effective.context("no CapEff")?.trim().to_owned())
+    };
+    let usual = Greeter::at(node, WRITER_PORT)?;
+    let restricted = Greeter::at(node, RESTRICTED_PORT)?;
+    let privileged = Greeter::at(node, PRIVILEGED_PORT)?;
+    ensure!(
+        capabilities(&usual)? == "00000000000004fb",
+        "{}",
+        capabilities(&usual)?
+    );
+    ensure!(capabilities(&restricted)? == "0000000000000000");
+    ensure!(capabilities(&privileged)? == "000001ffffffffff");
+
+    usual.get("/write/own")?;
+    let refused = restricted.get("/write/own");
+    ensure!(
+        refused
+            .as_ref()
+            .is_err_and(|error| error.to_string().contains("Read-only")),
+        "{refused:?}"
+    );
+    privileged.get("/write/own")?;
+
+    let disk =
+        |greeter: &Greeter| Ok::<_, anyhow::Error>(greeter.get("/list/dev")?.contains("vda\n"));
+    ensure!(!disk(&usual)? && !disk(&restricted)? && disk(&privileged)?);
+    // Its content, too: the first sectors of a GPT are text.
+    let switch = "/write/sys/kernel/mm/transparent_hugepage/enabled?never";
+    ensure!(usual.get(switch).is_err() && restricted.get(switch).is_err());
+    privileged.get(switch)?;
+    Ok(())
+}
+
+/// To setresuid(2) -1 means "as it is", and that is root.
+async fn is_not_root_by_a_number(node: &Node) -> Outcome {
+    says(node, MINUS_ONE, "4294967295").await?;
+    let events = node.service(MINUS_ONE).await?.events.unwrap_or_default();
+    ensure!(
+        events.events.iter().all(|event| event.state != "Running"),
+        "{events:#?}"
+    );
+    Ok(())
+}
+
+/// Waits until something has happened to a service that was told in these words.
+async fn says(node: &Node, service: &str, words: &str) -> Outcome {
+    node.wait_until("the service says why", PATIENCE, async || {
+        let events = node.service(service).await?.events.unwrap_or_default();
+        ensure!(
+            events.events.iter().any(|event| event.msg.contains(words)),
+            "{events:#?}"
+        );
+        Ok(())
+    })
+    .await
+}
+
+/// A container makes a link in its volume to where the machine's secrets are, and another mounts what is there.
+async fn mounts_no_link(node: &Node, writer: &Greeter) -> Outcome {
+    writer.get("/link/data/escape?/system/state")?;
+    says(node, MOUNTS_A_LINK, "symbolic link").await?;
+    let events = node
+        .service(MOUNTS_A_LINK)
+        .await?
+        .events
+        .unwrap_or_default();
+    ensure!(
+        events.events.iter().all(|event| event.state != "Running"),
+        "{events:#?}"
+    );
+    writer.get("/remove/data/escape")?;
+    writer.get("/write/data/escape?a file")?;
+    node.wait_until("what is no link is mounted", PATIENCE, async || {
+        node.service_pid(MOUNTS_A_LINK).await
+    })
+    .await?;
+    Ok(())
+}
+
+/// Eight containers take all the threads that they are let; the machine has its own.
+async fn outlives_bombs(node: &Node, writer: &Greeter) -> Outcome {
+    let before = machined(node).await?;
+    writer.get(&format!("/write/{GO}"))?;
+    let of_all = async |file: &str| -> anyhow::Result<u64> {
+        let path = format!("/sys/fs/cgroup/generation.1/containers/{file}");
+        let text = node.read(&path).await?;
+        text.trim()
+            .parse()
+            .with_context(|| format!("{path}: {text}"))
+    };
+    let most = of_all("pids.max").await?;
+    let threads_max: u64 = node
+        .read("/proc/sys/kernel/threads-max")
+        .await?
+        .trim()
+        .parse()?;
+    ensure!(most <= threads_max / 2, "{most} of {threads_max}");
+    node.wait_until("the bombs have gone off", PATIENCE, async || {
+        let now = of_all("pids.current").await?;
+        // Who joins from outside, as a check does, is not held up.
+        ensure!(now >= most, "{now} of {most}");
+        Ok(())
+    })
+    .await?;
+    for bomb in 0..BOMBS {
+        let bomb = format!("bomb-{bomb}");
+        node.wait_until("each bomb has gone off", PATIENCE, async || {
+            let log = node.log(&bomb).await?;
+            ensure!(log.contains("threads, no more"), "{bomb}: {log}");
+            Ok(())
+        })
+        .await?;
+    }
+    // It starts processes and threads, and answers as before.
+    ensure!(machined(node).await? == before, "machined has died");
+    ensure!(node.service_pid("apid").await? > 0);
+    node.version_for_newcomers().await?;
+    let mut machine = node.machine().await?;
+    let figures = machine.stats(StatsRequest {
+        namespace: "system".to_owned(),
+        ..StatsRequest::default()
+    });
+    let figures = figures.await?.into_inner().messages;
+    let figures: Vec<_> = figures.into_iter().flat_map(|list| list.stats).collect();
+    let bombs = figures.iter().filter(|stat| stat.id.starts_with("bomb-"));
+    ensure!(
+        bombs.clone().count() == BOMBS && bombs.clone().all(|stat| stat.memory_usage > 0),
+        "{figures:?}"
+    );
+    for bomb in 0..BOMBS {
+        stop(&mut machine, &format!("bomb-{bomb}")).await?;
+    }
+    writer.get(&format!("/remove/{GO}"))?;
+    Ok(())
+}
+
+async fn stop(machine: &mut Machine, id: &str) -> Outcome {
+    let id = id.to_owned();
+    machine.service_stop(ServiceStopRequest { id }).await?;
+    Ok(())
+}
+
+/// An operator who starts a service while the machine goes down is refused, and the machine goes down.
+async fn reboots_beside_a_start(node: &Node, scratch: &Scratch) -> Outcome {
+    let kernel = node.kernel_boot_id().await?;
+    let mut machine = node.machine().await?;
+    let instarctl = Instarctl::of(node, scratch)?;
+    node.service_pid(SLOW).await?;
+    let asked = Instant::now();
+    machine.reboot(RebootRequest::default()).await?;
+    node.wait_until("the slow one is being stopped", PATIENCE, async || {
+        let state = node.service(SLOW).await?.state;
+        ensure!(state == "Stopping", "{state}");
+        Ok(())
+    })
+    .await?;
+    let start = ServiceStartRequest {
+        id: SLOW.to_owned(),
+    };
+    let refused = machine.service_start(start).await;
+    let refused = refused
+        .err()
+        .context("it is started while the machine reboots")?;
+    ensure!(
+        refused.code() == tonic::Code::FailedPrecondition
+            && refused.message().contains("the machine is rebooting"),
+        "{refused:?}"
+    );
+    let said = instarctl.run(&["restart", SLOW]).await?;
+    ensure!(
+        said.code != Some(0) && said.complaint.contains("rebooting"),
+        "{said:?}"
+    );
+    node.wait_until("it has rebooted", PATIENCE, async || {
+        ensure!(node.kernel_boot_id().await? != kernel);
+        Ok(())
+    })
+    .await?;
+    println!("rebooted within {:?}", asked.elapsed());
+    ensure!(
+        asked.elapsed() < Duration::from_secs(90),
+        "{:?}",
+        asked.elapsed()
+    );
+    Ok(())
+}
