@@ -44,7 +44,7 @@ const LOG_TAIL: usize = 1000;
 /// What is longer than this of crun's log in a bundle goes before a program is run: a check that cannot be run leaves a line each time.
 const LONGEST_LOG: u64 = 64 * 1024;
 /// How long the words of a program that has ended are waited for: what it left behind may hold its standard error for ever.
-const LAST_WORDS: Duration = Duration::from_millis(100);
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// The runtime's program and places.
 #[derive(Debug, Clone)]
@@ -319,11 +319,12 @@ impl Runtime {
             () = hear(&mut stderr, &mut words) => child.wait().await,
         };
         let status = ended.map_err(program_error)?;
-        let _ = tokio::time::timeout(LAST_WORDS, hear(&mut stderr, &mut words)).await;
         let _ = fs::remove_file(&program.pid_file);
         if status.success() {
             return Ok(());
         }
+        words.hurry();
+        let _ = tokio::time::timeout(LAST_WORDS, hear(&mut stderr, &mut words)).await;
         // crun's own words, when it did not come to run the program, are in its log.
         let mut said = one_line(words.bytes());
         if said.is_empty() {

@@ -16,7 +16,8 @@ const PIECE: usize = 4096;
 pub(super) struct Tail {
     bytes: VecDeque<u8>,
     most: usize,
-    heard: usize,
+    /// Bytes to come before the first pause.
+    free: usize,
 }
 
 impl Tail {
@@ -25,8 +26,13 @@ impl Tail {
         Tail {
             bytes: VecDeque::with_capacity(most),
             most,
-            heard: 0,
+            free: FREE,
         }
+    }
+
+    /// Who talked has ended: what is left is as much as a pipe holds, and is read at once.
+    pub(super) fn hurry(&mut self) {
+        self.free = usize::MAX;
     }
 
     /// Reads to the end. May be dropped and called again.
@@ -34,14 +40,14 @@ impl Tail {
         let mut piece = [0; PIECE];
         while let Ok(length @ 1..) = output.read(&mut piece).await {
             self.push(&piece[..length]);
-            if self.heard > FREE {
+            if self.free == 0 {
                 tokio::time::sleep(PAUSE).await;
             }
         }
     }
 
     fn push(&mut self, piece: &[u8]) {
-        self.heard = self.heard.saturating_add(piece.len());
+        self.free = self.free.saturating_sub(piece.len());
         let new = &piece[piece.len().saturating_sub(self.most)..];
         let too_many = (self.bytes.len() + new.len()).saturating_sub(self.most);
         self.bytes.drain(..too_many);
@@ -83,5 +89,9 @@ mod tests {
         tail.follow(&mut flood.as_slice()).await;
         assert_eq!(tail.bytes(), [b'x'; 10]);
         assert!(begun.elapsed() >= 100 * PAUSE);
+        let (slow, begun) = (begun.elapsed(), tokio::time::Instant::now());
+        tail.hurry();
+        tail.follow(&mut flood.as_slice()).await;
+        assert!(begun.elapsed() < slow);
     }
 }
