@@ -105,7 +105,6 @@ fn control_status(error: ControlError) -> Status {
     }
 }
 
-
 fn internal(error: anyhow::Error) -> Status {
     Status::internal(format!("{error:#}"))
 }

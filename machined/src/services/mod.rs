@@ -136,7 +136,9 @@ impl Services {
         let (events, store) = (self.events.clone(), self.store.clone());
         let service = Service::spawn(own::definition(), log, events, store);
         service.start();
-        self.lock().services.insert(MACHINED.to_owned(), service.clone());
+        self.lock()
+            .services
+            .insert(MACHINED.to_owned(), service.clone());
         service
     }
 
