@@ -137,7 +137,8 @@ async fn none_is_carried_out(what: &str, parked: &mut Parked) -> Outcome {
         let is_refused = match answer {
             Ok(answer) => matches!(
                 answer.status,
-                None | Some(Code::Unauthenticated | Code::PermissionDenied)
+                // A method that there is not is answered before the request is whole.
+                None | Some(Code::Unauthenticated | Code::PermissionDenied | Code::Unimplemented)
             ),
             Err(_) => true,
         };
