@@ -17,9 +17,8 @@ use crate::installed::OTHER_PORT;
 
 /// A greeter that sees the node's cgroups, and is started again to make machined look at its images.
 const OTHER: &str = "other";
-/// What every image in machined's store has, here as a pipe, for a digest that nobody pulled. Whoever opens it waits for
-/// somebody to write to it.
-const PIPE: &str = "data/lib/instar/images/0000000000000000000000000000000000000000000000000000000000000000/image.json";
+/// machined's store of images, as a container sees it.
+const IMAGES: &str = "/data/lib/instar/images";
 
 const DISK_BYTES: u64 = 1 << 30;
 
@@ -140,7 +139,15 @@ async fn a_frozen_machined(node: &Node, other: &Greeter) -> Outcome {
     let generation = node.boot_id().await?;
     let before = pid_of_machined(node).await?;
 
-    greeter.get(&format!("/pipe/{PIPE}"))?;
+    // The record of the image that a container is started from becomes a pipe: whoever opens it waits for somebody to write to it.
+    let images = greeter.get(&format!("/list{IMAGES}"))?;
+    let image = images
+        .split_whitespace()
+        .find(|name| name.len() == 64)
+        .with_context(|| format!("no image in {images:?}"))?;
+    let record = format!("{IMAGES}/{image}/image.json");
+    greeter.get(&format!("/rename{record}?{record}.away"))?;
+    greeter.get(&format!("/pipe{record}"))?;
     other.exit(1);
     let held = Instant::now();
     node.wait_until("it hangs", PATIENCE, async || {
@@ -150,7 +157,7 @@ async fn a_frozen_machined(node: &Node, other: &Greeter) -> Outcome {
     })
     .await?;
     // It goes on waiting, as it has opened the pipe; the next one does not step into the same trap.
-    greeter.get(&format!("/remove/{PIPE}"))?;
+    greeter.get(&format!("/rename{record}.away?{record}"))?;
     greeter.greets().context("with machined frozen")?;
     let line = node.wait_for_line("starting machined again", PATIENCE)?;
     println!("{line}, after {:.1} s", held.elapsed().as_secs_f64());

@@ -303,15 +303,17 @@ impl Node {
         Asked: Future<Output = Result<T>>,
     {
         let until = Instant::now() + within;
+        let mut why = "nothing".to_owned();
         loop {
             let ended = self.vm.ended();
             let left = until.saturating_duration_since(Instant::now());
             let answer = tokio::time::timeout(left, ask()).await;
-            let why = match answer {
+            match answer {
                 Ok(Ok(value)) => return Ok(value),
-                Ok(Err(error)) => format!("{error:#}"),
-                Err(_) => "no answer".to_owned(),
-            };
+                Ok(Err(error)) => why = format!("{error:#}"),
+                // The time may have run out in the middle of a try as good as those before it.
+                Err(_) => why = format!("a try without an answer, and before it: {why}"),
+            }
             if let Some(ended) = ended {
                 bail!(
                     "the machine ended ({ended}) before {what}{}",

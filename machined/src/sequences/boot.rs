@@ -292,12 +292,14 @@ async fn load_config(
     server: Duration,
 ) -> anyhow::Result<()> {
     let found = match handed_over {
-        Some(text) => find_config::usable(text.into_bytes()).map(Found::Config),
+        Some(text) => {
+            find_config::usable(text.into_bytes()).map(|usable| Found::Config(Box::new(usable)))
+        }
         None => find_config(&machine, server).await,
     };
     let loaded = match found {
         Ok(Found::Config(configured)) => {
-            machine.set_config(Arc::new(configured));
+            machine.set_config(Arc::from(configured));
             Ok(())
         }
         Ok(Found::Nothing) => {

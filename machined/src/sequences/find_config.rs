@@ -26,7 +26,7 @@ const ROUND: Duration = Duration::from_secs(30);
 /// What the sources have.
 pub(super) enum Found {
     /// A config that can be used.
-    Config(Configured),
+    Config(Box<Configured>),
     /// No source has one.
     Nothing,
     /// The server has not given one that can be used, and STATE has none either: why.
@@ -44,7 +44,7 @@ pub(super) async fn find_config(machine: &Machine, patience: Duration) -> anyhow
     if source::names_a_server(&cmdline) {
         let report = |status: FetchStatus<'_>| tracing::warn!("machine config: {status}");
         return match ask(machine, &cmdline, patience, report).await {
-            Ok(configured) => Ok(Found::Config(configured)),
+            Ok(configured) => Ok(Found::Config(Box::new(configured))),
             Err(error) if error.is::<NoSource>() => Err(error),
             Err(error) => Ok(last_used(machine, error).await),
         };
@@ -56,7 +56,7 @@ pub(super) async fn find_config(machine: &Machine, patience: Duration) -> anyhow
         _ => read_state(machine).await?,
     };
     match bytes {
-        Some(bytes) => Ok(Found::Config(usable(bytes)?)),
+        Some(bytes) => Ok(Found::Config(Box::new(usable(bytes)?))),
         None => Ok(Found::Nothing),
     }
 }
@@ -155,7 +155,7 @@ async fn last_used(machine: &Machine, error: anyhow::Error) -> Found {
             let reason =
                 format!("{error:#}; the config that this machine booted with last is used");
             tracing::error!("machine config: {reason}");
-            Found::Config(last)
+            Found::Config(Box::new(last))
         }
         Ok(None) => Found::NotYet(error),
         Err(state) => {

@@ -35,6 +35,7 @@ pub(crate) fn isolated(test: &str, namespaces: &[&str], body: impl FnOnce()) {
 }
 
 /// Runs a program and gives what it printed; its failure is the test's.
+#[allow(dead_code, reason = "not every file of tests runs programs")]
 pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
     let done = Command::new(program)
         .args(arguments)

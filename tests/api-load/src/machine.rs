@@ -65,6 +65,7 @@ pub(crate) async fn unbooted(directory: &Path) -> anyhow::Result<Arc<Machine>> {
         disk: OwnedDisk::new(Places::default()),
         clock: TimeSync::start(clock, 0, Beforehand::Nothing),
         failed: FailedImages::default(),
+        images_in_force: Default::default(),
         kept: Default::default(),
     })))
 }

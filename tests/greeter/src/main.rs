@@ -17,6 +17,7 @@
 //! | `/fill/PATH` | how many bytes the file `/PATH` could be given before the disk was full |
 //! | `/spread/PATH` | how many empty files the directory `/PATH` could be given before no more could be made |
 //! | `/remove/PATH` | what came of removing the file `/PATH` |
+//! | `/rename/PATH` | what came of giving the file `/PATH` the name behind a `?` |
 //! | `/link/PATH` | what came of making the symbolic link `/PATH` to the text behind a `?` |
 //! | `/socket/FAMILY` | what came of opening a socket of the family of that number |
 //! | `/pipe/PATH` | what came of making a named pipe `/PATH` |
@@ -239,6 +240,13 @@ fn answer(path: &str) -> (&'static str, String) {
         return match fs::remove_file(file) {
             Ok(()) => ("200 OK", format!("{file}: removed\n")),
             Err(error) => ("403 Forbidden", format!("{file}: {error}\n")),
+        };
+    }
+    if let Some(file) = path.strip_prefix("/rename") {
+        let (from, to) = file.split_once('?').unwrap_or((file, file));
+        return match fs::rename(from, to) {
+            Ok(()) => ("200 OK", format!("{from}: is {to}\n")),
+            Err(error) => ("403 Forbidden", format!("{from}: {error}\n")),
         };
     }
     if let Some(file) = path.strip_prefix("/write") {

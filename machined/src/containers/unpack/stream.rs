@@ -200,9 +200,12 @@ impl<R: BufRead> Read for ZstdFrames<R> {
     }
 }
 
+/// A blob from its beginning: the bytes by which its compression was known, and the rest.
+type FromStart<'a, R> = BufReader<Chain<Cursor<Vec<u8>>, &'a mut Blob<R>>>;
+
 /// The unpacked bytes: counted, hashed and limited.
 pub(super) struct Unpacked<'a, R: Read> {
-    decoder: Decoder<BufReader<Chain<Cursor<Vec<u8>>, &'a mut Blob<R>>>>,
+    decoder: Decoder<FromStart<'a, R>>,
     /// None for what is not packed: the blob's own digest is that of its content, and hashing is the dearest part of a pull.
     hasher: Option<Hasher>,
     compressed: Rc<Cell<u64>>,
