@@ -112,21 +112,7 @@ pub(super) fn collect(documents: &[Identified<'_>]) -> Vec<Warning> {
             document.kind.name
         };
         if !document.is_machine() && !served_in_part(root) {
-            warnings.push(Warning {
-                path: root.to_owned(),
-                at: document.root.at,
-                message: match document.name {
-                    Some(name) => format!(
-                        "document {} (`{}`) is known, but not served by this version",
-                        document.number,
-                        super::shape::shorten(name)
-                    ),
-                    None => format!(
-                        "document {} is known, but not served by this version",
-                        document.number
-                    ),
-                },
-            });
+            warnings.push(of_whole_document(document));
             continue;
         }
         if let Some(warning) = volume_of_another_type(document) {
@@ -139,6 +125,27 @@ pub(super) fn collect(documents: &[Identified<'_>]) -> Vec<Warning> {
         walk.fields(document.root, document.kind.fields, root, root);
     }
     warnings
+}
+
+/// A document of which nothing is served.
+fn of_whole_document(document: &Identified<'_>) -> Warning {
+    let number = document.number;
+    let message = match (document.kind.name, document.name) {
+        // Whoever writes these rules relies on them: nothing else that is not served lets in what was to be kept out.
+        ("ImageVerificationConfig", _) => format!(
+            "NOT ENFORCED: no signature is checked and no rule is applied; images are pulled and run whatever document {number} says"
+        ),
+        (_, Some(name)) => format!(
+            "document {number} (`{}`) is known, but not served by this version",
+            super::shape::shorten(name)
+        ),
+        (_, None) => format!("document {number} is known, but not served by this version"),
+    };
+    Warning {
+        path: document.kind.name.to_owned(),
+        at: document.root.at,
+        message,
+    }
 }
 
 /// A user volume that is not made, whatever else its document says.

@@ -90,6 +90,26 @@ pub(super) const KINDS: &[Kind] = &[
         &[opt("local", Fields(&[opt("enabled", Bool)]))],
     ),
     kind(
+        "ImageVerificationConfig",
+        &[opt(
+            "rules",
+            List(&Fields(&[
+                opt("image", Text),
+                opt("skip", Bool),
+                opt("deny", Bool),
+                opt(
+                    "keyless",
+                    Fields(&[
+                        opt("issuer", Text),
+                        opt("subject", Text),
+                        opt("subjectRegex", Text),
+                    ]),
+                ),
+                opt("publicKey", Fields(&[opt("certificate", Text)])),
+            ])),
+        )],
+    ),
+    kind(
         "RegistryAuthConfig",
         &[
             req("name", Text),

@@ -108,7 +108,7 @@ pub(super) const KINDS: &[Kind] = &[
         ],
     ),
     kind(
-        "KubeSpanEndpoints",
+        "KubeSpanEndpointsConfig",
         &[opt("extraAnnouncedEndpoints", TEXTS)],
     ),
     kind("Layer2VIPConfig", &[req("name", Text), opt("link", Text)]),

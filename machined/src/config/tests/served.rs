@@ -256,6 +256,44 @@ fn warnings_name_what_is_not_served() {
     );
 }
 
+/// Kinds that the published schema lacks or names otherwise; Talos writes and takes the first name of each.
+#[test]
+fn kinds_that_the_schema_lacks_load() {
+    for kind in ["KubeSpanEndpointsConfig", "KubeSpanEndpoints"] {
+        assert_eq!(
+            warned(&format!(
+                "apiVersion: v1alpha1\nkind: {kind}\nextraAnnouncedEndpoints: [\"192.0.2.1:51820\"]"
+            )),
+            ["KubeSpanEndpointsConfig"]
+        );
+    }
+}
+
+#[test]
+fn rules_for_images_are_not_ignored_in_silence() {
+    let parsed = with(
+        "\
+apiVersion: v1alpha1
+kind: ImageVerificationConfig
+rules:
+  - image: registry.local/*
+    publicKey: {certificate: PEM}
+  - image: ghcr.io/*
+    keyless: {issuer: \"https://accounts.example\", subjectRegex: \".*\"}
+  - image: docker.io/*
+    skip: true
+  - image: \"*\"
+    deny: true
+",
+    )
+    .unwrap();
+    let [warning] = parsed.warnings.as_slice() else {
+        panic!("{:?}", parsed.warnings)
+    };
+    assert_eq!(warning.path, "ImageVerificationConfig");
+    assert!(warning.message.starts_with("NOT ENFORCED: "), "{warning}");
+}
+
 #[test]
 fn the_mirror_of_everything_is_the_last_resort() {
     let registries = config(
