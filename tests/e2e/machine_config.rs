@@ -27,7 +27,7 @@ async fn is_changed_while_the_machine_runs(scratch: Scratch) -> Outcome {
         .forward(FIRST_PORT)
         .forward(SECOND_PORT)
         .configure({
-            let image = image.clone();
+            let (image, host) = (image.clone(), host.clone());
             move |config| {
                 config
                     .install_disk("/dev/vda")
@@ -73,6 +73,35 @@ async fn is_changed_while_the_machine_runs(scratch: Scratch) -> Outcome {
     ensure!(
         said.code != Some(0) && said.complaint.contains("this takes a reboot: the disk"),
         "{said:?}"
+    );
+
+    // Where images come from is read at the next pull, while everything runs.
+    let elsewhere = "mirrored.example/greeter:v1";
+    let pid = node.service_pid("first").await?;
+    let mirrored = |endpoint: &str| {
+        format!(
+            "{config}---\napiVersion: v1alpha1\nkind: RegistryMirrorConfig\nname: mirrored.example\nendpoints:\n  - url: http://{endpoint}\nskipFallback: true\n"
+        )
+    };
+    // Nobody listens there.
+    let said = apply(&mirrored("127.0.0.1:9"), &["--mode", "no-reboot"]).await?;
+    ensure!(
+        said.code == Some(0) && said.output.contains("taken over now: registries"),
+        "{said:?}"
+    );
+    let said = client.run(&["image", "pull", elsewhere]).await?;
+    ensure!(said.code != Some(0), "{said:?}");
+    let said = apply(&mirrored(&host), &[]).await?;
+    ensure!(
+        said.output
+            .contains("Applied without a reboot: taken over now: registries."),
+        "{said:?}"
+    );
+    let said = client.run(&["image", "pull", elsewhere]).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    ensure!(
+        node.service_pid("first").await? == pid,
+        "the container was started again"
     );
 
     // Tried, and taken back by itself.

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 
 use crate::config::{self, MachineConfig, NetworkCondition};
 use crate::containers::{
-    Capabilities, ContainerSpec, ImageReference, Mount, MountSource, NetworkMode, Profile,
+    Capabilities, ContainerSpec, ImageReference, Mount, MountSource, NetworkMode, Profile, Puller,
     ResourceLimits, RunAs, Runtime,
 };
 use crate::disk::user_volume;
@@ -34,7 +34,7 @@ pub fn service(
     let workload = ContainerWorkload {
         spec,
         image,
-        puller: super::puller(Some(configured))?,
+        puller: puller_in_force(machine),
         images: machine.images.clone(),
         in_force: machine.images_in_force.clone(),
         runtime: Runtime::default(),
@@ -72,6 +72,14 @@ fn image(container: &config::Container) -> anyhow::Result<ImageReference> {
 
 fn health(container: &config::Container) -> anyhow::Result<Option<HealthCheck>> {
     container.health.as_ref().map(health_check).transpose()
+}
+
+/// Registries may change while the container stays as it is, so it is not given those of the config that it came with.
+fn puller_in_force(
+    machine: &Arc<Machine>,
+) -> Box<dyn Fn() -> anyhow::Result<Arc<Puller>> + Send + Sync> {
+    let machine = machine.clone();
+    Box::new(move || super::puller(machine.config().as_deref()))
 }
 
 fn spec(container: &config::Container, cgroup: String) -> anyhow::Result<ContainerSpec> {

@@ -11,6 +11,8 @@ pub struct ConfigChange {
     pub live: Vec<&'static str>,
     /// Settings that only a boot takes over.
     pub at_boot: Vec<&'static str>,
+    /// Settings that nothing applies yet, neither now nor at a boot: they are kept with the config.
+    pub unserved: Vec<&'static str>,
     /// Containers that are no longer there, by name.
     pub removed: Vec<String>,
     /// Containers that are new, or other than before and so started anew, by name.
@@ -47,18 +49,21 @@ impl ConfigChange {
             ("time", *time != new.time),
             ("the network", *network != new.network),
             ("user volumes", *user_volumes != new.user_volumes),
+            // Every pull begins with those of the config in force.
+            ("registries", *registries != new.registries),
+            ("trusted roots", *trusted_roots != new.trusted_roots),
         ];
         let at_boot = [
             ("the machine's type", *machine_type != new.machine_type),
-            ("the token", *token != new.token),
             ("the disk", *install != new.install),
-            ("registries", *registries != new.registries),
+        ];
+        let unserved = [
+            ("the token", *token != new.token),
             ("sysctls", *sysctls != new.sysctls),
             ("sysfs", *sysfs != new.sysfs),
             ("kernel modules", *kernel_modules != new.kernel_modules),
             ("the environment", *environment != new.environment),
             ("files below /etc", *etc_files != new.etc_files),
-            ("trusted roots", *trusted_roots != new.trusted_roots),
         ];
         let name = |container: &Container| container.name.to_string();
         let gone =
@@ -66,6 +71,7 @@ impl ConfigChange {
         Self {
             live: changed(&live),
             at_boot: changed(&at_boot),
+            unserved: changed(&unserved),
             removed: containers.iter().filter(gone).map(name).collect(),
             started: new
                 .containers
@@ -98,6 +104,7 @@ impl fmt::Display for ConfigChange {
             ("containers removed", names(&self.removed)),
             ("containers started", names(&self.started)),
             ("taken over by a reboot", self.at_boot.join(", ")),
+            ("kept, not served yet", self.unserved.join(", ")),
         ];
         let parts = parts.into_iter().filter(|(_, what)| !what.is_empty());
         let parts: Vec<String> = parts.map(|(how, what)| format!("{how}: {what}")).collect();
@@ -115,6 +122,51 @@ mod tests {
 
     fn parse(text: &str) -> MachineConfig {
         config::parse(text.as_bytes()).unwrap().config
+    }
+
+    /// With one more or one other document; the rest as it was.
+    fn with(document: &str) -> MachineConfig {
+        parse(&format!("{OLD}---\napiVersion: v1alpha1\n{document}"))
+    }
+
+    #[test]
+    fn where_images_come_from_changes_while_the_machine_runs() {
+        let old = parse(OLD);
+        let mirror = with(
+            "kind: RegistryMirrorConfig\nname: other.example\nendpoints: [{url: \"http://10.0.2.2:5000\"}]\n",
+        );
+        let change = ConfigChange::between(&old, &mirror);
+        assert_eq!(change.to_string(), "taken over now: registries");
+    }
+
+    /// Nothing applies them, so nothing is gained by a reboot.
+    #[test]
+    fn what_nothing_applies_takes_no_reboot() {
+        let old = parse(OLD);
+        for (changed, name) in [
+            (OLD.replace("token: ", "token: x"), "the token"),
+            (
+                OLD.replace("ip_forward: \"1\"", "ip_forward: \"0\""),
+                "sysctls",
+            ),
+            (OLD.replace("governor: ", "governor: x"), "sysfs"),
+            (
+                OLD.replace("http://proxy", "http://other"),
+                "the environment",
+            ),
+        ] {
+            assert_ne!(changed, OLD, "{name}");
+            let change = ConfigChange::between(&old, &parse(&changed));
+            assert!(change.at_boot.is_empty(), "{change}");
+            assert_eq!(change.to_string(), format!("kept, not served yet: {name}"));
+        }
+        for (document, name) in [
+            ("kind: EtcFileConfig\nname: issue\n", "files below /etc"),
+            ("kind: KernelModuleConfig\nname: dummy\n", "kernel modules"),
+        ] {
+            let change = ConfigChange::between(&old, &with(document));
+            assert_eq!(change.to_string(), format!("kept, not served yet: {name}"));
+        }
     }
 
     #[test]

@@ -23,8 +23,8 @@ pub struct ContainerWorkload {
     pub spec: ContainerSpec,
     /// Its image.
     pub image: ImageReference,
-    /// Where images come from.
-    pub puller: Arc<Puller>,
+    /// What pulls images as the machine config in force says; asked at each pull.
+    pub puller: Box<dyn Fn() -> anyhow::Result<Arc<Puller>> + Send + Sync>,
     /// Where images are.
     pub images: ImageStore,
     /// Which of them containers run.
@@ -68,9 +68,10 @@ impl ContainerWorkload {
         }
         // Lost with /var: the same again, whatever its name means by now.
         let same = self.image.at(digest);
+        let puller = (self.puller)()?;
         let pulled = async {
-            let resolved = self.puller.resolve(&same).await?;
-            self.bring(&resolved).await
+            let resolved = puller.resolve(&same).await?;
+            self.bring(&puller, &resolved).await
         };
         pulled.await.with_context(|| {
             format!("pull {same}, which {} meant; a restart of {name} by its operator looks the name up again", self.image)
@@ -92,13 +93,14 @@ impl ContainerWorkload {
     }
 
     async fn ask_registry(&self, here: Option<PulledImage>) -> anyhow::Result<PulledImage> {
-        let resolving = self.puller.resolve(&self.image);
+        let puller = (self.puller)()?;
+        let resolving = puller.resolve(&self.image);
         let resolved = match &here {
             Some(_) => tokio::time::timeout(LOOK_UP, resolving).await,
             None => Ok(resolving.await),
         };
         let pulled = match resolved {
-            Ok(Ok(resolved)) => Ok(self.bring(&resolved).await),
+            Ok(Ok(resolved)) => Ok(self.bring(&puller, &resolved).await),
             Ok(Err(error)) => Ok(Err(error)),
             Err(too_late) => Err(too_late),
         };
@@ -118,9 +120,13 @@ impl ContainerWorkload {
         Ok(here)
     }
 
-    async fn bring(&self, resolved: &ResolvedImage) -> Result<PulledImage, PullError> {
+    async fn bring(
+        &self,
+        puller: &Puller,
+        resolved: &ResolvedImage,
+    ) -> Result<PulledImage, PullError> {
         let limits = Limits::default();
-        self.puller.pull(resolved, &self.images, &limits).await
+        puller.pull(resolved, &self.images, &limits).await
     }
 
     async fn prepare_image(&self) -> anyhow::Result<()> {
