@@ -8,7 +8,7 @@ use prost::Message;
 use prost_types::FileDescriptorSet;
 
 /// Every file that holds a service or an own package; imports come along.
-const FILES: [&str; 17] = [
+const FILES: [&str; 18] = [
     "machine/machine.proto",
     "machine/lifecycle.proto",
     "machine/storage.proto",
@@ -25,6 +25,7 @@ const FILES: [&str; 17] = [
     "resource/definitions/instar.proto",
     "resource/definitions/network.proto",
     "resource/definitions/runtime.proto",
+    "resource/definitions/secrets.proto",
     "resource/definitions/v1alpha1.proto",
 ];
 

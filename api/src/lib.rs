@@ -113,6 +113,10 @@ pub mod talos {
                 runtime, "talos.resource.definitions.runtime"
             );
             package!(
+                /// Keys and tokens.
+                secrets, "talos.resource.definitions.secrets"
+            );
+            package!(
                 /// Services and the clock.
                 v1alpha1, "talos.resource.definitions.v1alpha1"
             );

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use instar_api::cosi::resource::state_client::StateClient;
-use instar_api::cosi::resource::{WatchOptions, WatchRequest};
+use instar_api::cosi::resource::{GetRequest, WatchOptions, WatchRequest};
 use instar_api::machine::apply_configuration_request::Mode;
 use instar_api::machine::machine_service_client::MachineServiceClient;
 use instar_api::machine::{
@@ -14,7 +14,7 @@ use instar_api::machine::{
 use instar_pki::Role;
 use instar_tests::{
     GREETER, Greeter, Identity, ImageUnderTest, Instarctl, MachineConfig, Node, Outcome, Parked,
-    Registry, Scratch, Test, TlsClient, plan_with_greeter, tests,
+    Registry, Release, Scratch, Test, TlsClient, plan_with_greeter, rotate_ca, tests,
 };
 use prost::Message as _;
 use tonic::Code;
@@ -169,6 +169,16 @@ async fn is_let_in(node: &Node, who: &Identity) -> Outcome {
     Ok(())
 }
 
+/// The config in force, for a client that is shown all of it.
+fn in_force() -> GetRequest {
+    GetRequest {
+        namespace: "config".to_owned(),
+        r#type: "MachineConfigs.config.talos.dev".to_owned(),
+        id: "v1alpha1".to_owned(),
+        ..Default::default()
+    }
+}
+
 /// Waits until the node shows a certificate of this authority, and lets `who` in.
 async fn shows(node: &Node, authority: &Identity, who: &Identity) -> Outcome {
     let only = who.with_role(Role::Admin)?.trusting_only(authority);
@@ -292,6 +302,26 @@ async fn an_authority_takes_anothers_place_while_everything_runs(scratch: Scratc
     // The node finds its own way in, so apid is not taken to be broken.
     let after = Running::of(&node, &new).await?;
     ensure!(before == after, "{before:?} became {after:?}");
+    greeter.greets()?;
+
+    // As talosctl does it, which decodes and encodes the whole config each time.
+    let third = Identity::administrator()?;
+    rotate_ca(&node, &new, &third, Release::V1_14).await?;
+    node.wait_until("the former one is turned away", PATIENCE, async || {
+        ensure!(
+            is_let_in(&node, &new.with_role(Role::Admin)?.trusting(&third))
+                .await
+                .is_err()
+        );
+        Ok(())
+    })
+    .await?;
+    let after = Running::of(&node, &third).await?;
+    ensure!(before == after, "{before:?} became {after:?}");
+    let mut state = StateClient::new(node.channel_as(&third).await?);
+    let config = state.get(in_force()).await?.into_inner();
+    let config = format!("{config:?}");
+    ensure!(config.contains("ContainerHealthConfig"), "{config}");
     greeter.greets()
 }
 

@@ -3,11 +3,17 @@
 use std::cell::RefCell;
 
 use anyhow::{Context as _, ensure};
-use instar_tests::{ImageUnderTest, Instarctl, Node, Outcome, Scratch, Test, tests};
+use instar_tests::{
+    ImageUnderTest, Instarctl, Node, Outcome, Release, Scratch, Talosctl, Test, tests,
+};
 
 use crate::PATIENCE;
 
 const SIZE: (u16, u16) = (160, 50);
+
+/// Of a kind that Talos does not have.
+const GATE: &str =
+    "apiVersion: instar.dev/v1alpha1\nkind: UpgradeGateConfig\ntimeout: 90s # long enough\n";
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![change_what_they_name_and_keep_the_rest]
@@ -29,6 +35,7 @@ async fn change_what_they_name_and_keep_the_rest(scratch: Scratch) -> Outcome {
             config.document(
                 "# of the cellar\napiVersion: v1alpha1\nkind: TimeSyncConfig\nenabled: false # no server there\n",
             )
+            .document(GATE)
         })
         .boot()
         .await?;
@@ -155,5 +162,53 @@ async fn change_what_they_name_and_keep_the_rest(scratch: Scratch) -> Outcome {
     );
     ensure!(left()? == 1, "what was written is lost");
     ensure!(node.hostname().await? == "edited");
+
+    // Talos's own client does it too, in either release, and leaves what it is not shown.
+    let mut called = "edited".to_owned();
+    for (release, next) in [(Release::V1_13, "older"), (Release::V1_14, "newer")] {
+        let talosctl = Talosctl::of(&node, release).await?;
+        let said = talosctl.run("health --wait-timeout 60").await;
+        ensure!(said.code == Some(0), "{said:?}");
+        let whole = config().await?;
+        let shown = whole.replace(&format!("---\n{GATE}"), "");
+        ensure!(shown != whole, "{whole}");
+        let said = talosctl.run_with("edit mc", &shown).await;
+        ensure!(said.output == "no changes\n", "{said:?}");
+        for command in ["edit mc", "patch mc"] {
+            let (from, to) = (called.clone(), format!("{next}-{}", &command[..4]));
+            let said = talosctl.run_with(command, &shown.replace(&from, &to)).await;
+            ensure!(
+                said.code == Some(0) && said.complaint.contains("WARNING: UpgradeGateConfig: "),
+                "{said:?}"
+            );
+            is_called(&node, &to).await?;
+            ensure!(config().await? == whole.replace(&from, &to));
+            let back = talosctl.run_with(command, &shown).await;
+            ensure!(back.code == Some(0), "{back:?}");
+            is_called(&node, &from).await?;
+        }
+        let said = client
+            .run(&["patch", "mc", "-p", &hostname.replace("patched", next)])
+            .await?;
+        ensure!(said.code == Some(0), "{said:?}");
+        called = next.to_owned();
+        is_called(&node, &called).await?;
+    }
+
+    // Settings that nothing applies yet need no reboot, and so no disk either.
+    for (mode, value) in [("no-reboot", "1"), ("auto", "2")] {
+        let sysctl = format!(
+            "apiVersion: v1alpha1\nkind: SysctlConfig\nparams: {{vm.swappiness: \"{value}\"}}\n"
+        );
+        let said = client
+            .run(&["patch", "mc", "-p", &sysctl, "--mode", mode])
+            .await?;
+        ensure!(
+            said.code == Some(0)
+                && said.output.contains("kept, not served yet: sysctls")
+                && said.complaint.contains("SysctlConfig"),
+            "{said:?}"
+        );
+    }
     Ok(())
 }

@@ -95,7 +95,7 @@ pub use scripted_registry::{Reply, ScriptedRegistry};
 pub use served_disk::ServedDisk;
 pub use talosctl::{
     Ending, Fields, First, Followed, Prepared, Release, Talosctl, prepare_upgrade,
-    reboot_and_follow, upgrade_and_follow,
+    reboot_and_follow, rotate_ca, upgrade_and_follow,
 };
 pub use terminal::Terminal;
 pub use time_server::TimeServer;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use instar_api::machine as wire;
 use tonic::Status;
 
+use crate::config;
 use crate::machine::Machine;
 use crate::sequences::{ApplyError, ApplyMode, apply_config};
 
@@ -17,18 +18,31 @@ const TRIAL: prost_types::Duration = prost_types::Duration {
 /// Takes the config of a request; the reply lacks its metadata.
 pub(super) async fn apply(
     machine: &Arc<Machine>,
-    request: wire::ApplyConfigurationRequest,
+    mut request: wire::ApplyConfigurationRequest,
+    is_talosctl: bool,
 ) -> Result<wire::ApplyConfiguration, Status> {
     let mode = mode(&request)?;
+    let mut warnings = Vec::new();
+    if is_talosctl && let Some(kept) = keep_own(machine, &request.data) {
+        request.data = kept.text.into_bytes();
+        warnings = kept.warnings;
+    }
     let applied = apply_config(machine, &request.data, mode, request.dry_run)
         .await
         .map_err(status)?;
+    warnings.extend(applied.warnings);
     Ok(wire::ApplyConfiguration {
         metadata: None,
-        warnings: applied.warnings,
+        warnings,
         mode: chosen(applied.mode).into(),
         mode_details: applied.details,
     })
+}
+
+/// What a client of Talos brings lacks our documents, because it was never shown them: they stay.
+fn keep_own(machine: &Machine, brought: &[u8]) -> Option<config::Kept> {
+    let in_force = machine.config()?;
+    config::keep_own(&in_force.text, std::str::from_utf8(brought).ok()?)
 }
 
 fn mode(request: &wire::ApplyConfigurationRequest) -> Result<ApplyMode, Status> {

@@ -365,9 +365,11 @@ impl MachineService for MachineApi {
         {
             return Err(Status::permission_denied("not authorized"));
         }
+        let is_talosctl = caller::is_talosctl(&request);
         let (machine, request) = (self.machine.clone(), request.into_inner());
-        let applied =
-            changing::to_its_end(async move { apply_config::apply(&machine, request).await });
+        let applied = changing::to_its_end(async move {
+            apply_config::apply(&machine, request, is_talosctl).await
+        });
         let applied = applied.await?;
         Ok(Response::new(wire::ApplyConfigurationResponse {
             messages: vec![wire::ApplyConfiguration {

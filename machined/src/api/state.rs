@@ -17,7 +17,7 @@ use super::{blocking, streamed};
 use crate::config::Secrets;
 use crate::machine::Machine;
 use crate::resources::{
-    Changes, Difference, Kind, Listed, Namespace, Sensitivity, Told, kind, list,
+    Changes, Difference, Kind, Listed, Namespace, Sensitivity, Told, Viewer, kind, list,
 };
 use crate::services::timestamp;
 
@@ -60,6 +60,7 @@ impl StateApi {
 struct Looker {
     holder: Holder,
     secrets: Secrets,
+    viewer: Viewer,
     standing: Option<Standing>,
 }
 
@@ -68,6 +69,10 @@ impl Looker {
         Looker {
             holder: Holder::of(request),
             secrets: Secrets::of(&caller::roles(request.metadata())),
+            viewer: match caller::is_talosctl(request) {
+                true => Viewer::Talos,
+                false => Viewer::Any,
+            },
             standing: Standing::of(request),
         }
     }
@@ -77,14 +82,16 @@ impl Looker {
         machine: &Arc<Machine>,
         kind: &'static Kind,
     ) -> Result<Vec<Listed>, Status> {
-        let secrets = self.secrets;
+        let (secrets, viewer) = (self.secrets, self.viewer);
         let listed = match kind.may_wait() {
-            false => {
-                list(machine, kind, secrets).map_err(|error| Status::internal(format!("{error:#}")))
-            }
+            false => list(machine, kind, secrets, viewer)
+                .map_err(|error| Status::internal(format!("{error:#}"))),
             true => {
                 let machine = machine.clone();
-                blocking::once(&self.holder, move || list(&machine, kind, secrets)).await
+                blocking::once(&self.holder, move || {
+                    list(&machine, kind, secrets, viewer)
+                })
+                .await
             }
         };
         // Who watches the machine config is told the one that takes back his authority, if nobody asks: with the key of the next.
@@ -471,7 +478,8 @@ mod tests {
             secret.collect::<Vec<_>>(),
             [
                 "MetaKeys.runtime.talos.dev",
-                "MachineConfigs.config.talos.dev"
+                "MachineConfigs.config.talos.dev",
+                "OSRootSecrets.secrets.talos.dev",
             ]
         );
     }

@@ -19,6 +19,7 @@ mod conflicts;
 mod documents;
 pub mod fetch;
 mod model;
+mod own_documents;
 pub mod persisted;
 mod problem;
 mod resolve;
@@ -37,6 +38,7 @@ pub use self::source::Secrets;
 use self::{documents::Identified, problem::Problems};
 pub use self::{
     model::*,
+    own_documents::{Kept, keep_own, without_own},
     problem::{ConfigErrors, Position, Problem},
     warnings::Warning,
 };

@@ -18,18 +18,21 @@ pub enum Namespace {
     Cluster,
     /// What the machine was told.
     Config,
+    /// Keys and tokens.
+    Secrets,
     /// What the machine is built of.
     Hardware,
 }
 
 impl Namespace {
     /// All of them, with a line about each.
-    pub const ALL: [(Namespace, &'static str); 6] = [
+    pub const ALL: [(Namespace, &'static str); 7] = [
         (Namespace::Meta, "what kinds of resources there are"),
         (Namespace::Runtime, "the machine as it runs"),
         (Namespace::Network, "links, addresses, routes, names"),
         (Namespace::Cluster, "the machines of the cluster"),
         (Namespace::Config, "the machine config"),
+        (Namespace::Secrets, "keys and tokens of the machine config"),
         (Namespace::Hardware, "what the machine is built of"),
     ];
 
@@ -41,6 +44,7 @@ impl Namespace {
             Namespace::Network => "network",
             Namespace::Cluster => "cluster",
             Namespace::Config => "config",
+            Namespace::Secrets => "secrets",
             Namespace::Hardware => "hardware",
         }
     }
@@ -76,6 +80,15 @@ pub enum Source {
     Unannounced,
 }
 
+/// Who looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Viewer {
+    /// Somebody who is shown everything.
+    Any,
+    /// A client of Talos, which knows Talos's kinds of documents alone.
+    Talos,
+}
+
 /// One resource, made when it was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Item {
@@ -85,6 +98,8 @@ pub struct Item {
     pub spec: Spec,
     /// What those see of it who are shown no secrets, where that differs.
     pub without_secrets: Option<Spec>,
+    /// What clients of Talos are shown of it, where that is not all.
+    pub spec_for_talos: Option<Spec>,
     /// Version and times, for those that the store keeps.
     pub stored: Option<Metadata>,
     /// Remarks for clients.
@@ -98,6 +113,7 @@ impl Item {
             id: id.into(),
             spec: spec.into(),
             without_secrets: None,
+            spec_for_talos: None,
             stored: None,
             annotations: &[],
         }

@@ -6,7 +6,8 @@ use std::time::SystemTime;
 use crate::config::Secrets;
 use crate::machine::Machine;
 
-use super::kind::{Item, Kind};
+use super::kind::{Item, Kind, Viewer};
+use super::spec::Spec;
 use super::store::Metadata;
 
 /// A resource as clients see it.
@@ -23,10 +24,13 @@ pub struct Listed {
 }
 
 /// All resources of a kind, by id. Waits for a disk if the kind [may](Kind::may_wait).
+///
+/// A version counts the changes of the whole, whoever looks.
 pub fn list(
     machine: &Machine,
     kind: &'static Kind,
     secrets: Secrets,
+    viewer: Viewer,
 ) -> anyhow::Result<Vec<Listed>> {
     let mut items = BTreeMap::new();
     for item in (kind.read)(machine)? {
@@ -51,13 +55,14 @@ pub fn list(
         .into_iter();
     let listed = encoded.into_iter().filter_map(|(item, yaml)| {
         // Versions are those of the whole, so that they are the same for everybody.
-        let (protobuf, yaml) = match (secrets, &item.without_secrets) {
-            (Secrets::Hidden, Some(rest)) => (rest.protobuf(), rest.yaml()),
-            _ => (item.spec.protobuf(), yaml),
+        let part = match (secrets, viewer) {
+            (Secrets::Hidden, _) => item.without_secrets.as_ref(),
+            (Secrets::Shown, Viewer::Talos) => item.spec_for_talos.as_ref(),
+            (Secrets::Shown, Viewer::Any) => None,
         };
         Some(Listed {
-            protobuf,
-            yaml,
+            protobuf: part.unwrap_or(&item.spec).protobuf(),
+            yaml: part.map_or(yaml, Spec::yaml),
             annotations: item.annotations,
             metadata: match item.stored {
                 Some(metadata) => metadata,

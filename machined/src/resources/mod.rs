@@ -16,7 +16,7 @@ mod store;
 
 pub use changes::{Changes, Difference, Told};
 pub use facts::{ClockFact, MachineStage, MachineStatus, NetworkFact, Problem, ServiceFact};
-pub use kind::{Item, Kind, Namespace, Sensitivity, Source, definitions};
+pub use kind::{Item, Kind, Namespace, Sensitivity, Source, Viewer, definitions};
 pub use kinds::{KINDS, kind};
 pub use ledger::Ledger;
 pub use listing::{Listed, list};

@@ -6,6 +6,8 @@
 use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use prost::encoding::{WireType, encode_key, encode_varint};
 use serde::ser::{SerializeMap as _, SerializeSeq as _};
 use serde::{Serialize, Serializer};
@@ -42,6 +44,8 @@ pub enum Value {
     Remark(String),
     /// Bytes in protobuf, `52:54:00:12:34:56` in YAML.
     Hardware(Vec<u8>),
+    /// Bytes in protobuf, base64 in YAML.
+    Encoded(Vec<u8>),
     /// An address; none is the empty text.
     Address(Option<IpAddr>),
     /// An address with the length of its prefix; none is the empty text.
@@ -129,7 +133,7 @@ impl Value {
         }
         let content = match self {
             Value::Text(text) | Value::Document(text) => text.clone().into_bytes(),
-            Value::Hardware(content) => content.clone(),
+            Value::Hardware(content) | Value::Encoded(content) => content.clone(),
             Value::Address(address) => net_ip(*address).encode(),
             Value::Prefix(prefix) => net_ip(prefix.map(Cidr::address))
                 .with("", 2, prefix.map_or(0, |prefix| u64::from(prefix.prefix())))
@@ -160,7 +164,7 @@ impl Value {
     fn is_default(&self) -> bool {
         match self {
             Value::Text(text) | Value::Document(text) => text.is_empty(),
-            Value::Hardware(bytes) => bytes.is_empty(),
+            Value::Hardware(bytes) | Value::Encoded(bytes) => bytes.is_empty(),
             Value::Address(address) => address.is_none(),
             Value::Prefix(prefix) => prefix.is_none(),
             Value::Record(_) | Value::List(_) | Value::Time(_) => false,
@@ -224,6 +228,7 @@ impl Serialize for Value {
             }
             Value::Word(_, word) => serializer.serialize_str(word),
             Value::Hardware(bytes) => serializer.serialize_str(&hardware_text(bytes)),
+            Value::Encoded(bytes) => serializer.serialize_str(&BASE64_STANDARD.encode(bytes)),
             Value::Address(address) => {
                 serializer.serialize_str(&address.map_or_else(String::new, |it| it.to_string()))
             }

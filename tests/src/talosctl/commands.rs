@@ -470,6 +470,10 @@ impl Talosctl<'_> {
 
     async fn health(&self, mut words: Words<'_>, screen: &mut Screen) -> Step {
         let seconds = words.number("--wait-timeout").unwrap_or(1200);
+        // The newer release looks there for what it has to ask for.
+        if self.session.release == Release::V1_14 {
+            self.machine_config().await?;
+        }
         let asked = Fields::none()
             .message(1, &Fields::none().number(1, seconds))
             .message(2, &Fields::none());
@@ -590,6 +594,7 @@ impl Talosctl<'_> {
         Ok(())
     }
 
+    /// With `--dry-run`, as long as nobody says otherwise.
     async fn rotate_ca(&self, screen: &mut Screen) -> Step {
         let unnamed = Self {
             session: match self.session.release {
@@ -605,8 +610,10 @@ impl Talosctl<'_> {
             .iter()
             .filter(|member| member.spec["machineType"] == "controlplane");
         let first = needed(control_planes.next(), "a control plane")?;
+        let authority = self.current_authority().await?;
         screen.line(&format!(
-            "would rotate on {}, of {} members",
+            "would rotate {} bytes on {}, of {} members",
+            authority.len(),
             first.id,
             members.len()
         ))

@@ -1,9 +1,16 @@
-//! Commands that bring the machine another config.
+//! Commands that bring the machine another config. All of it is decoded first: a kind that the release does not know ends them.
 
 use super::screen::{Screen, Step, Stop};
 use super::session::Release;
 use super::wire::Fields;
 use super::{Talosctl, Words};
+
+use serde_json::Value;
+
+const KIND: &str = "MachineConfigs.config.talos.dev";
+
+/// Kinds that the older release knows, one a line.
+const KINDS_OF_1_13: &str = include_str!("../../../machined/tests/data/config/1.13/kinds");
 
 /// What is always sent, whether the mode tries or not: a minute.
 fn try_timeout() -> Fields {
@@ -54,7 +61,6 @@ impl Talosctl<'_> {
         file: &str,
         screen: &mut Screen,
     ) -> Step {
-        const KIND: &str = "MachineConfigs.config.talos.dev";
         self.look_at_version(screen).await?;
         let asked_for = words.0.first().copied().unwrap_or_default();
         let definitions = self.definitions().await?;
@@ -64,6 +70,15 @@ impl Talosctl<'_> {
         if !is_config {
             return Err(Stop::Failed(format!("cannot {name} {asked_for:?}")));
         }
+        let (text, _) = self.machine_config().await?;
+        if text == file {
+            return screen.line("no changes");
+        }
+        self.apply(file, 1, false, screen).await
+    }
+
+    /// The machine config as it is shown, and its documents.
+    pub(super) async fn machine_config(&self) -> Step<(String, Vec<Value>)> {
         let config = match self.session.release {
             Release::V1_14 => self.get_resource("config", KIND, "v1alpha1").await?,
             Release::V1_13 => {
@@ -79,9 +94,57 @@ impl Talosctl<'_> {
         let Some(text) = config.spec.as_str().filter(|_| is_text) else {
             return Err(Stop::Failed("expected a YAML document".to_owned()));
         };
-        if text == file {
-            return screen.line("no changes");
+        // What it decodes is not the YAML.
+        if config.decoded()?.text_of(1) != text {
+            return Err(Stop::Failed("two encodings of two configs".to_owned()));
         }
-        self.apply(file, 1, false, screen).await
+        let documents = self.documents(text)?;
+        Ok((text.to_owned(), documents))
+    }
+
+    /// Decodes all documents, or none.
+    fn documents(&self, text: &str) -> Step<Vec<Value>> {
+        let mut texts = vec![String::new()];
+        for line in text.lines() {
+            match texts.last_mut() {
+                Some(last) if line != "---" => last.extend([line, "\n"]),
+                _ => texts.push(String::new()),
+            }
+        }
+        let mut documents = Vec::new();
+        for text in texts.iter().filter(|text| !text.trim().is_empty()) {
+            let document: Value = serde_saphyr::from_str(text)
+                .map_err(|error| Stop::Failed(format!("{error}: {text}")))?;
+            let word = |key: &str| document[key].as_str().unwrap_or_default();
+            let (kind, version) = (word("kind"), word("apiVersion"));
+            let knows = match self.session.release {
+                Release::V1_13 => KINDS_OF_1_13.lines().any(|known| known == kind),
+                Release::V1_14 => true,
+            };
+            if !kind.is_empty() && (version != "v1alpha1" || !knows) {
+                let why = format!("{kind:?} {version:?}: not registered");
+                return Err(Stop::Failed(why));
+            }
+            documents.push(document);
+        }
+        Ok(documents)
+    }
+
+    /// Changes `machine:` as `rotate-ca` does: the whole config decoded, changed and encoded again.
+    pub(super) async fn change_machine(&self, change: impl FnOnce(&mut Value)) -> Step {
+        let (_, mut documents) = self.machine_config().await?;
+        let main = documents
+            .iter_mut()
+            .find(|document| document["kind"].is_null());
+        let main = main.ok_or_else(|| Stop::Failed("no machine document".to_owned()))?;
+        change(&mut main["machine"]);
+        let encoded: Result<Vec<String>, _> =
+            documents.iter().map(serde_saphyr::to_string).collect();
+        let encoded = encoded.map_err(|error| Stop::Failed(error.to_string()))?;
+        let asked = Fields::none().text(1, &encoded.join("---\n")).number(4, 2);
+        self.session
+            .element("/machine.MachineService/ApplyConfiguration", asked)
+            .await?;
+        Ok(())
     }
 }

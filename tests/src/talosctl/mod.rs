@@ -14,6 +14,7 @@ mod files;
 mod images;
 mod insecure;
 mod resources;
+mod rotate;
 mod screen;
 mod session;
 mod support;
@@ -31,6 +32,7 @@ use crate::node::Node;
 use screen::{Screen, Stop};
 use session::Session;
 
+pub use rotate::rotate_ca;
 pub use session::Release;
 pub use tracked::{Followed, reboot_and_follow, upgrade_and_follow};
 pub use upgrade::{Prepared, prepare_upgrade};

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{Item, Kind, Namespace, Record, Sensitivity, Source, Spec, Value, hardware, network};
-use crate::config::MachineType;
+use crate::config::{self, MachineType};
 use crate::machine::Machine;
 use crate::network::NetworkStatus;
 
@@ -95,9 +95,11 @@ fn member(
 
 /// The content as one text: clients that edit it look for this remark.
 fn document(id: &str, text: &str) -> Item {
+    let spec = |text: String| Spec::Bare(1, Value::Document(text));
     Item {
         annotations: &[("talos.dev/yaml-spec", "1")],
-        ..Item::new(id, Spec::Bare(1, Value::Document(text.to_owned())))
+        spec_for_talos: Some(spec(config::without_own(text))),
+        ..Item::new(id, spec(text.to_owned()))
     }
 }
 
@@ -143,5 +145,15 @@ mod tests {
         assert_eq!(decoded.yaml_marshalled, b"version: v1alpha1\n");
         let yaml: String = serde_saphyr::from_str(&item.spec.yaml()).unwrap();
         assert_eq!(yaml, "version: v1alpha1\n");
+    }
+
+    #[test]
+    fn clients_of_talos_are_shown_what_they_know() {
+        let ours = "---\napiVersion: instar.dev/v1alpha1\nkind: UpgradeGateConfig\n";
+        let item = document("v1alpha1", &format!("version: v1alpha1\n{ours}"));
+        let shown = item.spec_for_talos.unwrap();
+        let decoded = wire::MachineConfigSpec::decode(shown.protobuf().as_slice()).unwrap();
+        assert_eq!(decoded.yaml_marshalled, b"version: v1alpha1\n");
+        assert!(item.spec.yaml().contains("UpgradeGateConfig"));
     }
 }

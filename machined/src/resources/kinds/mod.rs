@@ -9,6 +9,7 @@ mod images;
 mod meta;
 mod network;
 mod runtime;
+mod secrets;
 mod security;
 mod upgrades;
 
@@ -16,7 +17,7 @@ use super::kind::{Item, Kind, Namespace, Sensitivity, Source, definitions};
 use super::spec::{Record, Spec, Value};
 
 /// Every kind. Of two that would have the same initials, the first one is called by them.
-pub static KINDS: [&Kind; 29] = [
+pub static KINDS: [&Kind; 30] = [
     &meta::DEFINITIONS,
     &meta::NAMESPACES,
     &runtime::MACHINE_STATUSES,
@@ -41,6 +42,7 @@ pub static KINDS: [&Kind; 29] = [
     &config::MEMBERS,
     &config::MACHINE_TYPES,
     &config::MACHINE_CONFIGS,
+    &secrets::OS_ROOT_SECRETS,
     &hardware::SYSTEM,
     &block::DISKS,
     &block::SYSTEM_DISKS,
