@@ -517,6 +517,22 @@ pub(crate) enum Config {
 pub(crate) enum Gen {
     /// Make an authority, a machine config and a client configuration
     Config(GenConfig),
+    /// Make the secrets of a fleet: what all its machine configs share
+    Secrets(GenSecrets),
+}
+
+/// Arguments of `gen secrets`.
+#[derive(Args, Debug)]
+pub(crate) struct GenSecrets {
+    /// File for them; - is standard output
+    #[arg(long, value_name = "FILE", default_value = "secrets.yaml")]
+    pub(crate) output_file: PathBuf,
+    /// Take them from the machine config of a control plane node; what it lacks is made anew
+    #[arg(long, value_name = "FILE")]
+    pub(crate) from_controlplane_config: Option<PathBuf>,
+    /// Replace an existing file
+    #[arg(long)]
+    pub(crate) force: bool,
 }
 
 /// Arguments of `gen config`.
@@ -526,6 +542,9 @@ pub(crate) struct GenConfig {
     pub(crate) name: String,
     /// Where clients connect to: host or host:port
     pub(crate) endpoint: String,
+    /// Secrets of a fleet that the node is to belong to, as `gen secrets` writes them [default: new ones]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) with_secrets: Option<PathBuf>,
     /// Disk that the node may own
     #[arg(long, value_name = "DEVICE")]
     pub(crate) install_disk: Option<String>,

@@ -12,6 +12,7 @@ mod dmesg;
 mod edit;
 mod events;
 mod gen_config;
+mod gen_secrets;
 mod get;
 mod health;
 mod image;
@@ -47,6 +48,7 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
     let Cli { global, command } = cli;
     match command {
         Command::Gen(Gen::Config(arguments)) => gen_config::run(&global, &arguments),
+        Command::Gen(Gen::Secrets(arguments)) => gen_secrets::run(&global, &arguments),
         Command::Version => version::run(&global).await,
         Command::Service { id, action } => service::run(&global, id.as_deref(), action).await,
         Command::Logs {

@@ -82,6 +82,12 @@ pub(crate) fn read_all(arguments: &[String]) -> Result<Vec<Patch>, Failure> {
         .collect()
 }
 
+/// The documents of a config, those that say nothing left out.
+pub(crate) fn documents(config: &str) -> Result<Vec<Value>, serde_saphyr::Error> {
+    let values = Documents::parse(config)?.into_values();
+    Ok(values.filter(|value| !value.is_null()).collect())
+}
+
 /// The config with the patches laid over it, one after the other.
 pub(crate) fn apply(config: &str, patches: &[Patch]) -> Result<String, Failure> {
     let mut documents = Documents::parse(config).map_err(|error| {

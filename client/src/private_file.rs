@@ -1,9 +1,9 @@
 //! Files for their owner alone: what is written there may hold secrets.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::failure::{Exit, Failure};
 
@@ -22,4 +22,20 @@ pub(crate) fn create(path: &Path, force: bool) -> Result<File, Failure> {
         }
         _ => Failure::io(format!("cannot write {name}"), error),
     })
+}
+
+/// Writes the file, never half: a new one takes the place of an old one, whatever mode that had.
+pub(crate) fn replace(path: &Path, content: &str) -> io::Result<()> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    let new = PathBuf::from(new);
+    let _ = std::fs::remove_file(&new);
+    let mut file = File::options()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&new)?;
+    file.write_all(content.as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&new, path)
 }

@@ -2,6 +2,7 @@
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::panic)]
 
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -581,6 +582,52 @@ fn something_else_at_the_endpoint() {
     run(directory.path(), &["version"])
         .exits(3)
         .tells("is the API of a node and not something else");
+}
+
+#[test]
+fn secrets_of_a_fleet_are_written_once() {
+    let directory = TempDir::new().unwrap();
+    let place = directory.path();
+    run(place, &["gen", "secrets"]).exits(0);
+    let file = place.join("secrets.yaml");
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&file), 0o600);
+    let secrets = std::fs::read(&file).unwrap();
+    run(place, &["gen", "secrets"]).tells("secrets.yaml exists");
+    assert_eq!(std::fs::read(&file).unwrap(), secrets);
+
+    // Machines and clients of one authority, in whichever order they are made.
+    let config = |name: &str, more: &[&str]| {
+        let arguments = ["gen", "config", name, "127.0.0.1:1", "--output-dir", name];
+        run(place, &[&arguments[..], more].concat())
+    };
+    for name in ["first", "second"] {
+        config(name, &["--with-secrets", "secrets.yaml"]).exits(0);
+    }
+    let read = |path: &str| std::fs::read_to_string(place.join(path)).unwrap();
+    assert_eq!(read("first/machine.yaml"), read("second/machine.yaml"));
+    assert_eq!(mode(&place.join("first/machine.yaml")), 0o600);
+
+    // The other way round: the authority of a machine config, and the rest made anew.
+    let from = [
+        "gen",
+        "secrets",
+        "--from-controlplane-config",
+        "first/machine.yaml",
+    ];
+    run(
+        place,
+        &[&from[..], &["--output-file", "again.yaml"]].concat(),
+    )
+    .exits(0)
+    .tells("made anew: cluster.id");
+    config("third", &["--with-secrets", "again.yaml"]).exits(0);
+    assert_eq!(read("first/machine.yaml"), read("third/machine.yaml"));
+
+    run(place, &["gen", "secrets", "--force"]).exits(0);
+    assert_ne!(std::fs::read(&file).unwrap(), secrets);
+    config("fourth", &["--with-secrets", "first/talosconfig"]).tells("certs.os");
+    assert!(!place.join("fourth/machine.yaml").exists());
 }
 
 #[test]

@@ -99,8 +99,28 @@ impl CertificateAuthority {
     /// # Errors
     /// No randomness, or a clock beyond reason.
     pub fn generate(now: SystemTime) -> Result<Self, AuthorityError> {
-        let key = PrivateKey::generate()?;
         let subject = certificate::subject(&[AUTHORITY_ORGANIZATION], None);
+        Self::generate_as(subject, PrivateKey::generate()?, now)
+    }
+
+    /// A new one for Kubernetes or etcd, with an ECDSA key on P-256 as their tools want it, for ten years.
+    ///
+    /// # Errors
+    /// As [`Self::generate`].
+    pub fn generate_p256(
+        organizations: &[&str],
+        common_name: Option<&str>,
+        now: SystemTime,
+    ) -> Result<Self, AuthorityError> {
+        let subject = certificate::subject(organizations, common_name);
+        Self::generate_as(subject, PrivateKey::generate_p256_sec1()?, now)
+    }
+
+    fn generate_as(
+        subject: Vec<u8>,
+        key: PrivateKey,
+        now: SystemTime,
+    ) -> Result<Self, AuthorityError> {
         let key_id = certificate::key_id(key.public_key());
         let certificate = Template {
             purpose: Purpose::Authority,

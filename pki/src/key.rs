@@ -5,7 +5,7 @@ use ring::signature::{
     ECDSA_P256_SHA256_ASN1_SIGNING, ECDSA_P384_SHA384_ASN1_SIGNING, EcdsaKeyPair, Ed25519KeyPair,
     KeyPair, RSA_PKCS1_SHA256, RsaKeyPair,
 };
-use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, PrivateSec1KeyDer};
 
 use crate::pem::{self, PemError};
 use crate::{der, sec1};
@@ -67,6 +67,16 @@ impl PrivateKey {
         let pkcs8 = EcdsaKeyPair::generate_pkcs8(algorithm, &SystemRandom::new())
             .map_err(|_| KeyError::Random)?;
         Self::from_der(PrivatePkcs8KeyDer::from(pkcs8.as_ref().to_vec()).into())
+    }
+
+    /// The same in the older form under the label `EC PRIVATE KEY`, as Kubernetes' tools and Talos's read and write it.
+    ///
+    /// # Errors
+    /// The system gives no random bytes.
+    pub fn generate_p256_sec1() -> Result<Self, KeyError> {
+        let key = Self::generate_p256()?;
+        let sec1 = sec1::from_p256_pkcs8(key.secret_der(), key.public_key());
+        Self::from_der(PrivateSec1KeyDer::from(sec1.ok_or(KeyError::Unsupported)?).into())
     }
 
     /// The first key in PEM text, whatever its label.

@@ -1,4 +1,4 @@
-//! `EC PRIVATE KEY` (SEC 1, RFC 5915) in a PKCS#8 wrapper, the only form that ring reads.
+//! `EC PRIVATE KEY` (SEC 1, RFC 5915), which other tools read and write, and the PKCS#8 wrapper around it that ring wants.
 
 use x509_parser::der_parser::ber::BerObjectContent;
 use x509_parser::der_parser::der::parse_der;
@@ -16,6 +16,21 @@ pub(crate) fn to_pkcs8(sec1: &[u8]) -> Option<Vec<u8>> {
         &der::unsigned(&[0]),
         &algorithm,
         &der::octet_string(sec1),
+    ]))
+}
+
+/// The P-256 key in a PKCS#8 wrapper, with the name of its curve and its public half inside: outside of a wrapper nothing else
+/// says which curve it is.
+pub(crate) fn from_p256_pkcs8(pkcs8: &[u8], public_key: &[u8]) -> Option<Vec<u8>> {
+    let (_, wrapper) = parse_der(pkcs8).ok()?;
+    let inner = wrapper.as_sequence().ok()?.get(2)?.as_slice().ok()?;
+    let (_, key) = parse_der(inner).ok()?;
+    let secret = key.as_sequence().ok()?.get(1)?.as_slice().ok()?;
+    Some(der::sequence(&[
+        &der::unsigned(&[1]),
+        &der::octet_string(secret),
+        &der::explicit(0, &der::object_id(der::oid::P256)),
+        &der::explicit(1, &der::bit_string(public_key)),
     ]))
 }
 

@@ -52,6 +52,24 @@ fn names(certificate: &X509Certificate<'_>) -> Vec<String> {
         })
 }
 
+/// Other tools read such a key only if it names its curve; that it signs is proven by reading it back.
+#[test]
+fn new_authority_of_kubernetes_has_the_older_form_of_key() {
+    let etcd = CertificateAuthority::generate_p256(&["etcd"], None, now()).unwrap();
+    let (_, certificate) = parse_x509_certificate(etcd.certificate()).unwrap();
+    assert_eq!(certificate.subject().to_string(), "O=etcd");
+    assert!(certificate.is_ca());
+    certificate.verify_signature(None).unwrap();
+    let key = etcd.key_pem();
+    assert!(key.starts_with("-----BEGIN EC PRIVATE KEY-----\n"), "{key}");
+    let read = CertificateAuthority::from_pem(&etcd.certificate_pem(), &key).unwrap();
+    read.issue_client(&[Role::Admin], now(), DAY).unwrap();
+    let front = CertificateAuthority::generate_p256(&[], Some("front-proxy"), now()).unwrap();
+    let (_, certificate) = parse_x509_certificate(front.certificate()).unwrap();
+    assert_eq!(certificate.subject().to_string(), "CN=front-proxy");
+    assert!(PrivateKey::from_pem(&PrivateKey::generate_p256_sec1().unwrap().to_pem()).is_ok());
+}
+
 #[test]
 fn new_authority_says_what_others_expect() {
     let authority = CertificateAuthority::generate(now()).unwrap();

@@ -1,7 +1,5 @@
-//! `gen config`: an authority, a machine config that holds it, and a client configuration for its administrator.
+//! `gen config`: a machine config that holds an authority, new or of a fleet, and a client configuration for its administrator.
 
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -9,13 +7,15 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use instar_pki::client_config::{ClientConfig, Context};
 use instar_pki::{CertificateAuthority, Role};
-use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::json;
 
 use crate::cli::{GenConfig, Global};
 use crate::endpoint::Endpoint;
 use crate::failure::{Exit, Failure};
 use crate::patch;
+use crate::private_file;
+
+use super::gen_secrets::{self, Secrets};
 
 mod documents;
 
@@ -61,12 +61,17 @@ fn make(arguments: &GenConfig, now: SystemTime) -> Result<Files, Failure> {
         .parse::<Endpoint>()
         .map_err(|error| usage(Box::new(error)))?;
     let failed = |what: &str| Failure::new(Exit::Failed, format!("cannot make {what}"));
-    let authority = CertificateAuthority::generate(now)
-        .map_err(|error| failed("an authority").because(error))?;
+    let (authority, token) = match &arguments.with_secrets {
+        Some(path) => Secrets::read(path)?.of_machines(path)?,
+        None => {
+            let authority = CertificateAuthority::generate(now)
+                .map_err(|error| failed("an authority").because(error))?;
+            (authority, gen_secrets::token()?)
+        }
+    };
     let administrator = authority
         .issue_client(&[Role::Admin], now, CLIENT_LIFETIME)
         .map_err(|error| failed("a client certificate").because(error))?;
-    let token = token().ok_or_else(|| failed("a token: the system gives no random bytes"))?;
 
     let mut names = vec![endpoint.host().to_owned(), "127.0.0.1".to_owned()];
     names.extend(arguments.additional_sans.iter().cloned());
@@ -90,19 +95,6 @@ fn make(arguments: &GenConfig, now: SystemTime) -> Result<Files, Failure> {
     Ok(Files { machine, client })
 }
 
-/// A token in the shape that other tools of this interface check: six and sixteen characters.
-fn token() -> Option<String> {
-    const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
-    let mut bytes = [0; 22];
-    SystemRandom::new().fill(&mut bytes).ok()?;
-    let text: String = bytes
-        .iter()
-        .map(|byte| char::from(LETTERS[usize::from(byte % 32)]))
-        .collect();
-    let (first, second) = text.split_at(6);
-    Some(format!("{first}.{second}"))
-}
-
 /// Both files or, as far as that can be known before, none.
 fn write(directory: &Path, files: &Files, force: bool) -> Result<[PathBuf; 2], Failure> {
     let paths = [directory.join(MACHINE_FILE), directory.join(CLIENT_FILE)];
@@ -117,26 +109,10 @@ fn write(directory: &Path, files: &Files, force: bool) -> Result<[PathBuf; 2], F
             .advise("its authority cannot be made again: choose another --output-dir, or replace it with --force"));
     }
     for (path, content) in paths.iter().zip([&files.machine, &files.client]) {
-        write_private(path, content)
+        private_file::replace(path, content)
             .map_err(|error| Failure::io(format!("cannot write {}", path.display()), error))?;
     }
     Ok(paths)
-}
-
-/// For the owner alone, and never half: a new file takes the place of an old one, whatever mode that had.
-fn write_private(path: &Path, content: &str) -> std::io::Result<()> {
-    let mut new = path.as_os_str().to_owned();
-    new.push(".new");
-    let new = PathBuf::from(new);
-    let _ = std::fs::remove_file(&new);
-    let mut file = std::fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&new)?;
-    file.write_all(content.as_bytes())?;
-    file.sync_all()?;
-    std::fs::rename(&new, path)
 }
 
 #[cfg(test)]
@@ -151,6 +127,7 @@ mod tests {
         GenConfig {
             name: "demo".into(),
             endpoint: "127.0.0.1:50001".into(),
+            with_secrets: None,
             install_disk: Some("/dev/vda".into()),
             hostname: None,
             additional_sans: vec!["node.example.org".into(), "127.0.0.1".into()],
@@ -206,15 +183,20 @@ mod tests {
         }
     }
 
+    /// What talosctl wrote: every node made with it is of one authority, and clients of one reach all.
     #[test]
-    fn token_has_the_shape_that_is_checked() {
-        let token = token().unwrap();
-        let (first, second) = token.split_once('.').unwrap();
-        assert_eq!((first.len(), second.len()), (6, 16));
-        assert!(
-            token.chars().all(|letter| letter == '.'
-                || letter.is_ascii_lowercase()
-                || letter.is_ascii_digit())
-        );
+    fn secrets_make_machines_of_one_fleet() {
+        let directory = tempfile::tempdir().unwrap();
+        let secrets = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/secrets-1.13.yaml");
+        let mut arguments = arguments(directory.path());
+        arguments.with_secrets = Some(secrets.into());
+        let [first, second] =
+            [(); 2].map(|()| make(&arguments, SystemTime::now()).unwrap().machine);
+        assert_eq!(first, second);
+        let written: serde_json::Value =
+            serde_saphyr::from_str(&std::fs::read_to_string(secrets).unwrap()).unwrap();
+        let machine = &patch::documents(&first).unwrap()[0]["machine"];
+        assert_eq!(machine["ca"], written["certs"]["os"]);
+        assert_eq!(machine["token"], written["trustdinfo"]["token"]);
     }
 }

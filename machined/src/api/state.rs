@@ -88,10 +88,7 @@ impl Looker {
                 .map_err(|error| Status::internal(format!("{error:#}"))),
             true => {
                 let machine = machine.clone();
-                blocking::once(&self.holder, move || {
-                    list(&machine, kind, secrets, viewer)
-                })
-                .await
+                blocking::once(&self.holder, move || list(&machine, kind, secrets, viewer)).await
             }
         };
         // Who watches the machine config is told the one that takes back his authority, if nobody asks: with the key of the next.

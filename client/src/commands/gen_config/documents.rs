@@ -1,4 +1,4 @@
-//! The documents of a new machine config: one per concern, as tools of this interface write them from 1.14 on.
+//! The documents of a new machine config: those that talosctl 1.13 and 1.14 both know, so that either can show and change it.
 
 use serde::Serialize;
 
@@ -32,6 +32,10 @@ pub(super) fn machine_config(wanted: &Wanted) -> Result<String, serde_saphyr::se
                 key: &wanted.ca_key,
             },
             cert_sans: &wanted.names,
+            install: wanted
+                .disk
+                .as_deref()
+                .map(|disk| Install { disk, wipe: false }),
         },
     };
     let hostname = Hostname {
@@ -40,28 +44,11 @@ pub(super) fn machine_config(wanted: &Wanted) -> Result<String, serde_saphyr::se
         auto: wanted.hostname.is_none().then_some("stable"),
         hostname: wanted.hostname.as_deref(),
     };
-    let mut documents = vec![
+    let documents = [
         serde_saphyr::to_string(&main)?,
         serde_saphyr::to_string(&hostname)?,
     ];
-    if let Some(disk) = &wanted.disk {
-        documents.push(serde_saphyr::to_string(&UnattendedInstall {
-            api_version: VERSION,
-            kind: "UnattendedInstallConfig",
-            provisioning: Provisioning {
-                disk_selector: Selector {
-                    r#match: format!("disk.dev_path == {}", quoted(disk)),
-                },
-                wipe: false,
-            },
-        })?);
-    }
     Ok(documents.join("---\n"))
-}
-
-/// A string of the expression language.
-fn quoted(text: &str) -> String {
-    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
 #[derive(Serialize)]
@@ -79,6 +66,15 @@ struct Machine<'a> {
     ca: Authority<'a>,
     #[serde(rename = "certSANs")]
     cert_sans: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    install: Option<Install<'a>>,
+}
+
+/// Of the older shape: the document that took its place is unknown to 1.13.
+#[derive(Serialize)]
+struct Install<'a> {
+    disk: &'a str,
+    wipe: bool,
 }
 
 #[derive(Serialize)]
@@ -96,26 +92,6 @@ struct Hostname<'a> {
     auto: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     hostname: Option<&'a str>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct UnattendedInstall<'a> {
-    api_version: &'a str,
-    kind: &'a str,
-    provisioning: Provisioning,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Provisioning {
-    disk_selector: Selector,
-    wipe: bool,
-}
-
-#[derive(Serialize)]
-struct Selector {
-    r#match: String,
 }
 
 #[cfg(test)]
@@ -152,17 +128,13 @@ machine:
     key: S0VZ
   certSANs:
   - "127.0.0.1"
+  install:
+    disk: /dev/vda
+    wipe: false
 ---
 apiVersion: v1alpha1
 kind: HostnameConfig
 auto: stable
----
-apiVersion: v1alpha1
-kind: UnattendedInstallConfig
-provisioning:
-  diskSelector:
-    match: disk.dev_path == "/dev/vda"
-  wipe: false
 "#;
         assert_eq!(machine_config(&wanted).unwrap(), expected);
     }
@@ -176,10 +148,5 @@ provisioning:
         .unwrap();
         assert!(text.contains("hostname: node-1"), "{text}");
         assert!(!text.contains("auto:"), "{text}");
-    }
-
-    #[test]
-    fn a_disk_cannot_end_the_expression() {
-        assert_eq!(quoted(r#"a" || true || "\"#), r#""a\" || true || \"\\""#);
     }
 }
