@@ -107,6 +107,10 @@ e2e: image ## Run the tests in virtual machines
 test: deps ## Run everything: lints, unit tests, end-to-end tests; one summary at the end
 	@build/test-everything
 
+.PHONY: test-all
+test-all: deps ## Run everything, with the end-to-end tests that take longest
+	@INSTAR_ALL=1 build/test-everything
+
 .PHONY: bench
 bench: image ## Measure what is promised: sizes, the API's load, boot, memory, outages
 	$(STD_FOR_GUESTS) cargo build --locked $(STD_OPTIONS) $(TRIM_PATHS) --profile $(PROFILE) --target $(TARGET) \

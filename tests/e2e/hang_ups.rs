@@ -587,7 +587,9 @@ async fn resource(
 async fn config_name(channel: &Channel, id: &str) -> anyhow::Result<String> {
     let text = resource(channel, "config", "MachineConfigs.config.talos.dev", id).await?;
     let (_, name) = text.split_once("hostname: ").context("no host name")?;
-    Ok(name.lines().next().unwrap_or_default().to_owned())
+    // The document may stand in the answer as a text of one line, with escapes.
+    let end = name.find(|sign: char| !sign.is_ascii_alphanumeric() && sign != '-');
+    Ok(name[..end.unwrap_or(name.len())].to_owned())
 }
 
 async fn meta(channel: &Channel) -> anyhow::Result<Option<String>> {

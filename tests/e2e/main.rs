@@ -65,10 +65,9 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn main() -> ExitCode {
-    let areas = [
+    let mut areas = vec![
         // The longest first: what is short fills the gaps that they leave at the end.
         fifty_upgrades::tests(),
-        hang_ups::tests(),
         staged::tests(),
         hangs::tests(),
         dead_neighbours::tests(),
@@ -95,9 +94,7 @@ fn main() -> ExitCode {
         trust::tests(),
         tls::tests(),
         resources::tests(),
-        container_limits::tests(),
         containers::tests(),
-        odd_images::tests(),
         dashboard::tests(),
         dhcp::tests(),
         console::tests(),
@@ -119,5 +116,13 @@ fn main() -> ExitCode {
         ways_in::tests(),
         init_failures::tests(),
     ];
+    // Long ones, which `make test-all` runs as well.
+    if std::env::var_os("INSTAR_ALL").is_some() {
+        areas.extend([
+            container_limits::tests(),
+            hang_ups::tests(),
+            odd_images::tests(),
+        ]);
+    }
     instar_tests::run(areas.into_iter().flatten().collect())
 }

@@ -289,12 +289,17 @@ impl EntryParser {
                 .map(|bytes| bytes.into_owned())
                 .unwrap_or_default(),
         };
-        let plain = |field: io::Result<u64>| field.unwrap_or(u64::MAX);
+        // Some writers leave the owner's fields empty, and mean root.
+        let plain = |field: &[u8], number: io::Result<u64>| match field {
+            empty if empty.iter().all(|byte| matches!(byte, 0 | b' ')) => 0,
+            _ => number.unwrap_or(u64::MAX),
+        };
+        let fields = header.as_old();
         let metadata = Metadata {
             mode: header.mode().map_err(header_refusal)? & 0o7777,
-            uid: id(pax.uid.unwrap_or_else(|| plain(header.uid())))
+            uid: id(pax.uid.unwrap_or_else(|| plain(&fields.uid, header.uid())))
                 .ok_or_else(|| header_refusal(malformed("uid")))?,
-            gid: id(pax.gid.unwrap_or_else(|| plain(header.gid())))
+            gid: id(pax.gid.unwrap_or_else(|| plain(&fields.gid, header.gid())))
                 .ok_or_else(|| header_refusal(malformed("gid")))?,
             modified: pax.modified.unwrap_or_else(|| {
                 header
