@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::ensure;
-use instar_qemu::{DiskFormat, PortLease, create_blank_disk, lease_port};
+use instar_qemu::{DiskFormat, PortLease, Timing, create_blank_disk, lease_port};
 use instar_tests::{
     Asked, DeadNetwork, Dhcp, HOST_FOR_GUEST, HttpServer, Identity, ImageUnderTest, MachineConfig,
     Node, NodePlan, Outcome, Scratch, Test, tests,
@@ -86,7 +86,9 @@ impl Installed {
 
     /// The machine once more, in another place.
     fn plan(&self, name: &str) -> anyhow::Result<NodePlan> {
+        // Its clock counts its instructions, and so does not tell how busy the host is.
         Ok(Node::plan(&self.scratch, &ImageUnderTest::first()?)
+            .spec(|spec| spec.timing(Timing::InstructionsIdleOnHost))
             .name(name)
             .disk(&self.disk)
             .without_config(self.identity.twin()?))
