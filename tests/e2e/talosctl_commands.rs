@@ -553,9 +553,11 @@ async fn what_is_not_there(talosctl: &Talosctl<'_>, release: Release) -> Outcome
             ("etcd snapshot", 1, NO_KUBERNETES),
             ("etcd alarm", 1, NO_KUBERNETES),
             ("upgrade-k8s", 1, NO_KUBERNETES),
-            // It has a disk that its config does not name.
-            ("wipe disk vda", 0, &["wiped"]),
-            ("wipe disk vda --method ZEROES", 0, &["wiped"]),
+            (
+                "wipe disk vda",
+                1,
+                &["FailedPrecondition", "belongs to this machine"],
+            ),
             ("wipe disk vda --drop-partition", 1, &["Unimplemented"]),
             ("wipe disk nowhere", 1, &["NotFound"]),
             ("wipe disk loop0", 1, &["FailedPrecondition"]),
