@@ -206,7 +206,7 @@ async fn change_what_they_name_and_keep_the_rest(scratch: Scratch) -> Outcome {
         ensure!(
             said.code == Some(0)
                 && said.output.contains("kept, not served yet: sysctls")
-                && said.complaint.contains("SysctlConfig"),
+                && said.output.contains("SysctlConfig"),
             "{said:?}"
         );
     }
