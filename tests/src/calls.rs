@@ -56,8 +56,8 @@ impl Calls {
             hearing: hearing.clone(),
         };
         let (sender, connection) = http2::Builder::new(TokioExecutor::new())
-            // Before the other side has said how many may be under way.
-            .initial_max_send_streams(methods.len())
+            // Before the other side has said how many may be under way: a node takes 64 at a time of who is no administrator.
+            .initial_max_send_streams(methods.len().min(64))
             .handshake(TokioIo::new(overheard))
             .await?;
         let connection = tokio::spawn(connection);
