@@ -13,6 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use crate::blocking_io;
 use crate::containers::{Digest, ImageReference};
 use crate::machine::{Configured, Machine};
 
@@ -59,13 +60,18 @@ pub async fn collect(machine: &Machine) -> anyhow::Result<bool> {
     let Some(configured) = machine.config() else {
         return Ok(true);
     };
-    machine.images.sweep()?;
+    // Removing what was cut off takes as long as an image has files.
+    let store = machine.images.clone();
+    let swept = blocking_io::within(blocking_io::ANSWER, move || {
+        store.sweep()?;
+        store.list()
+    });
+    let images = swept.await??;
     let settled = machine.settled_config();
     let named = [Some(&configured), settled.as_ref()];
     let named = named.into_iter().flatten().flat_map(|it| names(it));
     let named: BTreeSet<ImageReference> = named.collect();
     let mut needed = machine.images_in_force.digests();
-    let images = machine.images.list()?;
     let asked_for = images
         .iter()
         .filter_map(|image| Some((image.asked_for_at()?, image.digest())));

@@ -70,6 +70,11 @@ impl Installed {
                     .container(WEB, &format!("{dead}/web:v1"), "")
                     .document("apiVersion: v1alpha1\nkind: LinkConfig\nname: eth0\naddresses:\n  - address: 10.0.2.15/24\n")
                     .document("apiVersion: v1alpha1\nkind: DHCPv4Config\nname: eth1\n")
+                    // By its address: a name would be asked for, of a resolver that is as dead.
+                    .document(&format!(
+                        "apiVersion: v1alpha1\nkind: TimeSyncConfig\nntp:\n  servers: [\"{}\"]\n",
+                        dead.split(':').next().unwrap_or_default()
+                    ))
             })
             .boot()
             .await?;

@@ -45,12 +45,20 @@ fn install_status(error: InstallError) -> Status {
     }
 }
 
-/// Does what takes long, whoever listens, and tells of it line by line; the last that is told is the exit code. The work ends with
-/// its last words and that code.
-async fn narrate<Telling: Future<Output = ()>>(
+/// Does what takes long, whoever listens, and tells of it line by line, in messages of the method's own type; the last that is told
+/// is the exit code. The work ends with its last words and that code.
+async fn narrate<Message>(
     work: impl AsyncFnOnce(&Narrator) -> (String, i32),
-    tell: impl Fn(Told) -> Telling,
+    caller: mpsc::Sender<Result<Message, Status>>,
+    message: impl Fn(Option<wire::LifecycleServiceInstallProgress>) -> Message,
 ) {
+    let tell = async |told| {
+        let progress = wire::LifecycleServiceInstallProgress {
+            response: Some(told),
+        };
+        // A caller who went away left something that goes on.
+        let _ = caller.send(Ok(message(Some(progress)))).await;
+    };
     let (narrator, mut lines) = Narrator::new();
     let working = async {
         let (last_words, code) = work(&narrator).await;
@@ -61,7 +69,6 @@ async fn narrate<Telling: Future<Output = ()>>(
     };
     let telling = async {
         while let Some(line) = lines.recv().await {
-            // A caller who went away left something that goes on.
             tell(Told::Message(format!("{line}\n"))).await;
         }
     };
@@ -116,11 +123,9 @@ impl LifecycleService for LifecycleApi {
             return Err(Status::invalid_argument("source.image_name is empty"));
         }
         tracing::info!("installation of {image} asked for by {peer}");
-        let (sender, receiver) = mpsc::channel(16);
         let machine = self.machine.clone();
         let work = async move |narrator: &Narrator| {
-            let installed = sequences::install_image(&machine, &image, narrator).await;
-            drop(lock);
+            let installed = sequences::install_image(&machine, lock, &image, narrator).await;
             match installed {
                 Ok(()) => (format!("{image} is installed; the next boot starts it"), 0),
                 Err(error) => {
@@ -130,16 +135,9 @@ impl LifecycleService for LifecycleApi {
                 }
             }
         };
-        tokio::spawn(narrate(work, move |told| {
-            let sender = sender.clone();
-            async move {
-                let progress = wire::LifecycleServiceInstallResponse {
-                    progress: Some(wire::LifecycleServiceInstallProgress {
-                        response: Some(told),
-                    }),
-                };
-                let _ = sender.send(Ok(progress)).await;
-            }
+        let (sender, receiver) = mpsc::channel(16);
+        tokio::spawn(narrate(work, sender, |progress| {
+            wire::LifecycleServiceInstallResponse { progress }
         }));
         Ok(streamed(ReceiverStream::new(receiver)))
     }
@@ -158,21 +156,13 @@ impl LifecycleService for LifecycleApi {
             .lock_operation(Operation::PrepareUpgrade)
             .map_err(busy)?;
         tracing::info!("preparation of {} asked for by {peer}", source.image_name);
-        let (sender, receiver) = mpsc::channel(16);
         let machine = self.machine.clone();
         let work = async move |narrator: &Narrator| {
             prepare(machine, lock, source.image_name, narrator).await
         };
-        tokio::spawn(narrate(work, move |told| {
-            let sender = sender.clone();
-            async move {
-                let progress = wire::LifecycleServiceUpgradeResponse {
-                    progress: Some(wire::LifecycleServiceInstallProgress {
-                        response: Some(told),
-                    }),
-                };
-                let _ = sender.send(Ok(progress)).await;
-            }
+        let (sender, receiver) = mpsc::channel(16);
+        tokio::spawn(narrate(work, sender, |progress| {
+            wire::LifecycleServiceUpgradeResponse { progress }
         }));
         Ok(streamed(ReceiverStream::new(receiver)))
     }

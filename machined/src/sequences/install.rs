@@ -203,14 +203,17 @@ pub async fn may_install(machine: &Machine, disk: &str) -> Result<OperationLock,
 }
 
 /// Installs the version of an installer's image on the disk that the machine owns, while all else goes on. The next boot starts it.
+/// Something more urgent may take the place of the download; what is begun on the disk goes on to its end.
 pub async fn install_image(
     machine: &Machine,
+    lock: OperationLock,
     image: &str,
     narrator: &Narrator,
 ) -> anyhow::Result<()> {
     let reference = image.parse().context("the installer's image")?;
     narrator.say(format!("pulling {image}"));
-    install(machine, &reference, narrator).await
+    let downloaded = lock.interruptible(download(machine, &reference)).await??;
+    write(machine, downloaded, narrator).await
 }
 
 async fn install(
@@ -218,6 +221,17 @@ async fn install(
     reference: &ImageReference,
     narrator: &Narrator,
 ) -> anyhow::Result<()> {
+    let downloaded = download(machine, reference).await?;
+    write(machine, downloaded, narrator).await
+}
+
+/// An installer that suits this machine. The disk is as it was.
+struct Downloaded {
+    image: Unpacked,
+    candidate: Candidate,
+}
+
+async fn download(machine: &Machine, reference: &ImageReference) -> anyhow::Result<Downloaded> {
     let puller = intent::puller(machine.config().as_deref())?;
     let resolved = puller.resolve(reference).await?;
     let candidate = Candidate::from_labels(resolved.labels())?;
@@ -232,6 +246,15 @@ async fn install(
     load_overlay(machine).await?;
     let images = &machine.images;
     let image = Unpacked::pull(&puller, &resolved, &limits, images, plan.room).await?;
+    Ok(Downloaded { image, candidate })
+}
+
+async fn write(
+    machine: &Machine,
+    downloaded: Downloaded,
+    narrator: &Narrator,
+) -> anyhow::Result<()> {
+    let Downloaded { image, candidate } = downloaded;
     // What an interrupted installation left is not worth keeping: without a loader nothing boots from it.
     let efi = machine.disk.format_efi().await?;
     let new = Installed { efi, booted: None };
