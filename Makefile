@@ -108,7 +108,7 @@ test: deps ## Run everything: lints, unit tests, end-to-end tests; one summary a
 	@build/test-everything
 
 .PHONY: test-all
-test-all: deps ## Run everything, with the end-to-end tests that take long or have not passed yet
+test-all: deps ## Run everything, and what tests repeat as often as it says something: a hundred callers that hang up
 	@INSTAR_ALL=1 build/test-everything
 
 .PHONY: bench

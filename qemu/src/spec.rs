@@ -282,8 +282,9 @@ pub enum OnPanic {
     Allow,
 }
 
-/// Long enough for a boot under TCG on a busy machine, short enough that a hang is noticed.
-const DEFAULT_DEADLINE: Duration = Duration::from_secs(300);
+/// Long enough for all that a test does with a machine under TCG on a busy host. A hang is noticed sooner, by whoever waits for the
+/// machine.
+const DEFAULT_DEADLINE: Duration = Duration::from_secs(900);
 
 impl VmSpec {
     fn new(boot: Boot) -> Self {

@@ -44,6 +44,8 @@ async fn get_no_more_than_they_are_given(scratch: Scratch) -> Outcome {
         .push(&registry, "greeter", "minus-one")?;
     let host = registry.host_for_guest();
     let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+        // The number of threads that a machine lets all of them have goes by its memory: bombs go off soon where there is little.
+        .memory_mib(384)
         .blank_disk()?
         .forward(WRITER_PORT)
         .forward(RESTRICTED_PORT)

@@ -64,10 +64,16 @@ use std::time::Duration;
 /// For anything that a node does, on a host that runs others too: an upgrade takes some 15 s, a boot 10.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Whether tests that repeat something do so as often as they can say something by it: `make test-all`.
+fn is_long_run() -> bool {
+    std::env::var_os("INSTAR_ALL").is_some()
+}
+
 fn main() -> ExitCode {
-    let mut areas = vec![
+    let areas = vec![
         // The longest first: what is short fills the gaps that they leave at the end.
         fifty_upgrades::tests(),
+        hang_ups::tests(),
         staged::tests(),
         hangs::tests(),
         rollback::tests(),
@@ -79,6 +85,10 @@ fn main() -> ExitCode {
         lifecycle::tests(),
         image_names::tests(),
         hostile_clients::tests(),
+        dead_neighbours::tests(),
+        full_var::tests(),
+        lost_config::tests(),
+        container_limits::tests(),
         disk::tests(),
         watchdog::tests(),
         upgrade::tests(),
@@ -106,6 +116,7 @@ fn main() -> ExitCode {
         logs::tests(),
         small_machine::tests(),
         refused_images::tests(),
+        odd_images::tests(),
         secure_boot::tests(),
         harness::tests(),
         peers::tests(),
@@ -113,16 +124,5 @@ fn main() -> ExitCode {
         ways_in::tests(),
         init_failures::tests(),
     ];
-    // Long ones, most of which have not passed on a node yet: `make test-all` runs them too.
-    if std::env::var_os("INSTAR_ALL").is_some() {
-        areas.extend([
-            container_limits::tests(),
-            dead_neighbours::tests(),
-            full_var::tests(),
-            hang_ups::tests(),
-            lost_config::tests(),
-            odd_images::tests(),
-        ]);
-    }
     instar_tests::run(areas.into_iter().flatten().collect())
 }
