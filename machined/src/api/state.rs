@@ -16,6 +16,7 @@ use super::standing::Standing;
 use super::{blocking, streamed};
 use crate::config::Secrets;
 use crate::machine::Machine;
+use crate::quota::Rank;
 use crate::resources::{
     Changes, Difference, Kind, Listed, Namespace, Sensitivity, Told, Viewer, kind, list,
 };
@@ -372,9 +373,13 @@ impl State for StateApi {
         let options = request.options.unwrap_or_default();
         check_options(&options)?;
         let place = self.watches.take(&looker.holder).ok_or_else(|| {
-            let (_, others, each) = WATCHES;
+            let (all, others, each) = WATCHES;
+            let on_node = match looker.holder.rank {
+                Rank::Administrator => all,
+                Rank::Other => others,
+            };
             Status::resource_exhausted(format!(
-                "there are {each} watches of resources on this connection already, or {others} on this node; end one of them"
+                "there are {each} watches of resources on this connection already, or {on_node} on this node; end one of them"
             ))
         })?;
         let watch = Watch {
