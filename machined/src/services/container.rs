@@ -70,7 +70,11 @@ impl ContainerWorkload {
         let same = self.image.at(digest);
         let puller = (self.puller)()?;
         let pulled = async {
-            let resolved = puller.resolve(&same).await?;
+            // Who lists images knows it by the name in the config.
+            let resolved = ResolvedImage {
+                reference: self.image.clone(),
+                ..puller.resolve(&same).await?
+            };
             self.bring(&puller, &resolved).await
         };
         pulled.await.with_context(|| {
