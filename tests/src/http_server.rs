@@ -71,6 +71,11 @@ impl HttpServer {
         lock(&self.shared.files).insert(path.to_owned(), content.into());
     }
 
+    /// Answers 404 for this path, from now on.
+    pub fn take_away(&self, path: &str) {
+        lock(&self.shared.files).remove(path);
+    }
+
     /// The URL by which a guest gets a path.
     pub fn url_for_guest(&self, path: &str) -> String {
         format!("http://{HOST_FOR_GUEST}:{}{path}", self.lease.port())
