@@ -33,7 +33,8 @@ TRIM_PATHS := -Z trim-paths --config 'profile.$(PROFILE).trim-paths="all"'
 VERSION := v$(shell sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 # The two versions that tests and make run upgrade between; nobody downloads them.
 VERSIONS := v0.1.0 v0.2.0
-# The key that signs a release's list of digests: made when there is none. Keep it, its other half is how users know it is you.
+# The key that signs a release's list of digests: made when there is none, for trying things out. Publish with one that you keep outside
+# of target, as its other half is how users know the builder.
 RELEASE_KEY ?= $(KEYS)/release.key
 RELEASE_TARGETS := $(TARGET) aarch64-unknown-linux-musl
 # libFuzzer sees which branches an input takes, and what it is compared with (rustc's sancov-module, clang's SanitizerCoverage).
