@@ -29,7 +29,6 @@ mod settle_upgrade;
 mod soft_reboot;
 mod stage;
 mod stop;
-mod trial;
 mod upgrade;
 
 pub use apply_config::{ApplyError, ApplyMode, apply_config};

@@ -8,6 +8,9 @@ use super::{boot_assets, disk, emit_failure};
 use crate::event_log::ActorId;
 use crate::init_link::StartReason;
 use crate::machine::Machine;
+use crate::upgrade::trial::{
+    self, Bless, BootedEntry, Counter, EntryNow, RecordedEntry, RecordedUpgrade,
+};
 use crate::upgrade::{PendingUpgrade, UpgradeRecord};
 
 /// Looks for an upgrade that this boot is to finish: gives its record when this is the version that is tried. An upgrade
@@ -16,31 +19,50 @@ pub(super) async fn look_back(machine: &Machine) -> anyhow::Result<Option<Upgrad
     let Some(record) = record(machine)? else {
         return Ok(None);
     };
-    let installed = boot_assets::installed(machine).await?;
-    if let (Some(installed), Some(order)) = (&installed, record.upgrade.boot_entry) {
-        // The power went before the record was removed, too.
-        let ended = match boot_assets::entry(installed, order).await? {
-            None => Some("was taken back"),
-            // Nothing counts this start, and nothing would end its trial.
-            Some(entry) if installed.booted == Some(order) && entry.is_blessed() => {
-                Some("was kept")
-            }
-            Some(_) => None,
-        };
-        if let Some(ended) = ended {
-            tracing::info!("the upgrade to {} {ended}", record.upgrade.to);
+    let version = &record.upgrade.to;
+    match recorded_upgrade(machine, &record).await? {
+        RecordedUpgrade::OnTrial => {
+            tracing::info!("{version} is tried; it is kept once it is healthy");
+            return Ok(Some(record));
+        }
+        RecordedUpgrade::TakenBack => {
+            tracing::info!("the upgrade to {version} was taken back");
             remove_record(machine)?;
-            return Ok(None);
+        }
+        RecordedUpgrade::Kept => {
+            tracing::info!("the upgrade to {version} was kept");
+            remove_record(machine)?;
+        }
+        RecordedUpgrade::Failed => {
+            tell_failure(machine, &record);
+            give_up(machine, &record.upgrade).await?;
         }
     }
-    let booted = installed.and_then(|installed| installed.booted);
-    let is_tried = record.upgrade.to == machine.running.version
-        && (booted.is_none() || booted == record.upgrade.boot_entry);
-    if is_tried {
-        let version = &record.upgrade.to;
-        tracing::info!("{version} is tried; it is kept once it is healthy");
-        return Ok(Some(record));
-    }
+    Ok(None)
+}
+
+/// What has become of the upgrade that the record names.
+async fn recorded_upgrade(
+    machine: &Machine,
+    record: &UpgradeRecord,
+) -> anyhow::Result<RecordedUpgrade> {
+    let installed = boot_assets::installed(machine).await?;
+    let recorded = record.upgrade.boot_entry;
+    let entry = match (&installed, recorded) {
+        (Some(installed), Some(order)) => match boot_assets::entry(installed, order).await? {
+            None => RecordedEntry::Gone,
+            Some(entry) if entry.is_blessed() => RecordedEntry::Blessed,
+            Some(_) => RecordedEntry::Counting,
+        },
+        _ => RecordedEntry::NotNamed,
+    };
+    let booted = BootedEntry::of(installed.and_then(|installed| installed.booted), recorded);
+    let names_running = record.upgrade.to == machine.running.version;
+    Ok(RecordedUpgrade::of(entry, booted, names_running))
+}
+
+/// Tells the caller of an upgrade why another version runs, and remembers its image.
+fn tell_failure(machine: &Machine, record: &UpgradeRecord) {
     let reason = format!(
         "version {} was given up, {} runs: {}",
         record.upgrade.to,
@@ -55,22 +77,28 @@ pub(super) async fn look_back(machine: &Machine) -> anyhow::Result<Option<Upgrad
             .remember(record.upgrade.digest.clone(), record.reason());
     }
     emit_failure(&machine.events, &record.upgrade.actor, "upgrade", reason);
-    give_up(machine, &record.upgrade).await?;
-    Ok(None)
 }
 
-/// The version that runs, if the loader counts its start: it is tried, with or without a record of who asked for it. The power may
-/// have gone before that was written, a rollback leaves none, and a version that fails may not find STATE.
-///
-/// The loader's word is as old as the kernel's start. After another start of machined the entry has to say that still.
-pub(super) async fn counted(machine: &Machine, start: StartReason) -> Option<UpgradeRecord> {
-    let entry = match entry_on_trial(machine, start).await {
-        Ok(entry) => entry?,
+/// The loader's word on the start of this kernel, and the boot entry that it speaks of. Needs no disk.
+pub(super) async fn loaders_word(machine: &Machine) -> (Counter, Option<EntryName>) {
+    match boot_assets::on_trial(machine).await {
+        Ok(Some(entry)) => (Counter::Counted, Some(entry)),
+        Ok(None) => (Counter::NotCounted, None),
         Err(error) => {
-            tracing::error!("nobody knows whether this version is on trial: {error:#}");
-            return None;
+            tracing::error!("nobody knows whether the boot loader counts this start: {error:#}");
+            (Counter::Unknown, None)
         }
+    }
+}
+
+/// The record of the version that runs, if the loader counts its start; made up where STATE has none of it.
+pub(super) async fn counted(machine: &Machine, start: StartReason) -> Option<UpgradeRecord> {
+    let (counter, entry) = loaders_word(machine).await;
+    let now = match &entry {
+        Some(entry) => entry_now(machine, start, entry.order).await,
+        None => EntryNow::AsBooted,
     };
+    let entry = entry.filter(|_| trial::is_counted(counter, now))?;
     tracing::info!("the boot loader counts this start of {}", entry.version);
     let order = Some(entry.order);
     match record(machine) {
@@ -89,21 +117,26 @@ pub(super) async fn counted(machine: &Machine, start: StartReason) -> Option<Upg
     })
 }
 
-async fn entry_on_trial(
-    machine: &Machine,
-    start: StartReason,
-) -> anyhow::Result<Option<EntryName>> {
-    let Some(entry) = boot_assets::on_trial(machine).await? else {
-        return Ok(None);
-    };
+/// The counted entry as it is on the disk now. The loader tells how it was when the kernel started: if machined has restarted since, it
+/// may have been blessed.
+async fn entry_now(machine: &Machine, start: StartReason, order: u32) -> EntryNow {
     if start == StartReason::Boot {
-        return Ok(Some(entry));
+        return EntryNow::AsBooted;
     }
-    let installed = boot_assets::installed(machine).await?;
-    let installed = installed.context("its disk is not found any more")?;
-    let now = boot_assets::entry(&installed, entry.order).await?;
-    let is_blessed = now.is_some_and(|now| now.is_blessed());
-    Ok((!is_blessed).then_some(entry))
+    let entry = async {
+        let installed = boot_assets::installed(machine).await?;
+        let installed = installed.context("its disk is not found any more")?;
+        boot_assets::entry(&installed, order).await
+    };
+    match entry.await {
+        Ok(Some(entry)) if entry.is_blessed() => EntryNow::Blessed,
+        Ok(Some(_)) => EntryNow::Counting,
+        Ok(None) => EntryNow::Gone,
+        Err(error) => {
+            tracing::error!("nobody knows whether this version is still on trial: {error:#}");
+            EntryNow::Unknown
+        }
+    }
 }
 
 /// The same for a version that got nowhere near its upgrade's record: it has no machine config.
@@ -131,26 +164,15 @@ pub(super) fn note_failure(
     record.save(state)
 }
 
-/// The version that runs is healthy: blesses what it was booted from, or what it will be booted from after an upgrade
-/// without a reboot.
-///
-/// While an upgrade is under way that has not passed its gate (machined was started again meanwhile, or there is no config)
-/// nothing is blessed: the next boot tries it again, and judges.
-pub(super) async fn keep(
-    machine: &Machine,
-    soft: Option<&PendingUpgrade>,
-    passed_gate: bool,
-) -> anyhow::Result<()> {
-    if !passed_gate && record(machine)?.is_some() {
+/// Keeps the version that runs: blesses its boot entry and removes the record of its upgrade.
+pub(super) async fn keep(machine: &Machine, bless: Bless) -> anyhow::Result<()> {
+    if bless.gives_way_to_a_record() && record(machine)?.is_some() {
         return Ok(());
     }
     let Some(installed) = boot_assets::installed(machine).await? else {
         return Ok(());
     };
-    let order = soft
-        .and_then(|upgrade| upgrade.boot_entry)
-        .or(installed.booted);
-    if let Some(order) = order {
+    if let Some(order) = bless.order(installed.booted) {
         boot_assets::bless(machine, &installed, order).await?;
     }
     remove_record(machine)
