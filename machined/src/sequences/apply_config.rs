@@ -275,7 +275,7 @@ impl Change {
                 .map_err(ApplyError::Failed)?;
         }
         match self.mode {
-            ApplyMode::Auto | ApplyMode::NoReboot => machine.end_trial(),
+            ApplyMode::Auto | ApplyMode::NoReboot => machine.confirm_trial(),
             // First: what fails from here on is taken back, too.
             ApplyMode::Try(time) => begin_trial(machine, time),
             ApplyMode::Staged | ApplyMode::Reboot => {}
@@ -357,10 +357,7 @@ async fn take_over(
 
 /// From here on the config that is taken over next is only tried.
 fn begin_trial(machine: &Arc<Machine>, time: Duration) {
-    let Some(settled) = machine.settled_config() else {
-        return;
-    };
-    machine.begin_trial(settled, |number| {
+    machine.begin_trial(|number| {
         tokio::spawn(take_back(machine.clone(), number, time)).abort_handle()
     });
 }
@@ -371,8 +368,7 @@ async fn take_back(machine: Arc<Machine>, trial: TrialNumber, time: Duration) {
     let operations = &machine.operations;
     let _lock = operations.lock_when_free(Operation::TakeBackConfig).await;
     // Whoever had the lock before may have applied a config to stay, or another one to be tried.
-    let (Some(settled), Some(current)) = (machine.end_trial_after_time(trial), machine.config())
-    else {
+    let (Some(settled), Some(current)) = (machine.expire_trial(trial), machine.config()) else {
         return;
     };
     tracing::warn!("machine config: the trial is over, the config before it is taken back");
