@@ -10,9 +10,10 @@ use std::time::Duration;
 use anyhow::Context as _;
 use similar::TextDiff;
 
-use super::needs_uefi::refuse_without_uefi;
-use super::overlay::load_overlay;
-use super::{ConfigChange, disk, ending, find_config};
+use super::steps::needs_uefi::refuse_without_uefi;
+use super::steps::overlay::load_overlay;
+use super::steps::{disk, find_config};
+use super::{ConfigChange, ending};
 use crate::blocking_io::{self, ANSWER};
 use crate::config::{self, ConfigErrors, MachineConfig};
 use crate::intent;

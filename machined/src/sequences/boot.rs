@@ -18,9 +18,10 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::find_config;
 use super::install::install_without_config;
-use super::{Sequence, emit_failure, release_memory, run, settle_upgrade};
+use super::steps::{find_config, release_memory};
+use super::upgrade::trial_record;
+use super::{Sequence, emit_failure, run};
 use crate::console;
 use crate::event_log::ActorId;
 use crate::init_link::StartReason;
@@ -128,7 +129,7 @@ impl Boot {
     ) -> Self {
         let handed_over = HandedOver::of(handover.as_ref(), &machine.running.version);
         let counter = match depends_on_loader(start, handed_over) {
-            true => settle_upgrade::loaders_word(machine).await.0,
+            true => trial_record::loaders_word(machine).await.0,
             false => Counter::NotCounted,
         };
         Self {
@@ -181,7 +182,7 @@ impl Boot {
     async fn decide(&self, outcome: anyhow::Result<()>, record: Option<UpgradeRecord>) -> Next {
         let record = match record {
             None if is_from_the_loader(self.start) => {
-                settle_upgrade::counted(&self.machine, self.start).await
+                trial_record::of_counted_start(&self.machine, self.start).await
             }
             record => record,
         };

@@ -9,14 +9,15 @@ use instar_api::events::EventPayload;
 use instar_api::machine::ConfigLoadErrorEvent;
 use tokio::time::Instant;
 
-use super::super::find_config::{self, Found, find_config};
-use super::super::{Phase, Sequence, Task, last_known_time, maintenance};
 use super::{Boot, wish_network};
 use crate::event_log::ActorId;
 use crate::init_link::StartReason;
 use crate::intent;
 use crate::machine::Machine;
 use crate::modules::Class;
+use crate::sequences::steps::find_config::{self, Found, find_config};
+use crate::sequences::steps::{last_known_time, maintenance};
+use crate::sequences::{Phase, Sequence, Task};
 use crate::services::{Apid, Cgroup, Definition, HealthCheck, Probe};
 use crate::statistics;
 use crate::status;

@@ -7,13 +7,15 @@ use anyhow::Context as _;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::super::install::install_if_missing;
-use super::super::overlay::load_overlay;
-use super::super::{Phase, Sequence, Task, disk, last_known_time, release_memory, settle_upgrade};
 use super::{Boot, before, records};
 use crate::intent;
 use crate::machine::Machine;
 use crate::modules::Class;
+use crate::sequences::install::install_if_missing;
+use crate::sequences::steps::overlay::load_overlay;
+use crate::sequences::steps::{disk, last_known_time, release_memory};
+use crate::sequences::upgrade::trial_record;
+use crate::sequences::{Phase, Sequence, Task};
 use crate::status;
 use crate::upgrade::trial::RecordStep;
 use crate::upgrade::{FailedImages, UpgradeRecord};
@@ -78,8 +80,8 @@ async fn settle_upgrade(
     tried: oneshot::Sender<UpgradeRecord>,
 ) -> anyhow::Result<()> {
     let settled = match step {
-        RecordStep::LookBack => settle_upgrade::look_back(&machine).await,
-        RecordStep::GiveUp => settle_upgrade::give_up_last(&machine).await.map(|()| None),
+        RecordStep::LookBack => trial_record::look_back(&machine).await,
+        RecordStep::GiveUp => trial_record::give_up_last(&machine).await.map(|()| None),
         RecordStep::Leave => return Ok(()),
     };
     match settled {

@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::ending::leave;
-use super::super::{bless_later, boot_assets, current_handover, disk, settle_upgrade};
 use super::{Boot, before, records};
 use crate::blocking_io::{self, ANSWER};
 use crate::init_link::{End, StartReason};
 use crate::intent;
 use crate::machine::Machine;
 use crate::resources::{MachineStage, Problem};
+use crate::sequences::ending::leave;
+use crate::sequences::steps::{boot_assets, disk};
+use crate::sequences::upgrade::{bless_retry, current_handover, trial_record};
 use crate::status;
 use crate::upgrade::trial::{Commit, Next, is_from_the_loader};
 use crate::upgrade::{Gate, UpgradeRecord, trial};
@@ -23,7 +24,7 @@ const BEFORE_DEADLINE: Duration = Duration::from_secs(5);
 /// What follows for a generation that can be asked and has no machine config.
 pub(super) async fn without_config(boot: &Boot) -> Next {
     let record = match is_from_the_loader(boot.start) {
-        true => settle_upgrade::counted_without_config(&boot.machine, boot.start).await,
+        true => trial_record::of_counted_start_without_config(&boot.machine, boot.start).await,
         false => None,
     };
     trial::without_config(record, no_config(&boot.machine))
@@ -106,8 +107,8 @@ async fn keep(machine: &Arc<Machine>, start: StartReason, commit: Commit) {
         tracing::error!("a new boot loader is not put in place: {error:#}");
     }
     tokio::spawn(current_handover::keep(machine.clone()));
-    if let Err(error) = settle_upgrade::keep(machine, commit.bless).await {
-        bless_later::start(machine, commit.bless, &error);
+    if let Err(error) = trial_record::finish(machine, commit.bless).await {
+        bless_retry::start(machine, commit.bless, &error);
     }
     let (failed, records) = (machine.failed_images().clone(), records(machine));
     let saved = blocking_io::within(ANSWER, move || failed.save(&records)).await;
@@ -129,7 +130,7 @@ async fn give_up(machine: &Machine, reason: &str) {
 async fn try_again(machine: &Arc<Machine>, record: UpgradeRecord, reason: &str) {
     let version = record.upgrade.to.clone();
     tracing::error!("{version} is not healthy, the machine reboots: {reason}");
-    if let Err(error) = settle_upgrade::note_failure(machine, record, reason) {
+    if let Err(error) = trial_record::note_failure(machine, record, reason) {
         tracing::error!("the reason is lost: {error:#}");
     }
     machine.enter(MachineStage::Rebooting);

@@ -1,13 +1,14 @@
-//! The end of an upgrade on a machine that boots from its disk: the version that runs is blessed once it is healthy, or the
-//! one that did not become healthy is forgotten, and who asked for it is told why.
+//! The record of the upgrade under way, which lies on STATE, and the boot entry that it names: gathers what a boot needs to know of them,
+//! and changes both together as the upgrade goes on, succeeds or fails. What follows from them is decided in `upgrade::trial`.
 
 use anyhow::Context as _;
 use instar_esp::EntryName;
 
-use super::{boot_assets, disk, emit_failure};
 use crate::event_log::ActorId;
 use crate::init_link::StartReason;
 use crate::machine::Machine;
+use crate::sequences::emit_failure;
+use crate::sequences::steps::{boot_assets, disk};
 use crate::upgrade::trial::{
     self, Bless, BootedEntry, Counter, EntryNow, RecordedEntry, RecordedUpgrade,
 };
@@ -15,7 +16,9 @@ use crate::upgrade::{PendingUpgrade, UpgradeRecord};
 
 /// Looks for an upgrade that this boot is to finish: gives its record when this is the version that is tried. An upgrade
 /// that has ended here, with another version, has failed, and is settled at once.
-pub(super) async fn look_back(machine: &Machine) -> anyhow::Result<Option<UpgradeRecord>> {
+pub(in crate::sequences) async fn look_back(
+    machine: &Machine,
+) -> anyhow::Result<Option<UpgradeRecord>> {
     let Some(record) = record(machine)? else {
         return Ok(None);
     };
@@ -70,7 +73,7 @@ fn tell_failure(machine: &Machine, record: &UpgradeRecord) {
         record.reason()
     );
     tracing::error!("{reason}");
-    // A version that was tried without a record of its image (see `counted`) has none to remember.
+    // A version that was tried without a record of its image (see `of_counted_start`) has none to remember.
     if !record.upgrade.digest.is_empty() {
         machine
             .failed_images()
@@ -80,7 +83,7 @@ fn tell_failure(machine: &Machine, record: &UpgradeRecord) {
 }
 
 /// The loader's word on the start of this kernel, and the boot entry that it speaks of. Needs no disk.
-pub(super) async fn loaders_word(machine: &Machine) -> (Counter, Option<EntryName>) {
+pub(in crate::sequences) async fn loaders_word(machine: &Machine) -> (Counter, Option<EntryName>) {
     match boot_assets::on_trial(machine).await {
         Ok(Some(entry)) => (Counter::Counted, Some(entry)),
         Ok(None) => (Counter::NotCounted, None),
@@ -92,7 +95,10 @@ pub(super) async fn loaders_word(machine: &Machine) -> (Counter, Option<EntryNam
 }
 
 /// The record of the version that runs, if the loader counts its start; made up where STATE has none of it.
-pub(super) async fn counted(machine: &Machine, start: StartReason) -> Option<UpgradeRecord> {
+pub(in crate::sequences) async fn of_counted_start(
+    machine: &Machine,
+    start: StartReason,
+) -> Option<UpgradeRecord> {
     let (counter, entry) = loaders_word(machine).await;
     let now = match &entry {
         Some(entry) => entry_now(machine, start, entry.order).await,
@@ -140,21 +146,21 @@ async fn entry_now(machine: &Machine, start: StartReason, order: u32) -> EntryNo
 }
 
 /// The same for a version that got nowhere near its upgrade's record: it has no machine config.
-pub(super) async fn counted_without_config(
+pub(in crate::sequences) async fn of_counted_start_without_config(
     machine: &Machine,
     start: StartReason,
 ) -> Option<UpgradeRecord> {
-    let unrecorded = counted(machine, StartReason::Boot).await?;
+    let unrecorded = of_counted_start(machine, StartReason::Boot).await?;
     // Who asked for the upgrade is told why it failed, if STATE can be had.
     if let Err(error) = disk::find_state(machine).await {
         tracing::error!("STATE stays away: {error:#}");
         return (start == StartReason::Boot).then_some(unrecorded);
     }
-    counted(machine, start).await
+    of_counted_start(machine, start).await
 }
 
 /// Notes on STATE why this try failed.
-pub(super) fn note_failure(
+pub(in crate::sequences) fn note_failure(
     machine: &Machine,
     mut record: UpgradeRecord,
     reason: &str,
@@ -165,7 +171,7 @@ pub(super) fn note_failure(
 }
 
 /// Keeps the version that runs: blesses its boot entry and removes the record of its upgrade.
-pub(super) async fn keep(machine: &Machine, bless: Bless) -> anyhow::Result<()> {
+pub(in crate::sequences) async fn finish(machine: &Machine, bless: Bless) -> anyhow::Result<()> {
     if bless.gives_way_to_a_record() && record(machine)?.is_some() {
         return Ok(());
     }
@@ -179,7 +185,10 @@ pub(super) async fn keep(machine: &Machine, bless: Bless) -> anyhow::Result<()> 
 }
 
 /// Forgets the version of an upgrade that failed, so that no boot tries it again.
-pub(super) async fn give_up(machine: &Machine, upgrade: &PendingUpgrade) -> anyhow::Result<()> {
+pub(in crate::sequences) async fn give_up(
+    machine: &Machine,
+    upgrade: &PendingUpgrade,
+) -> anyhow::Result<()> {
     if let Some(order) = upgrade.boot_entry
         && let Some(installed) = boot_assets::installed(machine).await?
     {
@@ -189,7 +198,7 @@ pub(super) async fn give_up(machine: &Machine, upgrade: &PendingUpgrade) -> anyh
 }
 
 /// Forgets a version that waits for its first boot, and was never started: another one takes its place.
-pub(super) async fn unstage(machine: &Machine) -> anyhow::Result<()> {
+pub(in crate::sequences) async fn unstage(machine: &Machine) -> anyhow::Result<()> {
     machine.forget_prepared().await;
     let Some(record) = staged(machine).await? else {
         return Ok(());
@@ -199,7 +208,9 @@ pub(super) async fn unstage(machine: &Machine) -> anyhow::Result<()> {
 }
 
 /// The upgrade that waits for the next boot; none when what is under way is what runs.
-pub(super) async fn staged(machine: &Machine) -> anyhow::Result<Option<UpgradeRecord>> {
+pub(in crate::sequences) async fn staged(
+    machine: &Machine,
+) -> anyhow::Result<Option<UpgradeRecord>> {
     let Some(record) = record(machine)? else {
         return Ok(None);
     };
@@ -210,7 +221,7 @@ pub(super) async fn staged(machine: &Machine) -> anyhow::Result<Option<UpgradeRe
 
 /// Notes what is up now for the version that waits for the next boot, and who brings that about: it is measured by this moment,
 /// not by that at which it was staged, and whoever waits for the boot is told when it comes to nothing. Gives whether one waits.
-pub(super) async fn note_start(
+pub(in crate::sequences) async fn mark_started(
     machine: &Machine,
     up: Vec<String>,
     actor: &ActorId,
@@ -225,7 +236,7 @@ pub(super) async fn note_start(
 }
 
 /// Forgets the version of the upgrade that the record names, if there is one.
-pub(super) async fn give_up_last(machine: &Machine) -> anyhow::Result<()> {
+pub(in crate::sequences) async fn give_up_last(machine: &Machine) -> anyhow::Result<()> {
     match record(machine)? {
         Some(record) => give_up(machine, &record.upgrade).await,
         None => Ok(()),
@@ -233,7 +244,10 @@ pub(super) async fn give_up_last(machine: &Machine) -> anyhow::Result<()> {
 }
 
 /// An upgrade failed before it left this version: what it wrote so far is taken back.
-pub(super) async fn withdraw(machine: &Machine, pending: &PendingUpgrade) -> anyhow::Result<()> {
+pub(in crate::sequences) async fn withdraw(
+    machine: &Machine,
+    pending: &PendingUpgrade,
+) -> anyhow::Result<()> {
     match record(machine)? {
         Some(record) if is_same(&record.upgrade, pending) => {
             give_up(machine, &record.upgrade).await
@@ -249,11 +263,11 @@ fn is_same(recorded: &PendingUpgrade, pending: &PendingUpgrade) -> bool {
 }
 
 /// The record of the upgrade that is under way; none without one, or while STATE is not mounted.
-pub(super) fn record(machine: &Machine) -> anyhow::Result<Option<UpgradeRecord>> {
+pub(in crate::sequences) fn record(machine: &Machine) -> anyhow::Result<Option<UpgradeRecord>> {
     machine.disk.state().map_or(Ok(None), UpgradeRecord::load)
 }
 
 /// No upgrade is under way any more.
-pub(super) fn remove_record(machine: &Machine) -> anyhow::Result<()> {
+pub(in crate::sequences) fn remove_record(machine: &Machine) -> anyhow::Result<()> {
     machine.disk.state().map_or(Ok(()), UpgradeRecord::remove)
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::settle_upgrade;
+use super::trial_record;
 use crate::boot_loader::EspError;
 use crate::machine::Machine;
 use crate::operation_lock::Operation;
@@ -19,7 +19,7 @@ const PROBLEM: &str = "boot entry";
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
 /// Notes that the machine is not ready, and why, until the entry is blessed.
-pub(super) fn start(machine: &Arc<Machine>, bless: Bless, error: &anyhow::Error) {
+pub(in crate::sequences) fn start(machine: &Arc<Machine>, bless: Bless, error: &anyhow::Error) {
     tracing::error!("the boot entry of this version is not blessed: {error:#}");
     status::note_problem(machine, PROBLEM, &format!("{error:#}"));
     // What leads elsewhere does so the next time, too.
@@ -43,7 +43,7 @@ async fn until_blessed(machine: &Machine, bless: Bless) {
             tracing::warn!("another upgrade has come: this version is not blessed any more");
             return;
         }
-        match settle_upgrade::keep(machine, bless).await {
+        match trial_record::finish(machine, bless).await {
             Ok(()) => {
                 tracing::info!("the boot entry of this version is blessed now");
                 machine.store.remove::<Problem>(PROBLEM);
@@ -60,5 +60,5 @@ async fn until_blessed(machine: &Machine, bless: Bless) {
 
 /// The upgrade that is under way, as far as STATE can be read.
 fn recorded(machine: &Machine) -> Option<UpgradeRecord> {
-    settle_upgrade::record(machine).ok().flatten()
+    trial_record::record(machine).ok().flatten()
 }
