@@ -29,7 +29,14 @@ STD_FOR_GUESTS := RUSTC_BOOTSTRAP=1
 STD_OPTIONS := -Z build-std=std,panic_abort -Z build-std-features=
 # Nor do they say where they were built: two checkouts give the same bytes.
 TRIM_PATHS := -Z trim-paths --config 'profile.$(PROFILE).trim-paths="all"'
+# The version of a release: that of the workspace, and of instarctl.
+VERSION := v$(shell sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+# The two versions that tests and make run upgrade between; nobody downloads them.
 VERSIONS := v0.1.0 v0.2.0
+# The key that signs a release's list of digests: made when there is none, for trying things out. Publish with one that you keep outside
+# of target, as its other half is how users know the builder.
+RELEASE_KEY ?= $(KEYS)/release.key
+RELEASE_TARGETS := $(TARGET) aarch64-unknown-linux-musl
 # libFuzzer sees which branches an input takes, and what it is compared with (rustc's sancov-module, clang's SanitizerCoverage).
 FUZZING := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
@@ -76,6 +83,19 @@ image: build tools ## Build the images of v0.1.0 and v0.2.0 in target/image: ker
 .PHONY: packages
 packages: tools ## Renew image/packages, the exact Debian packages of the image, and say what has changed
 	target/debug/image packages $(if $(MIRROR),--mirror $(MIRROR)) $(if $(SECURITY_MIRROR),--security-mirror $(SECURITY_MIRROR))
+
+.PHONY: release
+release: build tools ## Write the folder that users download, target/dist/VERSION: instarctl, images and media, SBOMs, signed digests
+	@build/install-packages gcc-aarch64-linux-gnu libc6-dev-arm64-cross
+	@build/install-rust aarch64-unknown-linux-musl
+	@[ -e $(KEYS)/db.auth ] || target/debug/image keys --out $(KEYS)
+	RUSTC_BOOTSTRAP=1 cargo build --locked $(TRIM_PATHS) --profile $(PROFILE) $(RELEASE_TARGETS:%=--target %) -p instarctl
+	@for kernel in cloud generic; do $(call build-image,$(VERSION),release-$$kernel,$$kernel); done
+	@build/release $(VERSION) $(PROFILE) $(KEYS) $(RELEASE_KEY)
+
+.PHONY: try-release
+try-release: ## Run the lines of the release's page in a root with nothing but the folder and QEMU, without a compiler
+	@build/try-release target/dist/$(VERSION)
 
 .PHONY: run
 run: image ## Boot a node in QEMU, run a container on it, upgrade it without a reboot, leave it running

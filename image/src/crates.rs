@@ -11,6 +11,8 @@ use serde::Deserialize;
 
 /// The packages of the workspace whose programs go into the image.
 const PROGRAMS: [&str; 3] = ["instar-init", "machined", "installer"];
+/// The platform of the programs in the image.
+const PLATFORM: &str = "x86_64-unknown-linux-musl";
 
 /// A crate that is linked into one of the programs, or that makes code for one while it is compiled.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
@@ -60,6 +62,14 @@ struct Kind {
 /// # Errors
 /// cargo fails, as it does when Cargo.lock is not up to date.
 pub fn of_workspace(folder: &Path) -> Result<Vec<Crate>> {
+    of_programs(folder, &PROGRAMS, PLATFORM)
+}
+
+/// The crates of these packages of the workspace in this folder, built for this platform.
+///
+/// # Errors
+/// cargo fails, as it does when Cargo.lock is not up to date.
+pub fn of_programs(folder: &Path, programs: &[&str], platform: &str) -> Result<Vec<Crate>> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
         .args([
@@ -68,7 +78,7 @@ pub fn of_workspace(folder: &Path) -> Result<Vec<Crate>> {
             "1",
             "--locked",
             "--filter-platform",
-            "x86_64-unknown-linux-musl",
+            platform,
         ])
         .current_dir(folder)
         .output()
@@ -80,7 +90,7 @@ pub fn of_workspace(folder: &Path) -> Result<Vec<Crate>> {
         folder.display(),
         complaint.trim()
     );
-    linked(&output.stdout, &PROGRAMS)
+    linked(&output.stdout, programs)
 }
 
 fn linked(metadata: &[u8], programs: &[&str]) -> Result<Vec<Crate>> {

@@ -1,16 +1,22 @@
 //! The command line of the image builder.
 
-use std::{collections::BTreeMap, fs, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use image::{
     boot::{keys, signer::Signer},
     build::{self, Flavour, Options, Report},
-    container,
+    container, crates,
     debian::{self, Mirror, Missing},
+    digest::Blake3,
     firmware, media,
     oci::{self, push::Transport},
+    sbom,
     version::Version,
 };
 
@@ -36,6 +42,8 @@ enum Command {
     Keys(Keys),
     /// Build an OCI image layout around one static program.
     Container(Container),
+    /// Write the SBOM of a program that users run.
+    Sbom(Sbom),
     /// Push an OCI image layout to a registry.
     Push(Push),
 }
@@ -181,6 +189,41 @@ struct Container {
 }
 
 #[derive(Args)]
+struct Sbom {
+    /// The package of the workspace that the program is built from.
+    #[arg(long)]
+    package: String,
+    /// The program.
+    #[arg(long)]
+    binary: PathBuf,
+    /// Its version.
+    #[arg(long)]
+    version: Version,
+    /// Where it runs.
+    #[arg(long, value_enum)]
+    architecture: Architecture,
+    /// The file to write.
+    #[arg(long)]
+    out: PathBuf,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Architecture {
+    Amd64,
+    Arm64,
+}
+
+impl Architecture {
+    /// As users know it, and as the compiler does.
+    fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Amd64 => ("amd64", "x86_64-unknown-linux-musl"),
+            Self::Arm64 => ("arm64", "aarch64-unknown-linux-musl"),
+        }
+    }
+}
+
+#[derive(Args)]
 struct Push {
     /// The folder of the layout.
     layout: PathBuf,
@@ -223,6 +266,7 @@ fn main() -> Result<()> {
                 container::around(&program, &arguments.entrypoint, arguments.arguments, labels)?;
             println!("{}", oci::layout::write(&image, &arguments.out)?.digest);
         }
+        Command::Sbom(arguments) => write_sbom(&arguments)?,
         Command::Push(arguments) => {
             let transport = if arguments.plain_http {
                 Transport::PlainHttp
@@ -241,6 +285,28 @@ fn main() -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn write_sbom(arguments: &Sbom) -> Result<()> {
+    let Sbom {
+        package,
+        binary,
+        version,
+        out,
+        ..
+    } = arguments;
+    let (architecture, platform) = arguments.architecture.names();
+    let crates = crates::of_programs(Path::new("."), &[package], platform)?;
+    let program = fs::read(binary).with_context(|| format!("cannot read {}", binary.display()))?;
+    let document = sbom::of_program(
+        package,
+        version,
+        architecture,
+        Blake3::of(&program),
+        &crates,
+    );
+    let text = format!("{document:#}\n");
+    fs::write(out, text).with_context(|| format!("cannot write {}", out.display()))
 }
 
 fn renew(source: &debian::Source) -> Result<()> {

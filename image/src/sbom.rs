@@ -44,37 +44,87 @@ pub fn document(
         .iter()
         .map(|fetched| debian_package(fetched))
         .chain(crates.iter().map(rust_crate));
-    compose("instar", version, rootfs, parts.collect())
+    let subject = Subject::of_machines("instar", version);
+    compose(&subject, rootfs, parts.collect())
 }
 
 /// The document for the media of this version, around this UKI: what is in them beside the image, whose own document goes on.
 #[must_use]
 pub fn of_media(version: &Version, uki: Blake3, packages: &[&Fetched]) -> Value {
-    let image = own_package("instar", version);
+    let image = Subject::of_machines("instar", version).package();
     let parts = packages.iter().map(|fetched| debian_package(fetched));
     let parts = std::iter::once(image).chain(parts).collect();
-    compose("instar-media", version, uki, parts)
+    compose(&Subject::of_machines("instar-media", version), uki, parts)
 }
 
-/// A package of Instar's own.
-fn own_package(name: &str, version: &Version) -> Value {
-    json!({
-        "SPDXID": format!("SPDXRef-{name}"),
-        "name": name,
-        "versionInfo": version.to_string(),
-        "primaryPackagePurpose": "OPERATING-SYSTEM",
-        "downloadLocation": "NOASSERTION",
-        "filesAnalyzed": false,
-        "licenseConcluded": "NOASSERTION",
-        "licenseDeclared": "Apache-2.0",
-        "copyrightText": "NOASSERTION",
-    })
+/// The document for a program that users run, such as instarctl, of this version for this architecture.
+#[must_use]
+pub fn of_program(
+    name: &str,
+    version: &Version,
+    architecture: &str,
+    program: Blake3,
+    crates: &[Crate],
+) -> Value {
+    let subject = Subject {
+        name,
+        version,
+        architecture,
+        purpose: "APPLICATION",
+    };
+    compose(&subject, program, crates.iter().map(rust_crate).collect())
 }
 
-/// What is called `name` and consists of these parts. The digest is that of something that is only in this one.
-fn compose(name: &str, version: &Version, digest: Blake3, parts: Vec<Value>) -> Value {
-    let root = own_package(name, version);
-    let id = format!("SPDXRef-{name}");
+/// What a document is about.
+struct Subject<'a> {
+    name: &'a str,
+    version: &'a Version,
+    architecture: &'a str,
+    /// One of SPDX's words.
+    purpose: &'a str,
+}
+
+impl<'a> Subject<'a> {
+    /// Something that machines run.
+    fn of_machines(name: &'a str, version: &'a Version) -> Self {
+        Self {
+            name,
+            version,
+            architecture: "amd64",
+            purpose: "OPERATING-SYSTEM",
+        }
+    }
+
+    fn id(&self) -> String {
+        format!("SPDXRef-{}", self.name)
+    }
+
+    /// As a package of Instar's own.
+    fn package(&self) -> Value {
+        json!({
+            "SPDXID": self.id(),
+            "name": self.name,
+            "versionInfo": self.version.to_string(),
+            "primaryPackagePurpose": self.purpose,
+            "downloadLocation": "NOASSERTION",
+            "filesAnalyzed": false,
+            "licenseConcluded": "NOASSERTION",
+            "licenseDeclared": "Apache-2.0",
+            "copyrightText": "NOASSERTION",
+        })
+    }
+}
+
+/// The subject as the sum of these parts. The digest is that of something that is only in this one.
+fn compose(subject: &Subject<'_>, digest: Blake3, parts: Vec<Value>) -> Value {
+    let Subject {
+        name,
+        version,
+        architecture,
+        ..
+    } = subject;
+    let root = subject.package();
+    let id = subject.id();
     let mut relationships = vec![relationship("SPDXRef-DOCUMENT", "DESCRIBES", &id)];
     relationships.extend(parts.iter().map(|part| {
         let part = part["SPDXID"].as_str().unwrap_or_default();
@@ -84,7 +134,7 @@ fn compose(name: &str, version: &Version, digest: Blake3, parts: Vec<Value>) -> 
         "spdxVersion": "SPDX-2.3",
         "dataLicense": "CC0-1.0",
         "SPDXID": "SPDXRef-DOCUMENT",
-        "name": format!("{name}-{version}-amd64"),
+        "name": format!("{name}-{version}-{architecture}"),
         "documentNamespace": format!("https://instar.dev/spdx/{name}/{version}/{digest}"),
         // Not the time of the build: the same inputs give the same document.
         "creationInfo": { "created": "1970-01-01T00:00:00Z", "creators": ["Tool: instar-image"] },
@@ -208,6 +258,16 @@ mod tests {
         );
         assert_eq!(spdx_expression(&set(&["GPL-2+", "custom"])), None);
         assert_eq!(spdx_expression(&set(&[])), None);
+    }
+
+    #[test]
+    fn a_program_is_told_by_its_architecture() {
+        let version = "v0.1.0".parse().unwrap();
+        let document = of_program("instarctl", &version, "arm64", Blake3::of(b""), &[]);
+        assert_eq!(document["name"], "instarctl-v0.1.0-arm64");
+        let root = &document["packages"][0];
+        assert_eq!(root["primaryPackagePurpose"], "APPLICATION");
+        assert_eq!(root["versionInfo"], "v0.1.0");
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! The machine as its parts see each other: what runs, what is true, and which operation changes it.
 
+mod config_trial;
+
+pub use config_trial::TrialNumber;
+
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use instar_api::events::EventPayload;
@@ -12,6 +15,8 @@ use instar_api::machine::{
 };
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
+
+use config_trial::ConfigTrial;
 
 use crate::config::MachineConfig;
 use crate::containers::{ImageStore, ImagesInForce, InForce, Puller};
@@ -106,26 +111,11 @@ pub struct Machine {
     drivers: OnceLock<Drivers>,
     config: watch::Sender<Option<Arc<Configured>>>,
     maintenance: watch::Sender<Maintenance>,
-    trial: Mutex<Option<Trial>>,
-    /// How many trials have begun.
-    trials: AtomicU64,
+    trial: Mutex<ConfigTrial<Arc<Configured>, AbortHandle>>,
     failed: Mutex<FailedImages>,
     kept: Mutex<BTreeMap<String, OwnedFd>>,
     prepared: Mutex<Option<Prepared>>,
     settled: watch::Sender<bool>,
-}
-
-/// Tells one trial of a config from another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TrialNumber(u64);
-
-/// A config that is in force for a time only.
-struct Trial {
-    number: TrialNumber,
-    /// The one to return to.
-    settled: Arc<Configured>,
-    /// The task that returns to it.
-    taking_back: AbortHandle,
 }
 
 /// What a machine is made of.
@@ -188,7 +178,6 @@ impl Machine {
             config: watch::channel(None).0,
             maintenance: watch::channel(Maintenance::undecided()).0,
             trial: Mutex::default(),
-            trials: AtomicU64::default(),
             failed: Mutex::new(parts.failed),
             prepared: Mutex::new(Prepared::adopt(&mut parts.kept)),
             kept: Mutex::new(parts.kept),
@@ -229,44 +218,36 @@ impl Machine {
 
     /// The config that outlasts a trial: the one in force, unless that is only being tried.
     pub fn settled_config(&self) -> Option<Arc<Configured>> {
-        let trial = self.lock_trial();
-        trial
-            .as_ref()
-            .map_or_else(|| self.config(), |trial| Some(trial.settled.clone()))
+        self.lock_trial().settled().or_else(|| self.config())
     }
 
-    /// Notes that the next config is only tried, and starts what will take it back.
-    pub fn begin_trial(
-        &self,
-        settled: Arc<Configured>,
-        take_back: impl FnOnce(TrialNumber) -> AbortHandle,
-    ) {
-        let number = TrialNumber(self.trials.fetch_add(1, Ordering::Relaxed));
-        let trial = Trial {
-            number,
-            settled,
-            taking_back: take_back(number),
+    /// Notes that the next config is only tried, and starts the timer that expires it. Without a config there is none to return to, and
+    /// no trial.
+    pub fn begin_trial(&self, start_timer: impl FnOnce(TrialNumber) -> AbortHandle) {
+        let Some(in_force) = self.config() else {
+            return;
         };
-        if let Some(before) = self.lock_trial().replace(trial) {
-            before.taking_back.abort();
+        let replaced = self.lock_trial().begin(in_force, start_timer);
+        if let Some(timer) = replaced {
+            timer.abort();
         }
     }
 
     /// The config in force is no longer tried: it stays.
-    pub fn end_trial(&self) {
-        if let Some(trial) = self.lock_trial().take() {
-            trial.taking_back.abort();
+    pub fn confirm_trial(&self) {
+        let timer = self.lock_trial().confirm();
+        if let Some(timer) = timer {
+            timer.abort();
         }
     }
 
-    /// The config in force was tried for long enough: the one that its caller has to return to. None where this trial was ended
-    /// meanwhile, or another one begun.
-    pub fn end_trial_after_time(&self, number: TrialNumber) -> Option<Arc<Configured>> {
-        let ended = self.lock_trial().take_if(|trial| trial.number == number);
-        ended.map(|trial| trial.settled)
+    /// The time of this trial is over: the config that the caller has to return to. None where it was confirmed meanwhile, or another
+    /// one begun.
+    pub fn expire_trial(&self, number: TrialNumber) -> Option<Arc<Configured>> {
+        self.lock_trial().expire(number)
     }
 
-    fn lock_trial(&self) -> MutexGuard<'_, Option<Trial>> {
+    fn lock_trial(&self) -> MutexGuard<'_, ConfigTrial<Arc<Configured>, AbortHandle>> {
         self.trial
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())

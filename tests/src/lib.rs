@@ -17,6 +17,7 @@
 
 mod bare_boot;
 mod calls;
+mod code_lines;
 mod connect;
 mod dead_network;
 mod disk_files;
@@ -60,6 +61,7 @@ mod wrong_time_server;
 
 pub use bare_boot::{BareBoot, BareMemory, trivial_boot};
 pub use calls::{Answer, Calls};
+pub use code_lines::code_lines_below;
 pub use dead_network::{Asked, DeadNetwork, Dhcp};
 pub use esp_image::EspImage;
 pub use fat::Fat;

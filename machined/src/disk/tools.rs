@@ -57,7 +57,7 @@ const WORDS: usize = 1024;
 /// A new filesystem takes seconds on the slowest disk, see [`make_filesystem`].
 const MAKE: Duration = Duration::from_secs(10 * 60);
 /// A repair reads all metadata, some of it again and again: a night for a large and slow disk. It is worth waiting for, as the API is
-/// up meanwhile and the alternative is to lose the data. A version on trial has less, see `sequences/boot.rs`.
+/// up meanwhile and the alternative is to lose the data. A version on trial has less, see `sequences/boot/useful.rs`.
 const REPAIR: Duration = Duration::from_secs(12 * 3600);
 /// After SIGTERM. One that waits for a disk ends when the disk answers; nobody waits for that.
 const TERMINATE: Duration = Duration::from_secs(10);

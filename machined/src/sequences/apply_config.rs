@@ -10,9 +10,10 @@ use std::time::Duration;
 use anyhow::Context as _;
 use similar::TextDiff;
 
-use super::needs_uefi::refuse_without_uefi;
-use super::overlay::load_overlay;
-use super::{ConfigChange, disk, ending, find_config};
+use super::steps::needs_uefi::refuse_without_uefi;
+use super::steps::overlay::load_overlay;
+use super::steps::{disk, find_config};
+use super::{ConfigChange, ending};
 use crate::blocking_io::{self, ANSWER};
 use crate::config::{self, ConfigErrors, MachineConfig};
 use crate::intent;
@@ -275,7 +276,7 @@ impl Change {
                 .map_err(ApplyError::Failed)?;
         }
         match self.mode {
-            ApplyMode::Auto | ApplyMode::NoReboot => machine.end_trial(),
+            ApplyMode::Auto | ApplyMode::NoReboot => machine.confirm_trial(),
             // First: what fails from here on is taken back, too.
             ApplyMode::Try(time) => begin_trial(machine, time),
             ApplyMode::Staged | ApplyMode::Reboot => {}
@@ -357,10 +358,7 @@ async fn take_over(
 
 /// From here on the config that is taken over next is only tried.
 fn begin_trial(machine: &Arc<Machine>, time: Duration) {
-    let Some(settled) = machine.settled_config() else {
-        return;
-    };
-    machine.begin_trial(settled, |number| {
+    machine.begin_trial(|number| {
         tokio::spawn(take_back(machine.clone(), number, time)).abort_handle()
     });
 }
@@ -371,8 +369,7 @@ async fn take_back(machine: Arc<Machine>, trial: TrialNumber, time: Duration) {
     let operations = &machine.operations;
     let _lock = operations.lock_when_free(Operation::TakeBackConfig).await;
     // Whoever had the lock before may have applied a config to stay, or another one to be tried.
-    let (Some(settled), Some(current)) = (machine.end_trial_after_time(trial), machine.config())
-    else {
+    let (Some(settled), Some(current)) = (machine.expire_trial(trial), machine.config()) else {
         return;
     };
     tracing::warn!("machine config: the trial is over, the config before it is taken back");

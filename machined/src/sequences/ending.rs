@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Sequence, boot_assets, run, settle_upgrade, stop, upgrade};
+use super::steps::{boot_assets, stop};
+use super::upgrade::trial_record;
+use super::{Sequence, run, upgrade};
 use crate::event_log::ActorId;
 use crate::init_link::End;
 use crate::machine::Machine;
@@ -75,7 +77,7 @@ pub(super) fn start(
         tokio::time::sleep(ANSWER_FIRST).await;
         machine.enter(stage);
         let up = upgrade::up(&machine);
-        match settle_upgrade::note_start(&machine, up, &as_actor).await {
+        match trial_record::mark_started(&machine, up, &as_actor).await {
             Ok(true) if end != End::Kexec => offer_staged_loader(&machine).await,
             Ok(_) => {}
             Err(error) => {

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 
-use super::boot_assets::{self, Installed};
-use super::disk;
 use super::ending::leave;
-use super::needs_uefi::refuse_without_uefi;
-use super::overlay::load_overlay;
+use super::steps::boot_assets::{self, Installed};
+use super::steps::disk;
+use super::steps::needs_uefi::refuse_without_uefi;
+use super::steps::overlay::load_overlay;
 use super::upgrade::installer_limits;
 use crate::boot_loader::{self, Medium, When};
 use crate::config::InstallWish;

@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-use super::{boot_assets, ending};
+use super::ending;
+use super::steps::boot_assets;
 use crate::event_log::ActorId;
 use crate::init_link::End;
 use crate::machine::Machine;

@@ -5,45 +5,30 @@
 //! sequence's own business.
 
 mod apply_config;
-mod bless_later;
 mod boot;
-mod boot_assets;
 mod config_change;
-mod current_handover;
-mod disk;
 mod ending;
-mod find_config;
 mod install;
 mod kexec;
-mod last_known_time;
-mod load_modules;
-mod maintenance;
-mod needs_uefi;
-mod next_config;
-mod overlay;
-mod release_memory;
 mod reset;
-mod resume;
 mod rollback;
-mod settle_upgrade;
 mod soft_reboot;
 mod stage;
-mod stop;
-mod trial;
+mod steps;
 mod upgrade;
 
 pub use apply_config::{ApplyError, ApplyMode, apply_config};
 pub use boot::{Beginning, Rollback, boot};
-pub use boot_assets::is_installed;
 pub use config_change::ConfigChange;
 pub use ending::{Urgency, reboot, shutdown};
 pub use install::{InstallError, install_image, may_install};
 pub use kexec::{KexecRefused, reboot_by_kexec};
-pub use last_known_time::note_time;
 pub use reset::{ResetError, ResetRequest, reset};
 pub use rollback::{RollbackError, rollback};
 pub use soft_reboot::{reboot_holding, reboot_quickest};
 pub use stage::{Staged, prepare_upgrade, stage};
+pub use steps::boot_assets::is_installed;
+pub use steps::last_known_time::note_time;
 pub use upgrade::upgrade;
 
 use std::future::Future;

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::ending::{ANSWER_FIRST, leave};
-use super::{Phase, Sequence, disk, maintenance, resume, run, settle_upgrade, stop};
+use super::steps::{disk, maintenance, resume, stop};
+use super::upgrade::trial_record;
+use super::{Phase, Sequence, run};
 use crate::disk::{Label, Wipe};
 use crate::event_log::ActorId;
 use crate::init_link::End;
@@ -72,7 +74,7 @@ fn phases(machine: &Arc<Machine>, wipe: Wipe) -> Vec<Phase> {
                 );
             }
             // Who starts over does so with the version that runs: without its record nobody knows of another one.
-            settle_upgrade::unstage(&unmounted).await?;
+            trial_record::unstage(&unmounted).await?;
         }
         // Unlike before a reboot: what is erased may not be in use.
         Ok(disk::unmount(&unmounted).await?)

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{boot_assets, ending, settle_upgrade};
+use super::ending;
+use super::steps::boot_assets;
+use super::upgrade::trial_record;
 use crate::event_log::ActorId;
 use crate::machine::Machine;
 use crate::operation_lock::{Busy, Operation};
@@ -30,7 +32,7 @@ pub async fn rollback(machine: &Arc<Machine>) -> Result<ActorId, RollbackError> 
         .await
         .map_err(RollbackError::Failed)?
         .ok_or(RollbackError::NotInstalled)?;
-    let staged = settle_upgrade::staged(machine)
+    let staged = trial_record::staged(machine)
         .await
         .map_err(RollbackError::Failed)?;
     let staged = staged.and_then(|record| record.upgrade.boot_entry);
@@ -40,7 +42,7 @@ pub async fn rollback(machine: &Arc<Machine>) -> Result<ActorId, RollbackError> 
         .await
         .map_err(RollbackError::Failed)?;
     // What was under way is over: the next boot is what was asked for, and no failure.
-    settle_upgrade::remove_record(machine).map_err(RollbackError::Failed)?;
+    trial_record::remove_record(machine).map_err(RollbackError::Failed)?;
     tracing::warn!("rollback: {version} is booted next");
     Ok(ending::reboot_next(machine, lock))
 }

@@ -4,8 +4,10 @@
 use std::sync::Arc;
 
 use super::ending::{self, ANSWER_FIRST};
+use super::steps::{next_config, resume, stop};
+use super::upgrade::trial_record;
 use super::upgrade::{next_generation, up};
-use super::{Phase, Sequence, next_config, resume, run, settle_upgrade, stop};
+use super::{Phase, Sequence, run};
 use crate::event_log::ActorId;
 use crate::machine::Machine;
 use crate::operation_lock::{Busy, Operation, OperationLock};
@@ -41,7 +43,7 @@ async fn switch(machine: Arc<Machine>, lock: OperationLock, prepared: Prepared, 
     machine.enter(MachineStage::Upgrading);
     let services_up = up(&machine);
     // A boot finds it on the disk, should the power go.
-    if let Err(error) = settle_upgrade::note_start(&machine, services_up.clone(), &actor).await {
+    if let Err(error) = trial_record::mark_started(&machine, services_up.clone(), &actor).await {
         tracing::warn!("a staged version is measured by what was up earlier: {error:#}");
     }
     upgrade.actor = actor.clone();
@@ -62,7 +64,7 @@ async fn switch(machine: Arc<Machine>, lock: OperationLock, prepared: Prepared, 
     // It only ends when it failed, and has told so.
     let _ = run(sequence, &actor, &machine.events).await;
     resume::go_on(&machine).await;
-    if let Err(error) = settle_upgrade::withdraw(&machine, &pending).await {
+    if let Err(error) = trial_record::withdraw(&machine, &pending).await {
         tracing::error!("the next boot may try {}: {error:#}", pending.to);
     }
     if let Err(error) = Prepared::drop_kept(&machine.init).await {

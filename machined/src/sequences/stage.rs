@@ -7,8 +7,10 @@
 
 use std::sync::Arc;
 
+use super::steps::boot_assets;
+use super::upgrade::trial_record;
 use super::upgrade::{Checked, check_first, run_installer, up};
-use super::{Phase, Sequence, boot_assets, run, settle_upgrade};
+use super::{Phase, Sequence, run};
 use crate::event_log::ActorId;
 use crate::machine::Machine;
 use crate::operation_lock::{Operation, OperationLock};
@@ -109,7 +111,7 @@ async fn prepare(
         }
     };
     if outcome.is_err()
-        && let Err(error) = settle_upgrade::withdraw(machine, &pending).await
+        && let Err(error) = trial_record::withdraw(machine, &pending).await
     {
         tracing::error!("the next boot may try {}: {error:#}", pending.to);
     }
@@ -130,7 +132,7 @@ async fn prepare(
 
 /// Puts the version beside the one that runs, and notes what its start is to make of it.
 async fn write(machine: Arc<Machine>, checked: Checked, narrator: Narrator) -> anyhow::Result<()> {
-    settle_upgrade::unstage(&machine).await?;
+    trial_record::unstage(&machine).await?;
     let mut record = UpgradeRecord {
         upgrade: checked.pending,
         services_up: up(&machine),

@@ -1,14 +1,20 @@
 //! The upgrade: everything that can be refused is refused first; then services stop, the installer runs, and the next
 //! generation starts, or the machine reboots.
 
+pub(super) mod bless_retry;
+pub(super) mod current_handover;
+pub(super) mod trial_record;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 
 use super::ending::{ANSWER_FIRST, leave};
-use super::overlay::load_overlay;
-use super::{Phase, Sequence, boot_assets, kexec, next_config, resume, run, settle_upgrade, stop};
+use super::steps::overlay::load_overlay;
+use super::steps::{boot_assets, next_config, resume, stop};
+use super::{Phase, Sequence, kexec, run};
+
 use crate::containers::{ImageReference, Limits};
 use crate::event_log::ActorId;
 use crate::image_collection;
@@ -178,7 +184,7 @@ async fn go_on(machine: Arc<Machine>, lock: OperationLock, checked: Checked, act
     // Still here: the upgrade failed before the point of no return. The running version goes on. Its disk comes first: what
     // there is to take back is on it.
     resume::go_on(&machine).await;
-    if let Err(error) = settle_upgrade::withdraw(&machine, &pending).await {
+    if let Err(error) = trial_record::withdraw(&machine, &pending).await {
         tracing::error!("the next boot may try {}: {error:#}", pending.to);
     }
     if let Err(error) = image.remove().await {
@@ -207,7 +213,7 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
             failures: Vec::new(),
         };
         async move {
-            settle_upgrade::unstage(&machine).await?;
+            trial_record::unstage(&machine).await?;
             let silent = Narrator::silent();
             let delivery =
                 run_installer(&machine, &image, &candidate, &mut record, &silent).await?;

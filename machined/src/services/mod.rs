@@ -11,6 +11,7 @@ mod log_ring;
 mod lookup;
 mod own;
 mod own_process;
+mod phase;
 mod restart;
 mod service;
 mod state;
@@ -26,8 +27,9 @@ pub use log_disk::LogDisk;
 pub use log_files::OldLines;
 pub use log_ring::{LogRing, Older, Reader as LogReader, Tail};
 pub use own::MACHINED;
+pub use phase::Phase;
 pub use service::{Definition, Dependency, NotStopped, Service, timestamp, wire_health};
-pub use state::{Health, Phase, ServiceStatus};
+pub use state::{Health, ServiceStatus};
 pub use workload::{Exit, Running, Signal, Step, Workload};
 
 use std::collections::BTreeMap;

@@ -9,8 +9,9 @@ use tokio::sync::watch;
 
 use super::health::HealthCheck;
 use super::log_ring::LogRing;
+use super::phase::{Event, Phase};
 use super::restart::BackOff;
-use super::state::{Health, Phase, ServiceStatus};
+use super::state::{Health, ServiceStatus};
 use super::wish::Wish;
 use super::workload::{Exit, Running, Signal, Step, Workload};
 use crate::event_log::{ActorId, EventLog};
@@ -233,8 +234,8 @@ impl Actor {
             if adopted.is_none() {
                 // It may have been told to stop when nothing of it ran.
                 let is_up = wish.borrow().is_up();
-                if !is_up && !self.service.status().phase.is_at_rest() {
-                    self.enter(Phase::Finished, "stopped".to_owned());
+                if !is_up && !self.phase().is_at_rest() {
+                    self.note(Event::Stops, "stopped".to_owned());
                 }
                 match wish.wait_for(|wish| wish.is_up() || wish.is_gone()).await {
                     Ok(wish) if wish.is_up() => {}
@@ -247,14 +248,11 @@ impl Actor {
                 None => self.run_once(&mut wish).await,
             };
             match ended {
-                Ended::Stopped => {
-                    back_off = BackOff::default();
-                    self.enter(Phase::Finished, "stopped".to_owned());
-                }
+                Ended::Stopped => back_off = BackOff::default(),
                 Ended::Failed(why) => {
                     let pause = back_off.after(begun.elapsed());
-                    self.enter(
-                        Phase::Failed,
+                    self.note(
+                        Event::Fails,
                         format!("{why}; next start in {:.1} s", pause.as_secs_f64()),
                     );
                     tokio::select! {
@@ -269,21 +267,24 @@ impl Actor {
     async fn run_once(&self, wish: &mut watch::Receiver<Wish>) -> Ended {
         let coming_up = async {
             for dependency in &self.service.definition.depends_on {
-                self.enter(Phase::Waiting, format!("waiting for {}", dependency.what));
+                self.note(Event::Waits, format!("waiting for {}", dependency.what));
                 (dependency.wait)().await;
             }
-            self.enter(Phase::Preparing, "preparing".to_owned());
+            self.note(Event::Prepares, "preparing".to_owned());
             self.service.definition.workload.prepare().await
         };
         // A stop while it waits or pulls takes effect at once; both can be dropped halfway.
         let prepared = tokio::select! {
             prepared = coming_up => prepared,
-            () = told_to_stop(wish) => return Ended::Stopped,
+            () = told_to_stop(wish) => {
+                self.note(Event::Stops, "stopped".to_owned());
+                return Ended::Stopped;
+            }
         };
         if let Err(error) = prepared {
             return Ended::Failed(format!("{error:#}"));
         }
-        self.enter(Phase::Starting, "starting".to_owned());
+        self.note(Event::Starts, "starting".to_owned());
         match self
             .service
             .definition
@@ -302,10 +303,7 @@ impl Actor {
         wish: &mut watch::Receiver<Wish>,
         how: &str,
     ) -> Ended {
-        self.enter(
-            Phase::Running,
-            format!("{how} as process {}", running.pid()),
-        );
+        self.note(Event::Runs, format!("{how} as process {}", running.pid()));
         let before = self.service.log.position();
         let over = tokio::select! {
             exit = running.wait() => Over::Exited(exit),
@@ -323,7 +321,7 @@ impl Actor {
                 Ended::Failed(format!("it did not do its work ({why}) and {exit}"))
             }
             Over::Told => {
-                self.enter(Phase::Stopping, "asked to end".to_owned());
+                self.note(Event::Stops, "asked to end".to_owned());
                 let steps = [(Signal::Terminate, GRACE), (Signal::Kill, GRACE)];
                 let exit = end(running.as_mut(), &steps).await;
                 tracing::info!(
@@ -335,6 +333,9 @@ impl Actor {
         };
         running.clean_up().await;
         self.service.log.flush();
+        if matches!(ended, Ended::Stopped) {
+            self.note(Event::Ends, "stopped".to_owned());
+        }
         ended
     }
 
@@ -389,6 +390,22 @@ impl Actor {
 
     fn is_unknown(&self) -> bool {
         self.service.status().health == Health::Unknown
+    }
+
+    fn phase(&self) -> Phase {
+        self.service.status.borrow().phase
+    }
+
+    /// Notes what happens, and enters the phase that follows.
+    fn note(&self, event: Event, message: String) {
+        let (id, phase) = (&self.service.definition.id, self.phase());
+        match phase.after(event) {
+            Some(next) => self.enter(next, message),
+            None => tracing::error!(
+                "service {id}: this is a bug: {event:?} in the phase {}: {message}",
+                phase.name()
+            ),
+        }
     }
 
     fn enter(&self, phase: Phase, message: String) {

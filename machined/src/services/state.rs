@@ -3,53 +3,7 @@
 use std::collections::VecDeque;
 use std::time::SystemTime;
 
-/// Where a service is in its life.
-///
-/// ```text
-/// Initialized ─► Waiting ─► Preparing ─► Starting ─► Running ─► Stopping ─► Finished
-///                  ▲            │            │          │
-///                  └────────────┴── Failed ◄─┴──────────┘   (again after a pause)
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
-    /// Known, nothing done yet.
-    Initialized,
-    /// For what it depends on.
-    Waiting,
-    /// Its image is being pulled, its filesystem made.
-    Preparing,
-    /// Its process is being started.
-    Starting,
-    /// Its process runs.
-    Running,
-    /// It was told to end.
-    Stopping,
-    /// It ended because it was told to.
-    Finished,
-    /// It could not start or it ended by itself; it is started again after a pause.
-    Failed,
-}
-
-impl Phase {
-    /// Whether nothing of the service runs or is about to.
-    pub fn is_at_rest(self) -> bool {
-        matches!(self, Phase::Initialized | Phase::Finished)
-    }
-
-    /// The state's name on the wire (`ServiceInfo.state`).
-    pub fn name(self) -> &'static str {
-        match self {
-            Phase::Initialized => "Initialized",
-            Phase::Waiting => "Waiting",
-            Phase::Preparing => "Preparing",
-            Phase::Starting => "Starting",
-            Phase::Running => "Running",
-            Phase::Stopping => "Stopping",
-            Phase::Finished => "Finished",
-            Phase::Failed => "Failed",
-        }
-    }
-}
+use super::phase::Phase;
 
 /// What the health check last said.
 #[derive(Debug, Clone, PartialEq, Eq)]

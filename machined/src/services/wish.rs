@@ -73,6 +73,42 @@ impl Wish {
 mod tests {
     use super::*;
 
+    /// The whole machine as a table: what is wanted, and whether it is held → the same after each act; the last column says whether
+    /// the service is to run.
+    #[test]
+    fn every_transition() {
+        use Wanted::{Down, Gone, Up};
+        let acts = [
+            Wish::start,
+            Wish::stop,
+            Wish::retire,
+            Wish::hold,
+            Wish::release,
+        ];
+        #[rustfmt::skip]
+        let table = [
+            //              start          stop           retire         hold           release
+            ((Down, false), [(Up, false),   (Down, false), (Gone, false), (Down, true),  (Down, false)], false),
+            ((Down, true),  [(Up, true),    (Down, true),  (Gone, true),  (Down, true),  (Down, false)], false),
+            ((Up, false),   [(Up, false),   (Down, false), (Gone, false), (Up, true),    (Up, false)],   true),
+            ((Up, true),    [(Up, true),    (Down, true),  (Gone, true),  (Up, true),    (Up, false)],   false),
+            ((Gone, false), [(Gone, false), (Gone, false), (Gone, false), (Gone, true),  (Gone, false)], false),
+            ((Gone, true),  [(Gone, true),  (Gone, true),  (Gone, true),  (Gone, true),  (Gone, false)], false),
+        ];
+        for ((wanted, held), expected, is_up) in table {
+            let before = Wish { wanted, held };
+            let after = acts.map(|act| {
+                let mut wish = before;
+                act(&mut wish);
+                (wish.wanted, wish.held)
+            });
+            assert_eq!(after, expected, "{before:?}");
+            assert_eq!(before.is_up(), is_up, "{before:?}");
+            assert_eq!(before.is_gone(), wanted == Gone, "{before:?}");
+            assert_eq!(before.is_held(), held, "{before:?}");
+        }
+    }
+
     #[test]
     fn a_hold_is_above_every_wish_and_loses_none() {
         type Act = fn(&mut Wish);

@@ -1,5 +1,6 @@
 //! From one version to the next: what an installer image must say about itself, whether it can be taken here, how it
-//! is run, what one generation leaves to the next, and when the next one counts as good.
+//! is run, what one generation leaves to the next, and when the next one counts as good. What a version has to prove, and what follows
+//! from that, is drawn in `trial`.
 
 mod check;
 mod error;
@@ -11,6 +12,7 @@ mod narrator;
 mod prepared;
 mod record;
 mod running;
+pub mod trial;
 mod unpacked;
 
 pub use check::{Candidate, INSTALLER_FILES, Path, Plan, Refusal, Resources, Room, check};

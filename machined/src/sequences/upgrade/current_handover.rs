@@ -13,7 +13,7 @@ use crate::upgrade::{Handover, handover};
 
 /// Leaves it with init after every sequence and every change of the config, from the moment at which the generation has proved
 /// itself: all of these hold the lock of operations. And after every change of the images in force.
-pub(super) async fn keep(machine: Arc<Machine>) {
+pub(in crate::sequences) async fn keep(machine: Arc<Machine>) {
     let mut holder = machine.operations.watch();
     let mut in_force = machine.images_in_force.watch();
     loop {

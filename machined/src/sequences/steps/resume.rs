@@ -7,7 +7,7 @@ use crate::machine::Machine;
 use crate::resources::MachineStage;
 
 /// Mounts the disk again where the sequence got as far as unmounting it, and starts what it stopped.
-pub(super) async fn go_on(machine: &Arc<Machine>) {
+pub(in crate::sequences) async fn go_on(machine: &Arc<Machine>) {
     tracing::warn!("{} goes on", machine.running.version);
     if let Err(error) = mount_again(machine).await {
         tracing::error!("the disk stays away: {error:#}");

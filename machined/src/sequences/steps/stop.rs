@@ -3,15 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Phase, Task, disk};
+use super::disk;
 use crate::blocking_io;
 use crate::machine::Machine;
+use crate::sequences::{Phase, Task};
 
 /// Whoever asked for the end of the machine does not wait longer for a disk.
 const SYNC: Duration = Duration::from_secs(60);
 
 /// Stops what the config asked for, and leaves the API.
-pub(super) fn stop_services(machine: &Arc<Machine>) -> Phase {
+pub(in crate::sequences) fn stop_services(machine: &Arc<Machine>) -> Phase {
     let machine = machine.clone();
     Phase::of("stopServices", async move {
         machine.services.stop_workloads().await;
@@ -20,7 +21,7 @@ pub(super) fn stop_services(machine: &Arc<Machine>) -> Phase {
 }
 
 /// Unmounts EPHEMERAL and STATE. What still holds it is named; it goes with the generation's mount namespace all the same.
-pub(super) fn unmount(machine: &Arc<Machine>) -> Phase {
+pub(in crate::sequences) fn unmount(machine: &Arc<Machine>) -> Phase {
     let machine = machine.clone();
     Phase::of("unmount", async move {
         if let Err(error) = disk::unmount(&machine).await {
@@ -37,7 +38,7 @@ pub(super) fn unmount(machine: &Arc<Machine>) -> Phase {
 }
 
 /// The step that clients who wait for the end of the machine look for; it must be out before the link goes.
-pub(super) fn stop_everything() -> Phase {
+pub(in crate::sequences) fn stop_everything() -> Phase {
     Phase::new(
         "stopEverything",
         vec![Task::new("stopAllServices", async { Ok(()) })],

@@ -21,15 +21,17 @@ const EFIVARFS: &str = "efivarfs";
 
 /// Whether the machine boots from its disk, and from which entry it did.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Installed {
+pub(in crate::sequences) struct Installed {
     /// The EFI system partition.
-    pub(super) efi: PathBuf,
+    pub(in crate::sequences) efi: PathBuf,
     /// The order of the entry that was booted; none where this boot came another way.
-    pub(super) booted: Option<u32>,
+    pub(in crate::sequences) booted: Option<u32>,
 }
 
 /// What is installed on the owned disk; none without a disk, or without a loader on it.
-pub(super) async fn installed(machine: &Machine) -> anyhow::Result<Option<Installed>> {
+pub(in crate::sequences) async fn installed(
+    machine: &Machine,
+) -> anyhow::Result<Option<Installed>> {
     let Some(efi) = machine.disk.status().borrow().efi.clone() else {
         return Ok(None);
     };
@@ -63,13 +65,13 @@ async fn booted(machine: &Machine) -> anyhow::Result<Option<u32>> {
 
 /// The entry that this machine was started from, where its tries are counted: a version on trial. Needs no disk, which a
 /// version that fails may not find.
-pub(super) async fn on_trial(machine: &Machine) -> anyhow::Result<Option<EntryName>> {
+pub(in crate::sequences) async fn on_trial(machine: &Machine) -> anyhow::Result<Option<EntryName>> {
     let entry = started_by(machine).await?.and_then(|booted| booted.entry);
     Ok(entry.filter(|entry| !entry.is_blessed()))
 }
 
 /// Whether this machine was started from a disk.
-pub(super) async fn came_from_a_disk(machine: &Machine) -> anyhow::Result<bool> {
+pub(in crate::sequences) async fn came_from_a_disk(machine: &Machine) -> anyhow::Result<bool> {
     Ok(started_by(machine).await?.is_some())
 }
 
@@ -81,7 +83,7 @@ async fn started_by(machine: &Machine) -> anyhow::Result<Option<Booted>> {
 }
 
 /// Has the kernel ready that would be booted next, for a reboot past the firmware; gives its boot entry.
-pub(super) async fn load_next(installed: &Installed) -> anyhow::Result<EntryName> {
+pub(in crate::sequences) async fn load_next(installed: &Installed) -> anyhow::Result<EntryName> {
     let efi = installed.efi.clone();
     blocking(move || Ok(boot_loader::load_next(&efi)?)).await
 }
@@ -91,7 +93,7 @@ pub(super) async fn load_next(installed: &Installed) -> anyhow::Result<EntryName
 ///
 /// # Errors
 /// The entry leads to another version: nobody has seen that one healthy.
-pub(super) async fn bless(
+pub(in crate::sequences) async fn bless(
     machine: &Machine,
     installed: &Installed,
     order: u32,
@@ -102,20 +104,23 @@ pub(super) async fn bless(
 }
 
 /// The entry of this order as it is now, with its tries; none where there is no such version.
-pub(super) async fn entry(installed: &Installed, order: u32) -> anyhow::Result<Option<EntryName>> {
+pub(in crate::sequences) async fn entry(
+    installed: &Installed,
+    order: u32,
+) -> anyhow::Result<Option<EntryName>> {
     let efi = installed.efi.clone();
     let state = blocking(move || Ok(boot_loader::state(&efi)?)).await?;
     Ok(state.of_order(order).map(|entry| entry.name.clone()))
 }
 
 /// Removes the version of this order; one that is gone is fine.
-pub(super) async fn forget(installed: &Installed, order: u32) -> anyhow::Result<()> {
+pub(in crate::sequences) async fn forget(installed: &Installed, order: u32) -> anyhow::Result<()> {
     let efi = installed.efi.clone();
     blocking(move || Ok(boot_loader::forget(&efi, order)?)).await
 }
 
 /// Has the other version booted next that was healthy once; gives its name. The one of the order `staged` goes.
-pub(super) async fn prefer_other(
+pub(in crate::sequences) async fn prefer_other(
     machine: &Machine,
     installed: &Installed,
     staged: Option<u32>,
@@ -130,7 +135,10 @@ pub(super) async fn prefer_other(
 }
 
 /// Writes the firmware's entries for the loader where they are missing.
-pub(super) async fn keep_boot_entries(machine: &Machine, when: When) -> anyhow::Result<()> {
+pub(in crate::sequences) async fn keep_boot_entries(
+    machine: &Machine,
+    when: When,
+) -> anyhow::Result<()> {
     if !boot_loader::is_uefi() {
         return Ok(());
     }
@@ -144,7 +152,7 @@ pub(super) async fn keep_boot_entries(machine: &Machine, when: When) -> anyhow::
 }
 
 /// Looks for a disk or CD that carries the version that runs.
-pub(super) async fn find_medium(machine: &Machine) -> anyhow::Result<Option<Medium>> {
+pub(in crate::sequences) async fn find_medium(machine: &Machine) -> anyhow::Result<Option<Medium>> {
     disk::load_drivers(machine).await?;
     load_modules(machine, &FILESYSTEM).await?;
     let version = machine.running.version.clone();
@@ -152,12 +160,12 @@ pub(super) async fn find_medium(machine: &Machine) -> anyhow::Result<Option<Medi
 }
 
 /// Puts what the medium carries on this empty EFI system partition.
-pub(super) async fn install_from(medium: Medium, efi: PathBuf) -> anyhow::Result<()> {
+pub(in crate::sequences) async fn install_from(medium: Medium, efi: PathBuf) -> anyhow::Result<()> {
     Ok(blocking_io::within(INSTALL, move || medium.install_to(&efi)).await??)
 }
 
 /// Has the firmware start the loader that an upgrade brought along once, if it brought one.
-pub(super) async fn try_next_loader(machine: &Machine) -> anyhow::Result<()> {
+pub(in crate::sequences) async fn try_next_loader(machine: &Machine) -> anyhow::Result<()> {
     let Some(installed) = installed(machine).await? else {
         return Ok(());
     };
@@ -173,7 +181,7 @@ pub(super) async fn try_next_loader(machine: &Machine) -> anyhow::Result<()> {
 }
 
 /// Lets the loader that an upgrade brought along take the other's place, if it has started this machine.
-pub(super) async fn settle_next_loader(machine: &Machine) -> anyhow::Result<()> {
+pub(in crate::sequences) async fn settle_next_loader(machine: &Machine) -> anyhow::Result<()> {
     let Some(installed) = installed(machine).await? else {
         return Ok(());
     };
@@ -196,7 +204,7 @@ pub(super) async fn settle_next_loader(machine: &Machine) -> anyhow::Result<()> 
 }
 
 /// The EFI system partition, mounted for the installer.
-pub(super) struct ForInstaller {
+pub(in crate::sequences) struct ForInstaller {
     mounted: MountedEsp,
     /// The highest order of an entry before.
     highest: u32,
@@ -204,7 +212,7 @@ pub(super) struct ForInstaller {
 
 impl ForInstaller {
     /// Mounts it, with all the room that there can be.
-    pub(super) async fn mount(installed: &Installed) -> anyhow::Result<Self> {
+    pub(in crate::sequences) async fn mount(installed: &Installed) -> anyhow::Result<Self> {
         let efi = installed.efi.clone();
         blocking(move || {
             match boot_loader::free_lost_clusters(&efi) {
@@ -224,12 +232,12 @@ impl ForInstaller {
     }
 
     /// Where it is mounted.
-    pub(super) fn path(&self) -> &Path {
+    pub(in crate::sequences) fn path(&self) -> &Path {
         self.mounted.path()
     }
 
     /// Takes back what the installer wrote, so that no boot tries it.
-    pub(super) async fn take_back(self) -> anyhow::Result<()> {
+    pub(in crate::sequences) async fn take_back(self) -> anyhow::Result<()> {
         let Self {
             mut mounted,
             highest,

@@ -11,7 +11,7 @@ use crate::machine::{Configured, Machine};
 
 /// The config on STATE, where that is what decides at a boot: it may have been staged. Otherwise the one in force, unless it is only
 /// being tried. To be asked while STATE is mounted.
-pub(super) fn of(machine: &Machine) -> Option<Arc<Configured>> {
+pub(in crate::sequences) fn of(machine: &Machine) -> Option<Arc<Configured>> {
     let settled = machine.settled_config();
     let Some(state) = machine.disk.state() else {
         return settled;
@@ -53,7 +53,7 @@ fn kept_besides(state: &Path, settled: Option<&Configured>) -> anyhow::Result<Op
 mod tests {
     use super::*;
 
-    const HERE: &str = include_str!("../../tests/data/config/served-1.14.yaml");
+    const HERE: &str = include_str!("../../../tests/data/config/served-1.14.yaml");
 
     #[test]
     fn only_another_config_that_can_be_used_is_taken() -> anyhow::Result<()> {

@@ -15,7 +15,7 @@ use crate::trust::REMEMBERED;
 const NOTED_EVERY: Duration = Duration::from_secs(6 * 3600);
 
 /// Sets the clock to it, unless the machine knows better.
-pub(super) fn go_on_from(machine: &Machine) {
+pub(in crate::sequences) fn go_on_from(machine: &Machine) {
     let state = machine.disk.state().and_then(newest_file);
     let authorities = machine.config().and_then(|configured| {
         let made = intent::authorities_made(&configured.config);

@@ -22,7 +22,7 @@ use crate::machine::Machine;
 use crate::trust::{Maintenance, Remembered};
 
 /// Looks what the machine holds, decides from whom it takes a config, and says so.
-pub(super) async fn begin(machine: &Machine) {
+pub(in crate::sequences) async fn begin(machine: &Machine) {
     let maintenance = decide(argument(), found(machine).await);
     tracing::warn!("maintenance mode: {}", maintenance.advice());
     machine.set_maintenance(maintenance);
@@ -102,7 +102,7 @@ fn look(records: &Path, root: &Path) -> (anyhow::Result<Option<Remembered>>, boo
 }
 
 /// Notes on EPHEMERAL that whoever comes may bring a config from now on: an administrator is about to erase the one on STATE.
-pub(super) async fn open_after_reset(machine: &Machine) -> anyhow::Result<()> {
+pub(in crate::sequences) async fn open_after_reset(machine: &Machine) -> anyhow::Result<()> {
     let written = machine
         .disk
         .write_to_ephemeral(|records| Remembered::Reset.write(records))

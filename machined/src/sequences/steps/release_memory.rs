@@ -23,14 +23,14 @@ const QUIETLY: &str = "4";
 
 /// Lets go of what the boot has read: pages of the root filesystem, directory entries. Before there are containers, whose
 /// files must not be hit.
-pub(super) async fn before_services() -> anyhow::Result<()> {
+pub(in crate::sequences) async fn before_services() -> anyhow::Result<()> {
     drop_caches(&[QUIETLY, PAGES_AND_NAMES]).await;
     Ok(())
 }
 
 /// Lets go of the code that only the boot needed, in apid and here, and of the names that its end has looked up. Files of
 /// containers keep their pages.
-pub(super) async fn after_boot(machine: Arc<Machine>) {
+pub(in crate::sequences) async fn after_boot(machine: Arc<Machine>) {
     tokio::time::sleep(SETTLED).await;
     machine.settle();
     tokio::time::sleep(APID).await;

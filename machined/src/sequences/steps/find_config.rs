@@ -24,7 +24,7 @@ use crate::status;
 const ROUND: Duration = Duration::from_secs(30);
 
 /// What the sources have.
-pub(super) enum Found {
+pub(in crate::sequences) enum Found {
     /// A config that can be used.
     Config(Box<Configured>),
     /// No source has one.
@@ -37,7 +37,10 @@ pub(super) enum Found {
 ///
 /// # Errors
 /// The source that was named on purpose cannot be one, or what it holds cannot be used.
-pub(super) async fn find_config(machine: &Machine, patience: Duration) -> anyhow::Result<Found> {
+pub(in crate::sequences) async fn find_config(
+    machine: &Machine,
+    patience: Duration,
+) -> anyhow::Result<Found> {
     let cmdline = command_line()?;
     let has_fw_cfg = look_for_fw_cfg(machine).await;
     // The first source decides: it was named on purpose, and a config from elsewhere would be another machine's.
@@ -62,19 +65,19 @@ pub(super) async fn find_config(machine: &Machine, patience: Duration) -> anyhow
 }
 
 /// The source that decides over what is kept on STATE, if this machine has one.
-pub(super) fn source_before_state() -> Option<&'static str> {
+pub(in crate::sequences) fn source_before_state() -> Option<&'static str> {
     let cmdline = command_line().ok()?;
     source::before_state(&cmdline, Path::new(FW_CFG_PATH).exists())
 }
 
 /// Whether a server is named that the config comes from.
-pub(super) fn has_server() -> bool {
+pub(in crate::sequences) fn has_server() -> bool {
     command_line().is_ok_and(|cmdline| source::names_a_server(&cmdline))
 }
 
 /// Asks the server, where one is named, until there is a config, from it or from an administrator: either may have been made to
 /// work by then. Ends when the handle is dropped.
-pub(super) fn keep_asking(machine: &Arc<Machine>) -> AbortOnDropHandle<()> {
+pub(in crate::sequences) fn keep_asking(machine: &Arc<Machine>) -> AbortOnDropHandle<()> {
     let machine = machine.clone();
     AbortOnDropHandle::new(tokio::spawn(async move {
         let Ok(cmdline) = command_line() else { return };
@@ -110,7 +113,7 @@ fn command_line() -> anyhow::Result<String> {
 }
 
 /// A config as it came.
-pub(super) fn usable(bytes: Vec<u8>) -> anyhow::Result<Configured> {
+pub(in crate::sequences) fn usable(bytes: Vec<u8>) -> anyhow::Result<Configured> {
     let text = String::from_utf8(bytes).context("the machine config is not UTF-8")?;
     let parsed = config::parse(text.as_bytes()).context("the machine config is unusable")?;
     for warning in &parsed.warnings {

@@ -4,6 +4,6 @@ use super::load_modules::load_modules;
 use crate::machine::Machine;
 
 /// Loads the file system that containers' files are joined with.
-pub(super) async fn load_overlay(machine: &Machine) -> anyhow::Result<()> {
+pub(in crate::sequences) async fn load_overlay(machine: &Machine) -> anyhow::Result<()> {
     load_modules(machine, &["overlay"]).await
 }

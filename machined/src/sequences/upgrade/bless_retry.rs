@@ -4,13 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::settle_upgrade;
+use super::trial_record;
 use crate::boot_loader::EspError;
 use crate::machine::Machine;
 use crate::operation_lock::Operation;
 use crate::resources::Problem;
 use crate::status;
-use crate::upgrade::{PendingUpgrade, UpgradeRecord};
+use crate::upgrade::UpgradeRecord;
+use crate::upgrade::trial::Bless;
 
 /// The machine is not ready for this.
 const PROBLEM: &str = "boot entry";
@@ -18,12 +19,7 @@ const PROBLEM: &str = "boot entry";
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
 /// Notes that the machine is not ready, and why, until the entry is blessed.
-pub(super) fn start(
-    machine: &Arc<Machine>,
-    soft: Option<PendingUpgrade>,
-    passed_gate: bool,
-    error: &anyhow::Error,
-) {
+pub(in crate::sequences) fn start(machine: &Arc<Machine>, bless: Bless, error: &anyhow::Error) {
     tracing::error!("the boot entry of this version is not blessed: {error:#}");
     status::note_problem(machine, PROBLEM, &format!("{error:#}"));
     // What leads elsewhere does so the next time, too.
@@ -31,10 +27,10 @@ pub(super) fn start(
         return;
     }
     let machine = machine.clone();
-    tokio::spawn(async move { until_blessed(&machine, soft.as_ref(), passed_gate).await });
+    tokio::spawn(async move { until_blessed(&machine, bless).await });
 }
 
-async fn until_blessed(machine: &Machine, soft: Option<&PendingUpgrade>, passed_gate: bool) {
+async fn until_blessed(machine: &Machine, bless: Bless) {
     let record = recorded(machine);
     let (mut pause, longest) = PAUSES;
     loop {
@@ -47,7 +43,7 @@ async fn until_blessed(machine: &Machine, soft: Option<&PendingUpgrade>, passed_
             tracing::warn!("another upgrade has come: this version is not blessed any more");
             return;
         }
-        match settle_upgrade::keep(machine, soft, passed_gate).await {
+        match trial_record::finish(machine, bless).await {
             Ok(()) => {
                 tracing::info!("the boot entry of this version is blessed now");
                 machine.store.remove::<Problem>(PROBLEM);
@@ -64,5 +60,5 @@ async fn until_blessed(machine: &Machine, soft: Option<&PendingUpgrade>, passed_
 
 /// The upgrade that is under way, as far as STATE can be read.
 fn recorded(machine: &Machine) -> Option<UpgradeRecord> {
-    settle_upgrade::record(machine).ok().flatten()
+    trial_record::record(machine).ok().flatten()
 }

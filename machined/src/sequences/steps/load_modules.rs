@@ -5,7 +5,10 @@ use anyhow::Context as _;
 use crate::machine::Machine;
 
 /// Loads these and what they need.
-pub(super) async fn load_modules(machine: &Machine, names: &[&str]) -> anyhow::Result<()> {
+pub(in crate::sequences) async fn load_modules(
+    machine: &Machine,
+    names: &[&str],
+) -> anyhow::Result<()> {
     let drivers = machine.drivers()?;
     for name in names {
         let loaded = drivers.load_named(name).await;

@@ -22,7 +22,7 @@ use crate::status;
 const LOGS: &str = "/var/log";
 
 /// Mounts STATE and /var as the config says, and keeps the config there; without a config they stay away.
-pub(super) async fn mount(machine: &Machine) -> anyhow::Result<()> {
+pub(in crate::sequences) async fn mount(machine: &Machine) -> anyhow::Result<()> {
     let Some(configured) = machine.config() else {
         return Ok(());
     };
@@ -54,7 +54,7 @@ async fn mount_as(machine: &Machine, wish: DiskWish) -> anyhow::Result<()> {
 }
 
 /// What would be done to the disk that this config gives to the machine; none where it gives none. Nothing is written.
-pub(super) async fn dry_run(
+pub(in crate::sequences) async fn dry_run(
     machine: &Machine,
     config: &MachineConfig,
 ) -> anyhow::Result<Option<DiskPlan>> {
@@ -77,7 +77,7 @@ fn wish(config: &MachineConfig) -> anyhow::Result<DiskWish> {
 
 /// The disk that `instar.install.disk=` gives to the machine. Whoever boots a medium may have forgotten what is on the disk, so
 /// nothing of others goes.
-pub(super) fn named_on_command_line() -> Option<DiskWish> {
+pub(in crate::sequences) fn named_on_command_line() -> Option<DiskWish> {
     let arguments = std::fs::read_to_string("/proc/cmdline").ok()?;
     let disk = config::source::install_disk(&arguments)?;
     Some(DiskWish {
@@ -87,7 +87,7 @@ pub(super) fn named_on_command_line() -> Option<DiskWish> {
 }
 
 /// Mounts the STATE of the disk that carries Instar, if there is one: without a config, or before there is one.
-pub(super) async fn find_state(machine: &Machine) -> anyhow::Result<()> {
+pub(in crate::sequences) async fn find_state(machine: &Machine) -> anyhow::Result<()> {
     load_drivers(machine).await?;
     machine
         .disk
@@ -100,7 +100,7 @@ pub(super) async fn find_state(machine: &Machine) -> anyhow::Result<()> {
 const FILESYSTEM: [&str; 2] = ["crc32c_generic", "ext4"];
 
 /// Has the kernel find the disks, and read what is on them.
-pub(super) async fn load_drivers(machine: &Machine) -> anyhow::Result<()> {
+pub(in crate::sequences) async fn load_drivers(machine: &Machine) -> anyhow::Result<()> {
     let loaded = machine.drivers()?.load_for(Class::Block).await;
     loaded.context("load the drivers of disks")?;
     load_modules(machine, &FILESYSTEM).await
@@ -118,13 +118,13 @@ async fn keep_config(machine: &Machine, configured: Arc<Configured>) -> anyhow::
 }
 
 /// Unmounts EPHEMERAL and STATE.
-pub(super) async fn unmount(machine: &Machine) -> Result<(), OwnedDiskError> {
+pub(in crate::sequences) async fn unmount(machine: &Machine) -> Result<(), OwnedDiskError> {
     machine.log_disk.close().await;
     machine.disk.unmount().await
 }
 
 /// Makes what belongs on /var: the logs and the user volumes.
-pub(super) async fn furnish(machine: &Machine) {
+pub(in crate::sequences) async fn furnish(machine: &Machine) {
     keep_logs(machine).await;
     make_user_volumes(machine);
 }

@@ -1,0 +1,139 @@
+//! The first half of a boot: what it takes to be asked. Config, API and network.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use instar_api::events::EventPayload;
+use instar_api::machine::ConfigLoadErrorEvent;
+use tokio::time::Instant;
+
+use super::{Boot, wish_network};
+use crate::event_log::ActorId;
+use crate::init_link::StartReason;
+use crate::intent;
+use crate::machine::Machine;
+use crate::modules::Class;
+use crate::sequences::steps::find_config::{self, Found, find_config};
+use crate::sequences::steps::{last_known_time, maintenance};
+use crate::sequences::{Phase, Sequence, Task};
+use crate::services::{Apid, Cgroup, Definition, HealthCheck, Probe};
+use crate::statistics;
+use crate::status;
+
+/// apid that takes longer than this to start is broken.
+const APID: Duration = Duration::from_secs(60);
+/// The config's server has this long until the config on STATE is used, or the machine waits for it in maintenance mode; where
+/// init's deadline is near, half of what is left of it.
+const CONFIG_SERVER: Duration = Duration::from_secs(20);
+
+/// The sequence.
+pub(super) fn sequence(boot: &Boot, listener: OwnedFd) -> Sequence {
+    let machine = &boot.machine;
+    let handed_over = boot.handover.machine_config.clone();
+    let left = boot.deadline.saturating_duration_since(Instant::now());
+    let server = CONFIG_SERVER.min(left / 2);
+    let phases = vec![
+        Phase::of(
+            "loadConfig",
+            load_config(machine.clone(), handed_over, boot.start, server),
+        ),
+        Phase::new(
+            "network",
+            vec![
+                Task::new("startApi", start_api(machine.clone(), listener)),
+                Task::new("network", bring_up_network(machine.clone())),
+            ],
+        ),
+    ];
+    Sequence {
+        name: "initialize",
+        phases,
+    }
+}
+
+async fn load_config(
+    machine: Arc<Machine>,
+    handed_over: Option<String>,
+    start: StartReason,
+    server: Duration,
+) -> anyhow::Result<()> {
+    let found = match handed_over {
+        Some(text) => {
+            find_config::usable(text.into_bytes()).map(|usable| Found::Config(Box::new(usable)))
+        }
+        None => find_config(&machine, server).await,
+    };
+    let loaded = match found {
+        Ok(Found::Config(configured)) => {
+            machine.set_config(Arc::from(configured));
+            Ok(())
+        }
+        Ok(Found::Nothing) => {
+            tracing::warn!("no machine config: maintenance mode");
+            maintenance::begin(&machine).await;
+            Ok(())
+        }
+        // The version before understood it; that is what runs again then.
+        Err(error) if matches!(start, StartReason::Next) => Err(error),
+        Ok(Found::NotYet(error)) | Err(error) => {
+            tell_no_config(&machine, format!("{error:#}"));
+            maintenance::begin(&machine).await;
+            Ok(())
+        }
+    };
+    last_known_time::go_on_from(&machine);
+    wish_network(&machine);
+    loaded
+}
+
+fn tell_no_config(machine: &Machine, error: String) {
+    tracing::error!("maintenance mode: {error}");
+    status::note_problem(machine, "config", &error);
+    let event = ConfigLoadErrorEvent { error };
+    machine
+        .events
+        .emit(&ActorId::default(), EventPayload::ConfigLoadError(event));
+}
+
+async fn start_api(machine: Arc<Machine>, listener: OwnedFd) -> anyhow::Result<()> {
+    let keys = intent::keep_identity(&machine);
+    let apid = machine.services.add(Definition {
+        id: "apid".to_owned(),
+        workload: Arc::new(Apid::new(
+            listener,
+            keys,
+            machine.watch_settled(),
+            Cgroup::beside_machined("apid")?,
+            statistics::memory()?.memtotal << 10,
+        )),
+        depends_on: Vec::new(),
+        health: Some(HealthCheck {
+            probe: Probe::Own,
+            interval: Duration::from_secs(30),
+            timeout: Duration::from_secs(10),
+            failures: 3,
+        }),
+        controllable: false,
+        required: true,
+        judged: true,
+        // A process that runs and does not answer would lock everybody out.
+        restart_unhealthy: true,
+    })?;
+    apid.start();
+    tokio::time::timeout(APID, apid.up())
+        .await
+        .context("apid does not answer")?;
+    tracing::info!("the API answers on port {}", instar_api::PORT);
+    Ok(())
+}
+
+async fn bring_up_network(machine: Arc<Machine>) -> anyhow::Result<()> {
+    let drivers = machine.drivers()?;
+    drivers
+        .load_for(Class::Network)
+        .await
+        .context("load the drivers of the network")?;
+    Ok(())
+}

@@ -1,0 +1,131 @@
+//! The second half of a boot: everything that the config asks for, with a disk that is there by then.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::{Boot, before, records};
+use crate::intent;
+use crate::machine::Machine;
+use crate::modules::Class;
+use crate::sequences::install::install_if_missing;
+use crate::sequences::steps::overlay::load_overlay;
+use crate::sequences::steps::{disk, last_known_time, release_memory};
+use crate::sequences::upgrade::trial_record;
+use crate::sequences::{Phase, Sequence, Task};
+use crate::status;
+use crate::upgrade::trial::RecordStep;
+use crate::upgrade::{FailedImages, UpgradeRecord};
+
+/// A disk that is not there this long before init's deadline leaves a version on trial the time to note why, and to reboot.
+const BEFORE_TRY_AGAIN: Duration = Duration::from_secs(20);
+
+/// The sequence. The record of an upgrade that this boot is to finish, if it finds one, is sent to `tried`.
+pub(super) fn sequence(boot: &Boot, tried: oneshot::Sender<UpgradeRecord>) -> Sequence {
+    let machine = &boot.machine;
+    let until = boot.early.has_deadline();
+    let until = until.then(|| before(boot.deadline, BEFORE_TRY_AGAIN));
+    let step = boot.early.record_step(boot.start);
+    let phases = vec![
+        Phase::new(
+            "machine",
+            vec![
+                Task::new("disk", mount_disk(machine.clone(), until)),
+                Task::new("time", start_clock(machine.clone())),
+                Task::new("watchdog", bring_watchdog(machine.clone())),
+            ],
+        ),
+        Phase::of(
+            "settleUpgrade",
+            settle_upgrade(machine.clone(), step, tried),
+        ),
+        Phase::of("install", install_if_missing(machine.clone())),
+        Phase::of("releaseMemory", release_memory::before_services()),
+        Phase::of("startServices", start_services(machine.clone())),
+    ];
+    Sequence {
+        name: "boot",
+        phases,
+    }
+}
+
+async fn mount_disk(machine: Arc<Machine>, until: Option<Instant>) -> anyhow::Result<()> {
+    let mounted = disk::mount(&machine);
+    match until {
+        Some(until) => tokio::time::timeout_at(until, mounted).await.context(
+            "the disk took longer than a version on trial has, to answer or to be repaired; the version before has no such limit",
+        )??,
+        None => mounted.await?,
+    }
+    last_known_time::go_on_from(&machine);
+    disk::furnish(&machine).await;
+    match FailedImages::load(&records(&machine)) {
+        Ok(on_disk) => machine.failed_images().merge(on_disk),
+        // Not worth staying down for: what failed once fails again, and is rolled back again.
+        Err(error) => tracing::error!("the record of failed images is lost: {error:#}"),
+    }
+    if let Err(error) = machine.images_in_force.open(&records(&machine)) {
+        tracing::error!("images are looked up anew, which were in force is lost: {error:#}");
+    }
+    Ok(())
+}
+
+/// The last upgrade: has it failed, or is this the version that is tried?
+async fn settle_upgrade(
+    machine: Arc<Machine>,
+    step: RecordStep,
+    tried: oneshot::Sender<UpgradeRecord>,
+) -> anyhow::Result<()> {
+    let settled = match step {
+        RecordStep::LookBack => trial_record::look_back(&machine).await,
+        RecordStep::GiveUp => trial_record::give_up_last(&machine).await.map(|()| None),
+        RecordStep::Leave => return Ok(()),
+    };
+    match settled {
+        // The boot waits for it.
+        Ok(Some(record)) => drop(tried.send(record)),
+        Ok(None) => {}
+        // The machine is more than its upgrades.
+        Err(error) => {
+            tracing::error!("the last upgrade cannot be settled: {error:#}");
+            status::note_problem(&machine, "upgrade", &format!("{error:#}"));
+        }
+    }
+    Ok(())
+}
+
+/// The driver of a watchdog, where the machine has one: init opens it within seconds, and from then on a machine that hangs is
+/// reset. Without one the machine is as good as others.
+async fn bring_watchdog(machine: Arc<Machine>) -> anyhow::Result<()> {
+    if let Err(error) = machine.drivers()?.load_for(Class::Watchdog).await {
+        tracing::warn!(
+            "no driver for the watchdog: {:#}",
+            anyhow::Error::from(error)
+        );
+    }
+    Ok(())
+}
+
+async fn start_clock(machine: Arc<Machine>) -> anyhow::Result<()> {
+    if let Some(configured) = machine.config() {
+        machine.clock.set_wish(intent::time(&configured.config));
+    }
+    Ok(())
+}
+
+async fn start_services(machine: Arc<Machine>) -> anyhow::Result<()> {
+    let Some(configured) = machine.config() else {
+        return Ok(());
+    };
+    if !configured.config.containers.is_empty() {
+        load_overlay(&machine).await?;
+    }
+    for container in &configured.config.containers {
+        let definition = intent::service(&machine, &configured, container)?;
+        machine.services.add(definition)?.start();
+    }
+    Ok(())
+}

@@ -1,0 +1,142 @@
+//! The end of a boot: the verdict on the generation, and what is done about it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Boot, before, records};
+use crate::blocking_io::{self, ANSWER};
+use crate::init_link::{End, StartReason};
+use crate::intent;
+use crate::machine::Machine;
+use crate::resources::{MachineStage, Problem};
+use crate::sequences::ending::leave;
+use crate::sequences::steps::{boot_assets, disk};
+use crate::sequences::upgrade::{bless_retry, current_handover, trial_record};
+use crate::status;
+use crate::upgrade::trial::{Commit, Next, is_from_the_loader};
+use crate::upgrade::{Gate, UpgradeRecord, trial};
+
+/// The verdict is told this long before init's deadline, so that the reason is told too.
+const BEFORE_DEADLINE: Duration = Duration::from_secs(5);
+
+/// What follows for a generation that can be asked and has no machine config.
+pub(super) async fn without_config(boot: &Boot) -> Next {
+    let record = match is_from_the_loader(boot.start) {
+        true => trial_record::of_counted_start_without_config(&boot.machine, boot.start).await,
+        false => None,
+    };
+    trial::without_config(record, no_config(&boot.machine))
+}
+
+/// Why there is no machine config, as far as that is an error.
+fn no_config(machine: &Machine) -> String {
+    let problem: Option<Problem> = machine.store.get("config");
+    problem.map_or_else(
+        || "it finds no machine config".to_owned(),
+        |problem| problem.reason,
+    )
+}
+
+/// Waits until what was up before an upgrade is up again, and what the config wants asked answers.
+pub(super) async fn wait_at_gate(
+    machine: &Arc<Machine>,
+    services: Vec<String>,
+    deadline: Instant,
+) -> Result<(), String> {
+    let probes = match machine.config() {
+        Some(configured) => {
+            intent::gate_probes(&configured.config).map_err(|error| format!("{error:#}"))?
+        }
+        None => Vec::new(),
+    };
+    let gate = Gate { services, probes };
+    tokio::time::timeout_at(before(deadline, BEFORE_DEADLINE), gate.pass(machine))
+        .await
+        .map_err(|_| format!("not healthy in time: {}", gate.missing(machine).join("; ")))
+}
+
+/// Does what has been decided. Returns whether init has taken the report of health.
+pub(super) async fn carry_out(boot: &Boot, next: Next, is_healthy: bool) -> bool {
+    let machine = &boot.machine;
+    let commit = match next {
+        Next::Commit(commit) => commit,
+        Next::StayUp { problem } => {
+            status::note_problem(machine, "boot", &problem);
+            Commit::NOT_ON_TRIAL
+        }
+        Next::GiveUp { reason } => {
+            give_up(machine, &reason).await;
+            return is_healthy;
+        }
+        Next::TryAgain { record, reason } => {
+            try_again(machine, record, &reason).await;
+            return is_healthy;
+        }
+    };
+    let is_healthy = is_healthy || tell_healthy(machine).await;
+    if is_healthy {
+        keep(machine, boot.start, commit).await;
+    }
+    is_healthy
+}
+
+/// Tells init that the generation works; from then on init has no deadline for it. Gives whether init has taken that.
+pub(super) async fn tell_healthy(machine: &Machine) -> bool {
+    let told = machine.init.healthy(&machine.generation.boot_id).await;
+    told.inspect_err(|error| tracing::error!("init did not take the report of health: {error:#}"))
+        .is_ok()
+}
+
+/// Keeps a generation that works.
+async fn keep(machine: &Arc<Machine>, start: StartReason, commit: Commit) {
+    if start == StartReason::Boot {
+        tracing::info!("booted {}", machine.running.version);
+    }
+    if let Some(upgrade) = &commit.upgrade {
+        // Tried again by force, it has proved itself.
+        machine.failed_images().forget(&upgrade.digest);
+        if !upgrade.from.is_empty() {
+            tracing::info!("upgraded from {} to {}", upgrade.from, upgrade.to);
+        }
+    }
+    if start == StartReason::Boot
+        && let Err(error) = boot_assets::settle_next_loader(machine).await
+    {
+        tracing::error!("a new boot loader is not put in place: {error:#}");
+    }
+    tokio::spawn(current_handover::keep(machine.clone()));
+    if let Err(error) = trial_record::finish(machine, commit.bless).await {
+        bless_retry::start(machine, commit.bless, &error);
+    }
+    let (failed, records) = (machine.failed_images().clone(), records(machine));
+    let saved = blocking_io::within(ANSWER, move || failed.save(&records)).await;
+    if let Err(error) = saved.map_err(anyhow::Error::from).and_then(|saved| saved) {
+        tracing::warn!("the record of failed images is not kept over a reboot: {error:#}");
+    }
+}
+
+async fn give_up(machine: &Machine, reason: &str) {
+    tracing::error!("this generation gives itself up: {reason}");
+    if let Err(error) = machine.init.give_up(reason).await {
+        tracing::error!("init did not take it back, its deadline will: {error:#}");
+    }
+    std::future::pending().await
+}
+
+/// The version that was booted for the first time is not healthy: the loader has counted this try, and takes the version
+/// before when it has none left.
+async fn try_again(machine: &Arc<Machine>, record: UpgradeRecord, reason: &str) {
+    let version = record.upgrade.to.clone();
+    tracing::error!("{version} is not healthy, the machine reboots: {reason}");
+    if let Err(error) = trial_record::note_failure(machine, record, reason) {
+        tracing::error!("the reason is lost: {error:#}");
+    }
+    machine.enter(MachineStage::Rebooting);
+    machine.services.stop_workloads().await;
+    if let Err(error) = disk::unmount(machine).await {
+        tracing::warn!("the disk is left to init's teardown: {error:#}");
+    }
+    leave(machine, End::Reboot).await;
+}

@@ -1,0 +1,14 @@
+//! Steps of sequences: each does one thing, and stands for itself.
+
+pub(super) mod boot_assets;
+pub(super) mod disk;
+pub(super) mod find_config;
+pub(super) mod last_known_time;
+pub(super) mod load_modules;
+pub(super) mod maintenance;
+pub(super) mod needs_uefi;
+pub(super) mod next_config;
+pub(super) mod overlay;
+pub(super) mod release_memory;
+pub(super) mod resume;
+pub(super) mod stop;

@@ -1,0 +1,273 @@
+//! The record of the upgrade under way, which lies on STATE, and the boot entry that it names: gathers what a boot needs to know of them,
+//! and changes both together as the upgrade goes on, succeeds or fails. What follows from them is decided in `upgrade::trial`.
+
+use anyhow::Context as _;
+use instar_esp::EntryName;
+
+use crate::event_log::ActorId;
+use crate::init_link::StartReason;
+use crate::machine::Machine;
+use crate::sequences::emit_failure;
+use crate::sequences::steps::{boot_assets, disk};
+use crate::upgrade::trial::{
+    self, Bless, BootedEntry, Counter, EntryNow, RecordedEntry, RecordedUpgrade,
+};
+use crate::upgrade::{PendingUpgrade, UpgradeRecord};
+
+/// Looks for an upgrade that this boot is to finish: gives its record when this is the version that is tried. An upgrade
+/// that has ended here, with another version, has failed, and is settled at once.
+pub(in crate::sequences) async fn look_back(
+    machine: &Machine,
+) -> anyhow::Result<Option<UpgradeRecord>> {
+    let Some(record) = record(machine)? else {
+        return Ok(None);
+    };
+    let version = &record.upgrade.to;
+    match recorded_upgrade(machine, &record).await? {
+        RecordedUpgrade::OnTrial => {
+            tracing::info!("{version} is tried; it is kept once it is healthy");
+            return Ok(Some(record));
+        }
+        RecordedUpgrade::TakenBack => {
+            tracing::info!("the upgrade to {version} was taken back");
+            remove_record(machine)?;
+        }
+        RecordedUpgrade::Kept => {
+            tracing::info!("the upgrade to {version} was kept");
+            remove_record(machine)?;
+        }
+        RecordedUpgrade::Failed => {
+            tell_failure(machine, &record);
+            give_up(machine, &record.upgrade).await?;
+        }
+    }
+    Ok(None)
+}
+
+/// What has become of the upgrade that the record names.
+async fn recorded_upgrade(
+    machine: &Machine,
+    record: &UpgradeRecord,
+) -> anyhow::Result<RecordedUpgrade> {
+    let installed = boot_assets::installed(machine).await?;
+    let recorded = record.upgrade.boot_entry;
+    let entry = match (&installed, recorded) {
+        (Some(installed), Some(order)) => match boot_assets::entry(installed, order).await? {
+            None => RecordedEntry::Gone,
+            Some(entry) if entry.is_blessed() => RecordedEntry::Blessed,
+            Some(_) => RecordedEntry::Counting,
+        },
+        _ => RecordedEntry::NotNamed,
+    };
+    let booted = BootedEntry::of(installed.and_then(|installed| installed.booted), recorded);
+    let names_running = record.upgrade.to == machine.running.version;
+    Ok(RecordedUpgrade::of(entry, booted, names_running))
+}
+
+/// Tells the caller of an upgrade why another version runs, and remembers its image.
+fn tell_failure(machine: &Machine, record: &UpgradeRecord) {
+    let reason = format!(
+        "version {} was given up, {} runs: {}",
+        record.upgrade.to,
+        machine.running.version,
+        record.reason()
+    );
+    tracing::error!("{reason}");
+    // A version that was tried without a record of its image (see `of_counted_start`) has none to remember.
+    if !record.upgrade.digest.is_empty() {
+        machine
+            .failed_images()
+            .remember(record.upgrade.digest.clone(), record.reason());
+    }
+    emit_failure(&machine.events, &record.upgrade.actor, "upgrade", reason);
+}
+
+/// The loader's word on the start of this kernel, and the boot entry that it speaks of. Needs no disk.
+pub(in crate::sequences) async fn loaders_word(machine: &Machine) -> (Counter, Option<EntryName>) {
+    match boot_assets::on_trial(machine).await {
+        Ok(Some(entry)) => (Counter::Counted, Some(entry)),
+        Ok(None) => (Counter::NotCounted, None),
+        Err(error) => {
+            tracing::error!("nobody knows whether the boot loader counts this start: {error:#}");
+            (Counter::Unknown, None)
+        }
+    }
+}
+
+/// The record of the version that runs, if the loader counts its start; made up where STATE has none of it.
+pub(in crate::sequences) async fn of_counted_start(
+    machine: &Machine,
+    start: StartReason,
+) -> Option<UpgradeRecord> {
+    let (counter, entry) = loaders_word(machine).await;
+    let now = match &entry {
+        Some(entry) => entry_now(machine, start, entry.order).await,
+        None => EntryNow::AsBooted,
+    };
+    let entry = entry.filter(|_| trial::is_counted(counter, now))?;
+    tracing::info!("the boot loader counts this start of {}", entry.version);
+    let order = Some(entry.order);
+    match record(machine) {
+        Ok(Some(record)) if record.upgrade.boot_entry == order => return Some(record),
+        Ok(_) => {}
+        Err(error) => tracing::error!("nobody knows who asked for this version: {error:#}"),
+    }
+    let upgrade = PendingUpgrade {
+        to: machine.running.version.clone(),
+        boot_entry: order,
+        ..PendingUpgrade::default()
+    };
+    Some(UpgradeRecord {
+        upgrade,
+        ..UpgradeRecord::default()
+    })
+}
+
+/// The counted entry as it is on the disk now. The loader tells how it was when the kernel started: if machined has restarted since, it
+/// may have been blessed.
+async fn entry_now(machine: &Machine, start: StartReason, order: u32) -> EntryNow {
+    if start == StartReason::Boot {
+        return EntryNow::AsBooted;
+    }
+    let entry = async {
+        let installed = boot_assets::installed(machine).await?;
+        let installed = installed.context("its disk is not found any more")?;
+        boot_assets::entry(&installed, order).await
+    };
+    match entry.await {
+        Ok(Some(entry)) if entry.is_blessed() => EntryNow::Blessed,
+        Ok(Some(_)) => EntryNow::Counting,
+        Ok(None) => EntryNow::Gone,
+        Err(error) => {
+            tracing::error!("nobody knows whether this version is still on trial: {error:#}");
+            EntryNow::Unknown
+        }
+    }
+}
+
+/// The same for a version that got nowhere near its upgrade's record: it has no machine config.
+pub(in crate::sequences) async fn of_counted_start_without_config(
+    machine: &Machine,
+    start: StartReason,
+) -> Option<UpgradeRecord> {
+    let unrecorded = of_counted_start(machine, StartReason::Boot).await?;
+    // Who asked for the upgrade is told why it failed, if STATE can be had.
+    if let Err(error) = disk::find_state(machine).await {
+        tracing::error!("STATE stays away: {error:#}");
+        return (start == StartReason::Boot).then_some(unrecorded);
+    }
+    of_counted_start(machine, start).await
+}
+
+/// Notes on STATE why this try failed.
+pub(in crate::sequences) fn note_failure(
+    machine: &Machine,
+    mut record: UpgradeRecord,
+    reason: &str,
+) -> anyhow::Result<()> {
+    let state = machine.disk.state().context("STATE is not mounted")?;
+    record.failures.push(reason.to_owned());
+    record.save(state)
+}
+
+/// Keeps the version that runs: blesses its boot entry and removes the record of its upgrade.
+pub(in crate::sequences) async fn finish(machine: &Machine, bless: Bless) -> anyhow::Result<()> {
+    if bless.gives_way_to_a_record() && record(machine)?.is_some() {
+        return Ok(());
+    }
+    let Some(installed) = boot_assets::installed(machine).await? else {
+        return Ok(());
+    };
+    if let Some(order) = bless.order(installed.booted) {
+        boot_assets::bless(machine, &installed, order).await?;
+    }
+    remove_record(machine)
+}
+
+/// Forgets the version of an upgrade that failed, so that no boot tries it again.
+pub(in crate::sequences) async fn give_up(
+    machine: &Machine,
+    upgrade: &PendingUpgrade,
+) -> anyhow::Result<()> {
+    if let Some(order) = upgrade.boot_entry
+        && let Some(installed) = boot_assets::installed(machine).await?
+    {
+        boot_assets::forget(&installed, order).await?;
+    }
+    remove_record(machine)
+}
+
+/// Forgets a version that waits for its first boot, and was never started: another one takes its place.
+pub(in crate::sequences) async fn unstage(machine: &Machine) -> anyhow::Result<()> {
+    machine.forget_prepared().await;
+    let Some(record) = staged(machine).await? else {
+        return Ok(());
+    };
+    tracing::warn!("{} was staged and goes", record.upgrade.to);
+    give_up(machine, &record.upgrade).await
+}
+
+/// The upgrade that waits for the next boot; none when what is under way is what runs.
+pub(in crate::sequences) async fn staged(
+    machine: &Machine,
+) -> anyhow::Result<Option<UpgradeRecord>> {
+    let Some(record) = record(machine)? else {
+        return Ok(None);
+    };
+    let installed = boot_assets::installed(machine).await?;
+    let booted = installed.and_then(|installed| installed.booted);
+    Ok(Some(record).filter(|record| record.upgrade.boot_entry != booted))
+}
+
+/// Notes what is up now for the version that waits for the next boot, and who brings that about: it is measured by this moment,
+/// not by that at which it was staged, and whoever waits for the boot is told when it comes to nothing. Gives whether one waits.
+pub(in crate::sequences) async fn mark_started(
+    machine: &Machine,
+    up: Vec<String>,
+    actor: &ActorId,
+) -> anyhow::Result<bool> {
+    let (Some(mut record), Some(state)) = (staged(machine).await?, machine.disk.state()) else {
+        return Ok(false);
+    };
+    record.services_up = up;
+    record.upgrade.actor = actor.clone();
+    record.save(state)?;
+    Ok(true)
+}
+
+/// Forgets the version of the upgrade that the record names, if there is one.
+pub(in crate::sequences) async fn give_up_last(machine: &Machine) -> anyhow::Result<()> {
+    match record(machine)? {
+        Some(record) => give_up(machine, &record.upgrade).await,
+        None => Ok(()),
+    }
+}
+
+/// An upgrade failed before it left this version: what it wrote so far is taken back.
+pub(in crate::sequences) async fn withdraw(
+    machine: &Machine,
+    pending: &PendingUpgrade,
+) -> anyhow::Result<()> {
+    match record(machine)? {
+        Some(record) if is_same(&record.upgrade, pending) => {
+            give_up(machine, &record.upgrade).await
+        }
+        _ => Ok(()),
+    }
+}
+
+/// An upgrade goes by the actor that asked for it or for the reboot into it, and by its entry.
+fn is_same(recorded: &PendingUpgrade, pending: &PendingUpgrade) -> bool {
+    recorded.actor == pending.actor
+        || (pending.boot_entry.is_some() && recorded.boot_entry == pending.boot_entry)
+}
+
+/// The record of the upgrade that is under way; none without one, or while STATE is not mounted.
+pub(in crate::sequences) fn record(machine: &Machine) -> anyhow::Result<Option<UpgradeRecord>> {
+    machine.disk.state().map_or(Ok(None), UpgradeRecord::load)
+}
+
+/// No upgrade is under way any more.
+pub(in crate::sequences) fn remove_record(machine: &Machine) -> anyhow::Result<()> {
+    machine.disk.state().map_or(Ok(()), UpgradeRecord::remove)
+}

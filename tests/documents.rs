@@ -1,0 +1,171 @@
+//! What the documents promise their readers: short cells, decisions below headings, links and paths that lead somewhere.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::fs;
+
+use instar_tests::workspace_root;
+
+/// A line of a cell, in characters of the file. A browser shows the widest column of a table about as wide as this.
+const LINE: usize = 100;
+
+/// How many lines a cell of a document's tables may have.
+const LONGEST_CELLS: [(&str, usize); 3] = [
+    ("README.md", 2),
+    ("docs/api.md", 3),
+    ("docs/promises.md", 3),
+];
+
+#[test]
+fn cells_of_tables_are_short() {
+    let mut too_long = Vec::new();
+    for (file, lines) in LONGEST_CELLS {
+        let limit = lines * LINE;
+        for cell in cells(&read(file)) {
+            let length = cell.text.chars().count();
+            if length > limit {
+                let begin: String = cell.text.chars().take(60).collect();
+                let (row, column) = (cell.line, cell.column);
+                too_long.push(format!(
+                    "{file}, line {row}, column {column}: {length} characters, at most {limit}: \"{begin}…\""
+                ));
+            }
+        }
+    }
+    assert!(
+        too_long.is_empty(),
+        "move the details of these cells into a paragraph or a table below: {too_long:#?}"
+    );
+}
+
+#[test]
+fn decisions_are_grouped_by_topic() {
+    let text = read("docs/architecture.md");
+    let decisions = text
+        .split("\n## ")
+        .find_map(|section| section.strip_prefix("Decisions\n"))
+        .expect("docs/architecture.md has a section called Decisions");
+    let mut topics = decisions.split("\n### ");
+    let before_the_first = topics.next().unwrap();
+    assert!(
+        !before_the_first.contains("\n- "),
+        "a decision in docs/architecture.md stands below no topic"
+    );
+    for topic in topics {
+        let name = topic.lines().next().unwrap();
+        let decisions = topic.matches("\n- ").count();
+        assert!(
+            (1..=12).contains(&decisions),
+            "docs/architecture.md, \"{name}\": {decisions} decisions; divide the topic"
+        );
+    }
+}
+
+#[test]
+fn links_and_paths_lead_somewhere() {
+    let root = workspace_root();
+    let mut broken = Vec::new();
+    for file in documents() {
+        let folder = root.join(&file).parent().unwrap().to_owned();
+        let text = read(&file);
+        for target in text
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split([')', '#']).next())
+        {
+            let is_here = !target.contains("://") && !target.is_empty();
+            if is_here && !folder.join(target).exists() {
+                broken.push(format!("{file}: link to {target}"));
+            }
+        }
+    }
+    // The lists of files in this one are what a newcomer works from.
+    for path in text_in_backticks(&read("CONTRIBUTING.md")) {
+        let is_path = path.contains('/')
+            && path.ends_with(['/', 's', 'd', 'o'])
+            && !path.contains([' ', '*', '<', '{'])
+            && !path.starts_with("target/");
+        if is_path && !root.join(&path).exists() {
+            broken.push(format!("CONTRIBUTING.md: {path}"));
+        }
+    }
+    assert!(
+        broken.is_empty(),
+        "these lead nowhere: mend the document where the file has moved: {broken:#?}"
+    );
+}
+
+/// The documents of the repository, by their path in it.
+fn documents() -> Vec<String> {
+    ["", "docs"]
+        .into_iter()
+        .flat_map(|folder| {
+            let entries = fs::read_dir(workspace_root().join(folder)).unwrap();
+            entries.map(move |entry| {
+                let name = entry.unwrap().file_name().into_string().unwrap();
+                if folder.is_empty() {
+                    name
+                } else {
+                    format!("{folder}/{name}")
+                }
+            })
+        })
+        .filter(|path| path.ends_with(".md"))
+        .collect()
+}
+
+fn read(file: &str) -> String {
+    fs::read_to_string(workspace_root().join(file))
+        .unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+/// A cell of a table: where it is in its document, counted from one, and its text.
+#[derive(Debug, PartialEq, Eq)]
+struct Cell {
+    line: usize,
+    column: usize,
+    text: String,
+}
+
+/// The cells of all tables of a document. What is in code blocks is no table.
+fn cells(document: &str) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    let mut is_code = false;
+    for (number, line) in document.lines().enumerate() {
+        is_code ^= line.starts_with("```");
+        let Some(row) = line.strip_prefix('|').filter(|_| !is_code) else {
+            continue;
+        };
+        let row = row.trim_end().trim_end_matches('|').replace("\\|", "\u{1}");
+        cells.extend(row.split('|').enumerate().map(|(column, text)| Cell {
+            line: number + 1,
+            column: column + 1,
+            text: text.trim().replace('\u{1}', "|"),
+        }));
+    }
+    cells
+}
+
+/// Every `text` of a document.
+fn text_in_backticks(document: &str) -> Vec<String> {
+    let pieces = document
+        .lines()
+        .flat_map(|line| line.split('`').skip(1).step_by(2));
+    pieces.map(str::to_owned).collect()
+}
+
+#[test]
+fn a_cell_is_told_by_line_and_column() {
+    let document = "text | no cell\n\n| a | b \\| c |\n| --- | --- |\n```\n| code |\n```\n";
+    let cells = cells(document);
+    let found = |line, column| {
+        let cell = cells
+            .iter()
+            .find(|cell| (cell.line, cell.column) == (line, column));
+        cell.map(|cell| cell.text.as_str())
+    };
+    assert_eq!(found(3, 1), Some("a"));
+    assert_eq!(found(3, 2), Some("b | c"));
+    assert_eq!(found(4, 2), Some("---"));
+    assert_eq!(cells.len(), 4);
+}
