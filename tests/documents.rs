@@ -79,14 +79,11 @@ fn links_and_paths_lead_somewhere() {
             }
         }
     }
-    // The lists of files in this one are what a newcomer works from.
-    for path in text_in_backticks(&read("CONTRIBUTING.md")) {
-        let is_path = path.contains('/')
-            && path.ends_with(['/', 's', 'd', 'o'])
-            && !path.contains([' ', '*', '<', '{'])
-            && !path.starts_with("target/");
-        if is_path && !root.join(&path).exists() {
-            broken.push(format!("CONTRIBUTING.md: {path}"));
+    for file in documents() {
+        for path in source_paths(&read(&file)) {
+            if !root.join(&path).exists() {
+                broken.push(format!("{file}: {path}"));
+            }
         }
     }
     assert!(
@@ -146,12 +143,21 @@ fn cells(document: &str) -> Vec<Cell> {
     cells
 }
 
-/// Every `text` of a document.
-fn text_in_backticks(document: &str) -> Vec<String> {
-    let pieces = document
-        .lines()
-        .flat_map(|line| line.split('`').skip(1).step_by(2));
-    pieces.map(str::to_owned).collect()
+/// Every file or folder of sources that a document names, in its text and in its pictures. `{a,b}` and `*` name several: those are
+/// left out.
+fn source_paths(document: &str) -> Vec<String> {
+    let words = document.split(|c: char| c.is_whitespace() || "`()|,;\"".contains(c));
+    words
+        .map(|word| word.trim_end_matches(['.', ':']))
+        .filter(|word| {
+            ["/src/", "/tests/", "/e2e/", "/proto/"]
+                .iter()
+                .any(|folder| word.contains(folder))
+        })
+        .filter(|word| !word.contains(['{', '}', '*', '<', '…']) && !word.starts_with(['/', '$']))
+        .filter(|word| !word.starts_with("target/") && !word.contains("://"))
+        .map(str::to_owned)
+        .collect()
 }
 
 #[test]
@@ -168,4 +174,13 @@ fn a_cell_is_told_by_line_and_column() {
     assert_eq!(found(3, 2), Some("b | c"));
     assert_eq!(found(4, 2), Some("---"));
     assert_eq!(cells.len(), 4);
+}
+
+#[test]
+fn paths_of_sources_are_found_wherever_they_stand() {
+    let text = "see (`init/src/main.rs`), tests/e2e/trust.rs. machined/src/{a,b}.rs target/e2e/x docs/api.md tests/e2e/a_*.rs";
+    assert_eq!(
+        source_paths(text),
+        ["init/src/main.rs", "tests/e2e/trust.rs"]
+    );
 }
