@@ -108,6 +108,7 @@ stop: ## End what make run left running
 .PHONY: lint
 lint: deps ## Check format, lints and dependencies
 	@build/install-cargo-deny
+	@build/install-cargo-shear
 	build/check-dependencies
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings

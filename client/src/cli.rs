@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 use crate::bpf_filter::BpfFilter;
-use crate::failure::EXIT_CODES;
+use crate::exit::EXIT_CODES;
 use crate::output::Output;
 
 /// Talks to Instar nodes.

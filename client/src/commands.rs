@@ -40,8 +40,9 @@ mod usage;
 mod version;
 mod wipe;
 
+use instar_client::Failure;
+
 use crate::cli::{Cli, Command, Config, Gen, Inspect};
-use crate::failure::Failure;
 
 /// Does what was asked for.
 pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {

@@ -1,12 +1,10 @@
 //! Showing the lines of a byte stream.
 
 use instar_api::common::Data;
-use instar_dashboard::Lines;
+use instar_client::{Failure, Lines, Node};
 use serde_json::json;
 use tonic::Streaming;
 
-use crate::failure::Failure;
-use crate::node::Node;
 use crate::output::Output;
 
 /// Shows every line of a stream as it comes, until its end.

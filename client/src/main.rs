@@ -1,24 +1,20 @@
 //! `instarctl`: talks to Instar nodes, and needs nothing but their API.
 //!
-//! One file per command in `commands/`. Underneath: `target` finds out whom to ask as whom, `connection` dials, `node` calls,
-//! `tracker` (what the events mean) and `follow` (how they are got) see a reboot or an upgrade through to its end.
+//! One file per command in `commands/`. Everything that is not about a terminal, a file or the command line is in the library
+//! `instar-client`: connections, calls, and following an upgrade to its end.
 
 mod bpf_filter;
 mod cli;
 mod commands;
-mod connection;
-mod endpoint;
-mod failure;
+mod exit;
 mod follow;
 mod lines;
-mod node;
 mod output;
 mod patch;
 mod pcap_records;
 mod private_file;
 mod progress;
 mod target;
-mod tracker;
 
 use std::process::ExitCode;
 
@@ -41,10 +37,6 @@ fn main() -> ExitCode {
     };
     match runtime.block_on(commands::run(cli)) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) if failure.is_closed_output() => ExitCode::SUCCESS,
-        Err(failure) => {
-            failure.report(output);
-            failure.exit.into()
-        }
+        Err(failure) => exit::end(&failure, output),
     }
 }

@@ -2,10 +2,9 @@
 
 use std::io::{self, Write};
 
+use instar_client::Failure;
 pub(crate) use instar_dashboard::human;
 use serde_json::Value;
-
-use crate::failure::Failure;
 
 /// How results are shown. Progress and errors go to standard error either way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

@@ -12,9 +12,9 @@ mod operations;
 
 use std::path::Path;
 
+use instar_client::{Failure, FailureKind};
 use serde_json::Value;
 
-use crate::failure::{Exit, Failure};
 use documents::{Documents, Identity};
 use operations::Operations;
 
@@ -45,13 +45,13 @@ impl Patch {
             None => ("the patch".to_owned(), argument.to_owned()),
         };
         let parsed = Documents::parse(&text).map_err(|error| {
-            Failure::new(Exit::Usage, format!("cannot read {name}")).because(error)
+            Failure::new(FailureKind::Usage, format!("cannot read {name}")).because(error)
         })?;
         let documents = parsed.into_values().filter(|value| !value.is_null());
         let pieces: Result<Vec<_>, _> = documents
             .map(|document| {
                 Piece::read(document).map_err(|reason| {
-                    Failure::new(Exit::Usage, format!("{name} is no patch: {reason}")).advise(
+                    Failure::new(FailureKind::Usage, format!("{name} is no patch: {reason}")).advise(
                         "a patch is a piece of machine config, or a list of operations (RFC 6902); a file is named with @ before it",
                     )
                 })
@@ -91,7 +91,7 @@ pub(crate) fn documents(config: &str) -> Result<Vec<Value>, serde_saphyr::Error>
 /// The config with the patches laid over it, one after the other.
 pub(crate) fn apply(config: &str, patches: &[Patch]) -> Result<String, Failure> {
     let mut documents = Documents::parse(config).map_err(|error| {
-        Failure::new(Exit::Usage, "cannot read the machine config").because(error)
+        Failure::new(FailureKind::Usage, "cannot read the machine config").because(error)
     })?;
     for patch in patches {
         for piece in &patch.pieces {
@@ -99,8 +99,9 @@ pub(crate) fn apply(config: &str, patches: &[Patch]) -> Result<String, Failure> 
                 Piece::Config(config) => lay_over(&mut documents, config),
                 Piece::Operations(operations) => carry_out(&mut documents, operations),
             };
-            changed
-                .map_err(|reason| Failure::new(Exit::Usage, format!("{}: {reason}", patch.name)))?;
+            changed.map_err(|reason| {
+                Failure::new(FailureKind::Usage, format!("{}: {reason}", patch.name))
+            })?;
         }
     }
     Ok(documents.to_string())

@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::failure::{Exit, Failure};
+use instar_client::{Failure, FailureKind};
 
 /// Makes the file. One that exists is replaced by `force` alone.
 pub(crate) fn create(path: &Path, force: bool) -> Result<File, Failure> {
@@ -18,7 +18,8 @@ pub(crate) fn create(path: &Path, force: bool) -> Result<File, Failure> {
     };
     opened.map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => {
-            Failure::new(Exit::Refused, format!("{name} exists")).advise("replace it with --force")
+            Failure::new(FailureKind::Refused, format!("{name} exists"))
+                .advise("replace it with --force")
         }
         _ => Failure::io(format!("cannot write {name}"), error),
     })

@@ -4,11 +4,10 @@ use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-
-use crate::tracker::Update;
+use instar_client::{Progress, Update};
 
 /// The display of one action.
-pub(crate) struct Progress {
+pub(crate) struct ProgressDisplay {
     node: String,
     began: Instant,
     bar: Option<ProgressBar>,
@@ -16,7 +15,7 @@ pub(crate) struct Progress {
     now: [Option<String>; 3],
 }
 
-impl Progress {
+impl ProgressDisplay {
     pub(crate) fn new(node: &str) -> Self {
         let bar = stderr().is_terminal().then(|| {
             let bar = ProgressBar::new_spinner();
@@ -33,36 +32,6 @@ impl Progress {
             began: Instant::now(),
             bar,
             now: Default::default(),
-        }
-    }
-
-    /// Something worth a line of its own.
-    pub(crate) fn note(&self, text: &str) {
-        match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("{}", self.line(text))),
-            None => eprintln!("{}", self.line(text)),
-        }
-    }
-
-    /// What the node told.
-    pub(crate) fn update(&mut self, update: &Update) {
-        match (&self.bar, update) {
-            // On a terminal tasks come and go on the spinner; phases stay as lines once they are done.
-            (
-                Some(bar),
-                Update::Task { .. } | Update::Phase { started: true, .. } | Update::Service { .. },
-            ) => {
-                let bar = bar.clone();
-                self.keep(update);
-                bar.set_message(self.summary());
-            }
-            _ => {
-                self.keep(update);
-                self.note(&update.to_string());
-                if let Some(bar) = &self.bar {
-                    bar.set_message(self.summary());
-                }
-            }
         }
     }
 
@@ -104,13 +73,43 @@ impl Progress {
     }
 }
 
+impl Progress for ProgressDisplay {
+    fn note(&mut self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| eprintln!("{}", self.line(text))),
+            None => eprintln!("{}", self.line(text)),
+        }
+    }
+
+    fn update(&mut self, update: &Update) {
+        match (&self.bar, update) {
+            // On a terminal tasks come and go on the spinner; phases stay as lines once they are done.
+            (
+                Some(bar),
+                Update::Task { .. } | Update::Phase { started: true, .. } | Update::Service { .. },
+            ) => {
+                let bar = bar.clone();
+                self.keep(update);
+                bar.set_message(self.summary());
+            }
+            _ => {
+                self.keep(update);
+                self.note(&update.to_string());
+                if let Some(bar) = &self.bar {
+                    bar.set_message(self.summary());
+                }
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn summary_names_what_runs_now() {
-        let mut progress = Progress {
+        let mut progress = ProgressDisplay {
             node: String::new(),
             began: Instant::now(),
             bar: None,

@@ -6,7 +6,6 @@
 
 mod feed;
 mod known;
-mod lines;
 mod log;
 mod run;
 mod screen;
@@ -14,9 +13,7 @@ mod series;
 mod terminal;
 mod view;
 
-pub use feed::Target;
 pub use known::{Update, Watched};
-pub use lines::Lines;
 pub use run::{Error, Keys, run};
 pub use terminal::Look;
 pub use view::human;

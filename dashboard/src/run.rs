@@ -3,12 +3,13 @@
 use std::io;
 use std::time::Duration;
 
+use instar_client::Node;
 use ratatui::crossterm::event::{Event, read};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use crate::feed::{self, Target};
+use crate::feed;
 use crate::screen::{Asked, Screen};
 use crate::terminal::{Look, Taken};
 use crate::view;
@@ -41,21 +42,16 @@ pub enum Error {
 /// Shows the nodes until the user or a signal ends it. Asks each of them every `interval`.
 ///
 /// Whatever ends it, the terminal is as before. Needs a runtime with time, I/O and signals.
-pub async fn run(
-    targets: Vec<Target>,
-    interval: Duration,
-    look: Look,
-    may: Keys,
-) -> Result<(), Error> {
-    if targets.is_empty() {
+pub async fn run(nodes: Vec<Node>, interval: Duration, look: Look, may: Keys) -> Result<(), Error> {
+    if nodes.is_empty() {
         return Err(Error::NoNode);
     }
-    let mut screen = Screen::new(targets.iter().map(|target| target.name.clone()));
+    let mut screen = Screen::new(nodes.iter().map(|node| node.name().to_owned()));
     let (sender, mut told) = mpsc::channel(AHEAD);
-    let feeds: Vec<_> = targets
+    let feeds: Vec<_> = nodes
         .into_iter()
         .enumerate()
-        .map(|(index, target)| feed::start(index, target, interval, sender.clone()))
+        .map(|(index, node)| feed::start(index, node, interval, sender.clone()))
         .collect();
     let mut ends = [
         signal(SignalKind::terminate())?,

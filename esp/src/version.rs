@@ -71,6 +71,9 @@ mod tests {
             "v1.2.x",
             "v1.2.3-",
             "v1.2.3\n",
+            "v1.2.3 ",
+            // Behind it in an entry's file name is how many tries are left.
+            "v1.2.3+x5",
             "v1.2.3-a/b",
             "v1.2.3-é",
         ] {

@@ -1,15 +1,10 @@
-//! What a program needs to start: reads the interpreter, the `NEEDED` entries and the imports of 64-bit little-endian ELF files (elf(5)).
+//! What a program needs to start: the interpreter, the libraries and the imports of 64-bit little-endian ELF files (elf(5)).
 
-use std::collections::BTreeMap;
-
+use object::elf::{self, FileHeader64, ProgramHeader64};
+use object::read::elf::{Dyn, FileHeader as _, ProgramHeader as _, SectionHeader as _, Sym as _};
+use object::read::{self, StringTable};
+use object::{LittleEndian, SymbolIndex};
 use thiserror::Error;
-
-const PROGRAM_DYNAMIC: u32 = 2;
-const PROGRAM_INTERPRETER: u32 = 3;
-const PROGRAM_LOAD: u32 = 1;
-const TAG_NEEDED: u64 = 1;
-const TAG_STRING_TABLE: u64 = 5;
-const TAG_SONAME: u64 = 14;
 
 /// What the dynamic loader reads of a file.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -28,31 +23,83 @@ pub enum Error {
     /// Something else, such as a script.
     #[error("not an ELF file for 64-bit little-endian machines")]
     NotElf64,
-    /// An offset or a length points outside the file.
-    #[error("the ELF file is damaged: {0} lies outside the file")]
-    Outside(&'static str),
+    /// An offset or a length points outside the file, or what is there makes no sense.
+    #[error("the ELF file is damaged")]
+    Damaged(#[from] read::Error),
+    /// The names of libraries lie in no segment.
+    #[error("the ELF file is damaged: its string table lies outside the file")]
+    NoStrings,
 }
 
-/// A file that is no ELF file is an error; a static program needs nothing.
+type Header = FileHeader64<LittleEndian>;
+
+const ENDIAN: LittleEndian = LittleEndian;
+
+fn header(file: &[u8]) -> Result<&Header, Error> {
+    let header = Header::parse(file).map_err(|_| Error::NotElf64)?;
+    if !header.is_little_endian() {
+        return Err(Error::NotElf64);
+    }
+    Ok(header)
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Reads what the loader reads: segments, no sections. A file that is no ELF file is an error; a static program needs nothing.
 ///
 /// # Errors
 /// See [`Error`].
 pub fn read(file: &[u8]) -> Result<Dynamic, Error> {
-    if file.get(..6) != Some(b"\x7fELF\x02\x01") {
-        return Err(Error::NotElf64);
-    }
-    let segments = segments(file)?;
+    let segments = header(file)?.program_headers(ENDIAN, file)?;
     let mut dynamic = Dynamic::default();
-    for segment in &segments {
-        match segment.kind {
-            PROGRAM_INTERPRETER => {
-                dynamic.interpreter = Some(string(file, segment.offset, "the interpreter's name")?)
+    for segment in segments {
+        if let Some(name) = segment.interpreter(ENDIAN, file)? {
+            dynamic.interpreter = Some(text(name));
+        }
+        let entries = segment.dynamic(ENDIAN, file)?.unwrap_or_default();
+        let entries: Vec<_> = entries
+            .iter()
+            .map(|entry| (entry.tag(ENDIAN), entry.val(ENDIAN)))
+            .take_while(|(tag, _)| *tag != elf::DT_NULL)
+            .collect();
+        let value = |wanted| {
+            let entry = entries.iter().find(|(tag, _)| *tag == wanted);
+            entry.map(|(_, value)| *value)
+        };
+        let place = value(elf::DT_STRTAB).zip(value(elf::DT_STRSZ));
+        let Some((address, bytes)) = place else {
+            continue;
+        };
+        let strings = loaded(file, segments, address, bytes).ok_or(Error::NoStrings)?;
+        let strings = StringTable::new(strings, 0, strings.len() as u64);
+        let name = |offset: u64| {
+            let offset = u32::try_from(offset).map_err(|_| Error::NoStrings)?;
+            strings.get(offset).map(text).map_err(|()| Error::NoStrings)
+        };
+        for (tag, value) in &entries {
+            match *tag {
+                elf::DT_NEEDED => dynamic.needed.push(name(*value)?),
+                elf::DT_SONAME => dynamic.soname = Some(name(*value)?),
+                _ => {}
             }
-            PROGRAM_DYNAMIC => read_dynamic(file, segment, &segments, &mut dynamic)?,
-            _ => {}
         }
     }
     Ok(dynamic)
+}
+
+/// The bytes of the file that are loaded to an address in memory, of which the dynamic section speaks.
+fn loaded<'file>(
+    file: &'file [u8],
+    segments: &[ProgramHeader64<LittleEndian>],
+    address: u64,
+    bytes: u64,
+) -> Option<&'file [u8]> {
+    segments
+        .iter()
+        .filter(|segment| segment.p_type(ENDIAN) == elf::PT_LOAD)
+        .find_map(|segment| segment.data_range(ENDIAN, file, address, bytes).ok()?)
 }
 
 /// A function or variable that a program takes from a library.
@@ -69,41 +116,22 @@ pub struct Import {
 /// # Errors
 /// See [`Error`].
 pub fn imports(file: &[u8], library: &str) -> Result<Vec<Import>, Error> {
-    const WHAT: &str = "the symbols' versions";
-    let part = |name| Ok::<_, Error>(section(file, name)?.unwrap_or_default());
-    let (symbols, names) = (part(".dynsym")?, part(".dynstr")?);
-    let (version_indices, libraries) = (part(".gnu.version")?, part(".gnu.version_r")?);
-
-    // Elf64_Verneed and Elf64_Vernaux: a list of libraries, each with a list of versions, chained by offsets.
-    let after = |entry: u64, offset| entry.checked_add(offset).ok_or(Error::Outside(WHAT));
-    let half = |entry, offset| number::<2>(libraries, after(entry, offset)?, WHAT);
-    let word = |entry, offset| number::<4>(libraries, after(entry, offset)?, WHAT);
-    let mut versions = BTreeMap::new();
-    let mut at = 0;
-    while !libraries.is_empty() {
-        if string(names, word(at, 4)?, WHAT)? == library {
-            let mut version = after(at, word(at, 8)?)?;
-            for _ in 0..half(at, 2)? {
-                let name = string(names, word(version, 8)?, WHAT)?;
-                versions.insert(half(version, 6)?, name);
-                version = after(version, word(version, 12)?)?;
-            }
-        }
-        match word(at, 12)? {
-            0 => break,
-            next => at = after(at, next)?,
-        }
-    }
-
+    let sections = header(file)?.sections(ENDIAN, file)?;
+    let Some(versions) = sections.versions(ENDIAN, file)? else {
+        return Ok(Vec::new());
+    };
+    let symbols = sections.symbols(ENDIAN, file, elf::SHT_DYNSYM)?;
+    let version_of =
+        |index: SymbolIndex| versions.version(versions.version_index(ENDIAN, index).index());
     let mut imports = Vec::new();
-    for (symbol, index) in symbols
-        .chunks_exact(24)
-        .zip(version_indices.chunks_exact(2))
-    {
-        if let Some(version) = versions.get(&number::<2>(index, 0, WHAT)?) {
+    for (index, symbol) in symbols.enumerate() {
+        let Some(version) = version_of(index)? else {
+            continue;
+        };
+        if version.file() == Some(library.as_bytes()) {
             imports.push(Import {
-                name: string(names, number::<4>(symbol, 0, WHAT)?, WHAT)?,
-                version: version.clone(),
+                name: text(symbol.name(ENDIAN, symbols.strings())?),
+                version: text(version.name()),
             });
         }
     }
@@ -115,196 +143,44 @@ pub fn imports(file: &[u8], library: &str) -> Result<Vec<Import>, Error> {
 /// # Errors
 /// See [`Error`].
 pub fn section<'file>(file: &'file [u8], name: &str) -> Result<Option<&'file [u8]>, Error> {
-    const WHAT: &str = "the section table";
-    if file.get(..6) != Some(b"\x7fELF\x02\x01") {
-        return Err(Error::NotElf64);
+    let sections = header(file)?.sections(ENDIAN, file)?;
+    match sections.section_by_name(ENDIAN, name.as_bytes()) {
+        Some((_, section)) => Ok(Some(section.data(ENDIAN, file)?)),
+        None => Ok(None),
     }
-    let table = number::<8>(file, 40, WHAT)?;
-    let entry_size = number::<2>(file, 58, WHAT)?;
-    let count = number::<2>(file, 60, WHAT)?;
-    let names_index = number::<2>(file, 62, WHAT)?;
-    let field = |index: u64, offset: u64| {
-        table
-            .checked_add(index * entry_size + offset)
-            .ok_or(Error::Outside(WHAT))
-    };
-    let names = number::<8>(file, field(names_index, 24)?, WHAT)?;
-    for index in 0..count {
-        let name_at = number::<4>(file, field(index, 0)?, WHAT)?;
-        if string(
-            file,
-            names.checked_add(name_at).ok_or(Error::Outside(WHAT))?,
-            WHAT,
-        )? == name
-        {
-            let offset = number::<8>(file, field(index, 24)?, WHAT)?;
-            let size = number::<8>(file, field(index, 32)?, WHAT)?;
-            return slice(file, offset, size, "a section").map(Some);
-        }
-    }
-    Ok(None)
-}
-
-struct Segment {
-    kind: u32,
-    offset: u64,
-    address: u64,
-    size: u64,
-}
-
-fn segments(file: &[u8]) -> Result<Vec<Segment>, Error> {
-    const WHAT: &str = "the program header";
-    let table = number::<8>(file, 32, WHAT)?;
-    let entry_size = number::<2>(file, 54, WHAT)?;
-    let count = number::<2>(file, 56, WHAT)?;
-    (0..count)
-        .map(|index| {
-            let at = (index * entry_size)
-                .checked_add(table)
-                .ok_or(Error::Outside(WHAT))?;
-            let field = |offset: u64| at.checked_add(offset).ok_or(Error::Outside(WHAT));
-            Ok(Segment {
-                kind: u32::try_from(number::<4>(file, at, WHAT)?)
-                    .map_err(|_| Error::Outside(WHAT))?,
-                offset: number::<8>(file, field(8)?, WHAT)?,
-                address: number::<8>(file, field(16)?, WHAT)?,
-                size: number::<8>(file, field(32)?, WHAT)?,
-            })
-        })
-        .collect()
-}
-
-fn read_dynamic(
-    file: &[u8],
-    segment: &Segment,
-    segments: &[Segment],
-    dynamic: &mut Dynamic,
-) -> Result<(), Error> {
-    const WHAT: &str = "the dynamic section";
-    let mut entries = Vec::new();
-    for index in 0..segment.size / 16 {
-        let at = segment
-            .offset
-            .checked_add(index * 16)
-            .ok_or(Error::Outside(WHAT))?;
-        let tag = number::<8>(file, at, WHAT)?;
-        if tag == 0 {
-            break;
-        }
-        entries.push((
-            tag,
-            number::<8>(file, at.checked_add(8).ok_or(Error::Outside(WHAT))?, WHAT)?,
-        ));
-    }
-    let Some((_, address)) = entries.iter().find(|(tag, _)| *tag == TAG_STRING_TABLE) else {
-        return Ok(());
-    };
-    let names = file_offset(segments, *address)?;
-    for (tag, value) in entries {
-        let name = || {
-            string(
-                file,
-                names.checked_add(value).ok_or(Error::Outside(WHAT))?,
-                "a library's name",
-            )
-        };
-        match tag {
-            TAG_NEEDED => dynamic.needed.push(name()?),
-            TAG_SONAME => dynamic.soname = Some(name()?),
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-/// The dynamic section speaks of addresses in memory; the file is read by offset.
-fn file_offset(segments: &[Segment], address: u64) -> Result<u64, Error> {
-    segments
-        .iter()
-        .filter(|segment| segment.kind == PROGRAM_LOAD)
-        .find_map(|segment| {
-            let inside = address.checked_sub(segment.address)?;
-            (inside < segment.size).then(|| segment.offset.checked_add(inside))?
-        })
-        .ok_or(Error::Outside("the string table"))
-}
-
-fn number<const BYTES: usize>(file: &[u8], offset: u64, what: &'static str) -> Result<u64, Error> {
-    let bytes = slice(file, offset, BYTES as u64, what)?;
-    Ok(bytes
-        .iter()
-        .rev()
-        .fold(0, |value, byte| (value << 8) | u64::from(*byte)))
-}
-
-fn slice<'file>(
-    file: &'file [u8],
-    offset: u64,
-    size: u64,
-    what: &'static str,
-) -> Result<&'file [u8], Error> {
-    let start = usize::try_from(offset).map_err(|_| Error::Outside(what))?;
-    let size = usize::try_from(size).map_err(|_| Error::Outside(what))?;
-    let end = start.checked_add(size).ok_or(Error::Outside(what))?;
-    file.get(start..end).ok_or(Error::Outside(what))
-}
-
-fn string(file: &[u8], offset: u64, what: &'static str) -> Result<String, Error> {
-    let start = usize::try_from(offset).map_err(|_| Error::Outside(what))?;
-    let rest = file.get(start..).ok_or(Error::Outside(what))?;
-    let end = rest
-        .iter()
-        .position(|byte| *byte == 0)
-        .ok_or(Error::Outside(what))?;
-    Ok(String::from_utf8_lossy(&rest[..end]).into_owned())
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::stand_in;
 
-    /// A program with two program headers (one LOAD of the whole file at address 0x1000, one DYNAMIC) and two needed libraries.
-    fn program() -> Vec<u8> {
-        let mut file = vec![0_u8; 64 + 2 * 56];
-        file[..6].copy_from_slice(b"\x7fELF\x02\x01");
-        file[32..40].copy_from_slice(&64_u64.to_le_bytes());
-        file[54..56].copy_from_slice(&56_u16.to_le_bytes());
-        file[56..58].copy_from_slice(&2_u16.to_le_bytes());
-        let names = file.len() as u64;
-        file.extend(b"\0liba.so.1\0libb.so.2\0");
-        let dynamic = file.len() as u64;
-        for (tag, value) in [
-            (TAG_NEEDED, 1),
-            (TAG_NEEDED, 11),
-            (TAG_STRING_TABLE, 0x1000 + names),
-            (0, 0),
-        ] {
-            file.extend(u64::to_le_bytes(tag));
-            file.extend(u64::to_le_bytes(value));
-        }
-        let size = file.len() as u64;
-        let mut header = |index: usize, kind: u32, offset: u64, address: u64, size: u64| {
-            let at = 64 + index * 56;
-            file[at..at + 4].copy_from_slice(&kind.to_le_bytes());
-            file[at + 8..at + 16].copy_from_slice(&offset.to_le_bytes());
-            file[at + 16..at + 24].copy_from_slice(&address.to_le_bytes());
-            file[at + 32..at + 40].copy_from_slice(&size.to_le_bytes());
+    /// A small library: one segment, no sections, its name and a function.
+    fn small_library() -> Vec<u8> {
+        let import = Import {
+            name: "one".to_owned(),
+            version: "V1".to_owned(),
         };
-        header(0, PROGRAM_LOAD, 0, 0x1000, size);
-        header(1, PROGRAM_DYNAMIC, dynamic, 0x1000 + dynamic, 64);
-        file
+        stand_in::library("liba.so.1", &[import]).unwrap()
+    }
+
+    fn this_program() -> Vec<u8> {
+        std::fs::read(std::env::current_exe().unwrap()).unwrap()
     }
 
     #[test]
-    fn lists_the_needed_libraries_in_order() {
-        assert_eq!(read(&program()).unwrap().needed, ["liba.so.1", "libb.so.2"]);
+    fn reads_segments_where_there_are_no_sections() {
+        let library = Dynamic {
+            soname: Some("liba.so.1".to_owned()),
+            ..Dynamic::default()
+        };
+        assert_eq!(read(&small_library()), Ok(library));
     }
 
     #[test]
     fn reads_the_program_that_runs_this_test() {
-        let this = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-        let dynamic = read(&this).unwrap();
+        let dynamic = read(&this_program()).unwrap();
         if cfg!(target_env = "gnu") {
             assert!(dynamic.interpreter.unwrap().contains("ld-linux"));
             assert!(dynamic.needed.iter().any(|name| name == "libc.so.6"));
@@ -313,7 +189,7 @@ mod tests {
 
     #[test]
     fn finds_a_section_by_its_name() {
-        let this = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        let this = this_program();
         assert!(section(&this, ".text").unwrap().unwrap().len() > 1000);
         assert_eq!(section(&this, ".no-such-section").unwrap(), None);
         assert_eq!(section(b"text", ".text"), Err(Error::NotElf64));
@@ -323,12 +199,11 @@ mod tests {
     #[test]
     fn a_damaged_file_is_an_error_and_never_a_panic() {
         assert_eq!(read(b"#!/bin/sh\n"), Err(Error::NotElf64));
-        let whole = program();
-        // The last value of the dynamic section is never read.
-        for length in 6..whole.len() - 8 {
-            read(&whole[..length]).unwrap_err();
+        let whole = small_library();
+        for length in 0..whole.len() {
+            assert!(read(&whole[..length]).is_err(), "{length}");
         }
-        for at in 6..whole.len() {
+        for at in 0..whole.len() {
             let mut damaged = whole.clone();
             damaged[at] = 0xff;
             let _ = read(&damaged);

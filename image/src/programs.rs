@@ -140,5 +140,6 @@ fn add_stand_in(tree: &mut Tree, library: &str, program: &[u8]) -> Result<()> {
         "nothing in the program says what it takes from it"
     );
     let path = format!("{LIBRARIES}/{library}");
-    tree.file(&path, 0o644, stand_in::library(library, &imports))
+    let stand_in = stand_in::library(library, &imports).context("cannot make its stand-in")?;
+    tree.file(&path, 0o644, stand_in)
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use serde_json::{Value, json};
 
 use crate::{
@@ -220,16 +221,15 @@ fn id(kind: &str, name: &str, version: &str) -> String {
     format!("SPDXRef-{kind}-{}-{}", plain(name), plain(version))
 }
 
-/// Package URLs escape all but a few characters.
-fn percent(text: &str) -> String {
-    text.bytes()
-        .map(|byte| match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-' | b'_' | b'~' => {
-                char::from(byte).to_string()
-            }
-            other => format!("%{other:02X}"),
-        })
-        .collect()
+/// What a package URL escapes: all but letters, digits and a few others.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'.')
+    .remove(b'-')
+    .remove(b'_')
+    .remove(b'~');
+
+fn percent(text: &str) -> PercentEncode<'_> {
+    utf8_percent_encode(text, ESCAPED)
 }
 
 /// All of the licences in one expression; none when one of them has no SPDX name here.
@@ -276,6 +276,6 @@ mod tests {
             id("deb", "libcap2", "1:2.75-10+deb13u1"),
             "SPDXRef-deb-libcap2-1-2.75-10-deb13u1"
         );
-        assert_eq!(percent("1:2.75+b1"), "1%3A2.75%2Bb1");
+        assert_eq!(percent("1:2.75+b1").to_string(), "1%3A2.75%2Bb1");
     }
 }

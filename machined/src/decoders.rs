@@ -1,6 +1,7 @@
-//! What machined makes of bytes that came over the network, as functions of bytes: for tests and fuzzers, which feed them anything.
+//! Everything in machined that decodes bytes from the network, as functions of bytes: for the crate `fuzz`, which feeds them anything.
 //!
-//! Whatever comes in, they return. Where something can be written again, what is written must mean the same.
+//! Whatever comes in, they return; an assertion that fails is a defect of the decoder. Products are built without this file (feature
+//! `fuzzing`).
 
 use mozim::{DhcpV4ClasslessRoute, DhcpV4Lease};
 use prost::Message;

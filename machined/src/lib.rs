@@ -12,6 +12,7 @@ pub mod console;
 pub mod container_facts;
 pub mod containers;
 pub mod daemon;
+#[cfg(feature = "fuzzing")]
 pub mod decoders;
 pub mod disk;
 mod error_chain;

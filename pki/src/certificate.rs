@@ -162,7 +162,7 @@ impl Template<'_> {
 /// A name of Organization values and perhaps a common name, one attribute per RDN.
 pub(crate) fn subject(organizations: &[&str], common_name: Option<&str>) -> Vec<u8> {
     let attribute =
-        |oid, text| der::set_of_one(&der::sequence(&[&der::object_id(oid), &der::utf8(text)]));
+        |oid, text| der::set_of(&[der::sequence(&[&der::object_id(oid), &der::utf8(text)])]);
     let organizations = organizations
         .iter()
         .map(|text| attribute(der::oid::ORGANIZATION, text));

@@ -1,16 +1,12 @@
 //! The client's configuration file, in the shape of a talosconfig: named contexts, each with endpoints and an identity.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde::{Deserialize, Serialize};
 
 use crate::authority::{CertificateAuthority, IssuedCertificate};
-
-/// Where a service account's configuration is mounted, the last place to look.
-const MOUNTED: &str = "/var/run/secrets/talos.dev/config";
 
 /// Why a configuration is of no use.
 #[derive(Debug, thiserror::Error)]
@@ -214,37 +210,5 @@ impl ClientConfig {
                     known: known(),
                 }),
         }
-    }
-}
-
-/// What decides where the file is.
-#[derive(Clone, Debug, Default)]
-pub struct Lookup {
-    /// From the command line.
-    pub argument: Option<PathBuf>,
-    /// `$TALOSCONFIG`.
-    pub talosconfig: Option<PathBuf>,
-    /// `$TALOS_HOME`.
-    pub talos_home: Option<PathBuf>,
-    /// `$HOME`.
-    pub home: Option<PathBuf>,
-}
-
-impl Lookup {
-    /// Every place to look at, in order. A place that was named outright is the only one.
-    pub fn places(&self) -> Vec<PathBuf> {
-        if let Some(named) = self.argument.as_ref().or(self.talosconfig.as_ref()) {
-            return vec![named.clone()];
-        }
-        let own = match &self.talos_home {
-            Some(directory) if directory.is_absolute() => Some(directory.join("config")),
-            _ => self.home.as_ref().map(|home| home.join(".talos/config")),
-        };
-        own.into_iter().chain([PathBuf::from(MOUNTED)]).collect()
-    }
-
-    /// The first place for which `exists` says yes.
-    pub fn find(&self, exists: impl Fn(&Path) -> bool) -> Option<PathBuf> {
-        self.places().into_iter().find(|place| exists(place))
     }
 }

@@ -9,7 +9,7 @@
 mod authority;
 mod certificate;
 pub mod client_config;
-mod der;
+pub mod der;
 mod key;
 mod peer;
 mod pem;

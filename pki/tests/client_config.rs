@@ -1,10 +1,9 @@
 //! Client configurations as other tools write them, and our own.
 #![allow(clippy::unwrap_used)]
 
-use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use instar_pki::client_config::{ClientConfig, ClientConfigError, Context, Lookup};
+use instar_pki::client_config::{ClientConfig, ClientConfigError, Context};
 use instar_pki::{CertificateAuthority, PrivateKey, Role, certificates_from_pem, client_roles};
 
 const TALOS_1_13: &str = include_str!("data/talosconfig-1.13.yaml");
@@ -89,39 +88,4 @@ fn broken_values_are_errors() {
         ClientConfig::from_yaml("contexts: 5"),
         Err(ClientConfigError::Parse(_))
     ));
-}
-
-#[test]
-fn places_in_order() {
-    let everywhere = Lookup {
-        argument: Some("/arg".into()),
-        talosconfig: Some("/env".into()),
-        talos_home: Some("/home".into()),
-        home: Some("/root".into()),
-    };
-    assert_eq!(everywhere.places(), [PathBuf::from("/arg")]);
-    let by_environment = Lookup {
-        argument: None,
-        ..everywhere.clone()
-    };
-    assert_eq!(by_environment.places(), [PathBuf::from("/env")]);
-    let by_home = Lookup {
-        talosconfig: None,
-        ..by_environment
-    };
-    let mounted = Path::new("/var/run/secrets/talos.dev/config");
-    assert_eq!(by_home.places(), [Path::new("/home/config"), mounted]);
-    let relative = Lookup {
-        talos_home: Some("relative".into()),
-        ..by_home
-    };
-    assert_eq!(
-        relative.places(),
-        [Path::new("/root/.talos/config"), mounted]
-    );
-    assert_eq!(
-        relative.find(|place| place == mounted),
-        Some(mounted.into())
-    );
-    assert_eq!(Lookup::default().find(|_| false), None);
 }

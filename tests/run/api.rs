@@ -4,16 +4,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use instar_api::machine::ReadRequest;
-use instar_api::machine::machine_service_client::MachineServiceClient;
-use instar_pki::client_config::ClientConfig;
-use instar_pki::with_standard_label;
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use instar_client::{Node, Target};
+
+/// For one question: long enough to wait where a connection waits, over a change of generations.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Whom to ask, as whom.
 #[derive(Debug, Clone)]
 pub(crate) struct Api {
-    endpoint: Endpoint,
+    target: Target,
 }
 
 /// What the node says of itself.
@@ -27,57 +26,39 @@ pub(crate) struct Facts {
 }
 
 impl Api {
-    pub(crate) fn new(endpoint: &str, client_config: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(client_config)
-            .with_context(|| format!("cannot read {}", client_config.display()))?;
-        let config = ClientConfig::from_yaml(&text)?;
-        let context = config.context(None)?;
-        let missing = |what: &str| format!("no {what} in {}", client_config.display());
-        let key = with_standard_label(&context.key_pem()?.with_context(|| missing("key"))?);
-        let tls = ClientTlsConfig::new()
-            .ca_certificate(Certificate::from_pem(
-                context.ca_pem()?.with_context(|| missing("ca"))?,
-            ))
-            .identity(Identity::from_pem(
-                context.crt_pem()?.with_context(|| missing("crt"))?,
-                key,
-            ));
-        let endpoint = Endpoint::from_shared(format!("https://{endpoint}"))?
-            .tls_config(tls)?
-            // Long enough to wait where a connection waits, over a change of generations.
-            .timeout(Duration::from_secs(30))
-            .connect_timeout(Duration::from_secs(30));
-        Ok(Self { endpoint })
+    pub(crate) fn new(endpoint: &str, client_config: &Path) -> Self {
+        Self {
+            target: Target {
+                config_file: Some(client_config.to_owned()),
+                endpoints: vec![endpoint.to_owned()],
+                ..Target::default()
+            },
+        }
     }
 
-    async fn client(&self) -> Result<MachineServiceClient<Channel>> {
-        Ok(MachineServiceClient::new(self.endpoint.connect().await?))
+    /// On a new connection.
+    async fn node(&self) -> Result<Node> {
+        Ok(self.target.node().await?)
     }
 
     /// The version, asked for on a new connection.
     pub(crate) async fn version(&self) -> Result<String> {
-        let answer = self.client().await?.version(()).await?.into_inner();
-        let version = answer.messages.into_iter().find_map(|one| one.version);
-        Ok(version.context("an answer without a version")?.tag)
+        let asked = async { anyhow::Ok(self.node().await?.tag().await?) };
+        let answer = tokio::time::timeout(PATIENCE, asked).await;
+        answer.context("no answer to Version")?
     }
 
     pub(crate) async fn facts(&self) -> Result<Facts> {
+        let node = self.node().await?;
+        let read = async |path| {
+            let read = tokio::time::timeout(PATIENCE, node.read_text(path)).await;
+            let text = read.with_context(|| format!("no answer to Read {path}"))??;
+            anyhow::Ok(text.trim().to_owned())
+        };
         Ok(Facts {
             version: self.version().await?,
-            generation: self.read("/run/generation").await?.parse()?,
-            kernel_boot_id: self.read("/run/kernel-boot-id").await?,
+            generation: read("/run/generation").await?.parse()?,
+            kernel_boot_id: read("/run/kernel-boot-id").await?,
         })
-    }
-
-    async fn read(&self, path: &str) -> Result<String> {
-        let request = ReadRequest {
-            path: path.to_owned(),
-        };
-        let mut parts = self.client().await?.read(request).await?.into_inner();
-        let mut bytes = Vec::new();
-        while let Some(part) = parts.message().await? {
-            bytes.extend(part.bytes);
-        }
-        Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 }

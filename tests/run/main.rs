@@ -137,7 +137,7 @@ async fn demonstrate(place: &Place) -> Result<()> {
     let accel = Accel::detect()?;
     let api = step("boot", || {
         boot(place, &ports, accel)?;
-        Api::new(&endpoint, &place.file("talosconfig"))
+        Ok(Api::new(&endpoint, &place.file("talosconfig")))
     })?;
     let running = || control::is_running(&place.node());
     wait("its API answers", running, || api.version()).await?;

@@ -2,11 +2,10 @@
 
 use instar_api::machine::ApplyConfigurationRequest;
 use instar_api::machine::apply_configuration_request::Mode;
+use instar_client::{Failure, FailureKind, Node};
 use serde_json::json;
 
 use crate::cli::{ApplyConfig, ApplyHow, ApplyMode, Global};
-use crate::failure::{Exit, Failure};
-use crate::node::Node;
 use crate::{patch, target};
 
 pub(super) async fn run(global: &Global, arguments: &ApplyConfig) -> Result<(), Failure> {
@@ -17,7 +16,7 @@ pub(super) async fn run(global: &Global, arguments: &ApplyConfig) -> Result<(), 
     if !arguments.patches.is_empty() {
         let patches = patch::read_all(&arguments.patches)?;
         let text = String::from_utf8(data).map_err(|error| {
-            Failure::new(Exit::Usage, format!("{file} is no text")).because(error)
+            Failure::new(FailureKind::Usage, format!("{file} is no text")).because(error)
         })?;
         data = patch::apply(&text, &patches)?.into_bytes();
     }
@@ -49,7 +48,7 @@ pub(super) async fn apply(
     };
     let reply = node
         .machine()
-        .apply_configuration(node.request(request)?)
+        .apply_configuration(node.request(request))
         .await;
     let reply = reply.map_err(|status| node.explain("did not take the machine config", status))?;
     let applied = node.only(reply.into_inner().messages)?;

@@ -2,9 +2,9 @@
 
 use clap::CommandFactory;
 use clap_complete::Shell;
+use instar_client::Failure;
 
 use crate::cli::Cli;
-use crate::failure::Failure;
 use crate::output::print_bytes;
 
 pub(super) fn run(shell: Shell) -> Result<(), Failure> {

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use instar_api::machine::GenerateClientConfigurationRequest;
+use instar_client::Failure;
 
 use crate::cli::Global;
-use crate::failure::Failure;
 use crate::output::print_bytes;
 use crate::target;
 
@@ -26,7 +26,7 @@ pub(super) async fn run(
     };
     let reply = node
         .machine()
-        .generate_client_configuration(node.request(request)?)
+        .generate_client_configuration(node.request(request))
         .await;
     let reply = reply.map_err(|status| node.explain("makes no client configuration", status))?;
     let made = node.only(reply.into_inner().messages)?;

@@ -2,10 +2,10 @@
 
 use instar_api::common::ContainerDriver;
 use instar_api::machine::{ContainerInfo, ContainersRequest, RestartRequest, Stat, StatsRequest};
+use instar_client::Failure;
 use serde_json::json;
 
 use crate::cli::Global;
-use crate::failure::Failure;
 use crate::output::{human, table};
 use crate::target;
 
@@ -18,7 +18,7 @@ pub(super) async fn list(global: &Global) -> Result<(), Failure> {
             namespace: NAMESPACE.to_owned(),
             driver: ContainerDriver::Containerd.into(),
         };
-        let reply = node.machine().containers(node.request(request)?).await;
+        let reply = node.machine().containers(node.request(request)).await;
         let reply = reply.map_err(|status| node.explain("cannot list containers", status))?;
         let containers = node.only(reply.into_inner().messages)?.containers;
         global.output.show(
@@ -60,7 +60,7 @@ pub(super) async fn restart(global: &Global, id: &str) -> Result<(), Failure> {
             id: id.to_owned(),
             driver: ContainerDriver::Containerd.into(),
         };
-        let reply = node.machine().restart(node.request(request)?).await;
+        let reply = node.machine().restart(node.request(request)).await;
         let what = format!("cannot restart the container {id:?}");
         let reply = reply.map_err(|status| node.explain(&what, status))?;
         node.only(reply.into_inner().messages)?;
@@ -78,7 +78,7 @@ pub(super) async fn stats(global: &Global) -> Result<(), Failure> {
             namespace: NAMESPACE.to_owned(),
             driver: ContainerDriver::Containerd.into(),
         };
-        let reply = node.machine().stats(node.request(request)?).await;
+        let reply = node.machine().stats(node.request(request)).await;
         let reply =
             reply.map_err(|status| node.explain("cannot ask what containers use", status))?;
         let stats = node.only(reply.into_inner().messages)?.stats;

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use flate2::read::GzDecoder;
 use instar_api::machine::CopyRequest;
+use instar_client::Failure;
 use tokio::sync::mpsc;
 
 use crate::cli::Global;
-use crate::failure::Failure;
 use crate::output::{Output, print_bytes};
 use crate::target;
 
@@ -22,7 +22,7 @@ pub(super) async fn run(global: &Global, path: &str, target: &Path) -> Result<()
     let request = CopyRequest {
         root_path: path.to_owned(),
     };
-    let reply = node.machine().copy(node.request(request)?).await;
+    let reply = node.machine().copy(node.request(request)).await;
     let mut stream = reply.map_err(explain)?.into_inner();
     if target == Path::new(STANDARD_OUTPUT) {
         while let Some(data) = stream.message().await.map_err(explain)? {

@@ -2,13 +2,12 @@
 
 use instar_api::machine::storage_service_client::StorageServiceClient;
 use instar_api::machine::{StorageServiceStatfsRequest, StorageServiceStatfsResponse};
+use instar_client::{Failure, Node};
 use serde_json::json;
 use tonic::Code;
 
 use super::get;
 use crate::cli::Global;
-use crate::failure::Failure;
-use crate::node::Node;
 use crate::output::{human, table};
 use crate::target;
 
@@ -71,7 +70,7 @@ async fn filesystems(node: &Node) -> Result<Vec<Filesystem>, Failure> {
         let request = StorageServiceStatfsRequest {
             path: target.clone(),
         };
-        let reply = storage.statfs(node.request(request)?).await;
+        let reply = storage.statfs(node.request(request)).await;
         match reply {
             Ok(reply) => filesystems.push(Filesystem {
                 source,

@@ -2,17 +2,17 @@
 
 use instar_api::storage::Disk;
 use instar_api::storage::storage_service_client::StorageServiceClient;
+use instar_client::Failure;
 use serde_json::json;
 
 use crate::cli::Global;
-use crate::failure::Failure;
 use crate::output::{human, table};
 use crate::target;
 
 pub(super) async fn run(global: &Global) -> Result<(), Failure> {
     for node in target::all(global).await? {
         let mut storage = StorageServiceClient::new(node.channel());
-        let reply = storage.disks(node.request(())?).await;
+        let reply = storage.disks(node.request(())).await;
         let reply = reply.map_err(|status| node.explain("cannot list disks", status))?;
         let disks = node.only(reply.into_inner().messages)?.disks;
         global.output.show(

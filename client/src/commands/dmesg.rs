@@ -1,9 +1,9 @@
 //! `dmesg`: the kernel log.
 
 use instar_api::machine::DmesgRequest;
+use instar_client::Failure;
 
 use crate::cli::Global;
-use crate::failure::Failure;
 use crate::{lines, target};
 
 pub(super) async fn run(global: &Global, follow: bool, tail: bool) -> Result<(), Failure> {
@@ -11,7 +11,7 @@ pub(super) async fn run(global: &Global, follow: bool, tail: bool) -> Result<(),
     let doing = "cannot read the kernel log";
     let reply = node
         .machine()
-        .dmesg(node.request(DmesgRequest { follow, tail })?)
+        .dmesg(node.request(DmesgRequest { follow, tail }))
         .await;
     let stream = reply
         .map_err(|status| node.explain(doing, status))?

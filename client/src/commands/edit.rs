@@ -5,12 +5,12 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 
+use instar_client::{Failure, FailureKind};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::apply_config::apply;
 use super::patch::{nothing_applied, read_config};
 use crate::cli::{Edit, Global};
-use crate::failure::{Exit, Failure};
 use crate::target;
 
 /// What everybody has.
@@ -39,7 +39,7 @@ pub(super) async fn run(global: &Global, arguments: &Edit) -> Result<(), Failure
         }
         let applied = tokio::select! {
             applied = apply(global, &node, edited, arguments.how) => applied,
-            () = interrupted() => Err(Failure::new(Exit::Failed, "interrupted; the node may have taken the config")),
+            () = interrupted() => Err(Failure::new(FailureKind::Failed, "interrupted; the node may have taken the config")),
         };
         if let Err(failure) = applied {
             let path = file.into_temp_path();
@@ -88,7 +88,7 @@ fn open(editor: &OsStr, file: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::new(
-        Exit::Failed,
+        FailureKind::Failed,
         format!("the editor {name} ended with {status}"),
     )
     .advise("nothing was applied; name another editor in $VISUAL or $EDITOR"))

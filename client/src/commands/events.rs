@@ -2,12 +2,11 @@
 
 use instar_api::events::{EventPayload, stage_in_words};
 use instar_api::machine::{EventsRequest, phase_event, sequence_event, task_event};
+use instar_client::{Failure, service_state};
 use serde_json::{Value, json};
 
 use crate::cli::Global;
-use crate::failure::Failure;
 use crate::target;
-use crate::tracker::service_state;
 
 pub(super) async fn run(
     global: &Global,
@@ -21,7 +20,7 @@ pub(super) async fn run(
         ..EventsRequest::default()
     };
     let doing = "cannot follow its events";
-    let reply = node.machine().events(node.request(request)?).await;
+    let reply = node.machine().events(node.request(request)).await;
     let mut stream = reply
         .map_err(|status| node.explain(doing, status))?
         .into_inner();

@@ -5,13 +5,12 @@ use std::time::{Duration, SystemTime};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use instar_client::{Endpoint, Failure, FailureKind};
 use instar_pki::client_config::{ClientConfig, Context};
 use instar_pki::{CertificateAuthority, Role};
 use serde_json::json;
 
 use crate::cli::{GenConfig, Global};
-use crate::endpoint::Endpoint;
-use crate::failure::{Exit, Failure};
 use crate::patch;
 use crate::private_file;
 
@@ -51,7 +50,7 @@ struct Files {
 fn make(arguments: &GenConfig, now: SystemTime) -> Result<Files, Failure> {
     let usage = |error: Box<dyn std::error::Error + Send + Sync>| {
         Failure::new(
-            Exit::Usage,
+            FailureKind::Usage,
             format!("cannot use the endpoint {:?}", arguments.endpoint),
         )
         .because(error)
@@ -60,7 +59,7 @@ fn make(arguments: &GenConfig, now: SystemTime) -> Result<Files, Failure> {
         .endpoint
         .parse::<Endpoint>()
         .map_err(|error| usage(Box::new(error)))?;
-    let failed = |what: &str| Failure::new(Exit::Failed, format!("cannot make {what}"));
+    let failed = |what: &str| Failure::new(FailureKind::Failed, format!("cannot make {what}"));
     let (authority, token) = match &arguments.with_secrets {
         Some(path) => Secrets::read(path)?.of_machines(path)?,
         None => {
@@ -105,7 +104,7 @@ fn write(directory: &Path, files: &Files, force: bool) -> Result<[PathBuf; 2], F
         )
     })?;
     if !force && let Some(path) = paths.iter().find(|path| path.symlink_metadata().is_ok()) {
-        return Err(Failure::new(Exit::Refused, format!("{} exists", path.display()))
+        return Err(Failure::new(FailureKind::Refused, format!("{} exists", path.display()))
             .advise("its authority cannot be made again: choose another --output-dir, or replace it with --force"));
     }
     for (path, content) in paths.iter().zip([&files.machine, &files.client]) {
@@ -177,7 +176,7 @@ mod tests {
             std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
         }
         let refused = write(&arguments.output_dir, &files, false).unwrap_err();
-        assert_eq!(refused.exit, Exit::Refused);
+        assert_eq!(refused.kind(), FailureKind::Refused);
         for path in write(&arguments.output_dir, &files, true).unwrap() {
             assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         }

@@ -8,13 +8,13 @@ use std::time::SystemTime;
 
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE};
+use instar_client::{Failure, FailureKind};
 use instar_pki::{CertificateAuthority, PrivateKey};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::cli::{GenSecrets, Global};
-use crate::failure::{Exit, Failure};
 use crate::output::print_bytes;
 use crate::{patch, private_file};
 
@@ -81,8 +81,9 @@ pub(super) fn run(global: &Global, arguments: &GenSecrets) -> Result<(), Failure
     };
     let lacking = found.lacking();
     let secrets = found.completed(SystemTime::now())?;
-    let text = serde_saphyr::to_string(&secrets)
-        .map_err(|error| Failure::new(Exit::Failed, "cannot write secrets").because(error))?;
+    let text = serde_saphyr::to_string(&secrets).map_err(|error| {
+        Failure::new(FailureKind::Failed, "cannot write secrets").because(error)
+    })?;
     if arguments.from_controlplane_config.is_some() && !lacking.is_empty() {
         eprintln!(
             "the machine config lacks, and so made anew: {}",
@@ -95,7 +96,7 @@ pub(super) fn run(global: &Global, arguments: &GenSecrets) -> Result<(), Failure
     }
     let name = path.display().to_string();
     if !arguments.force && path.symlink_metadata().is_ok() {
-        return Err(Failure::new(Exit::Refused, format!("{name} exists"))
+        return Err(Failure::new(FailureKind::Refused, format!("{name} exists"))
             .advise("its keys cannot be made again: choose another --output-file, or replace it with --force"));
     }
     private_file::replace(path, &text)
@@ -138,7 +139,7 @@ impl Secrets {
         let documents = patch::documents(&read(path)?).map_err(|error| {
             let name = path.display();
             Failure::new(
-                Exit::Usage,
+                FailureKind::Usage,
                 format!("cannot read the machine config {name}"),
             )
             .because(error)
@@ -148,7 +149,7 @@ impl Secrets {
         if secrets.certs.os.is_none() {
             let name = path.display();
             return Err(Failure::new(
-                Exit::Usage,
+                FailureKind::Usage,
                 format!(
                     "{name} is no machine config of a control plane node: it lacks the authority's key (machine.ca.key)"
                 ),
@@ -330,12 +331,15 @@ fn read(path: &Path) -> Result<String, Failure> {
 
 fn not_secrets(path: &Path) -> Failure {
     let name = path.display();
-    Failure::new(Exit::Usage, format!("cannot use the secrets in {name}"))
-        .advise("make such a file with: instarctl gen secrets")
+    Failure::new(
+        FailureKind::Usage,
+        format!("cannot use the secrets in {name}"),
+    )
+    .advise("make such a file with: instarctl gen secrets")
 }
 
 fn cannot_make(what: &str) -> Failure {
-    Failure::new(Exit::Failed, format!("cannot make {what}"))
+    Failure::new(FailureKind::Failed, format!("cannot make {what}"))
 }
 
 fn authority(

@@ -9,6 +9,7 @@ use instar_api::cosi::resource::state_client::StateClient;
 use instar_api::cosi::resource::{
     EventType, GetRequest, ListRequest, Resource, WatchOptions, WatchRequest,
 };
+use instar_client::{Failure, FailureKind, Node};
 use serde_json::Value;
 use tonic::Status;
 use tonic::transport::Channel;
@@ -16,8 +17,6 @@ use tonic::transport::Channel;
 use self::kind::Kind;
 use self::row::{Happened, Rows};
 use crate::cli::{Get, Global};
-use crate::failure::{Exit, Failure};
-use crate::node::Node;
 use crate::output::{Output, print_line};
 use crate::target;
 
@@ -69,7 +68,7 @@ async fn read(node: &Node, kind: &Kind, wanted: &Get) -> Result<Vec<Resource>, F
             r#type: kind.name().to_owned(),
             id: id.clone(),
             options: None,
-        })?;
+        });
         let reply = state(node).get(request).await.map_err(failed)?;
         return Ok(reply.into_inner().resource.into_iter().collect());
     }
@@ -85,10 +84,7 @@ pub(super) async fn all(
 ) -> Result<Vec<Resource>, Failure> {
     list(node, namespace, name)
         .await
-        .map_err(|error| match error {
-            ListError::Request(failure) => failure,
-            ListError::Status(status) => node.explain(doing, status),
-        })
+        .map_err(|status| node.explain(doing, status))
 }
 
 /// Every type that is no secret, as what it is called and its resources: what the caller may know of the node.
@@ -113,27 +109,13 @@ pub(super) async fn everything(
     Ok(found)
 }
 
-/// Why there is no list.
-enum ListError {
-    Request(Failure),
-    Status(Status),
-}
-
-impl From<Status> for ListError {
-    fn from(status: Status) -> Self {
-        ListError::Status(status)
-    }
-}
-
 /// All resources of a type.
-async fn list(node: &Node, namespace: &str, name: &str) -> Result<Vec<Resource>, ListError> {
-    let request = node
-        .request(ListRequest {
-            namespace: namespace.to_owned(),
-            r#type: name.to_owned(),
-            options: None,
-        })
-        .map_err(ListError::Request)?;
+async fn list(node: &Node, namespace: &str, name: &str) -> Result<Vec<Resource>, Status> {
+    let request = node.request(ListRequest {
+        namespace: namespace.to_owned(),
+        r#type: name.to_owned(),
+        options: None,
+    });
     let mut stream = state(node).list(request).await?.into_inner();
     let mut resources = Vec::new();
     while let Some(reply) = stream.message().await? {
@@ -157,7 +139,7 @@ async fn watch(output: Output, node: &Node, kind: &Kind, wanted: &Get) -> Result
             ..WatchOptions::default()
         }),
         api_version: 1,
-    })?;
+    });
     let reply = state(node).watch(request).await;
     let mut stream = reply
         .map_err(|status| node.explain(&doing, status))?
@@ -180,7 +162,7 @@ async fn watch(output: Output, node: &Node, kind: &Kind, wanted: &Get) -> Result
                 EventType::Errored => {
                     let reason = event.error.unwrap_or_default();
                     return Err(Failure::new(
-                        Exit::Failed,
+                        FailureKind::Failed,
                         format!("{}: {doing}: {reason}", node.name()),
                     ));
                 }

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use instar_api::cluster::HealthCheckRequest;
 use instar_api::cluster::cluster_service_client::ClusterServiceClient;
+use instar_client::Failure;
 use serde_json::json;
 
 use crate::cli::Global;
-use crate::failure::Failure;
 use crate::target;
 
 pub(super) async fn run(global: &Global, wait_timeout: Duration) -> Result<(), Failure> {
@@ -18,7 +18,7 @@ pub(super) async fn run(global: &Global, wait_timeout: Duration) -> Result<(), F
         };
         let explain = |status| node.explain("is not healthy", status);
         let mut cluster = ClusterServiceClient::new(node.channel());
-        let reply = cluster.health_check(node.request(request)?).await;
+        let reply = cluster.health_check(node.request(request)).await;
         let mut stream = reply.map_err(explain)?.into_inner();
         while let Some(progress) = stream.message().await.map_err(explain)? {
             global.output.show(

@@ -7,12 +7,11 @@ use instar_api::machine::{
     ImageServiceListRequest, ImageServiceListResponse, ImageServicePullRequest,
     ImageServiceRemoveRequest,
 };
+use instar_client::{Failure, FailureKind, Node};
 use serde_json::json;
 use tonic::transport::Channel;
 
 use crate::cli::{Global, Image};
-use crate::failure::{Exit, Failure};
-use crate::node::Node;
 use crate::output::{Output, human, table, time};
 use crate::target;
 
@@ -44,7 +43,7 @@ async fn list(global: &Global, node: &Node) -> Result<(), Failure> {
     let request = ImageServiceListRequest {
         containerd: store(),
     };
-    let reply = client(node).list(node.request(request)?).await;
+    let reply = client(node).list(node.request(request)).await;
     let mut stream = reply.map_err(explain)?.into_inner();
     let mut images = Vec::new();
     while let Some(image) = stream.message().await.map_err(explain)? {
@@ -97,7 +96,7 @@ pub(super) async fn bring(global: &Global, node: &Node, image: &str) -> Result<S
         containerd: store(),
         image_ref: image.to_owned(),
     };
-    let reply = client(node).pull(node.request(request)?).await;
+    let reply = client(node).pull(node.request(request)).await;
     let mut stream = reply.map_err(explain)?.into_inner();
     // Standard error, and only where somebody looks: indicatif finds that out by itself.
     let bar = match global.output {
@@ -123,7 +122,7 @@ pub(super) async fn bring(global: &Global, node: &Node, image: &str) -> Result<S
     bar.finish_and_clear();
     pulled.ok_or_else(|| {
         Failure::new(
-            Exit::Failed,
+            FailureKind::Failed,
             format!("{doing}: the node did not say what it pulled"),
         )
     })
@@ -134,7 +133,7 @@ async fn remove(global: &Global, node: &Node, image: &str) -> Result<(), Failure
         containerd: store(),
         image_ref: image.to_owned(),
     };
-    let reply = client(node).remove(node.request(request)?).await;
+    let reply = client(node).remove(node.request(request)).await;
     reply.map_err(|status| node.explain(&format!("cannot remove {image}"), status))?;
     global.output.show(
         || format!("{}: removed {image}", node.name()),

@@ -2,11 +2,10 @@
 
 use instar_api::machine::list_request::Type;
 use instar_api::machine::{FileInfo, ListRequest};
+use instar_client::{Failure, FailureKind, Node};
 use serde_json::json;
 
 use crate::cli::{FileType, Global, List};
-use crate::failure::{Exit, Failure};
-use crate::node::Node;
 use crate::target;
 
 pub(super) async fn run(global: &Global, arguments: &List) -> Result<(), Failure> {
@@ -32,7 +31,7 @@ pub(super) async fn run(global: &Global, arguments: &List) -> Result<(), Failure
     match troubles {
         0 => Ok(()),
         count => Err(Failure::new(
-            Exit::Failed,
+            FailureKind::Failed,
             format!("{count} of the files could not be looked at"),
         )),
     }
@@ -55,7 +54,7 @@ async fn list(
 ) -> Result<usize, Failure> {
     let doing = format!("cannot list {}", request.root);
     let explain = |status| node.explain(&doing, status);
-    let reply = node.machine().list(node.request(request.clone())?).await;
+    let reply = node.machine().list(node.request(request.clone())).await;
     let mut stream = reply.map_err(explain)?.into_inner();
     let mut troubles = 0;
     while let Some(info) = stream.message().await.map_err(explain)? {

@@ -2,10 +2,10 @@
 
 use instar_api::common::ContainerDriver;
 use instar_api::machine::LogsRequest;
+use instar_client::Failure;
 use serde_json::json;
 
 use crate::cli::Global;
-use crate::failure::Failure;
 use crate::output::table;
 use crate::{lines, target};
 
@@ -29,7 +29,7 @@ pub(super) async fn run(
         tail_lines: tail.map_or(ALL, |lines| i32::try_from(lines).unwrap_or(ALL)),
     };
     let doing = format!("cannot read the log of {id:?}");
-    let reply = node.machine().logs(node.request(request)?).await;
+    let reply = node.machine().logs(node.request(request)).await;
     let stream = reply
         .map_err(|status| node.explain(&doing, status))?
         .into_inner();
@@ -39,7 +39,7 @@ pub(super) async fn run(
 /// Lists what has a log.
 pub(super) async fn names(global: &Global) -> Result<(), Failure> {
     for node in target::all(global).await? {
-        let reply = node.machine().logs_containers(node.request(())?).await;
+        let reply = node.machine().logs_containers(node.request(())).await;
         let reply =
             reply.map_err(|status| node.explain("cannot ask for the logs' names", status))?;
         let names = node.only(reply.into_inner().messages)?.ids;

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use clap::CommandFactory;
+use instar_client::Failure;
 
 use crate::cli::Cli;
-use crate::failure::Failure;
 
 pub(super) fn run(directory: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(directory)

@@ -1,16 +1,16 @@
 //! `memory`: what it is used for.
 
 use instar_api::machine::MemInfo;
+use instar_client::Failure;
 use serde_json::{Value, json};
 
 use crate::cli::Global;
-use crate::failure::Failure;
 use crate::output::{human, table};
 use crate::target;
 
 pub(super) async fn run(global: &Global, verbose: bool) -> Result<(), Failure> {
     for node in target::all(global).await? {
-        let reply = node.machine().memory(node.request(())?).await;
+        let reply = node.machine().memory(node.request(())).await;
         let reply = reply.map_err(|status| node.explain("cannot ask for memory", status))?;
         let info = node.only(reply.into_inner().messages)?.meminfo;
         let info = info.unwrap_or_default();

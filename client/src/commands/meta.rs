@@ -1,10 +1,10 @@
 //! `meta`: values under one-byte keys, kept by the node.
 
 use instar_api::machine::{MetaDeleteRequest, MetaWriteRequest};
+use instar_client::Failure;
 use serde_json::json;
 
 use crate::cli::{Global, Meta};
-use crate::failure::Failure;
 use crate::target;
 
 pub(super) async fn run(global: &Global, meta: Meta) -> Result<(), Failure> {
@@ -16,7 +16,7 @@ pub(super) async fn run(global: &Global, meta: Meta) -> Result<(), Failure> {
                     key: (*key).into(),
                     value: value.as_bytes().to_vec(),
                 };
-                let reply = machine.meta_write(node.request(request)?).await;
+                let reply = machine.meta_write(node.request(request)).await;
                 reply.map_err(|status| {
                     node.explain(&format!("cannot keep a value under key {key}"), status)
                 })?;
@@ -24,7 +24,7 @@ pub(super) async fn run(global: &Global, meta: Meta) -> Result<(), Failure> {
             }
             Meta::Delete { key } => {
                 let request = MetaDeleteRequest { key: (*key).into() };
-                let reply = machine.meta_delete(node.request(request)?).await;
+                let reply = machine.meta_delete(node.request(request)).await;
                 reply.map_err(|status| {
                     node.explain(&format!("cannot remove the value under key {key}"), status)
                 })?;

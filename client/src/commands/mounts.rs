@@ -1,16 +1,16 @@
 //! `mounts`: filesystems and the room on them.
 
 use instar_api::machine::MountStat;
+use instar_client::Failure;
 use serde_json::json;
 
 use crate::cli::Global;
-use crate::failure::Failure;
 use crate::output::{human, table};
 use crate::target;
 
 pub(super) async fn run(global: &Global) -> Result<(), Failure> {
     for node in target::all(global).await? {
-        let reply = node.machine().mounts(node.request(())?).await;
+        let reply = node.machine().mounts(node.request(())).await;
         let reply = reply.map_err(|status| node.explain("cannot list mounts", status))?;
         let mounts = node.only(reply.into_inner().messages)?.stats;
         global.output.show(

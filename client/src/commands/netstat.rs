@@ -2,10 +2,10 @@
 
 use instar_api::machine::netstat_request::{Feature, Filter, L4proto, NetNs};
 use instar_api::machine::{ConnectRecord, NetstatRequest};
+use instar_client::Failure;
 use serde_json::json;
 
 use crate::cli::{Global, Netstat};
-use crate::failure::Failure;
 use crate::output::table;
 use crate::target;
 
@@ -13,7 +13,7 @@ pub(super) async fn run(global: &Global, arguments: &Netstat) -> Result<(), Fail
     for node in target::all(global).await? {
         let reply = node
             .machine()
-            .netstat(node.request(request(arguments))?)
+            .netstat(node.request(request(arguments)))
             .await;
         let reply = reply.map_err(|status| node.explain("cannot list sockets", status))?;
         let records = node.only(reply.into_inner().messages)?.connectrecord;

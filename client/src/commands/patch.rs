@@ -1,13 +1,12 @@
 //! `patch`: changes parts of a node's machine config.
 
 use instar_api::cosi::resource::GetRequest;
+use instar_client::{Failure, FailureKind, Node};
 use serde_json::json;
 
 use super::apply_config::apply;
 use super::get;
 use crate::cli::{Global, Patch, WhichConfig};
-use crate::failure::{Exit, Failure};
-use crate::node::Node;
 use crate::{patch, target};
 
 pub(super) async fn run(global: &Global, arguments: &Patch) -> Result<(), Failure> {
@@ -33,14 +32,14 @@ pub(super) async fn read_config(node: &Node, which: &WhichConfig) -> Result<Stri
         r#type: "MachineConfigs.config.talos.dev".to_owned(),
         id: which.id.clone(),
         options: None,
-    })?;
+    });
     let reply = get::state(node).get(request).await;
     let reply = reply.map_err(|status| node.explain("cannot get the machine config", status))?;
     let resource = reply.into_inner().resource.unwrap_or_default();
     match get::content(&resource).as_str() {
         Some(text) => Ok(text.to_owned()),
         None => Err(Failure::new(
-            Exit::Failed,
+            FailureKind::Failed,
             format!("{} sent no machine config", node.name()),
         )),
     }

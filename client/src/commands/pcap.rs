@@ -7,10 +7,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use instar_api::machine::PacketCaptureRequest;
+use instar_client::{Failure, FailureKind};
 use tonic::Code;
 
 use crate::cli::{Global, Pcap};
-use crate::failure::{Exit, Failure};
 use crate::output::print_bytes;
 use crate::pcap_records::PcapRecords;
 use crate::private_file;
@@ -25,7 +25,7 @@ pub(super) async fn run(global: &Global, arguments: Pcap) -> Result<(), Failure>
     let to_file = arguments.file != Path::new(STANDARD_OUTPUT);
     if !to_file && io::stdout().is_terminal() {
         return Err(
-            Failure::new(Exit::Usage, "a capture is nothing for a terminal")
+            Failure::new(FailureKind::Usage, "a capture is nothing for a terminal")
                 .advise("name a file with --file, or let a program read it: instarctl pcap | tcpdump -n -r -"),
         );
     }
@@ -39,7 +39,7 @@ pub(super) async fn run(global: &Global, arguments: Pcap) -> Result<(), Failure>
             .bpf_filter
             .map(|filter| filter.0)
             .unwrap_or_default(),
-    })?;
+    });
     if let Some(duration) = arguments.duration {
         request.set_timeout(duration);
     }
@@ -70,7 +70,7 @@ pub(super) async fn run(global: &Global, arguments: Pcap) -> Result<(), Failure>
             Ok(Some(data)) => {
                 let whole = records
                     .push(&data.bytes)
-                    .map_err(|error| Failure::new(Exit::Failed, &doing).because(error))?;
+                    .map_err(|error| Failure::new(FailureKind::Failed, &doing).because(error))?;
                 target.write(&whole)?;
             }
             Ok(None) => break,

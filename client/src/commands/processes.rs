@@ -1,16 +1,16 @@
 //! `processes`: what runs, and what it takes.
 
 use instar_api::machine::ProcessInfo;
+use instar_client::Failure;
 use serde_json::json;
 
 use crate::cli::{Global, ProcessOrder};
-use crate::failure::Failure;
 use crate::output::{human, table};
 use crate::target;
 
 pub(super) async fn run(global: &Global, order: ProcessOrder) -> Result<(), Failure> {
     for node in target::all(global).await? {
-        let reply = node.machine().processes(node.request(())?).await;
+        let reply = node.machine().processes(node.request(())).await;
         let reply = reply.map_err(|status| node.explain("cannot list processes", status))?;
         let mut processes = node.only(reply.into_inner().messages)?.processes;
         match order {

@@ -1,7 +1,8 @@
 //! `read`: a file of the node.
 
+use instar_client::Failure;
+
 use crate::cli::Global;
-use crate::failure::Failure;
 use crate::output::print_bytes;
 use crate::target;
 

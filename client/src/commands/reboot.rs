@@ -2,14 +2,12 @@
 
 use instar_api::machine::RebootRequest;
 use instar_api::machine::reboot_request::Mode;
+use instar_client::{Failure, Goal, Node};
 use serde_json::json;
 
 use crate::cli::{Global, RebootMode, Wait};
-use crate::failure::Failure;
 use crate::follow::follow;
-use crate::node::Node;
 use crate::target;
-use crate::tracker::Goal;
 
 pub(super) async fn run(global: &Global, mode: RebootMode, wait: Wait) -> Result<(), Failure> {
     let node = target::one(global).await?;
@@ -22,7 +20,7 @@ pub(super) async fn run(global: &Global, mode: RebootMode, wait: Wait) -> Result
     let act = async |node: &Node| {
         let reply = node
             .machine()
-            .reboot(node.request(RebootRequest { mode: mode.into() })?)
+            .reboot(node.request(RebootRequest { mode: mode.into() }))
             .await;
         let reply = reply.map_err(|status| node.explain("did not reboot", status))?;
         Ok(node.only(reply.into_inner().messages)?.actor_id)

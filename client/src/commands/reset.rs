@@ -1,14 +1,12 @@
 //! `reset`: erases what the node keeps.
 
 use instar_api::machine::{ResetPartitionSpec, ResetRequest};
+use instar_client::{Failure, Goal, Node};
 use serde_json::json;
 
 use crate::cli::{Global, Reset};
-use crate::failure::Failure;
 use crate::follow::follow;
-use crate::node::Node;
 use crate::target;
-use crate::tracker::Goal;
 
 pub(super) async fn run(global: &Global, arguments: &Reset) -> Result<(), Failure> {
     let node = target::one(global).await?;
@@ -25,7 +23,7 @@ pub(super) async fn run(global: &Global, arguments: &Reset) -> Result<(), Failur
         ..ResetRequest::default()
     };
     let act = async |node: &Node| {
-        let reply = node.machine().reset(node.request(request)?).await;
+        let reply = node.machine().reset(node.request(request)).await;
         let reply = reply.map_err(|status| node.explain("did not reset", status))?;
         Ok(node.only(reply.into_inner().messages)?.actor_id)
     };

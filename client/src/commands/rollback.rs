@@ -1,14 +1,12 @@
 //! `rollback`: a reboot into the other version on the node's disk.
 
 use instar_api::machine::RollbackRequest;
+use instar_client::{Failure, Goal, Node};
 use serde_json::json;
 
 use crate::cli::{Global, Wait};
-use crate::failure::Failure;
 use crate::follow::follow;
-use crate::node::Node;
 use crate::target;
-use crate::tracker::Goal;
 
 pub(super) async fn run(global: &Global, wait: Wait) -> Result<(), Failure> {
     let node = target::one(global).await?;
@@ -16,7 +14,7 @@ pub(super) async fn run(global: &Global, wait: Wait) -> Result<(), Failure> {
     let act = async |node: &Node| {
         let reply = node
             .machine()
-            .rollback(node.request(RollbackRequest {})?)
+            .rollback(node.request(RollbackRequest {}))
             .await;
         let reply = reply.map_err(|status| node.explain("did not roll back", status))?;
         node.only(reply.into_inner().messages)?;

@@ -3,11 +3,10 @@
 use instar_api::machine::{
     ServiceHealth, ServiceInfo, ServiceRestartRequest, ServiceStartRequest, ServiceStopRequest,
 };
+use instar_client::{Failure, FailureKind, Node};
 use serde_json::{Value, json};
 
 use crate::cli::{Global, ServiceAction};
-use crate::failure::{Exit, Failure};
-use crate::node::Node;
 use crate::output::{table, time};
 use crate::target;
 
@@ -27,7 +26,7 @@ pub(super) async fn run(
 }
 
 async fn services(node: &Node) -> Result<Vec<ServiceInfo>, Failure> {
-    let reply = node.machine().service_list(node.request(())?).await;
+    let reply = node.machine().service_list(node.request(())).await;
     let reply = reply.map_err(|status| node.explain("cannot list services", status))?;
     let mut services = node.only(reply.into_inner().messages)?.services;
     services.sort_by(|a, b| a.id.cmp(&b.id));
@@ -59,10 +58,11 @@ async fn show(global: &Global, node: &Node, id: &str) -> Result<(), Failure> {
     let services = services(node).await?;
     let Some(service) = services.iter().find(|service| service.id == id) else {
         let known: Vec<_> = services.iter().map(|service| service.id.as_str()).collect();
-        return Err(
-            Failure::new(Exit::Failed, format!("{}: no service {id:?}", node.name()))
-                .advise(format!("it has {}", known.join(", "))),
-        );
+        return Err(Failure::new(
+            FailureKind::Failed,
+            format!("{}: no service {id:?}", node.name()),
+        )
+        .advise(format!("it has {}", known.join(", "))));
     };
     global.output.show(
         || {
@@ -111,7 +111,7 @@ async fn control(
     macro_rules! ask {
         ($method:ident, $request:ident) => {
             machine
-                .$method(node.request($request { id: id.clone() })?)
+                .$method(node.request($request { id: id.clone() }))
                 .await
                 .map(|reply| {
                     let answer = reply.into_inner().messages.pop();

@@ -1,21 +1,19 @@
 //! `shutdown`: powers the machine off.
 
 use instar_api::machine::ShutdownRequest;
+use instar_client::{Failure, Goal, Node};
 use serde_json::json;
 
 use crate::cli::{Global, Wait};
-use crate::failure::Failure;
 use crate::follow::follow;
-use crate::node::Node;
 use crate::target;
-use crate::tracker::Goal;
 
 pub(super) async fn run(global: &Global, force: bool, wait: Wait) -> Result<(), Failure> {
     let node = target::one(global).await?;
     let act = async |node: &Node| {
         let reply = node
             .machine()
-            .shutdown(node.request(ShutdownRequest { force })?)
+            .shutdown(node.request(ShutdownRequest { force }))
             .await;
         let reply = reply.map_err(|status| node.explain("did not shut down", status))?;
         Ok(node.only(reply.into_inner().messages)?.actor_id)

@@ -10,14 +10,13 @@ use flate2::write::GzEncoder;
 use indicatif::{ProgressBar, ProgressStyle};
 use instar_api::common::{ContainerDriver, Data};
 use instar_api::machine::{ContainersRequest, DmesgRequest, EventsRequest, LogsRequest};
+use instar_client::{Failure, Node};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use tonic::{Response, Status, Streaming};
 
 use super::get;
 use crate::cli::Global;
-use crate::failure::Failure;
-use crate::node::Node;
 use crate::output::{Output, yaml};
 use crate::private_file;
 use crate::target;
@@ -76,7 +75,7 @@ impl OfNode<'_> {
         /// The reply of a method without arguments, as it is.
         macro_rules! ask {
             ($name:literal, $method:ident) => {
-                let reply = node.machine().$method(node.request(())?).await;
+                let reply = node.machine().$method(node.request(())).await;
                 self.message($name, reply)?;
             };
         }
@@ -94,16 +93,16 @@ impl OfNode<'_> {
             namespace: NAMESPACE.to_owned(),
             driver: ContainerDriver::Containerd.into(),
         };
-        let reply = node.machine().containers(node.request(request)?).await;
+        let reply = node.machine().containers(node.request(request)).await;
         self.message("containers", reply)?;
 
         let request = DmesgRequest {
             follow: false,
             tail: false,
         };
-        let reply = node.machine().dmesg(node.request(request)?).await;
+        let reply = node.machine().dmesg(node.request(request)).await;
         self.stream("kernel.log", reply).await?;
-        let listed = node.machine().logs_containers(node.request(())?).await;
+        let listed = node.machine().logs_containers(node.request(())).await;
         let names: Vec<String> = listed.as_ref().map_or_else(
             |_| Vec::new(),
             |listed| {
@@ -120,7 +119,7 @@ impl OfNode<'_> {
                 follow: false,
                 tail_lines: -1,
             };
-            let reply = node.machine().logs(node.request(request)?).await;
+            let reply = node.machine().logs(node.request(request)).await;
             self.stream(&format!("logs/{name}.log"), reply).await?;
         }
         self.events().await?;
@@ -134,11 +133,7 @@ impl OfNode<'_> {
             tail_events: WHOLE_HISTORY,
             ..EventsRequest::default()
         };
-        let reply = self
-            .node
-            .machine()
-            .events(self.node.request(request)?)
-            .await;
+        let reply = self.node.machine().events(self.node.request(request)).await;
         let mut stream = match reply {
             Ok(reply) => reply.into_inner(),
             Err(status) => return self.lacks("events", &status),
@@ -268,7 +263,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::failure::Exit;
+    use instar_client::FailureKind;
 
     #[test]
     fn a_bundle_is_private_and_replaces_nothing_unasked() {
@@ -280,7 +275,7 @@ mod tests {
         bundle.finish().unwrap();
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         let refused = Bundle::create(&path, false).map(|_| ()).unwrap_err();
-        assert_eq!(refused.exit, Exit::Refused);
+        assert_eq!(refused.kind(), FailureKind::Refused);
         let mut archive =
             tar::Archive::new(flate2::read::GzDecoder::new(File::open(&path).unwrap()));
         let names: Vec<_> = archive

@@ -2,10 +2,10 @@
 
 use instar_api::time::TimeRequest;
 use instar_api::time::time_service_client::TimeServiceClient;
+use instar_client::Failure;
 use serde_json::json;
 
 use crate::cli::Global;
-use crate::failure::Failure;
 use crate::output::{table, time};
 use crate::target;
 
@@ -13,12 +13,8 @@ pub(super) async fn run(global: &Global, server: Option<String>) -> Result<(), F
     for node in target::all(global).await? {
         let mut clock = TimeServiceClient::new(node.channel());
         let reply = match server.clone() {
-            Some(server) => {
-                clock
-                    .time_check(node.request(TimeRequest { server })?)
-                    .await
-            }
-            None => clock.time(node.request(())?).await,
+            Some(server) => clock.time_check(node.request(TimeRequest { server })).await,
+            None => clock.time(node.request(())).await,
         };
         let reply = reply.map_err(|status| node.explain("cannot compare clocks", status))?;
         let answer = node.only(reply.into_inner().messages)?;

@@ -4,14 +4,12 @@ mod prepare;
 
 use instar_api::machine::UpgradeRequest;
 use instar_api::machine::upgrade_request::RebootMode;
+use instar_client::{Failure, FailureKind, Goal, Node, remembered_failure};
 use serde_json::json;
 
 use crate::cli::{Global, Upgrade, UpgradeMode};
-use crate::failure::{Exit, Failure};
-use crate::follow::{follow, remembered_failure};
-use crate::node::Node;
+use crate::follow::follow;
 use crate::target;
-use crate::tracker::Goal;
 
 pub(super) async fn run(global: &Global, arguments: &Upgrade) -> Result<(), Failure> {
     let node = target::one(global).await?;
@@ -32,7 +30,7 @@ pub(super) async fn run(global: &Global, arguments: &Upgrade) -> Result<(), Fail
         .into(),
     };
     let ask = async |node: &Node| {
-        let reply = node.machine().upgrade(node.request(request)?).await;
+        let reply = node.machine().upgrade(node.request(request)).await;
         let reply = reply.map_err(|status| node.explain("did not take the upgrade", status))?;
         node.only(reply.into_inner().messages)
     };
@@ -98,7 +96,7 @@ async fn check_version(
     }
     let rolled_back = |why: &str| {
         Failure::new(
-            Exit::RolledBack,
+            FailureKind::RolledBack,
             format!("{}: rolled back to {after}: {why}", node.name()),
         )
         .advise("`instarctl dmesg` and `instarctl logs` on the node tell more")

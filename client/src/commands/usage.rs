@@ -1,10 +1,10 @@
 //! `usage`: how much room files take on the node.
 
 use instar_api::machine::DiskUsageRequest;
+use instar_client::{Failure, FailureKind};
 use serde_json::json;
 
 use crate::cli::{Global, Usage};
-use crate::failure::{Exit, Failure};
 use crate::output::human;
 use crate::target;
 
@@ -18,7 +18,7 @@ pub(super) async fn run(global: &Global, arguments: &Usage) -> Result<(), Failur
             paths: arguments.paths.clone(),
         };
         let explain = |status| node.explain("cannot count what files take", status);
-        let reply = node.machine().disk_usage(node.request(request)?).await;
+        let reply = node.machine().disk_usage(node.request(request)).await;
         let mut stream = reply.map_err(explain)?.into_inner();
         while let Some(info) = stream.message().await.map_err(explain)? {
             if !info.error.is_empty() {
@@ -36,7 +36,7 @@ pub(super) async fn run(global: &Global, arguments: &Usage) -> Result<(), Failur
     match troubles {
         0 => Ok(()),
         count => Err(Failure::new(
-            Exit::Failed,
+            FailureKind::Failed,
             format!("{count} of the files could not be looked at"),
         )),
     }

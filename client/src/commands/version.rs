@@ -1,9 +1,9 @@
 //! `version`: the client's and the nodes'.
 
+use instar_client::Failure;
 use serde_json::json;
 
 use crate::cli::Global;
-use crate::failure::Failure;
 use crate::target;
 
 const CLIENT: &str = concat!("v", env!("CARGO_PKG_VERSION"));

@@ -3,10 +3,10 @@
 use instar_api::storage::block_device_wipe_descriptor::Method;
 use instar_api::storage::storage_service_client::StorageServiceClient;
 use instar_api::storage::{BlockDeviceWipeDescriptor, BlockDeviceWipeRequest};
+use instar_client::Failure;
 use serde_json::json;
 
 use crate::cli::{Global, Wipe, WipeMethod};
-use crate::failure::Failure;
 use crate::target;
 
 pub(super) async fn run(global: &Global, wipe: Wipe) -> Result<(), Failure> {
@@ -26,7 +26,7 @@ pub(super) async fn run(global: &Global, wipe: Wipe) -> Result<(), Failure> {
         devices: devices.iter().map(device).collect(),
     };
     let mut storage = StorageServiceClient::new(node.channel());
-    let reply = storage.block_device_wipe(node.request(request)?).await;
+    let reply = storage.block_device_wipe(node.request(request)).await;
     let reply = reply.map_err(|status| node.explain("did not wipe", status))?;
     node.only(reply.into_inner().messages)?;
     global.output.show(

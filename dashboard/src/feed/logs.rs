@@ -2,12 +2,12 @@
 
 use instar_api::common::{ContainerDriver, Data};
 use instar_api::machine::{DmesgRequest, LogsRequest};
+use instar_client::{Lines, Node};
 use tokio::sync::watch;
 use tonic::{Status, Streaming};
 
-use super::{Target, Teller};
+use super::Teller;
 use crate::known::Update;
-use crate::lines::Lines;
 use crate::log::{LogName, short_kernel_line};
 
 /// Lines of a service's log that were there before it is looked at.
@@ -16,13 +16,13 @@ const TAIL: i32 = 500;
 const NAMESPACE: &str = "system";
 
 /// The kernel's log, from its beginning and as long as there is a dashboard.
-pub(super) async fn kernel(target: Target, teller: Teller) {
+pub(super) async fn kernel(node: Node, teller: Teller) {
     loop {
-        let request = target.request(DmesgRequest {
+        let request = node.request(DmesgRequest {
             follow: true,
             tail: false,
         });
-        let ended = match target.machine().dmesg(request).await {
+        let ended = match node.machine().dmesg(request).await {
             Ok(reply) => copy(LogName::Kernel, reply.into_inner(), &teller).await,
             Err(status) => status,
         };
@@ -32,7 +32,7 @@ pub(super) async fn kernel(target: Target, teller: Teller) {
 
 /// The log of whichever service is wanted.
 pub(super) async fn services(
-    target: Target,
+    node: Node,
     mut wanted: watch::Receiver<Option<String>>,
     teller: Teller,
 ) {
@@ -40,7 +40,7 @@ pub(super) async fn services(
         let service = wanted.borrow_and_update().clone();
         let follow = async {
             match service {
-                Some(id) => service_log(&target, id, &teller).await,
+                Some(id) => service_log(&node, id, &teller).await,
                 None => std::future::pending().await,
             }
         };
@@ -56,15 +56,15 @@ pub(super) async fn services(
 }
 
 /// One service's log, as long as the way to the node holds.
-async fn service_log(target: &Target, id: String, teller: &Teller) {
-    let request = target.request(LogsRequest {
+async fn service_log(node: &Node, id: String, teller: &Teller) {
+    let request = node.request(LogsRequest {
         namespace: NAMESPACE.to_owned(),
         id: id.clone(),
         driver: ContainerDriver::Containerd.into(),
         follow: true,
         tail_lines: TAIL,
     });
-    let ended = match target.machine().logs(request).await {
+    let ended = match node.machine().logs(request).await {
         Ok(reply) => copy(LogName::Service(id), reply.into_inner(), teller).await,
         Err(status) => status,
     };

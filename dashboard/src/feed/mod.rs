@@ -8,13 +8,10 @@ mod watches;
 use std::error::Error as _;
 use std::time::Duration;
 
-use instar_api::MAX_MESSAGE_BYTES;
-use instar_api::machine::machine_service_client::MachineServiceClient;
+use instar_client::Node;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::Channel;
-use tonic::{Code, Request, Status};
+use tonic::{Code, Status};
 
 use crate::known::Update;
 
@@ -22,33 +19,6 @@ use crate::known::Update;
 const RETRY: Duration = Duration::from_millis(500);
 /// The same for one that the node does not give: the next version may.
 const REFUSED_RETRY: Duration = Duration::from_secs(30);
-
-/// A node and the way to it.
-#[derive(Clone, Debug)]
-pub struct Target {
-    /// What to call it.
-    pub name: String,
-    /// Dials again by itself when it finds the link broken.
-    pub channel: Channel,
-    /// Its name for whoever answers at the other end of the channel; none if that is the node.
-    pub node: Option<MetadataValue<Ascii>>,
-}
-
-impl Target {
-    fn request<T>(&self, message: T) -> Request<T> {
-        let mut request = Request::new(message);
-        if let Some(node) = &self.node {
-            request
-                .metadata_mut()
-                .insert(instar_api::NODE_KEY, node.clone());
-        }
-        request
-    }
-
-    fn machine(&self) -> MachineServiceClient<Channel> {
-        MachineServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES)
-    }
-}
 
 /// The tasks that ask a node; they end when this is dropped.
 pub(crate) struct Feed {
@@ -72,17 +42,17 @@ impl Feed {
 /// Begins to ask. Updates come with `index`, which tells nodes apart.
 pub(crate) fn start(
     index: usize,
-    target: Target,
+    node: Node,
     interval: Duration,
     sender: mpsc::Sender<(usize, Update)>,
 ) -> Feed {
     let (service_log, wanted) = watch::channel(None);
     let teller = Teller { index, sender };
     let mut tasks = JoinSet::new();
-    tasks.spawn(polls::run(target.clone(), interval, teller.clone()));
-    tasks.spawn(logs::kernel(target.clone(), teller.clone()));
-    tasks.spawn(logs::services(target.clone(), wanted, teller.clone()));
-    watches::spawn(&mut tasks, &target, &teller);
+    tasks.spawn(polls::run(node.clone(), interval, teller.clone()));
+    tasks.spawn(logs::kernel(node.clone(), teller.clone()));
+    tasks.spawn(logs::services(node.clone(), wanted, teller.clone()));
+    watches::spawn(&mut tasks, &node, &teller);
     Feed {
         service_log,
         _tasks: tasks,

@@ -2,21 +2,22 @@
 
 use std::time::Duration;
 
+use instar_client::Node;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tonic::{Response, Status};
 
-use super::{Target, Teller, is_refusal, reason};
+use super::{Teller, is_refusal, reason};
 use crate::known::Update;
 
 /// A node that answers none of the calls within this time is away.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-pub(super) async fn run(target: Target, every: Duration, teller: Teller) {
+pub(super) async fn run(node: Node, every: Duration, teller: Teller) {
     let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        match timeout(PATIENCE, ask(&target)).await {
+        match timeout(PATIENCE, ask(&node)).await {
             Ok(answers) => tell(answers, &teller).await,
             Err(_) => {
                 let why = format!("no answer within {} s", PATIENCE.as_secs());
@@ -26,12 +27,12 @@ pub(super) async fn run(target: Target, every: Duration, teller: Teller) {
     }
 }
 
-async fn ask(target: &Target) -> Vec<Result<Update, Status>> {
+async fn ask(node: &Node) -> Vec<Result<Update, Status>> {
     /// The first element of a reply, as an update.
     macro_rules! ask {
         ($method:ident, $update:expr) => {
             async {
-                let reply: Response<_> = target.machine().$method(target.request(())).await?;
+                let reply: Response<_> = node.machine().$method(node.request(())).await?;
                 let first = reply.into_inner().messages.into_iter().next();
                 Ok(first.map($update))
             }

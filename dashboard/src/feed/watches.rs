@@ -4,19 +4,20 @@ use std::collections::BTreeMap;
 
 use instar_api::cosi::resource::state_client::StateClient;
 use instar_api::cosi::resource::{EventType, WatchOptions, WatchRequest};
+use instar_client::Node;
 use prost::Message;
 use tokio::task::JoinSet;
 use tonic::{Response, Status};
 
-use super::{Target, Teller};
+use super::Teller;
 use crate::known::{Update, Watched};
 
 /// Starts a watch of each type.
-pub(super) fn spawn(tasks: &mut JoinSet<()>, target: &Target, teller: &Teller) {
+pub(super) fn spawn(tasks: &mut JoinSet<()>, node: &Node, teller: &Teller) {
     /// A type: its namespace, its name, and what all resources of it are together.
     macro_rules! watch {
         ($($namespace:literal $name:literal => $watched:expr;)*) => {
-            $(tasks.spawn(keep(target.clone(), teller.clone(), $namespace, $name, $watched));)*
+            $(tasks.spawn(keep(node.clone(), teller.clone(), $namespace, $name, $watched));)*
         };
     }
     watch! {
@@ -34,27 +35,27 @@ pub(super) fn spawn(tasks: &mut JoinSet<()>, target: &Target, teller: &Teller) {
 
 /// Watches a type for as long as there is a dashboard.
 async fn keep<T: Message + Default + Clone>(
-    target: Target,
+    node: Node,
     teller: Teller,
     namespace: &'static str,
     name: &'static str,
     watched: fn(BTreeMap<String, T>) -> Watched,
 ) {
     loop {
-        let ended = watch(&target, &teller, namespace, name, watched).await;
+        let ended = watch(&node, &teller, namespace, name, watched).await;
         teller.failed(&ended).await;
     }
 }
 
 /// Watches a type once; returns why that ended.
 async fn watch<T: Message + Default + Clone>(
-    target: &Target,
+    node: &Node,
     teller: &Teller,
     namespace: &str,
     name: &str,
     watched: fn(BTreeMap<String, T>) -> Watched,
 ) -> Status {
-    let request = target.request(WatchRequest {
+    let request = node.request(WatchRequest {
         namespace: namespace.to_owned(),
         r#type: name.to_owned(),
         id: None,
@@ -64,9 +65,7 @@ async fn watch<T: Message + Default + Clone>(
         }),
         api_version: 1,
     });
-    let reply = StateClient::new(target.channel.clone())
-        .watch(request)
-        .await;
+    let reply = StateClient::new(node.channel()).watch(request).await;
     let mut stream = match reply.map(Response::into_inner) {
         Ok(stream) => stream,
         Err(status) => return status,

@@ -5,18 +5,18 @@
 
 use anyhow::{Context, Result, ensure};
 use instar_pe::{Layout, put_u32, u32_at};
+use instar_pki::der::{bit_string, explicit, implicit, object_id, octet_string, sequence};
 use ring::digest;
-use yasna::{DERWriter, Tag, models::ObjectIdentifier};
 
 use super::{
     signed_data::{self, Signed},
     signer::Signer,
 };
 
-/// What is signed: a digest of a program.
-const INDIRECT_DATA: [u64; 10] = [1, 3, 6, 1, 4, 1, 311, 2, 1, 4];
-/// The program is a PE image.
-const PE_IMAGE_DATA: [u64; 10] = [1, 3, 6, 1, 4, 1, 311, 2, 1, 15];
+/// What is signed: a digest of a program. 1.3.6.1.4.1.311.2.1.4
+const INDIRECT_DATA: &[u8] = &[0x2b, 0x06, 0x01, 0x04, 0x01, 0x82, 0x37, 0x02, 0x01, 0x04];
+/// The program is a PE image. 1.3.6.1.4.1.311.2.1.15
+const PE_IMAGE_DATA: &[u8] = &[0x2b, 0x06, 0x01, 0x04, 0x01, 0x82, 0x37, 0x02, 0x01, 0x0f];
 /// Signatures begin and end at multiples of this.
 const ALIGNMENT: usize = 8;
 /// The certificate table's entry: revision 2.0, PKCS#7.
@@ -37,11 +37,10 @@ pub fn sign(program: &[u8], signer: &Signer) -> Result<Vec<u8>> {
     file.resize(file.len().next_multiple_of(ALIGNMENT), 0);
     put_u32(&mut file, layout.checksum(), 0);
 
-    let content =
-        yasna::construct_der(|writer| indirect_data(writer, &image_digest(&file, &layout)));
+    let content = indirect_data(&image_digest(&file, &layout));
     let signature = signed_data::sign(
         &Signed::Inside {
-            kind: &INDIRECT_DATA,
+            kind: INDIRECT_DATA,
             content: &content,
         },
         signer,
@@ -83,27 +82,14 @@ fn image_digest(file: &[u8], layout: &Layout) -> Vec<u8> {
 }
 
 /// `SpcIndirectDataContent`: this is a PE image, of a file without a name, with this digest.
-fn indirect_data(writer: DERWriter<'_>, digest: &[u8]) {
-    writer.write_sequence(|writer| {
-        writer.next().write_sequence(|writer| {
-            writer
-                .next()
-                .write_oid(&ObjectIdentifier::from_slice(&PE_IMAGE_DATA));
-            writer.next().write_sequence(|writer| {
-                writer.next().write_bitvec_bytes(&[], 0);
-                // SpcLink, choice `file`, an SpcString, choice `unicode`, empty.
-                writer.next().write_tagged(Tag::context(0), |writer| {
-                    writer.write_tagged(Tag::context(2), |writer| {
-                        writer.write_tagged_implicit(Tag::context(0), |writer| {
-                            writer.write_bytes(&[])
-                        });
-                    });
-                });
-            });
-        });
-        writer.next().write_sequence(|writer| {
-            signed_data::sha256(writer.next());
-            writer.next().write_bytes(digest);
-        });
-    });
+fn indirect_data(digest: &[u8]) -> Vec<u8> {
+    // SpcLink, choice `file`, an SpcString, choice `unicode`, empty.
+    let no_file = explicit(0, &explicit(2, &implicit(0, &[])));
+    sequence(&[
+        &sequence(&[
+            &object_id(PE_IMAGE_DATA),
+            &sequence(&[&bit_string(&[]), &no_file]),
+        ]),
+        &sequence(&[&signed_data::sha256(), &octet_string(digest)]),
+    ])
 }

@@ -85,7 +85,8 @@ const LAST_ANSWERS: Duration = Duration::from_secs(10);
 /// A client that has not ended its handshake by then is cut off.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// What apid makes of bytes that another node answers with, for tests and fuzzers.
+/// Decodes bytes as the answer of another node.
+#[cfg(feature = "fuzzing")]
 pub fn decode_answer_of_another_node(bytes: &[u8]) {
     several::decode(bytes);
 }

@@ -248,7 +248,8 @@ impl Answer {
     }
 }
 
-/// What apid makes of another node's answer: the first byte says in pieces of how many bytes it comes, and whether it is a stream.
+/// Decodes bytes as another node's answer. The first byte says in pieces of how many bytes it comes, and whether it is a stream.
+#[cfg(feature = "fuzzing")]
 pub(super) fn decode(bytes: &[u8]) {
     const LIMIT: usize = 1 << 20;
     let Some((&how, body)) = bytes.split_first() else {

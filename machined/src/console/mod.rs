@@ -20,7 +20,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use hyper_util::rt::TokioIo;
-use instar_dashboard::{Keys, Look, Target};
+use instar_client::Node;
+use instar_dashboard::{Keys, Look};
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
 use tonic::transport::{Endpoint, Uri};
@@ -90,18 +91,14 @@ async fn show(connection: OwnedFd) -> anyhow::Result<()> {
         })
         .await
         .context("talk to machined")?;
-    let target = Target {
-        name: "this machine".to_owned(),
-        channel,
-        node: None,
-    };
+    let node = Node::connected(channel, "this machine");
     // The kernel's fonts have no eighths of blocks.
     let look = Look {
         unicode: false,
         colour: true,
     };
     tokio::select! {
-        shown = instar_dashboard::run(vec![target], INTERVAL, look, Keys::OnlyLook) => Ok(shown?),
+        shown = instar_dashboard::run(vec![node], INTERVAL, look, Keys::OnlyLook) => Ok(shown?),
         () = ended.notified() => Ok(()),
     }
 }

@@ -3,18 +3,16 @@
 use std::{
     io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::Mutex,
     time::{Duration, SystemTime},
 };
 
-use futures_util::FutureExt as _;
 use sntpc::{NtpContext, NtpTimestampGenerator, NtpUdpSocket};
 use tokio::net::UdpSocket;
 
 use super::Sample;
 
 /// The port of NTP.
-const PORT: u16 = 123;
+pub(super) const PORT: u16 = 123;
 /// Names and answers take at most this long, each.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// So many addresses of a name are tried.
@@ -110,7 +108,10 @@ async fn ask(address: SocketAddr) -> Result<Sample, String> {
 }
 
 /// Sends the question, and reads what comes.
-async fn measure(address: SocketAddr, socket: &impl NtpUdpSocket) -> Result<Sample, String> {
+pub(super) async fn measure(
+    address: SocketAddr,
+    socket: &impl NtpUdpSocket,
+) -> Result<Sample, String> {
     let context = NtpContext::new(Clock::default());
     let answer = sntpc::get_time(address, socket, context).await;
     let answer = answer.map_err(|error| format!("{address}: {error:?}"))?;
@@ -140,47 +141,6 @@ impl NtpUdpSocket for Socket {
 
 fn network(_: io::Error) -> sntpc::Error {
     sntpc::Error::Network
-}
-
-/// What is made of a packet that comes as an answer to our question: what of it says that it is one is filled in.
-pub(super) fn sample_of(packet: &[u8]) -> Result<Sample, String> {
-    let server = SocketAddr::from((Ipv4Addr::LOCALHOST, PORT));
-    let canned = Canned {
-        packet,
-        question: Mutex::default(),
-    };
-    measure(server, &canned)
-        .now_or_never()
-        .unwrap_or_else(|| Err("it waits for more".to_owned()))
-}
-
-/// Answers each question with the same packet.
-struct Canned<'a> {
-    packet: &'a [u8],
-    question: Mutex<Vec<u8>>,
-}
-
-/// Where the question says when it was sent, and where the answer repeats that (RFC 5905, 7.3).
-const TRANSMITTED: std::ops::Range<usize> = 40..48;
-const ORIGINATED: std::ops::Range<usize> = 24..32;
-
-impl NtpUdpSocket for Canned<'_> {
-    async fn send_to(&self, buffer: &[u8], _: SocketAddr) -> sntpc::Result<usize> {
-        if let Ok(mut question) = self.question.lock() {
-            *question = buffer.to_vec();
-        }
-        Ok(buffer.len())
-    }
-
-    async fn recv_from(&self, buffer: &mut [u8]) -> sntpc::Result<(usize, SocketAddr)> {
-        let length = self.packet.len().min(buffer.len());
-        buffer[..length].copy_from_slice(&self.packet[..length]);
-        let question = self.question.lock().map_err(|_| sntpc::Error::Network)?;
-        if let (Some(to), Some(from)) = (buffer.get_mut(ORIGINATED), question.get(TRANSMITTED)) {
-            to.copy_from_slice(from);
-        }
-        Ok((length, SocketAddr::from((Ipv4Addr::LOCALHOST, PORT))))
-    }
 }
 
 /// Our clock, as sntpc wants to be told of it.

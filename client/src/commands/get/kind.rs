@@ -1,11 +1,10 @@
 //! Which type of resource a word means: the node says what its types are called.
 
 use instar_api::cosi::resource::Resource;
+use instar_client::{Failure, FailureKind, Node};
 use serde::Deserialize;
 
 use super::content;
-use crate::failure::{Exit, Failure};
-use crate::node::Node;
 
 /// Where the definitions of all types are.
 const META: &str = "meta";
@@ -99,7 +98,7 @@ fn choose(definitions: &[Resource], word: &str) -> Result<Kind, Failure> {
     match (meant.pop(), meant.is_empty()) {
         (Some(kind), true) => Ok(kind),
         (None, _) => Err(Failure::new(
-            Exit::Usage,
+            FailureKind::Usage,
             format!("the node has no resources called {word:?}"),
         )
         .advise("`instarctl get rd` lists those that it has")),
@@ -107,7 +106,7 @@ fn choose(definitions: &[Resource], word: &str) -> Result<Kind, Failure> {
             meant.push(last);
             let names: Vec<_> = meant.iter().map(Kind::name).collect();
             Err(Failure::new(
-                Exit::Usage,
+                FailureKind::Usage,
                 format!("{word:?} may mean {}; name one of them", names.join(" or ")),
             ))
         }

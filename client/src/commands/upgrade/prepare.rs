@@ -3,21 +3,20 @@
 use instar_api::machine::lifecycle_service_client::LifecycleServiceClient;
 use instar_api::machine::lifecycle_service_install_progress::Response;
 use instar_api::machine::{InstallArtifactsSource, LifecycleServiceUpgradeRequest};
+use instar_client::{Failure, FailureKind, Node, Progress};
 use serde_json::json;
 
 use crate::cli::Global;
 use crate::commands::image;
-use crate::failure::{Exit, Failure};
-use crate::node::Node;
-use crate::progress::Progress;
+use crate::progress::ProgressDisplay;
 
 /// The exit codes of an installer that says no before it does anything: bad input, unsupported, not in this environment.
 const REFUSALS: std::ops::RangeInclusive<i32> = 2..=4;
 
 pub(super) async fn run(global: &Global, node: &Node, name: &str) -> Result<(), Failure> {
     let pulled = image::bring(global, node, name).await?;
-    let progress = Progress::new(node.name());
-    let prepared = prepare(node, name, &progress).await;
+    let mut progress = ProgressDisplay::new(node.name());
+    let prepared = prepare(node, name, &mut progress).await;
     progress.finish();
     let last = prepared?;
     global.output.show(
@@ -27,7 +26,7 @@ pub(super) async fn run(global: &Global, node: &Node, name: &str) -> Result<(), 
 }
 
 /// Shows what the node tells; gives the last of it.
-async fn prepare(node: &Node, name: &str, progress: &Progress) -> Result<String, Failure> {
+async fn prepare(node: &Node, name: &str, progress: &mut impl Progress) -> Result<String, Failure> {
     let explain = |status| node.explain("did not prepare the upgrade", status);
     let request = LifecycleServiceUpgradeRequest {
         containerd: image::store(),
@@ -36,7 +35,7 @@ async fn prepare(node: &Node, name: &str, progress: &Progress) -> Result<String,
         }),
     };
     let mut client = LifecycleServiceClient::new(node.channel());
-    let reply = client.upgrade(node.request(request)?).await;
+    let reply = client.upgrade(node.request(request)).await;
     let mut stream = reply.map_err(explain)?.into_inner();
     let (mut last, mut exit_code) = (String::new(), None);
     while let Some(message) = stream.message().await.map_err(explain)? {
@@ -56,10 +55,13 @@ async fn prepare(node: &Node, name: &str, progress: &Progress) -> Result<String,
     };
     match exit_code {
         Some(0) => Ok(last),
-        Some(code) if REFUSALS.contains(&code) => Err(failed(Exit::Refused, &last)),
-        Some(code) => Err(failed(Exit::Failed, &format!("{last} (exit code {code})"))),
+        Some(code) if REFUSALS.contains(&code) => Err(failed(FailureKind::Refused, &last)),
+        Some(code) => Err(failed(
+            FailureKind::Failed,
+            &format!("{last} (exit code {code})"),
+        )),
         None => Err(failed(
-            Exit::Failed,
+            FailureKind::Failed,
             "the node did not say how the preparation ended",
         )),
     }

@@ -642,7 +642,8 @@ fn said(body: &[u8]) -> Said {
     }))
 }
 
-/// What is made of these `WWW-Authenticate` headers, one a line: the token's URL, or nothing.
+/// Reads `WWW-Authenticate` headers, one a line. The answer is the URL of the token that they ask for, if they ask for one.
+#[cfg(feature = "fuzzing")]
 pub(crate) fn answer_challenge(headers: &str) -> Option<String> {
     match Challenge::find(headers.lines())? {
         Challenge::Basic => None,

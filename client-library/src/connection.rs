@@ -20,7 +20,7 @@ use tonic::codegen::Service;
 use tonic::transport::{Channel, Endpoint as Transport, Uri};
 
 use crate::endpoint::Endpoint;
-use crate::failure::{Exit, Failure};
+use crate::failure::{Failure, FailureKind};
 
 mod unverified;
 
@@ -35,21 +35,31 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) const REFUSED_CERTIFICATE: &str = "the node refused the client's certificate: it is not from its authority, has expired, or the clocks differ";
 
 /// How the two sides know each other.
-pub(crate) enum Trust {
+pub enum Trust {
     /// Each by a certificate of the machine's authority; the server by one of these fingerprints instead, if there are any.
     Mutual {
+        /// As a node's console shows them: base64 of the SHA-256 of the certificate's public key.
         fingerprints: Vec<String>,
+        /// The machine's authorities.
         authorities: Vec<CertificateDer<'static>>,
+        /// The client's certificate, and those between it and the authority.
         certificates: Vec<CertificateDer<'static>>,
+        /// The client's key.
         key: PrivateKeyDer<'static>,
     },
     /// The server by one of these fingerprints, or not at all if there are none; the client not at all.
-    Insecure { fingerprints: Vec<String> },
+    Insecure {
+        /// As above.
+        fingerprints: Vec<String>,
+    },
 }
 
 impl Trust {
-    /// The TLS side of it.
-    pub(crate) fn into_tls(self) -> Result<Arc<ClientConfig>, rustls::Error> {
+    /// The same for the TLS library.
+    ///
+    /// # Errors
+    /// The certificates or the key are of no use to it.
+    pub fn into_tls(self) -> Result<Arc<ClientConfig>, rustls::Error> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()?;
@@ -91,17 +101,27 @@ impl Trust {
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ConnectError {
+pub enum ConnectError {
+    /// TCP does not get there.
     #[error("cannot connect to {endpoint}")]
     Tcp {
+        /// Where to.
         endpoint: Endpoint,
+        /// Why not.
         source: io::Error,
     },
+    /// TCP or TLS takes too long.
     #[error("{endpoint} does not answer within {} s", CONNECT_TIMEOUT.as_secs())]
-    Silent { endpoint: Endpoint },
+    Silent {
+        /// Where to.
+        endpoint: Endpoint,
+    },
+    /// The two sides do not accept each other, or the other side is no node.
     #[error("no TLS connection to {endpoint}")]
     Tls {
+        /// Where to.
         endpoint: Endpoint,
+        /// Why not.
         source: io::Error,
     },
 }
@@ -114,12 +134,12 @@ impl ConnectError {
         }
     }
 
-    pub(crate) fn exit(&self) -> Exit {
+    pub(crate) fn kind(&self) -> FailureKind {
         match self.tls_error() {
             Some(rustls::Error::AlertReceived(_) | rustls::Error::InvalidCertificate(_)) => {
-                Exit::NotAuthorized
+                FailureKind::NotAuthorized
             }
-            _ => Exit::Unreachable,
+            _ => FailureKind::Unreachable,
         }
     }
 
@@ -268,15 +288,19 @@ impl Service<Uri> for Dialer {
 }
 
 /// A channel to the endpoint, connected once; it dials again by itself when a call finds the link broken.
-pub(crate) async fn connect(
-    endpoint: &Endpoint,
-    tls: Arc<ClientConfig>,
-) -> Result<Channel, Failure> {
+///
+/// # Errors
+/// There is no connection now. The failure's cause is a [`ConnectError`] somewhere down its chain.
+pub async fn connect(endpoint: &Endpoint, tls: Arc<ClientConfig>) -> Result<Channel, Failure> {
     let uri = |scheme: &str| {
         format!("{scheme}://{endpoint}")
             .parse::<Uri>()
             .map_err(|error| {
-                Failure::new(Exit::Usage, format!("{endpoint} cannot be an address")).because(error)
+                Failure::new(
+                    FailureKind::Usage,
+                    format!("{endpoint} cannot be an address"),
+                )
+                .because(error)
             })
     };
     // The dialer does TLS itself; `origin` is what the server sees.
@@ -294,13 +318,16 @@ pub(crate) async fn connect(
         .await
         .map_err(|error| {
             let found =
-                find_cause::<ConnectError>(&error).map(|cause| (cause.exit(), cause.advice()));
+                find_cause::<ConnectError>(&error).map(|cause| (cause.kind(), cause.advice()));
             match found {
-                Some((exit, advice)) => Failure::new(exit, "no connection")
+                Some((kind, advice)) => Failure::new(kind, "no connection")
                     .advise(advice)
                     .because(error),
-                None => Failure::new(Exit::Unreachable, format!("no connection to {endpoint}"))
-                    .because(error),
+                None => Failure::new(
+                    FailureKind::Unreachable,
+                    format!("no connection to {endpoint}"),
+                )
+                .because(error),
             }
         })
 }

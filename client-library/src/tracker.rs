@@ -8,7 +8,7 @@
 //!                                  └────────────────────────────────────┘
 //! ```
 //!
-//! Pure: [`crate::follow`] brings the events and asks for the boot id. The latest status counts, not that there once was a good one,
+//! Pure: [`crate::follow()`] brings the events and asks for the boot id. The latest status counts, not that there once was a good one,
 //! since a history that is sent again holds statuses of before; it starts over at the own sequence's start. The error of
 //! an own sequence always wins, also when it comes with the history, after the link was down: that is how a node tells that it went back.
 
@@ -24,7 +24,7 @@ const LAST_TASK: &str = "stopAllServices";
 
 /// What the action should end in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Goal {
+pub enum Goal {
     /// Running and ready, in a boot or generation other than before.
     NewBoot,
     /// Nothing runs any more.
@@ -33,7 +33,7 @@ pub(crate) enum Goal {
 
 /// What is known so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub enum Verdict {
     /// Go on.
     Continue,
     /// Done if the boot id says so too.
@@ -45,7 +45,7 @@ pub(crate) enum Verdict {
 }
 
 /// Follows one action.
-pub(crate) struct Tracker {
+pub struct Tracker {
     goal: Goal,
     actor: String,
     verdict: Verdict,
@@ -57,7 +57,8 @@ pub(crate) struct Tracker {
 }
 
 impl Tracker {
-    pub(crate) fn new(goal: Goal, actor: String) -> Self {
+    /// For the action that the node knows by this actor id.
+    pub fn new(goal: Goal, actor: String) -> Self {
         Self {
             goal,
             actor,
@@ -68,22 +69,23 @@ impl Tracker {
         }
     }
 
-    pub(crate) fn verdict(&self) -> &Verdict {
+    /// What is known so far.
+    pub fn verdict(&self) -> &Verdict {
         &self.verdict
     }
 
     /// Whether a good status can be one of after the action, as far as events can tell.
-    pub(crate) fn under_way(&self) -> bool {
+    pub fn under_way(&self) -> bool {
         self.under_way
     }
 
     /// The last thing that the node told, for who waited in vain.
-    pub(crate) fn last(&self) -> Option<&str> {
+    pub fn last(&self) -> Option<&str> {
         self.last.as_deref()
     }
 
     /// Takes in one event; gives what is worth showing of it.
-    pub(crate) fn observe(&mut self, event: &Event) -> Option<Update> {
+    pub fn observe(&mut self, event: &Event) -> Option<Update> {
         let payload = match event.data.as_ref().map(EventPayload::unpack) {
             Some(Ok(Some(payload))) => payload,
             // A hello, or what a newer node may tell to newer clients.
@@ -132,7 +134,7 @@ impl Tracker {
     }
 
     /// The link is down: what the node's status was says nothing any more.
-    pub(crate) fn link_down(&mut self) {
+    pub fn link_down(&mut self) {
         match (&self.verdict, self.goal) {
             (Verdict::Failed(_) | Verdict::Done, _) => {}
             (_, Goal::NewBoot) => {
@@ -151,23 +153,51 @@ impl Tracker {
 
 /// Something to show while waiting.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Update {
+pub enum Update {
     /// A sequence began or ended.
-    Sequence { name: String, started: bool },
+    Sequence {
+        /// Such as `upgrade`.
+        name: String,
+        /// It began.
+        started: bool,
+    },
     /// A sequence failed.
-    Failed { name: String, error: String },
-    /// A phase began or ended.
-    Phase { name: String, started: bool },
-    /// A task began or ended.
-    Task { name: String, started: bool },
+    Failed {
+        /// Such as `upgrade`.
+        name: String,
+        /// As the node says it.
+        error: String,
+    },
+    /// A phase of a sequence began or ended.
+    Phase {
+        /// Such as `install`.
+        name: String,
+        /// It began.
+        started: bool,
+    },
+    /// A task of a phase began or ended.
+    Task {
+        /// Such as `runInstaller`.
+        name: String,
+        /// It began.
+        started: bool,
+    },
     /// The machine's stage, and what it waits for.
     Stage {
+        /// In words, such as `running`.
         stage: &'static str,
+        /// All that has to be up is up.
         ready: bool,
+        /// What is not, each with its reason.
         unmet: Vec<String>,
     },
-    /// A service.
-    Service { name: String, state: &'static str },
+    /// A service is in another state.
+    Service {
+        /// Its id.
+        name: String,
+        /// In words, such as `running`.
+        state: &'static str,
+    },
 }
 
 impl Update {
@@ -239,7 +269,7 @@ impl fmt::Display for Update {
 }
 
 /// A service's state in words.
-pub(crate) fn service_state(action: service_state_event::Action) -> &'static str {
+pub fn service_state(action: service_state_event::Action) -> &'static str {
     use service_state_event::Action;
     match action {
         Action::Initialized => "initialized",

@@ -7,7 +7,7 @@ use rustls::pki_types::ServerName;
 
 /// A host and a port. The host is kept as typed: the server's certificate must name it so.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Endpoint {
+pub struct Endpoint {
     host: String,
     port: u16,
 }
@@ -15,14 +15,16 @@ pub(crate) struct Endpoint {
 /// Text that is no endpoint.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?} is no endpoint; write it as host, host:port or [IPv6 address]:port")]
-pub(crate) struct BadEndpoint(String);
+pub struct BadEndpoint(String);
 
 impl Endpoint {
-    pub(crate) fn host(&self) -> &str {
+    /// The host as typed, an IPv6 address without its brackets.
+    pub fn host(&self) -> &str {
         &self.host
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    /// The port: 50000 where none was typed, 443 behind `https://`.
+    pub fn port(&self) -> u16 {
         self.port
     }
 

@@ -1,0 +1,246 @@
+//! One node: calls to it, and what its refusals mean.
+
+use instar_api::MAX_MESSAGE_BYTES;
+use instar_api::common::Data;
+use instar_api::machine::machine_service_client::MachineServiceClient;
+use instar_api::machine::{ReadRequest, Version};
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status, Streaming};
+
+use crate::connection::{
+    ConnectError, REFUSED_CERTIFICATE, find_cause, find_tls_cause, is_tls_alert, tls_advice,
+};
+use crate::endpoint::Endpoint;
+use crate::failure::{Failure, FailureKind};
+
+/// The file that tells one boot, or one generation, from the next.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// A node behind a channel: calls to it, and the meaning of its refusals.
+#[derive(Clone, Debug)]
+pub struct Node {
+    channel: Channel,
+    name: String,
+    /// Where the channel leads; none for a connection that was made elsewhere.
+    endpoint: Option<Endpoint>,
+    /// The name for whoever answers at the other end of the channel; none if that is the node.
+    routed_to: Option<MetadataValue<Ascii>>,
+}
+
+impl Node {
+    /// Whoever answers at the endpoint.
+    pub fn behind(channel: Channel, endpoint: Endpoint) -> Self {
+        Self {
+            channel,
+            name: endpoint.host().to_owned(),
+            endpoint: Some(endpoint),
+            routed_to: None,
+        }
+    }
+
+    /// Whoever answers on a connection that the program has made itself; `name` is for people.
+    pub fn connected(channel: Channel, name: impl Into<String>) -> Self {
+        Self {
+            channel,
+            name: name.into(),
+            endpoint: None,
+            routed_to: None,
+        }
+    }
+
+    /// Another node, which the one at the other end of the same channel passes calls on to.
+    ///
+    /// # Errors
+    /// The name cannot be sent.
+    pub fn routed_to(&self, name: &str) -> Result<Self, Failure> {
+        let value = MetadataValue::try_from(name).map_err(|error| {
+            Failure::new(FailureKind::Usage, format!("{name:?} is no name of a node"))
+                .because(error)
+        })?;
+        Ok(Self {
+            name: name.to_owned(),
+            routed_to: Some(value),
+            ..self.clone()
+        })
+    }
+
+    /// What to call it in output.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The machine service, for calls of any size that the interface allows.
+    pub fn machine(&self) -> MachineServiceClient<Channel> {
+        MachineServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES)
+    }
+
+    /// The channel, for the clients of the smaller services.
+    pub fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+
+    /// A message, addressed to this node.
+    pub fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        if let Some(name) = &self.routed_to {
+            request
+                .metadata_mut()
+                .insert(instar_api::NODE_KEY, name.clone());
+        }
+        request
+    }
+
+    /// The only element of a reply.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn only<T>(&self, mut messages: Vec<T>) -> Result<T, Failure> {
+        messages.pop().ok_or_else(|| {
+            Failure::new(
+                FailureKind::Failed,
+                format!("{} sent an empty reply", self.name()),
+            )
+        })
+    }
+
+    /// Its version, platform and features.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn version(&self) -> Result<Version, Failure> {
+        let reply = self.machine().version(self.request(())).await;
+        let reply = reply.map_err(|status| self.explain("cannot ask for the version", status))?;
+        self.only(reply.into_inner().messages)
+    }
+
+    /// Its version's tag, such as `v0.1.0`.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn tag(&self) -> Result<String, Failure> {
+        Ok(self.version().await?.version.unwrap_or_default().tag)
+    }
+
+    /// A file as a stream.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn open(&self, path: &str) -> Result<Streaming<Data>, Failure> {
+        let request = self.request(ReadRequest {
+            path: path.to_owned(),
+        });
+        let reply = self.machine().read(request).await;
+        Ok(reply
+            .map_err(|status| self.explain(&format!("cannot read {path}"), status))?
+            .into_inner())
+    }
+
+    /// A small file as text. What is not UTF-8 in it is replaced.
+    ///
+    /// # Errors
+    /// The node's own status.
+    pub async fn read_text(&self, path: &str) -> Result<String, Status> {
+        let request = self.request(ReadRequest {
+            path: path.to_owned(),
+        });
+        let mut stream = self.machine().read(request).await?.into_inner();
+        let mut text = Vec::new();
+        while let Some(data) = stream.message().await? {
+            text.extend(data.bytes);
+        }
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// The id of this boot, or of this generation since an upgrade without a reboot.
+    ///
+    /// # Errors
+    /// The node's own status.
+    pub async fn boot_id(&self) -> Result<String, Status> {
+        Ok(self.read_text(BOOT_ID).await?.trim().to_owned())
+    }
+
+    /// What a refused or broken call means to the caller, who tried to do `doing`.
+    pub fn explain(&self, doing: &str, status: Status) -> Failure {
+        let doing = format!("{}: {doing}", self.name());
+        if let Some((kind, advice)) =
+            find_cause::<ConnectError>(&status).map(|cause| (cause.kind(), cause.advice()))
+        {
+            return Failure::new(kind, doing)
+                .advise(advice)
+                .because(Cause(status));
+        }
+        // With TLS 1.3 a refused client certificate shows only after the handshake.
+        let tls_cause = find_tls_cause(&status).zip(self.endpoint.as_ref());
+        if let Some(advice) = tls_cause.map(|(error, endpoint)| tls_advice(endpoint, error)) {
+            return Failure::new(FailureKind::NotAuthorized, doing)
+                .advise(advice)
+                .because(Cause(status));
+        }
+        if is_tls_alert(&status) {
+            return Failure::new(FailureKind::NotAuthorized, doing)
+                .advise(REFUSED_CERTIFICATE)
+                .because(Cause(status));
+        }
+        let (kind, advice) = match status.code() {
+            Code::Unavailable => (
+                FailureKind::Unreachable,
+                Some(format!(
+                    "the node may be restarting: try again, or check what answers at {}",
+                    self.address()
+                )),
+            ),
+            Code::PermissionDenied | Code::Unauthenticated => (
+                FailureKind::NotAuthorized,
+                Some(
+                    "use a client configuration whose certificate has a role that may do this"
+                        .to_owned(),
+                ),
+            ),
+            Code::FailedPrecondition
+            | Code::InvalidArgument
+            | Code::AlreadyExists
+            | Code::ResourceExhausted
+            | Code::Aborted => (FailureKind::Refused, None),
+            Code::DeadlineExceeded => (FailureKind::TimedOut, None),
+            Code::Unimplemented => (
+                FailureKind::Failed,
+                Some("this version of the node does not serve it".to_owned()),
+            ),
+            _ => (FailureKind::Failed, None),
+        };
+        let failure = Failure::new(kind, doing).because(Cause(status));
+        match advice {
+            Some(advice) => failure.advise(advice),
+            None => failure,
+        }
+    }
+
+    /// Where the channel leads, for people.
+    fn address(&self) -> String {
+        match &self.endpoint {
+            Some(endpoint) => endpoint.to_string(),
+            None => self.name.clone(),
+        }
+    }
+}
+
+/// A status that shows the server's words instead of its debug form.
+#[derive(Debug)]
+struct Cause(Status);
+
+impl std::fmt::Display for Cause {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.0.message().is_empty() {
+            write!(f, "{}", self.0.code())
+        } else {
+            f.write_str(self.0.message())
+        }
+    }
+}
+
+impl std::error::Error for Cause {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(&self.0)
+    }
+}

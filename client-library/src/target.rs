@@ -1,0 +1,195 @@
+//! Whom to ask, and as whom: the client configuration, and what overrides it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use instar_pki::client_config::{ClientConfig, Context};
+
+use crate::config_file::ConfigLookup;
+use crate::connection::{self, Trust};
+use crate::endpoint::Endpoint;
+use crate::failure::{Failure, FailureKind};
+use crate::node::Node;
+
+/// Whom to ask, and as whom. The default is what the client configuration says.
+#[derive(Clone, Debug, Default)]
+pub struct Target {
+    /// The client configuration; the environment's if none (`$TALOSCONFIG`, `$TALOS_HOME/config`, `~/.talos/config`).
+    pub config_file: Option<PathBuf>,
+    /// The context of the configuration; the one that it chooses if none.
+    pub context: Option<String>,
+    /// Where to connect, instead of the context's endpoints if there are any.
+    pub endpoints: Vec<String>,
+    /// The nodes that calls are for, instead of the context's if there are any.
+    pub nodes: Vec<String>,
+    /// Talk to a node that has no machine config yet: no certificates, and no configuration is read.
+    pub insecure: bool,
+    /// Accept only a server with one of these keys, whoever signed its certificate; see [`Trust`].
+    pub fingerprints: Vec<String>,
+}
+
+impl Target {
+    /// The only node.
+    ///
+    /// # Errors
+    /// As [`Self::nodes`], and if there are several.
+    pub async fn node(&self) -> Result<Node, Failure> {
+        let mut nodes = self.nodes().await?;
+        if nodes.len() > 1 {
+            return Err(
+                Failure::new(FailureKind::Usage, "this command is for one node at a time")
+                    .advise("name one with -n"),
+            );
+        }
+        nodes
+            .pop()
+            .ok_or_else(|| Failure::new(FailureKind::Usage, "no node to ask"))
+    }
+
+    /// Every node that is named, or the one behind the endpoint if none is.
+    ///
+    /// # Errors
+    /// The configuration cannot be used, or none of the endpoints can be reached.
+    pub async fn nodes(&self) -> Result<Vec<Node>, Failure> {
+        if self.insecure {
+            self.insecure_nodes().await
+        } else {
+            self.configured_nodes().await
+        }
+    }
+
+    /// In maintenance mode a node knows nobody: its address is the endpoint, and nothing is routed.
+    async fn insecure_nodes(&self) -> Result<Vec<Node>, Failure> {
+        let addresses = if self.nodes.is_empty() {
+            &self.endpoints
+        } else {
+            &self.nodes
+        };
+        if addresses.is_empty() {
+            return Err(
+                Failure::new(FailureKind::Usage, "--insecure needs the node's address")
+                    .advise("name it with -n"),
+            );
+        }
+        let mut nodes = Vec::new();
+        for endpoint in parse(addresses)? {
+            let trust = Trust::Insecure {
+                fingerprints: self.fingerprints.clone(),
+            };
+            let channel = connection::connect(&endpoint, tls(trust)?).await?;
+            nodes.push(Node::behind(channel, endpoint));
+        }
+        Ok(nodes)
+    }
+
+    async fn configured_nodes(&self) -> Result<Vec<Node>, Failure> {
+        let (path, config) = self.load()?;
+        let context = config.context(self.context.as_deref()).map_err(|error| {
+            Failure::new(FailureKind::Usage, format!("cannot use {}", path.display()))
+                .because(error)
+        })?;
+        let endpoints = if self.endpoints.is_empty() {
+            context.endpoints()
+        } else {
+            self.endpoints.clone()
+        };
+        let names = if self.nodes.is_empty() {
+            &context.nodes
+        } else {
+            &self.nodes
+        };
+        // Like other clients of this API: without an endpoint, the nodes are asked themselves.
+        let endpoints = parse(if endpoints.is_empty() {
+            names
+        } else {
+            &endpoints
+        })?;
+        if endpoints.is_empty() {
+            return Err(Failure::new(
+                FailureKind::Usage,
+                format!("the context in {} has no endpoint", path.display()),
+            )
+            .advise("name one with -e"));
+        }
+        let tls = tls(mutual(context, &path, &self.fingerprints)?)?;
+        let mut failures = Vec::new();
+        for endpoint in endpoints {
+            match connection::connect(&endpoint, tls.clone()).await {
+                Ok(channel) => {
+                    let node = Node::behind(channel, endpoint);
+                    if names.is_empty() {
+                        return Ok(vec![node]);
+                    }
+                    return names.iter().map(|name| node.routed_to(name)).collect();
+                }
+                Err(failure) => failures.push(failure),
+            }
+        }
+        // The first endpoint is the one that is meant most.
+        Err(failures.swap_remove(0))
+    }
+
+    /// The configuration file and its content.
+    fn load(&self) -> Result<(PathBuf, ClientConfig), Failure> {
+        let lookup = ConfigLookup::by_environment(self.config_file.clone());
+        let path = lookup.find(|place| place.exists()).ok_or_else(|| {
+            let places: Vec<_> = lookup
+                .places()
+                .iter()
+                .map(|place| place.display().to_string())
+                .collect();
+            Failure::new(
+                FailureKind::Usage,
+                format!("no client configuration at {}", places.join(" or ")),
+            )
+            .advise("make one with `instarctl gen config`, or name it with --talosconfig")
+        })?;
+        let text = std::fs::read_to_string(&path)
+            .map_err(|error| Failure::io(format!("cannot read {}", path.display()), error))?;
+        let config = ClientConfig::from_yaml(&text).map_err(|error| {
+            Failure::new(FailureKind::Usage, format!("cannot use {}", path.display()))
+                .because(error)
+        })?;
+        Ok((path, config))
+    }
+}
+
+/// The identity in a context.
+fn mutual(context: &Context, path: &Path, fingerprints: &[String]) -> Result<Trust, Failure> {
+    let bad = |what: &str| {
+        Failure::new(
+            FailureKind::Usage,
+            format!("the context in {} has no usable {what}", path.display()),
+        )
+    };
+    let pem = |what: &'static str, value: Result<Option<String>, _>| match value {
+        Ok(Some(pem)) => Ok(pem),
+        Ok(None) => Err(bad(what)),
+        Err(error) => Err(bad(what).because(error)),
+    };
+    let (ca, crt, key) = ("ca", "crt", "key");
+    Ok(Trust::Mutual {
+        fingerprints: fingerprints.to_vec(),
+        authorities: instar_pki::certificates_from_pem(&pem(ca, context.ca_pem())?)
+            .map_err(|error| bad(ca).because(error))?,
+        certificates: instar_pki::certificates_from_pem(&pem(crt, context.crt_pem())?)
+            .map_err(|error| bad(crt).because(error))?,
+        key: instar_pki::private_key_from_pem(&pem(key, context.key_pem())?)
+            .map_err(|error| bad(key).because(error))?,
+    })
+}
+
+fn tls(trust: Trust) -> Result<Arc<rustls::ClientConfig>, Failure> {
+    trust.into_tls().map_err(|error| {
+        Failure::new(
+            FailureKind::Usage,
+            "the certificates of the client configuration cannot be used",
+        )
+        .because(error)
+    })
+}
+
+fn parse(texts: &[String]) -> Result<Vec<Endpoint>, Failure> {
+    let endpoints: Result<Vec<Endpoint>, _> = texts.iter().map(|text| text.parse()).collect();
+    endpoints.map_err(|error| Failure::new(FailureKind::Usage, "cannot connect").because(error))
+}

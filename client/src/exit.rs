@@ -1,0 +1,83 @@
+//! How the program ends when a command fails: words on standard error, and an exit code for scripts.
+
+use std::error::Error as _;
+use std::io;
+use std::process::ExitCode;
+
+use instar_client::{Failure, FailureKind};
+use serde_json::json;
+
+use crate::output::Output;
+
+/// For `--help`.
+pub(crate) const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  it failed
+  2  wrong usage
+  3  the node cannot be reached
+  4  not authorized
+  5  refused: the node is not in a state for it, or the request is bad
+  6  the upgrade was rolled back
+  7  timed out";
+
+/// Ends with this failure.
+pub(crate) fn end(failure: &Failure, output: Output) -> ExitCode {
+    if is_closed_output(failure) {
+        return ExitCode::SUCCESS;
+    }
+    report(failure, output);
+    code(failure.kind()).into()
+}
+
+fn code(kind: FailureKind) -> u8 {
+    match kind {
+        FailureKind::Failed => 1,
+        FailureKind::Usage => 2,
+        FailureKind::Unreachable => 3,
+        FailureKind::NotAuthorized => 4,
+        FailureKind::Refused => 5,
+        FailureKind::RolledBack => 6,
+        FailureKind::TimedOut => 7,
+    }
+}
+
+/// The reader of our output went away, as `head` does: nobody is left to be told.
+fn is_closed_output(failure: &Failure) -> bool {
+    failure
+        .source()
+        .and_then(|source| source.downcast_ref::<io::Error>())
+        .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+fn report(failure: &Failure, output: Output) {
+    match output {
+        Output::Table => {
+            eprintln!("error: {}", failure.chain());
+            if let Some(advice) = failure.advice() {
+                eprintln!("help: {advice}");
+            }
+        }
+        // JSON is YAML too, and one line of it can be told from others on standard error.
+        Output::Json | Output::Yaml => eprintln!(
+            "{}",
+            json!({
+                "error": failure.chain(),
+                "help": failure.advice(),
+                "exit_code": code(failure.kind()),
+            })
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_closed_pipe_is_quiet() {
+        let failure = |kind: io::ErrorKind| Failure::io("write", kind.into());
+        assert!(is_closed_output(&failure(io::ErrorKind::BrokenPipe)));
+        assert!(!is_closed_output(&failure(io::ErrorKind::StorageFull)));
+    }
+}
