@@ -152,8 +152,6 @@ struct Seen {
 /// The node that is walked over.
 struct Walk {
     node: Node,
-    /// For those who look; it connects anew after a boot.
-    channel: Channel,
     registry: Registry,
     random: fastrand::Rng,
     connection: Option<ImpatientCaller>,
@@ -243,16 +241,9 @@ impl Walk {
         })
         .await?;
         node.wait_until_ready(LIMIT).await?;
-        // A machine that has rebooted does not say so to those who wait for an answer of before.
-        let way_in = node
-            .way_in(node.identity())?
-            .http2_keep_alive_interval(Duration::from_secs(10))
-            .keep_alive_timeout(Duration::from_secs(10));
-        let channel = way_in.connect_lazy();
-        let seen = look(&node, &channel).await?;
+        let seen = look(&node).await?;
         Ok(Self {
             node,
-            channel,
             registry,
             random: fastrand::Rng::with_seed(seed),
             connection: None,
@@ -313,10 +304,10 @@ impl Walk {
         let (versions, configs) = (&self.staged_versions, &self.staged_configs);
         let pulled = self.registry.image_for_guest("pulled:v1");
         self.is_pulling |= after.images.contains(&pulled) && !before.images.contains(&pulled);
-        let (node, channel, is_pulling) = (&self.node, &self.channel, self.is_pulling);
+        let (node, is_pulling) = (&self.node, self.is_pulling);
         let seen = node.wait_until("it is as before or as after", LIMIT, async || {
-            is_free(channel).await?;
-            let seen = look(node, channel).await?;
+            is_free(&node.kept_channel().await?).await?;
+            let seen = look(node).await?;
             let mut expected = [before.clone(), after.clone()];
             for expected in &mut expected {
                 if is_pulling && seen.images.contains(&pulled) {
@@ -499,10 +490,10 @@ impl Walk {
         self.staged_configs.clear();
         self.is_pulling = false;
         self.node.wait_until_ready(PATIENCE).await?;
-        let (node, channel) = (&self.node, &self.channel);
+        let node = &self.node;
         self.seen = node
             .wait_until("all is up", PATIENCE, async || {
-                let seen = look(node, channel).await?;
+                let seen = look(node).await?;
                 ensure!(seen.services.values().all(|up| *up), "{seen:?}");
                 Ok(seen)
             })
@@ -538,7 +529,8 @@ async fn is_free(channel: &Channel) -> Outcome {
     }
 }
 
-async fn look(node: &Node, channel: &Channel) -> anyhow::Result<Seen> {
+async fn look(node: &Node) -> anyhow::Result<Seen> {
+    let channel = &node.kept_channel().await?;
     let mut machine = MachineServiceClient::new(channel.clone());
     let listed = machine.service_list(()).await?.into_inner();
     let mut services = BTreeMap::new();
@@ -674,9 +666,10 @@ async fn leave_the_machine_as_before_or_as_after(scratch: Scratch) -> Outcome {
         .call(&method, &call.message, moment, HangUp::Connection)
         .await?;
     tokio::time::sleep(millis(2000)).await;
-    match is_free(&walk.channel).await {
-        Ok(()) => ensure!(look(&walk.node, &walk.channel).await? == walk.seen),
-        Err(_) => ensure!(walk.node.vm().wait_for_end(LIMIT)?.is_clean()),
+    let free = async { is_free(&walk.node.kept_channel().await?).await };
+    match tokio::time::timeout(millis(5000), free).await {
+        Ok(Ok(())) => ensure!(look(&walk.node).await? == walk.seen),
+        Ok(Err(_)) | Err(_) => ensure!(walk.node.vm().wait_for_end(LIMIT)?.is_clean()),
     }
     Ok(())
 }

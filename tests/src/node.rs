@@ -170,7 +170,7 @@ pub struct Node {
     config: String,
     identity: Identity,
     /// The connection of [`Self::machine`].
-    connected: Mutex<Option<Machine>>,
+    connected: Mutex<Option<Channel>>,
 }
 
 impl Node {
@@ -241,24 +241,29 @@ impl Node {
         Ok(notices_silence(endpoint.tls_config(tls)?))
     }
 
-    /// A client of the machine service, on the connection of the one before as long as that leads to the node: shaking hands takes an
-    /// emulated machine half a second.
-    pub async fn machine(&self) -> Result<Machine> {
+    /// The connection of the call before as long as that leads to the node, else a new one: shaking hands takes an emulated machine
+    /// half a second.
+    pub async fn kept_channel(&self) -> Result<Channel> {
         let mut connected = self.connected.lock().await;
         // Taken out: who gives up waiting leaves none behind that does not answer.
-        if let Some(mut machine) = connected.take()
-            && let Ok(Ok(_)) = tokio::time::timeout(STILL_THERE, machine.version(())).await
-        {
-            return Ok(connected.insert(machine).clone());
+        if let Some(channel) = connected.take() {
+            let mut machine = MachineServiceClient::new(channel.clone());
+            if let Ok(Ok(_)) = tokio::time::timeout(STILL_THERE, machine.version(())).await {
+                return Ok(connected.insert(channel).clone());
+            }
         }
-        let machine = self.newcomer().await?;
-        Ok(connected.insert(machine).clone())
+        let channel = self.channel().await?;
+        Ok(connected.insert(channel).clone())
+    }
+
+    /// A client of the machine service on that connection.
+    pub async fn machine(&self) -> Result<Machine> {
+        Ok(machine_on(self.kept_channel().await?))
     }
 
     /// A client of the machine service on a new connection.
     pub async fn newcomer(&self) -> Result<Machine> {
-        Ok(MachineServiceClient::new(self.channel().await?)
-            .max_decoding_message_size(instar_api::MAX_MESSAGE_BYTES))
+        Ok(machine_on(self.channel().await?))
     }
 
     /// Gives it another config without a reboot, by somebody who is let in.
@@ -380,6 +385,10 @@ pub(crate) fn notices_silence(endpoint: Endpoint) -> Endpoint {
         .connect_timeout(Duration::from_secs(10))
         .http2_keep_alive_interval(Duration::from_secs(10))
         .keep_alive_timeout(Duration::from_secs(5))
+}
+
+fn machine_on(channel: Channel) -> Machine {
+    MachineServiceClient::new(channel).max_decoding_message_size(instar_api::MAX_MESSAGE_BYTES)
 }
 
 async fn version(machine: &mut Machine) -> Result<VersionInfo> {
