@@ -4,7 +4,7 @@
 
 pub mod api;
 pub mod apid;
-mod blocking_io;
+pub mod base;
 pub mod boot_loader;
 pub mod config;
 mod confinement;
@@ -15,7 +15,6 @@ pub mod daemon;
 #[cfg(feature = "fuzzing")]
 pub mod decoders;
 pub mod disk;
-mod error_chain;
 pub mod event_log;
 pub mod files;
 pub mod hang_guard;
@@ -30,9 +29,7 @@ pub mod modules;
 pub mod network;
 pub mod operation_lock;
 pub mod packet_capture;
-pub mod quota;
 pub mod resources;
-mod sealed_json;
 pub mod sequences;
 pub mod services;
 pub mod special_mounts;
@@ -44,4 +41,3 @@ pub mod transient_mount;
 pub mod trust;
 pub mod upgrade;
 pub mod upgrade_history;
-mod whole_file;

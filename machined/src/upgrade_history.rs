@@ -11,12 +11,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use instar_api::events::EventPayload;
 use serde::{Deserialize, Serialize};
 
-use crate::blocking_io::{self, ANSWER};
+use crate::base::blocking_io::{self, ANSWER};
+use crate::base::{sealed_json, whole_file};
 use crate::event_log::Start;
 use crate::init_link::Scope;
 use crate::machine::Machine;
 use crate::resources::{MachineStage, Resource};
-use crate::{sealed_json, whole_file};
 
 /// The record's name, on STATE and with init.
 const FILE: &str = "upgrade-history.json";

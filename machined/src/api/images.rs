@@ -12,8 +12,8 @@ use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
 use super::{caller, changing, streamed};
+use crate::base::error_chain::chain;
 use crate::containers::{Progress, PulledImage};
-use crate::error_chain::chain;
 use crate::images::{self, ImageError};
 use crate::machine::Machine;
 use crate::services::timestamp;

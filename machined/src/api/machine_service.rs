@@ -19,10 +19,10 @@ use super::{
     apply_config, blocking, caller, changing, containers, deadline, events, files, images, logs,
     netstat, packet_capture, reset, service_list, streamed,
 };
+use crate::base::error_chain::chain;
 use crate::config::Secrets;
 use crate::container_facts;
 use crate::disk::STATE;
-use crate::error_chain::chain;
 use crate::intent::{NewClient, NewClientError, client_configuration};
 use crate::machine::Machine;
 use crate::meta::{Meta, MetaError};

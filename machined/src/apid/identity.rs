@@ -18,7 +18,7 @@ use tokio_rustls::TlsAcceptor;
 use super::other::Other;
 use super::peers::Peers;
 use super::tls;
-use crate::quota::Rank;
+use crate::base::quota::Rank;
 
 /// How callers are told apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

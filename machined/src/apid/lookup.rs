@@ -13,7 +13,7 @@ use tokio::io::AsyncWrite;
 use tokio::sync::{mpsc, oneshot};
 
 use super::order;
-use crate::quota::{Permit, Quota, Rank};
+use crate::base::quota::{Permit, Quota, Rank};
 
 /// Names that are looked up at a time, whoever asks: each is a thread of machined's. More wait.
 pub const LOOKUPS: usize = 16;

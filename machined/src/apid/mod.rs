@@ -56,7 +56,7 @@ use proxy::{NO_LONGER_ACCEPTED, Proxy};
 use standing::Standing;
 use strangers::{Place, Strangers};
 
-use crate::quota::{Quota, Rank};
+use crate::base::quota::{Quota, Rank};
 use crate::sys::text;
 
 /// The user and group that it runs as (`/etc/passwd` of the rootfs).

@@ -20,7 +20,7 @@ use super::lookup::LookupError;
 use super::other::Other;
 use super::proxy::{RequestBody, at, drop_claims};
 use super::target::{NODE, NODES, PROXY_FROM};
-use crate::quota::{Quota, Rank};
+use crate::base::quota::{Quota, Rank};
 
 /// A node that takes longer to be connected to is away.
 const CONNECT: Duration = Duration::from_secs(10);

@@ -32,7 +32,7 @@ use super::several::{self, Ways};
 use super::target::{self, Target};
 use super::uploads::{Room, Upload, Uploads};
 use super::{impersonation, permissions};
-use crate::quota::{Quota, Rank};
+use crate::base::quota::{Quota, Rank};
 
 /// The answer to who would change a node that has no config and holds data.
 const CLOSED: &str = "not authorized: this machine may hold data and cannot read its machine config, so nobody may change it (its status says why); boot it with the kernel argument instar.maintenance=open to let anybody bring a config";

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use super::digest::Digest;
 use super::reference::ImageReference;
-use crate::whole_file;
+use crate::base::whole_file;
 
 /// The record's name.
 const FILE: &str = "images-in-force.json";

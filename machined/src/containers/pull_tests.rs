@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::unpack::test_tar::{TarBuilder, gzip};
 use super::*;
-use crate::error_chain::chain;
+use crate::base::error_chain::chain;
 
 const GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 

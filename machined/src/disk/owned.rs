@@ -25,7 +25,7 @@ use super::{
     volume::{Found, Volume, mount_memory, unmount},
     wipe::{Wipe, WipeError, wipe},
 };
-use crate::blocking_io::{self, ANSWER, NoAnswer};
+use crate::base::blocking_io::{self, ANSWER, NoAnswer};
 
 /// Overwriting a large disk that cannot zero by itself takes hours.
 const WIPE: Duration = Duration::from_secs(24 * 3600);

@@ -30,7 +30,7 @@ pub use own::MACHINED;
 pub use phase::Phase;
 pub use service::{Definition, Dependency, NotStopped, Service, timestamp, wire_health};
 pub use state::{Health, ServiceStatus};
-pub use workload::{Exit, Running, Signal, Step, Workload};
+pub use workload::{Running, Signal, Step, Workload};
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -3,7 +3,8 @@
 use super::health::{HealthCheck, Probe};
 use super::log_ring::LogRing;
 use super::service::Definition;
-use super::workload::{Exit, Running, Signal, Step, Workload};
+use super::workload::{Running, Signal, Step, Workload};
+use crate::base::Exit;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -9,7 +9,7 @@ use tokio::process::{Child, Command};
 
 use super::cgroup::Cgroup;
 use super::log_ring::LogRing;
-use super::workload::Exit;
+use crate::base::Exit;
 use crate::sys::oom_score;
 
 /// It ends with this value.

@@ -13,7 +13,8 @@ use super::phase::{Event, Phase};
 use super::restart::BackOff;
 use super::state::{Health, ServiceStatus};
 use super::wish::Wish;
-use super::workload::{Exit, Running, Signal, Step, Workload};
+use super::workload::{Running, Signal, Step, Workload};
+use crate::base::Exit;
 use crate::event_log::{ActorId, EventLog};
 use crate::resources::{ServiceFact, Store};
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::*;
+use crate::base::Exit;
 use crate::resources::MachineStage;
 
 /// Ends so long after it was asked to; not even SIGKILL makes one without an end go away.

@@ -21,11 +21,12 @@ use tokio::time::timeout;
 use super::check::Candidate;
 use super::narrator::Narrator;
 use super::unpacked::Unpacked;
+use crate::base::Exit;
 use crate::containers::{
     ContainerSpec, HostView, Mount, MountSource, RunningContainer, Runtime, Streams,
 };
 use crate::machine::Machine;
-use crate::services::{Cgroup, Exit};
+use crate::services::Cgroup;
 use crate::sys::readiness;
 
 /// The installer's container and cgroup.

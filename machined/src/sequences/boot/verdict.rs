@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{Boot, before, records};
-use crate::blocking_io::{self, ANSWER};
+use crate::base::blocking_io::{self, ANSWER};
 use crate::init_link::{End, StartReason};
 use crate::intent;
 use crate::machine::Machine;

@@ -8,7 +8,7 @@ use instar_esp::EntryName;
 
 use super::disk;
 use super::load_modules::load_modules;
-use crate::blocking_io::{self, ANSWER};
+use crate::base::blocking_io::{self, ANSWER};
 use crate::boot_loader::{self, Booted, Medium, MountedEsp, TurnedAway, When};
 use crate::machine::Machine;
 

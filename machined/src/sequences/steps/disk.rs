@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use super::boot_assets;
 use super::load_modules::load_modules;
 use super::needs_uefi::refuse_without_uefi;
-use crate::blocking_io::{self, ANSWER};
+use crate::base::blocking_io::{self, ANSWER};
 use crate::config::{self, MachineConfig, UserVolumeKind};
 use crate::disk::{
     DiskPlan, DiskSelector, DiskWish, OwnedDiskError, Takeover, make_user_volume, user_volume,
