@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::blocking_io::{self, ANSWER};
 use crate::base::{sealed_json, whole_file};
-use crate::event_log::Start;
 use crate::init_link::Scope;
 use crate::machine::Machine;
-use crate::resources::{MachineStage, Resource};
+use crate::store::event_log::Start;
+use crate::store::{MachineStage, Resource};
 
 /// The record's name, on STATE and with init.
 const FILE: &str = "upgrade-history.json";

@@ -181,7 +181,7 @@ impl LifecycleService for LifecycleApi {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event_log::ActorId;
+    use crate::store::event_log::ActorId;
     use crate::upgrade::Path;
 
     #[test]

@@ -23,6 +23,7 @@ mod readers;
 mod readiness;
 mod reflection;
 mod reset;
+pub mod resources;
 mod service_list;
 mod shares;
 mod standing;

@@ -13,10 +13,10 @@ use crate::containers::{
 };
 use crate::disk::user_volume;
 use crate::machine::{Configured, Machine};
-use crate::resources::{ClockFact, NetworkFact};
 use crate::services::{
     Cgroup, ContainerWorkload, Definition, Dependency, HealthCheck, Probe, Question, output_name,
 };
+use crate::store::{ClockFact, NetworkFact};
 
 /// How often a path is looked for that a container waits for.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);

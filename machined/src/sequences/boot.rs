@@ -23,13 +23,13 @@ use super::steps::{find_config, release_memory};
 use super::upgrade::trial_record;
 use super::{Sequence, emit_failure, run};
 use crate::console;
-use crate::event_log::ActorId;
 use crate::init_link::StartReason;
 use crate::intent;
 use crate::machine::Machine;
 use crate::operation_lock::{Interrupted, Operation, OperationLock};
-use crate::resources::MachineStage;
 use crate::status;
+use crate::store::MachineStage;
+use crate::store::event_log::ActorId;
 use crate::upgrade::trial::{
     Counter, EarlyStanding, HandedOver, Next, Standing, depends_on_loader, is_from_the_loader,
 };

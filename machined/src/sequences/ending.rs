@@ -6,11 +6,11 @@ use std::time::Duration;
 use super::steps::{boot_assets, stop};
 use super::upgrade::trial_record;
 use super::{Sequence, run, upgrade};
-use crate::event_log::ActorId;
 use crate::init_link::End;
 use crate::machine::Machine;
 use crate::operation_lock::{Busy, Operation, OperationLock};
-use crate::resources::MachineStage;
+use crate::store::MachineStage;
+use crate::store::event_log::ActorId;
 
 /// Clients subscribe to events at the same time as they ask, and what comes before their subscription is lost to
 /// them: nothing starts before this has passed since the reply.

@@ -21,8 +21,8 @@ use crate::init_link::End;
 use crate::intent;
 use crate::machine::Machine;
 use crate::operation_lock::{Busy, Operation, OperationLock};
-use crate::resources::MachineStage;
 use crate::status;
+use crate::store::MachineStage;
 use crate::upgrade::{Candidate, EspForInstaller, Narrator, Resources, Unpacked, check, installer};
 
 /// What is installed.

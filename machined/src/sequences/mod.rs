@@ -40,7 +40,7 @@ use instar_api::machine::{
     PhaseEvent, SequenceEvent, TaskEvent, phase_event, sequence_event, task_event,
 };
 
-use crate::event_log::{ActorId, EventLog};
+use crate::store::event_log::{ActorId, EventLog};
 
 /// What a task does, ready to run.
 type Work = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>;
@@ -197,7 +197,7 @@ async fn run_phase(
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::event_log::Start;
+    use crate::store::event_log::Start;
 
     async fn history(events: &EventLog, count: usize) -> Vec<String> {
         let mut reader = events.read(&Start::History);

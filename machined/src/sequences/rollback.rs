@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::ending;
 use super::steps::boot_assets;
 use super::upgrade::trial_record;
-use crate::event_log::ActorId;
 use crate::machine::Machine;
 use crate::operation_lock::{Busy, Operation};
+use crate::store::event_log::ActorId;
 
 /// Why nothing was rolled back.
 #[derive(Debug, thiserror::Error)]

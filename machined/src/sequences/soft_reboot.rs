@@ -8,10 +8,10 @@ use super::steps::{next_config, resume, stop};
 use super::upgrade::trial_record;
 use super::upgrade::{next_generation, up};
 use super::{Phase, Sequence, run};
-use crate::event_log::ActorId;
 use crate::machine::Machine;
 use crate::operation_lock::{Busy, Operation, OperationLock};
-use crate::resources::MachineStage;
+use crate::store::MachineStage;
+use crate::store::event_log::ActorId;
 use crate::upgrade::Prepared;
 
 /// Reboots in the quickest way: into the version that was prepared, without the kernel, or the whole machine.

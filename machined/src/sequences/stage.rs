@@ -11,9 +11,9 @@ use super::steps::boot_assets;
 use super::upgrade::trial_record;
 use super::upgrade::{Checked, check_first, run_installer, up};
 use super::{Phase, Sequence, run};
-use crate::event_log::ActorId;
 use crate::machine::Machine;
 use crate::operation_lock::{Operation, OperationLock};
+use crate::store::event_log::ActorId;
 use crate::upgrade::{
     Narrator, Path, Prepared, UpgradeError, UpgradeRecord, UpgradeRequest, installer,
 };

@@ -16,13 +16,13 @@ use super::steps::{boot_assets, next_config, resume, stop};
 use super::{Phase, Sequence, kexec, run};
 
 use crate::containers::{ImageReference, Limits};
-use crate::event_log::ActorId;
 use crate::image_collection;
 use crate::init_link::{End, Scope};
 use crate::intent;
 use crate::machine::{Configured, Machine};
 use crate::operation_lock::{Operation, OperationLock};
-use crate::resources::MachineStage;
+use crate::store::MachineStage;
+use crate::store::event_log::ActorId;
 use crate::upgrade::{
     Candidate, Delivery, EspForInstaller, Handover, INSTALLER_FILES, Narrator, Path,
     PendingUpgrade, Plan, Refusal, Resources, Room, Unpacked, UpgradeError, UpgradeMode,

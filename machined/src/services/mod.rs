@@ -35,8 +35,8 @@ pub use workload::{Running, Signal, Step, Workload};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::event_log::EventLog;
-use crate::resources::{MachineStatus, ServiceFact, Store};
+use crate::store::event_log::EventLog;
+use crate::store::{MachineStatus, ServiceFact, Store};
 
 /// All services; clones share them.
 #[derive(Clone)]

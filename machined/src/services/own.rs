@@ -83,9 +83,9 @@ impl Running for ThisProcess {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use crate::event_log::EventLog;
-    use crate::resources::{ServiceFact, Store};
     use crate::services::{ControlError, LogDisk, LogRing, Phase, Services};
+    use crate::store::event_log::EventLog;
+    use crate::store::{ServiceFact, Store};
 
     use super::MACHINED;
 

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::*;
 use crate::base::Exit;
-use crate::resources::MachineStage;
+use crate::store::MachineStage;
 
 /// Ends so long after it was asked to; not even SIGKILL makes one without an end go away.
 struct Slow {

@@ -10,7 +10,6 @@ use instar_api::machine::ConfigLoadErrorEvent;
 use tokio::time::Instant;
 
 use super::{Boot, wish_network};
-use crate::event_log::ActorId;
 use crate::init_link::StartReason;
 use crate::intent;
 use crate::machine::Machine;
@@ -21,6 +20,7 @@ use crate::sequences::{Phase, Sequence, Task};
 use crate::services::{Apid, Cgroup, Definition, HealthCheck, Probe};
 use crate::statistics;
 use crate::status;
+use crate::store::event_log::ActorId;
 
 /// apid that takes longer than this to start is broken.
 const APID: Duration = Duration::from_secs(60);

@@ -10,11 +10,11 @@ use crate::base::blocking_io::{self, ANSWER};
 use crate::init_link::{End, StartReason};
 use crate::intent;
 use crate::machine::Machine;
-use crate::resources::{MachineStage, Problem};
 use crate::sequences::ending::leave;
 use crate::sequences::steps::{boot_assets, disk};
 use crate::sequences::upgrade::{bless_retry, current_handover, trial_record};
 use crate::status;
+use crate::store::{MachineStage, Problem};
 use crate::upgrade::trial::{Commit, Next, is_from_the_loader};
 use crate::upgrade::{Gate, UpgradeRecord, trial};
 

@@ -4,11 +4,11 @@
 use anyhow::Context as _;
 use instar_esp::EntryName;
 
-use crate::event_log::ActorId;
 use crate::init_link::StartReason;
 use crate::machine::Machine;
 use crate::sequences::emit_failure;
 use crate::sequences::steps::{boot_assets, disk};
+use crate::store::event_log::ActorId;
 use crate::upgrade::trial::{
     self, Bless, BootedEntry, Counter, EntryNow, RecordedEntry, RecordedUpgrade,
 };
