@@ -15,14 +15,13 @@ use crate::disk::{OwnedDisk, Places};
 use crate::init_link::{InitLink, Introduction, Scope, StartReason};
 use crate::intent;
 use crate::machine::{Generation, Machine, Parts};
+use crate::mounts::special_mounts;
 use crate::network::{Leftovers, Network, Options};
 use crate::sequences::{Beginning, Rollback, boot, note_time};
 use crate::services::LogRing;
 use crate::time::{Beforehand, TimeSync, TimeWish, raise_to_floor};
 use crate::upgrade::{Handover, RunningSystem, handover};
-use crate::{
-    api, hang_guard, image_collection, logging, special_mounts, status, sys, upgrade_history,
-};
+use crate::{api, hang_guard, image_collection, logging, status, sys, upgrade_history};
 
 /// The name that init keeps the API's listening socket under.
 const LISTENER: &str = "api";

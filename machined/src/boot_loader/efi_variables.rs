@@ -10,7 +10,7 @@ use sys_mount::{Mount, MountFlags};
 use uuid::Uuid;
 
 use super::boot_order::BootVariables;
-use crate::special_mounts::is_mounted;
+use crate::mounts::special_mounts::is_mounted;
 
 /// Where the kernel shows them, once efivarfs is mounted there.
 const FOLDER: &str = "/sys/firmware/efi/efivars";

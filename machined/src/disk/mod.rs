@@ -19,7 +19,6 @@ mod contents;
 mod discover;
 mod holders;
 mod layout;
-mod mount_table;
 mod owned;
 mod plan;
 mod probe;

@@ -16,7 +16,6 @@ use super::{
     contents::TAIL,
     discover::{DevPath, DiscoverError, Disk, discover, human},
     layout::Label,
-    mount_table::mounted_at,
     plan::{Action, DiskPlan, PlanError, Takeover, plan},
     probe::{Content, ProbeError, Signature, probe, probe_device},
     selector::{DiskSelector, SelectError},
@@ -30,7 +29,8 @@ use crate::base::blocking_io::{self, ANSWER, NoAnswer};
 /// Overwriting a large disk that cannot zero by itself takes hours.
 const WIPE: Duration = Duration::from_secs(24 * 3600);
 
-use crate::transient_mount::{Filesystem, TransientMount};
+use crate::mounts::mount_table::mounted_at;
+use crate::mounts::transient_mount::{Filesystem, TransientMount};
 
 /// Where STATE is mounted.
 pub const STATE: &str = "/system/state";
