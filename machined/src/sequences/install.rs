@@ -240,7 +240,7 @@ async fn install(
         folder: mounted.path().to_owned(),
         running: None,
     };
-    installer::run(machine, &image, &candidate, Some(&esp), narrator).await?;
+    installer::run(&machine.init, &image, &candidate, Some(&esp), narrator).await?;
     drop(mounted);
     image.remove().await?;
     boot_assets::keep_boot_entries(machine, When::Installing).await

@@ -263,7 +263,7 @@ pub(super) async fn run_installer(
     narrator: &Narrator,
 ) -> anyhow::Result<Delivery> {
     let Some(installed) = boot_assets::installed(machine).await? else {
-        return installer::run(machine, image, candidate, None, narrator).await;
+        return installer::run(&machine.init, image, candidate, None, narrator).await;
     };
     let partition = boot_assets::ForInstaller::mount(&installed).await?;
     let esp = EspForInstaller {
@@ -271,7 +271,8 @@ pub(super) async fn run_installer(
         running: installed.booted,
     };
     let delivery = async {
-        let delivery = installer::run(machine, image, candidate, Some(&esp), narrator).await?;
+        let delivery =
+            installer::run(&machine.init, image, candidate, Some(&esp), narrator).await?;
         record.upgrade.boot_entry = delivery.boot_entry;
         // Written for every upgrade: the power may go before a soft one is committed, too.
         if let (Some(state), Some(_)) = (machine.disk.state(), delivery.boot_entry) {

@@ -52,9 +52,17 @@ pub(super) async fn wait_at_gate(
         None => Vec::new(),
     };
     let gate = Gate { services, probes };
-    tokio::time::timeout_at(before(deadline, BEFORE_DEADLINE), gate.pass(machine))
-        .await
-        .map_err(|_| format!("not healthy in time: {}", gate.missing(machine).join("; ")))
+    tokio::time::timeout_at(
+        before(deadline, BEFORE_DEADLINE),
+        gate.pass(&machine.services),
+    )
+    .await
+    .map_err(|_| {
+        format!(
+            "not healthy in time: {}",
+            gate.missing(&machine.services).join("; ")
+        )
+    })
 }
 
 /// Does what has been decided. Returns whether init has taken the report of health.
