@@ -36,4 +36,3 @@ pub mod sys;
 pub mod time;
 pub mod trust;
 pub mod upgrade;
-pub mod upgrade_history;

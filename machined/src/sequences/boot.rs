@@ -235,6 +235,7 @@ impl Boot {
             return;
         };
         machine
+            .upgrades
             .failed_images()
             .remember(upgrade.digest.clone(), cause.clone());
         let reason = format!("version {failed_version} was rolled back: {cause}");

@@ -37,7 +37,7 @@ pub async fn rollback(machine: &Arc<Machine>) -> Result<ActorId, RollbackError> 
         .map_err(RollbackError::Failed)?;
     let staged = staged.and_then(|record| record.upgrade.boot_entry);
     // First: should the rest fail halfway, a reboot must not start from memory what is gone from the disk.
-    machine.forget_prepared().await;
+    machine.upgrades.forget_prepared(&machine.init).await;
     let version = boot_assets::prefer_other(machine, &installed, staged)
         .await
         .map_err(RollbackError::Failed)?;

@@ -22,7 +22,7 @@ pub fn reboot_quickest(machine: &Arc<Machine>) -> Result<ActorId, Busy> {
 
 /// The same by who holds the lock already, because he has prepared a version.
 pub fn reboot_holding(machine: &Arc<Machine>, lock: OperationLock) -> ActorId {
-    let Some(prepared) = machine.take_prepared() else {
+    let Some(prepared) = machine.upgrades.take_prepared() else {
         return ending::reboot_next(machine, lock);
     };
     let actor = ActorId::new();

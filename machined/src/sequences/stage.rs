@@ -143,7 +143,8 @@ async fn write(machine: Arc<Machine>, checked: Checked, narrator: Narrator) -> a
     let upgrade = record.upgrade;
     if checked.path == Path::Soft {
         installer::verify(&delivery).await?;
-        machine.set_prepared(Prepared { delivery, upgrade }).await;
+        let prepared = Prepared { delivery, upgrade };
+        machine.upgrades.set_prepared(prepared, &machine.init).await;
         return Ok(());
     }
     // A new loader comes with a new start of the machine.

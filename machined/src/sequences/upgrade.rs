@@ -69,7 +69,7 @@ pub(super) async fn check_first(
     let digest = resolved.digest().to_string();
     let candidate = Candidate::from_labels(resolved.labels())?;
     if !request.force
-        && let Some(reason) = machine.failed_images().reason(&digest)
+        && let Some(reason) = machine.upgrades.failed_images().reason(&digest)
     {
         let version = candidate.version;
         return Err(Refusal::FailedBefore {
@@ -84,7 +84,7 @@ pub(super) async fn check_first(
     let plan = |is_var_full| {
         let mut resources = Resources::now().map_err(UpgradeError::Machine)?;
         // What waits in memory goes before another version comes.
-        resources.memory += machine.prepared_bytes();
+        resources.memory += machine.upgrades.prepared_bytes();
         if is_var_full {
             resources.disk = 0;
         }
@@ -315,7 +315,7 @@ pub(super) async fn next_generation(
         machine_config: configured.map(|configured| configured.text.clone()),
         leases: machine.network.leases(),
         upgrade: Some(pending),
-        failed: machine.failed_images().clone(),
+        failed: machine.upgrades.failed_images().clone(),
         images_in_force: machine.images_in_force.all(),
         services_up,
     };

@@ -104,7 +104,7 @@ async fn keep(machine: &Arc<Machine>, start: StartReason, commit: Commit) {
     }
     if let Some(upgrade) = &commit.upgrade {
         // Tried again by force, it has proved itself.
-        machine.failed_images().forget(&upgrade.digest);
+        machine.upgrades.failed_images().forget(&upgrade.digest);
         if !upgrade.from.is_empty() {
             tracing::info!("upgraded from {} to {}", upgrade.from, upgrade.to);
         }
@@ -118,7 +118,7 @@ async fn keep(machine: &Arc<Machine>, start: StartReason, commit: Commit) {
     if let Err(error) = trial_record::finish(machine, commit.bless).await {
         bless_retry::start(machine, commit.bless, &error);
     }
-    let (failed, records) = (machine.failed_images().clone(), records(machine));
+    let (failed, records) = (machine.upgrades.failed_images().clone(), records(machine));
     let saved = blocking_io::within(ANSWER, move || failed.save(&records)).await;
     if let Err(error) = saved.map_err(anyhow::Error::from).and_then(|saved| saved) {
         tracing::warn!("the record of failed images is not kept over a reboot: {error:#}");

@@ -4,7 +4,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use super::{Item, Kind, Namespace, Record, Sensitivity, Source, Value};
 use crate::store::Resource as _;
-use crate::upgrade_history::{Outcome, UpgradeFact};
+use crate::upgrade::{Outcome, UpgradeFact};
 
 /// The history, oldest first.
 pub(super) const UPGRADES: Kind = Kind {
