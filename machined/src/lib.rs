@@ -4,6 +4,7 @@
 
 pub mod api;
 pub mod apid;
+pub mod apid_service;
 pub mod base;
 pub mod boot_loader;
 pub mod config;

@@ -9,8 +9,9 @@
 
 mod sandbox;
 mod screen;
+mod service;
 
-pub use screen::Screen;
+use service::Dashboard;
 
 use std::future::{Ready, ready};
 use std::os::fd::OwnedFd;
@@ -28,7 +29,7 @@ use tonic::transport::{Endpoint, Uri};
 use tower_service::Service;
 
 use crate::machine::Machine;
-use crate::services::{Cgroup, Dashboard, Definition};
+use crate::services::{Cgroup, Definition};
 
 /// The user and group that it runs as (`/etc/passwd` of the rootfs).
 pub const USER: u32 = 51;

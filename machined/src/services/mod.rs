@@ -1,14 +1,11 @@
 //! The machine's services: processes of the rootfs and containers of the config, kept up and watched.
 
-mod apid;
 mod cgroup;
 mod container;
-mod dashboard;
 mod health;
 mod log_disk;
 mod log_files;
 mod log_ring;
-mod lookup;
 mod own;
 mod own_process;
 mod phase;
@@ -18,15 +15,14 @@ mod state;
 mod wish;
 mod workload;
 
-pub use apid::{Apid, Keys};
 pub use cgroup::Cgroup;
 pub use container::{ContainerWorkload, output_name};
-pub use dashboard::Dashboard;
 pub use health::{HealthCheck, Probe, Question};
 pub use log_disk::LogDisk;
 pub use log_files::OldLines;
 pub use log_ring::{LogRing, Older, Reader as LogReader, Tail};
 pub use own::MACHINED;
+pub(crate) use own_process::OwnProcess;
 pub use phase::Phase;
 pub use service::{Definition, Dependency, NotStopped, Service, timestamp, wire_health};
 pub use state::{Health, ServiceStatus};

@@ -10,6 +10,7 @@ use instar_api::machine::ConfigLoadErrorEvent;
 use tokio::time::Instant;
 
 use super::{Boot, wish_network};
+use crate::apid_service::Apid;
 use crate::init_link::StartReason;
 use crate::intent;
 use crate::machine::Machine;
@@ -17,7 +18,7 @@ use crate::modules::Class;
 use crate::sequences::steps::find_config::{self, Found, find_config};
 use crate::sequences::steps::{last_known_time, maintenance};
 use crate::sequences::{Phase, Sequence, Task};
-use crate::services::{Apid, Cgroup, Definition, HealthCheck, Probe};
+use crate::services::{Cgroup, Definition, HealthCheck, Probe};
 use crate::statistics;
 use crate::status;
 use crate::store::event_log::ActorId;

@@ -1,6 +1,8 @@
 //! apid as a service: a process of the rootfs that gets the listening socket and, over a stream, its orders: who to be above all. The
 //! stream's other half brings the names that it has looked up.
 
+mod lookup;
+
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::Stdio;
@@ -12,15 +14,12 @@ use tokio::net::unix::OwnedWriteHalf;
 use tokio::process::Command;
 use tokio::sync::{mpsc, watch};
 
-use super::log_ring::LogRing;
-use super::lookup;
-use super::own_process::OwnProcess;
-use super::workload::{Running, Signal, Step, Workload};
-use crate::apid::{Answer, Identity, Order, SelfCheck, send_order};
+use crate::apid::{Answer, Identity, Order, send_order};
 use crate::base::Exit;
-use crate::services::cgroup::Cgroup;
+use crate::services::{Cgroup, LogRing, OwnProcess, Running, Signal, Step, Workload};
 use crate::statistics::{self, Namespaces, Protocol, Shown, SocketQuery};
 use crate::sys::{listen, oom_score};
+use crate::trust::Keys;
 
 /// What apid may hold, in bytes: a quarter of the machine's memory, within reason. A caller with a certificate can have it hold a lot,
 /// by asking much and reading nothing; it is apid that ends then, and starts again, and nothing else.
@@ -34,15 +33,6 @@ pub struct Apid {
     keys: Keys,
     settled: watch::Receiver<bool>,
     cgroup: Cgroup,
-}
-
-/// What is made anew whenever the node's names, clock or authorities change; nothing until it was made once.
-#[derive(Clone)]
-pub struct Keys {
-    /// Who the node is to its callers.
-    pub identity: watch::Receiver<Option<Identity>>,
-    /// How it is a caller of its own.
-    pub self_check: watch::Receiver<Option<SelfCheck>>,
 }
 
 impl Apid {
