@@ -13,8 +13,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::containers::{Digest, ImageReference};
 use crate::machine::{Configured, Machine};
+use crate::values::{Digest, ImageReference};
 
 /// After a change, containers are about to be started and stopped.
 const AFTER_CHANGE: Duration = Duration::from_secs(5);

@@ -37,3 +37,4 @@ pub mod sys;
 pub mod time;
 pub mod trust;
 pub mod upgrade;
+pub mod values;

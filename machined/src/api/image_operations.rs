@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-use crate::containers::{
-    ImageReference, Limits, Progress, PullError, PulledImage, ReferenceError, StoreError,
-};
+use crate::containers::{Limits, Progress, PullError, PulledImage, StoreError};
 use crate::intent;
 use crate::machine::Machine;
 use crate::operation_lock::{Busy, Holder, Interrupted, Operation};
+use crate::values::{ImageReference, ReferenceError};
 
 /// Pulls at a time that callers asked for: they go on when these have gone.
 const MOST_PULLS: usize = 4;

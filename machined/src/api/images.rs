@@ -97,7 +97,7 @@ pub(super) fn old_list(
 
 /// What a pull ends with: the name that means this very image for ever.
 fn pinned(image: &PulledImage, asked: &str) -> String {
-    let name = asked.parse::<crate::containers::ImageReference>();
+    let name = asked.parse::<crate::values::ImageReference>();
     name.map_or_else(
         |_| image.digest().to_string(),
         |name| name.at(image.digest()).to_string(),

@@ -15,7 +15,6 @@ use super::steps::overlay::load_overlay;
 use super::upgrade::installer_limits;
 use crate::boot_loader::{self, Medium, When};
 use crate::config::InstallWish;
-use crate::containers::ImageReference;
 use crate::disk::DiskWish;
 use crate::init_link::End;
 use crate::intent;
@@ -24,6 +23,7 @@ use crate::operation_lock::{Busy, Operation, OperationLock};
 use crate::status;
 use crate::store::MachineStage;
 use crate::upgrade::{Candidate, EspForInstaller, Narrator, Resources, Unpacked, check, installer};
+use crate::values::ImageReference;
 
 /// What is installed.
 enum Origin {

@@ -15,7 +15,7 @@ use super::steps::overlay::load_overlay;
 use super::steps::{boot_assets, next_config, resume, stop};
 use super::{Phase, Sequence, kexec, run};
 
-use crate::containers::{ImageReference, Limits};
+use crate::containers::Limits;
 use crate::image_collection;
 use crate::init_link::{End, Scope};
 use crate::intent;
@@ -28,6 +28,7 @@ use crate::upgrade::{
     PendingUpgrade, Plan, Refusal, Resources, Room, Unpacked, UpgradeError, UpgradeMode,
     UpgradeRecord, UpgradeRequest, check, handover, installer, is_full,
 };
+use crate::values::ImageReference;
 
 /// How long a new generation has to become healthy when the machine config does not say.
 const DEADLINE: Duration = Duration::from_secs(300);

@@ -13,10 +13,11 @@ use super::log_ring::LogRing;
 use super::workload::{Running, Signal, Step, Workload};
 use crate::base::Exit;
 use crate::containers::{
-    ContainerSpec, HostView, ImageReference, ImageStore, ImagesInForce, Limits, PullError,
-    PulledImage, Puller, ResolvedImage, RunningContainer, Runtime, Streams,
+    ContainerSpec, HostView, ImageStore, ImagesInForce, Limits, PullError, PulledImage, Puller,
+    ResolvedImage, RunningContainer, Runtime, Streams,
 };
 use crate::init_link::{InitLink, Scope};
+use crate::values::ImageReference;
 
 /// What it takes to run a container, again and again.
 pub struct ContainerWorkload {
