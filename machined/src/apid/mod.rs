@@ -31,8 +31,8 @@ mod tls;
 mod uploads;
 
 pub use identity::{Identity, Mode};
-pub use lookup::{Answer, Found, LOOKUPS, Question};
-pub use order::{Order, receive as receive_question, send as send_order};
+pub use lookup::LOOKUPS;
+pub use order::{Answer, Found, Order, Question, receive as receive_question, send as send_order};
 pub use permissions::{is_judged_again, may_call};
 pub use sandbox::enter as enter_sandbox;
 pub use self_check::SelfCheck;

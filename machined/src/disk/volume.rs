@@ -12,9 +12,9 @@ use tracing::warn;
 use super::{
     apply::open_exclusively,
     contents::{Backup, Contents, TAIL, examine, mark, unmark},
+    error::{OwnedDiskError, run_blocking},
     holders::{self, holders},
     layout::Label,
-    owned::{OwnedDiskError, run_blocking},
     tools,
 };
 use crate::mounts::mount_table::mounted_at;

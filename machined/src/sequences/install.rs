@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 
-use super::ending::leave;
 use super::steps::boot_assets::{self, Installed};
 use super::steps::disk;
+use super::steps::leave::leave;
 use super::steps::needs_uefi::refuse_without_uefi;
 use super::steps::overlay::load_overlay;
 use super::upgrade::installer_limits;

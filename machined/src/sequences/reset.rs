@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::ending::{ANSWER_FIRST, leave};
+use super::steps::leave::{ANSWER_FIRST, leave};
 use super::steps::{disk, maintenance, resume, stop};
 use super::upgrade::trial_record;
 use super::{Phase, Sequence, run};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::steps::boot_assets;
 use super::upgrade::trial_record;
-use super::upgrade::{Checked, check_first, run_installer, up};
+use super::upgrade::{Checked, check_first, run_installer};
 use super::{Phase, Sequence, run};
 use crate::machine::Machine;
 use crate::operation_lock::{Operation, OperationLock};
@@ -135,7 +135,7 @@ async fn write(machine: Arc<Machine>, checked: Checked, narrator: Narrator) -> a
     trial_record::unstage(&machine).await?;
     let mut record = UpgradeRecord {
         upgrade: checked.pending,
-        services_up: up(&machine),
+        services_up: machine.services.up(),
         failures: Vec::new(),
     };
     let (image, candidate) = (&checked.image, &checked.candidate);

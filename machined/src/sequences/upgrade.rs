@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::ending::{ANSWER_FIRST, leave};
+use super::steps::leave::{ANSWER_FIRST, leave};
 use super::steps::overlay::load_overlay;
 use super::steps::{boot_assets, next_config, resume, stop};
 use super::{Phase, Sequence, kexec, run};
@@ -203,7 +203,7 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
         ..
     } = checked;
     let (delivered, delivery) = tokio::sync::oneshot::channel();
-    let services_up = up(machine);
+    let services_up = machine.services.up();
     let configured = next_config::of(machine);
     let install = {
         let machine = machine.clone();
@@ -289,15 +289,6 @@ pub(super) async fn run_installer(
         tracing::error!("the next boot may try {}: {error:#}", candidate.version);
     }
     delivery
-}
-
-/// The services that run and are healthy now; the new version is good when they are so again.
-pub(super) fn up(machine: &Machine) -> Vec<String> {
-    let services = machine.services.list();
-    let up = services
-        .iter()
-        .filter(|service| service.definition().judged && service.status().is_up());
-    up.map(|service| service.definition().id.clone()).collect()
 }
 
 /// Leaves everything to the next generation, with this config. Does not return when init takes it.

@@ -162,6 +162,15 @@ impl Services {
         self.lock().services.values().cloned().collect()
     }
 
+    /// The names of those that are up now, as far as a new version is judged by them: it is good when they are up again.
+    pub fn up(&self) -> Vec<String> {
+        let services = self.list();
+        let up = services
+            .iter()
+            .filter(|service| service.definition().judged && service.status().is_up());
+        up.map(|service| service.definition().id.clone()).collect()
+    }
+
     /// Starts a service for the API.
     pub fn start(&self, id: &str) -> Result<(), ControlError> {
         let service = self.controllable(id, "start")?;

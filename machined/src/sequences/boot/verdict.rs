@@ -10,7 +10,7 @@ use crate::base::blocking_io::{self, ANSWER};
 use crate::init_link::{End, StartReason};
 use crate::intent;
 use crate::machine::Machine;
-use crate::sequences::ending::leave;
+use crate::sequences::steps::leave::leave;
 use crate::sequences::steps::{boot_assets, disk};
 use crate::sequences::upgrade::{bless_retry, current_handover, trial_record};
 use crate::status;
