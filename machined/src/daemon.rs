@@ -17,11 +17,11 @@ use crate::intent;
 use crate::machine::{Generation, Machine, Parts};
 use crate::mounts::special_mounts;
 use crate::network::{Leftovers, Network, Options};
-use crate::sequences::{Beginning, Rollback, boot, note_time};
+use crate::sequences::{Beginning, Rollback, SystemServices, boot, note_time};
 use crate::services::LogRing;
 use crate::time::{Beforehand, TimeSync, TimeWish, raise_to_floor};
 use crate::upgrade::{Handover, HistoryKeeper, RunningSystem, handover};
-use crate::{api, hang_guard, image_collection, logging, status, sys};
+use crate::{api, apid_service, console, hang_guard, image_collection, logging, status, sys};
 
 /// The name that init keeps the API's listening socket under.
 const LISTENER: &str = "api";
@@ -149,7 +149,12 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
             }),
         deadline,
         handover: left,
-        listener,
+        system_services: SystemServices {
+            apid: Box::new(move |machine: &Arc<Machine>| {
+                apid_service::definition(machine, listener)
+            }),
+            dashboard: Box::new(console::definition),
+        },
     };
     tokio::spawn(boot(machine, beginning));
     api.await.context("the API's task")?

@@ -6,6 +6,8 @@ mod lookup;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use instar_api::PORT;
@@ -16,7 +18,11 @@ use tokio::sync::{mpsc, watch};
 
 use crate::apid::{Answer, Identity, Order, send_order};
 use crate::base::Exit;
-use crate::services::{Cgroup, LogRing, OwnProcess, Running, Signal, Step, Workload};
+use crate::intent;
+use crate::machine::Machine;
+use crate::services::{
+    Cgroup, Definition, HealthCheck, LogRing, OwnProcess, Probe, Running, Signal, Step, Workload,
+};
 use crate::statistics::{self, Namespaces, Protocol, Shown, SocketQuery};
 use crate::sys::{listen, oom_score};
 use crate::trust::Keys;
@@ -27,8 +33,35 @@ fn memory_limit(total: u64) -> u64 {
     (total / 4).clamp(64 << 20, 512 << 20)
 }
 
+/// apid as a service of this machine, on the API's listening socket.
+pub fn definition(machine: &Arc<Machine>, listener: OwnedFd) -> anyhow::Result<Definition> {
+    let keys = intent::keep_identity(machine);
+    Ok(Definition {
+        id: "apid".to_owned(),
+        workload: Arc::new(Apid::new(
+            listener,
+            keys,
+            machine.watch_settled(),
+            Cgroup::beside_machined("apid")?,
+            statistics::memory()?.memtotal << 10,
+        )),
+        depends_on: Vec::new(),
+        health: Some(HealthCheck {
+            probe: Probe::Own,
+            interval: Duration::from_secs(30),
+            timeout: Duration::from_secs(10),
+            failures: 3,
+        }),
+        controllable: false,
+        required: true,
+        judged: true,
+        // A process that runs and does not answer would lock everybody out.
+        restart_unhealthy: true,
+    })
+}
+
 /// What apid needs to be started, again and again.
-pub struct Apid {
+struct Apid {
     listener: OwnedFd,
     keys: Keys,
     settled: watch::Receiver<bool>,
@@ -37,7 +70,7 @@ pub struct Apid {
 
 impl Apid {
     /// From the listening socket, the newest keys, whether the boot is over, its cgroup, and the machine's memory in bytes.
-    pub fn new(
+    fn new(
         listener: OwnedFd,
         keys: Keys,
         settled: watch::Receiver<bool>,

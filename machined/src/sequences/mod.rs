@@ -15,6 +15,7 @@ mod rollback;
 mod soft_reboot;
 mod stage;
 mod steps;
+mod system_services;
 mod upgrade;
 
 pub use apply_config::{ApplyError, ApplyMode, apply_config};
@@ -29,6 +30,7 @@ pub use soft_reboot::{reboot_holding, reboot_quickest};
 pub use stage::{Staged, prepare_upgrade, stage};
 pub use steps::boot_assets::is_installed;
 pub use steps::last_known_time::note_time;
+pub use system_services::{Define, SystemServices};
 pub use upgrade::upgrade;
 
 use std::future::Future;
