@@ -92,9 +92,7 @@ fn split(source: &str) -> Vec<Token> {
             rest.find('\n').unwrap_or(rest.len())
         } else if rest.starts_with("/*") {
             rest.find("*/").map_or(rest.len(), |end| end + 2)
-        } else if let Some(length) = string_length(rest) {
-            length
-        } else if let Some(length) = character_length(rest) {
+        } else if let Some(length) = literal_length(rest, first) {
             length
         } else if first.is_alphanumeric() || first == '_' {
             let end = rest.find(|next: char| !next.is_alphanumeric() && next != '_');
@@ -113,6 +111,13 @@ fn split(source: &str) -> Vec<Token> {
         rest = &rest[length..];
     }
     tokens
+}
+
+/// The length of the string or character that `source` begins with as a literal.
+fn literal_length(source: &str, first: char) -> Option<usize> {
+    // Most tokens begin with none of these: that is seen at once.
+    let may_begin = matches!(first, '"' | '\'' | 'b' | 'c' | 'r');
+    may_begin.then(|| string_length(source).or_else(|| character_length(source)))?
 }
 
 /// The length of the string literal that `source` begins with, of any kind.
