@@ -106,13 +106,14 @@ stop: ## End what make run left running
 	@[ ! -e target/debug/run-node ] || target/debug/run-node stop
 
 .PHONY: lint
-lint: deps ## Check format, lints and dependencies
+lint: deps ## Check format, lints, dependencies, and that imports run down
 	@build/install-cargo-deny
 	@build/install-cargo-shear
 	build/check-dependencies
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo clippy --locked $(TOOLS) --test e2e -- -D warnings
+	cargo test --locked -p instar-rooms
 
 .PHONY: unit
 unit: deps ## Run the tests that need no virtual machine

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use machined::containers::unpack::Unpacker;
-use machined::containers::{Digest, Layer, Limits, Ownership};
+use machined::containers::{Layer, Limits, Ownership};
+use machined::values::Digest;
 
 /// A fraction of what a machine takes, so that thousands are tried in a second.
 const LIMITS: Limits = Limits {

@@ -15,14 +15,13 @@ use crate::disk::{OwnedDisk, Places};
 use crate::init_link::{InitLink, Introduction, Scope, StartReason};
 use crate::intent;
 use crate::machine::{Generation, Machine, Parts};
+use crate::mounts::special_mounts;
 use crate::network::{Leftovers, Network, Options};
-use crate::sequences::{Beginning, Rollback, boot, note_time};
+use crate::sequences::{Beginning, Rollback, SystemServices, boot, note_time};
 use crate::services::LogRing;
 use crate::time::{Beforehand, TimeSync, TimeWish, raise_to_floor};
-use crate::upgrade::{Handover, RunningSystem, handover};
-use crate::{
-    api, hang_guard, image_collection, logging, special_mounts, status, sys, upgrade_history,
-};
+use crate::upgrade::{Handover, HistoryKeeper, RunningSystem, handover};
+use crate::{api, apid_service, console, hang_guard, image_collection, logging, status, sys};
 
 /// The name that init keeps the API's listening socket under.
 const LISTENER: &str = "api";
@@ -134,7 +133,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
     machine.services.add_machined(machine.own_log.clone());
     status::follow_network(&machine);
     status::follow_clock(&machine);
-    tokio::spawn(upgrade_history::keep(machine.clone()));
+    tokio::spawn(history(&machine).keep());
     tokio::spawn(image_collection::keep(machine.clone()));
     tokio::spawn(intent::remember_trust(machine.clone()));
     tokio::spawn(note_time(machine.clone()));
@@ -150,10 +149,27 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
             }),
         deadline,
         handover: left,
-        listener,
+        system_services: SystemServices {
+            apid: Box::new(move |machine: &Arc<Machine>| {
+                apid_service::definition(machine, listener)
+            }),
+            dashboard: Box::new(console::definition),
+        },
     };
     tokio::spawn(boot(machine, beginning));
     api.await.context("the API's task")?
+}
+
+/// The keeper of the history of upgrades.
+fn history(machine: &Machine) -> HistoryKeeper {
+    HistoryKeeper {
+        version: machine.running.version.clone(),
+        events: machine.events.clone(),
+        store: machine.store.clone(),
+        init: machine.init.clone(),
+        disk: machine.disk.status(),
+        left: machine.take_kept(HistoryKeeper::NAME),
+    }
 }
 
 /// Lets clients of the API read which generation this is, and that the kernel is still the same one.

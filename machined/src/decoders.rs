@@ -8,11 +8,11 @@ use prost::Message;
 
 use crate::config;
 use crate::containers::manifest::{self, Manifest};
-use crate::containers::reference::ImageReference;
 use crate::containers::registry::answer_challenge;
 use crate::network::Lease;
 use crate::time::judge_answer;
 use crate::upgrade::Candidate;
+use crate::values::ImageReference;
 
 /// A request to the API: the first byte says which message it is.
 pub fn api_request(bytes: &[u8]) {

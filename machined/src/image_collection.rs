@@ -13,9 +13,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::blocking_io;
-use crate::containers::{Digest, ImageReference};
+use crate::base::blocking_io;
 use crate::machine::{Configured, Machine};
+use crate::values::{Digest, ImageReference};
 
 /// After a change, containers are about to be started and stopped.
 const AFTER_CHANGE: Duration = Duration::from_secs(5);

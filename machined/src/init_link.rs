@@ -17,7 +17,7 @@ use tokio::sync::{oneshot, watch};
 
 pub use instar_init_protocol::{BootId, End, Scope, StartReason};
 
-use crate::services::Exit;
+use crate::base::Exit;
 use crate::sys::readiness;
 
 /// init does nothing else meanwhile; what takes it longest is to check the digest of the next image.

@@ -21,16 +21,16 @@ use config_trial::ConfigTrial;
 use crate::config::MachineConfig;
 use crate::containers::{ImageStore, ImagesInForce, InForce, Puller};
 use crate::disk::OwnedDisk;
-use crate::event_log::{ActorId, EventLog};
 use crate::init_link::{BootId, InitLink};
 use crate::modules::{Drivers, ModuleError};
 use crate::network::Network;
 use crate::operation_lock::{Busy, Operation, OperationLock, Operations};
-use crate::resources::{Ledger, MachineStage, MachineStatus, Store};
 use crate::services::{LogDisk, LogRing, MACHINED, Services};
+use crate::store::event_log::{ActorId, EventLog};
+use crate::store::{Ledger, MachineStage, MachineStatus, Store};
 use crate::time::TimeSync;
 use crate::trust::Maintenance;
-use crate::upgrade::{FailedImages, Prepared, RunningSystem};
+use crate::upgrade::{FailedImages, RunningSystem, UpgradeState};
 
 /// A machine config and the text that it was read from.
 pub struct Configured {
@@ -108,13 +108,13 @@ pub struct Machine {
     pub clock: TimeSync,
     /// What changes the machine now.
     pub operations: Operations,
+    /// Images that failed, and the version that waits for a reboot.
+    pub upgrades: UpgradeState,
     drivers: OnceLock<Drivers>,
     config: watch::Sender<Option<Arc<Configured>>>,
     maintenance: watch::Sender<Maintenance>,
     trial: Mutex<ConfigTrial<Arc<Configured>, AbortHandle>>,
-    failed: Mutex<FailedImages>,
     kept: Mutex<BTreeMap<String, OwnedFd>>,
-    prepared: Mutex<Option<Prepared>>,
     settled: watch::Sender<bool>,
 }
 
@@ -178,8 +178,7 @@ impl Machine {
             config: watch::channel(None).0,
             maintenance: watch::channel(Maintenance::undecided()).0,
             trial: Mutex::default(),
-            failed: Mutex::new(parts.failed),
-            prepared: Mutex::new(Prepared::adopt(&mut parts.kept)),
+            upgrades: UpgradeState::new(parts.failed, &mut parts.kept),
             kept: Mutex::new(parts.kept),
             settled: watch::channel(false).0,
             operations: Operations::default(),
@@ -268,54 +267,12 @@ impl Machine {
         self.operations.lock(operation)
     }
 
-    /// The record of images that failed here.
-    pub fn failed_images(&self) -> MutexGuard<'_, FailedImages> {
-        self.failed
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
     /// A descriptor that an earlier machined of this generation left with init; the second call finds none.
     pub fn take_kept(&self, name: &str) -> Option<OwnedFd> {
         self.kept
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
             .remove(name)
-    }
-
-    /// Has a version wait for a reboot into it, in the place of another one.
-    pub async fn set_prepared(&self, prepared: Prepared) {
-        if let Err(error) = prepared.keep(&self.init).await {
-            tracing::warn!("the prepared version is lost should machined restart: {error:#}");
-        }
-        *self.lock_prepared() = Some(prepared);
-    }
-
-    /// The version that waits for a reboot into it, for whoever starts it now.
-    pub fn take_prepared(&self) -> Option<Prepared> {
-        self.lock_prepared().take()
-    }
-
-    /// The bytes of memory that the version takes which waits for a reboot into it.
-    pub fn prepared_bytes(&self) -> u64 {
-        self.lock_prepared().as_ref().map_or(0, Prepared::bytes)
-    }
-
-    /// Lets go of the version that waits for a reboot into it, if there is one.
-    pub async fn forget_prepared(&self) {
-        let Some(prepared) = self.take_prepared() else {
-            return;
-        };
-        tracing::warn!("{} was prepared and goes", prepared.upgrade.to);
-        if let Err(error) = Prepared::drop_kept(&self.init).await {
-            tracing::warn!("init holds on to the prepared version: {error:#}");
-        }
-    }
-
-    fn lock_prepared(&self) -> MutexGuard<'_, Option<Prepared>> {
-        self.prepared
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// The node's hostname.

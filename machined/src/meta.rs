@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
-use crate::whole_file;
+use crate::base::whole_file;
 
 /// They may hold tokens.
 const MODE: u32 = 0o600;

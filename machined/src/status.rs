@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::machine::Machine;
 use crate::network::NetworkStatus;
-use crate::resources::{ClockFact, MachineStage, MachineStatus, NetworkFact, Problem};
 use crate::services::Phase;
+use crate::store::{ClockFact, MachineStage, MachineStatus, NetworkFact, Problem};
 
 /// Keeps stage and readiness of a booted machine true, until a sequence takes it somewhere else.
 pub async fn follow(machine: Arc<Machine>) {

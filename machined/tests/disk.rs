@@ -13,7 +13,7 @@ use std::{
 use machined::disk::{
     DiskSelector, DiskWish, Label, OwnedDisk, OwnedDiskStatus, Places, Takeover, Wipe,
 };
-use machined::transient_mount::{Filesystem, TransientMount};
+use machined::mounts::transient_mount::{Filesystem, TransientMount};
 use namespace::{block_on, isolated, run};
 use sys_mount::MountFlags;
 

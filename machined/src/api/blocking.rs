@@ -70,7 +70,7 @@ mod tests {
     use tokio_stream::StreamExt as _;
 
     use super::*;
-    use crate::quota::Rank;
+    use crate::base::quota::Rank;
 
     fn holder() -> Holder {
         Holder {

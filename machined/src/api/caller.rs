@@ -6,7 +6,7 @@ use instar_pki::Role;
 use tonic::Request;
 use tonic::metadata::MetadataMap;
 
-use crate::quota::Rank;
+use crate::base::quota::Rank;
 
 /// The metadata key of the caller's address; apid sets it, callers cannot.
 const PEER: &str = "instar-peer";

@@ -14,8 +14,8 @@ use tonic::{Request, Response, Status};
 
 use super::{caller, streamed};
 use crate::machine::Machine;
-use crate::resources::MachineStatus;
 use crate::status::assess;
+use crate::store::MachineStatus;
 
 /// How long it goes on where the caller does not say; Talos's clients say 20 minutes.
 const PATIENCE: Duration = Duration::from_secs(20 * 60);
@@ -111,7 +111,7 @@ impl ClusterService for ClusterApi {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resources::MachineStage;
+    use crate::store::MachineStage;
 
     #[test]
     fn a_stage_on_the_way_elsewhere_is_not_healthy() {

@@ -3,7 +3,7 @@
 use instar_api::common::ContainerDriver;
 use instar_api::machine::{ContainerInfo, Stat};
 
-use crate::container_facts::ContainerFacts;
+use super::container_facts::ContainerFacts;
 
 /// The namespace that clients ask for when they mean the machine's own containers.
 const NAMESPACE: &str = "system";

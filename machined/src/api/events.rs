@@ -10,8 +10,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
 use super::readiness::Readiness;
-use crate::event_log::{Event, Start};
 use crate::machine::Machine;
+use crate::store::event_log::{Event, Start};
 
 /// Events on their way to one reader.
 const AHEAD: usize = 16;

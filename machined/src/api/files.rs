@@ -329,7 +329,7 @@ pub(super) async fn statfs(
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::quota::Rank;
+    use crate::base::quota::Rank;
     use tokio_stream::StreamExt as _;
     use tonic::Code;
 

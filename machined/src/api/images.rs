@@ -11,10 +11,10 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
+use super::image_operations::{self, ImageError};
 use super::{caller, changing, streamed};
+use crate::base::error_chain::chain;
 use crate::containers::{Progress, PulledImage};
-use crate::error_chain::chain;
-use crate::images::{self, ImageError};
 use crate::machine::Machine;
 use crate::services::timestamp;
 
@@ -51,7 +51,7 @@ pub(super) fn status(error: ImageError) -> Status {
 
 /// One line of a listing for each name of each image.
 fn lines(machine: &Machine) -> Result<Vec<wire::ImageServiceListResponse>, Status> {
-    let images = images::list(machine).map_err(|error| status(error.into()))?;
+    let images = image_operations::list(machine).map_err(|error| status(error.into()))?;
     Ok(images
         .iter()
         .flat_map(|image| {
@@ -97,7 +97,7 @@ pub(super) fn old_list(
 
 /// What a pull ends with: the name that means this very image for ever.
 fn pinned(image: &PulledImage, asked: &str) -> String {
-    let name = asked.parse::<crate::containers::ImageReference>();
+    let name = asked.parse::<crate::values::ImageReference>();
     name.map_or_else(
         |_| image.digest().to_string(),
         |name| name.at(image.digest()).to_string(),
@@ -158,7 +158,7 @@ impl ImageService for ImageApi {
                     let _ = sender.try_send(Ok(progress_message(progress)));
                 }
             };
-            let last = images::pull(&machine, &name, &progress).await;
+            let last = image_operations::pull(&machine, &name, &progress).await;
             let last = last
                 .map_err(status)
                 .map(|image| wire::ImageServicePullResponse {
@@ -179,8 +179,12 @@ impl ImageService for ImageApi {
             caller::peer(&request)
         );
         let (machine, name) = (self.machine.clone(), request.into_inner().image_ref);
-        changing::to_its_end(async move { images::remove(&machine, &name).await.map_err(status) })
-            .await?;
+        changing::to_its_end(async move {
+            image_operations::remove(&machine, &name)
+                .await
+                .map_err(status)
+        })
+        .await?;
         Ok(Response::new(()))
     }
 }

@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status};
 
 use super::changing::busy;
 use super::{caller, streamed};
-use crate::error_chain::chain;
+use crate::base::error_chain::chain;
 use crate::machine::Machine;
 use crate::operation_lock::{Operation, OperationLock};
 use crate::sequences::{self, InstallError, Staged};
@@ -171,7 +171,7 @@ impl LifecycleService for LifecycleApi {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event_log::ActorId;
+    use crate::store::event_log::ActorId;
     use crate::upgrade::Path;
 
     #[test]

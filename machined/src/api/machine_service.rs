@@ -16,13 +16,12 @@ use super::caller::Holder;
 use super::changing::busy;
 use super::standing::Standing;
 use super::{
-    apply_config, blocking, caller, changing, containers, deadline, events, files, images, logs,
-    netstat, packet_capture, reset, service_list, streamed,
+    apply_config, blocking, caller, changing, container_facts, containers, deadline, events, files,
+    image_operations, images, logs, netstat, packet_capture, reset, service_list, streamed,
 };
+use crate::base::error_chain::chain;
 use crate::config::Secrets;
-use crate::container_facts;
 use crate::disk::STATE;
-use crate::error_chain::chain;
 use crate::intent::{NewClient, NewClientError, client_configuration};
 use crate::machine::Machine;
 use crate::meta::{Meta, MetaError};
@@ -725,7 +724,7 @@ impl MachineService for MachineApi {
         tracing::info!("pull of {name} asked for by {}", caller::peer(&request));
         let (machine, name) = (self.machine.clone(), name.clone());
         changing::to_its_end(async move {
-            let pulled = crate::images::pull(&machine, &name, &|_| {}).await;
+            let pulled = image_operations::pull(&machine, &name, &|_| {}).await;
             pulled.map(drop).map_err(images::status)
         })
         .await?;

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-use crate::error_chain::chain;
+use crate::base::error_chain::chain;
 use crate::packet_capture::{Capture, CaptureError};
 
 /// Chunks on their way to the reader. While it does not take them, packets wait in the kernel, or are dropped there.

@@ -20,8 +20,8 @@ use instar_api::machine::machine_status_event::MachineStage;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::event_log::{Event, EventLog};
 use crate::operation_lock::Holder;
+use crate::store::event_log::{Event, EventLog};
 
 /// Between a client's subscription and its request; they are sent together.
 const YOUNG: Duration = Duration::from_secs(1);
@@ -116,8 +116,8 @@ fn is_goal(event: &Event) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::event_log::{ActorId, Start};
     use crate::operation_lock::{Operation, Operations};
+    use crate::store::event_log::{ActorId, Start};
     use instar_api::common::Error as WireError;
     use instar_api::machine::machine_status_event::MachineStatus;
     use instar_api::machine::{MachineStatusEvent, SequenceEvent, TaskEvent};

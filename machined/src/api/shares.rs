@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::caller::Holder;
-use crate::quota::{Permit, Quota};
+use crate::base::quota::{Permit, Quota};
 
 /// The places.
 pub(super) struct Shares {
@@ -73,7 +73,7 @@ impl Shares {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::quota::Rank;
+    use crate::base::quota::Rank;
     use futures_util::FutureExt as _;
 
     fn holder(connection: &str, rank: Rank) -> Holder {

@@ -14,12 +14,12 @@ use super::caller::{self, Holder};
 use super::shares::{Share, Shares};
 use super::standing::Standing;
 use super::{blocking, streamed};
-use crate::config::Secrets;
-use crate::machine::Machine;
-use crate::quota::Rank;
-use crate::resources::{
+use crate::api::resources::{
     Changes, Difference, Kind, Listed, Namespace, Sensitivity, Told, Viewer, kind, list,
 };
+use crate::base::quota::Rank;
+use crate::config::Secrets;
+use crate::machine::Machine;
 use crate::services::timestamp;
 
 /// Watches at a time, each of which keeps what it has told: of all callers, of all who are no administrators, and on one connection. A
@@ -443,7 +443,8 @@ mod tests {
     use tonic::Code;
 
     use super::*;
-    use crate::resources::{KINDS, Metadata};
+    use crate::api::resources::KINDS;
+    use crate::store::Metadata;
 
     fn refusal(name: &str, namespace: &str, role: Role) -> Option<Code> {
         find(name, namespace, &[role])
@@ -489,7 +490,7 @@ mod tests {
     /// As a client does it: every short name means one kind, and every name of the contract finds it.
     #[test]
     fn every_name_means_one_kind() {
-        let definitions = crate::resources::definitions(&KINDS);
+        let definitions = crate::api::resources::definitions(&KINDS);
         let mut names: BTreeMap<String, String> = BTreeMap::new();
         for item in &definitions {
             let bytes = item.spec.protobuf();

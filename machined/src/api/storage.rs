@@ -13,8 +13,8 @@ use tonic::{Request, Response, Status};
 
 use super::caller::Holder;
 use super::{blocking, caller, files};
+use crate::base::error_chain::chain;
 use crate::disk::{Disk, WipeError, WipeMethod, WipeOrder, WipeOtherError, discover, wipe_others};
-use crate::error_chain::chain;
 use crate::machine::Machine;
 use crate::operation_lock::Operation;
 

@@ -10,7 +10,7 @@ use instar_pki::Role;
 
 use super::caller::{self, Holder};
 use super::shares::{Share, Shares};
-use crate::error_chain::chain;
+use crate::base::error_chain::chain;
 use crate::machine::Machine;
 use crate::services::timestamp;
 use crate::time::{Comparison, compare};

@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 
-use crate::quota::Permit;
+use crate::base::quota::Permit;
 
 /// The body; the place goes with it.
 pub(super) struct Counted<B> {

@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use rustls_pki_types::DnsName;
-use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWrite;
 use tokio::sync::{mpsc, oneshot};
 
-use super::order;
-use crate::quota::{Permit, Quota, Rank};
+use super::order::{self, Answer, Found, Question};
+use crate::base::quota::{Permit, Quota, Rank};
 
 /// Names that are looked up at a time, whoever asks: each is a thread of machined's. More wait.
 pub const LOOKUPS: usize = 16;
@@ -22,27 +21,6 @@ const OTHERS_LOOKUPS: usize = 12;
 
 /// A name of which nothing is known by then has no address.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// What machined is asked.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Question {
-    /// The answer has the same.
-    pub number: u64,
-    /// A host name.
-    pub name: String,
-}
-
-/// What machined found.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Answer {
-    /// The question's.
-    pub number: u64,
-    /// Addresses in the order in which they are to be tried, or why there are none.
-    pub found: Found,
-}
-
-/// Addresses, or why there are none.
-pub type Found = Result<Vec<IpAddr>, String>;
 
 /// Why a name leads nowhere.
 #[derive(Debug, thiserror::Error)]

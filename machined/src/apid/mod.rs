@@ -7,14 +7,18 @@
 //! Descriptors that machined gives it: 0 is the listening TCP socket, 1 a unix stream on which machined's orders arrive and names are
 //! asked for, 2 its log.
 
+mod caller;
 mod counted;
 mod elements;
+mod exchange;
 mod flag;
+mod forward;
 mod grpc_status;
 mod identity;
 mod impersonation;
 mod lookup;
 mod messages;
+mod metadata;
 mod order;
 mod other;
 mod peers;
@@ -30,9 +34,10 @@ mod target;
 mod tls;
 mod uploads;
 
-pub use identity::{Identity, Mode};
-pub use lookup::{Answer, Found, LOOKUPS, Question};
-pub use order::{Order, receive as receive_question, send as send_order};
+pub use caller::Mode;
+pub use identity::Identity;
+pub use lookup::LOOKUPS;
+pub use order::{Answer, Found, Order, Question, receive as receive_question, send as send_order};
 pub use permissions::{is_judged_again, may_call};
 pub use sandbox::enter as enter_sandbox;
 pub use self_check::SelfCheck;
@@ -49,14 +54,15 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::{Semaphore, watch};
 
 use counted::Counted;
+use exchange::{NO_LONGER_ACCEPTED, refuse};
 use grpc_status::Code;
 use identity::Credentials;
 use lookup::Lookups;
-use proxy::{NO_LONGER_ACCEPTED, Proxy};
+use proxy::Proxy;
 use standing::Standing;
 use strangers::{Place, Strangers};
 
-use crate::quota::{Quota, Rank};
+use crate::base::quota::{Quota, Rank};
 use crate::sys::text;
 
 /// The user and group that it runs as (`/etc/passwd` of the rootfs).
@@ -222,7 +228,7 @@ async fn serve_connection(
         async move {
             let answer = match lost.is_so() {
                 false => proxy.forward(request, &caller, &lost, &credentials).await,
-                true => proxy::refuse(Code::Unauthenticated, NO_LONGER_ACCEPTED).map(Counted::free),
+                true => refuse(Code::Unauthenticated, NO_LONGER_ACCEPTED).map(Counted::free),
             };
             Ok::<_, std::convert::Infallible>(answer)
         }

@@ -1,12 +1,13 @@
 //! What machined tells apid on a stream, and is asked on its other half: four bytes of length, big endian, and JSON.
 
+use std::net::IpAddr;
+
 use anyhow::{Context as _, bail};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use super::Identity;
-use super::lookup::Answer;
 
 /// An identity is a few certificates; more is a mistake.
 const LARGEST: u32 = 1 << 20;
@@ -22,6 +23,27 @@ pub enum Order {
     /// To take this as the answer to a question.
     TakeAddresses(Answer),
 }
+
+/// What machined is asked.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Question {
+    /// The answer has the same.
+    pub number: u64,
+    /// A host name.
+    pub name: String,
+}
+
+/// What machined found.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Answer {
+    /// The question's.
+    pub number: u64,
+    /// Addresses in the order in which they are to be tried, or why there are none.
+    pub found: Found,
+}
+
+/// Addresses, or why there are none.
+pub type Found = Result<Vec<IpAddr>, String>;
 
 /// Sends an order, or a question.
 pub async fn send(

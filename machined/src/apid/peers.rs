@@ -14,13 +14,13 @@ use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+use super::exchange::{RequestBody, at};
 use super::grpc_status::Code;
 use super::impersonation;
 use super::lookup::LookupError;
+use super::metadata::{NODE, NODES, PROXY_FROM, drop_claims};
 use super::other::Other;
-use super::proxy::{RequestBody, at, drop_claims};
-use super::target::{NODE, NODES, PROXY_FROM};
-use crate::quota::{Quota, Rank};
+use crate::base::quota::{Quota, Rank};
 
 /// A node that takes longer to be connected to is away.
 const CONNECT: Duration = Duration::from_secs(10);

@@ -4,7 +4,7 @@
 
 use instar_pki::Role;
 
-use super::identity::Mode;
+use super::caller::Mode;
 
 /// Everyone with a role that may look.
 const READERS: &[Role] = &[Role::Admin, Role::Operator, Role::Reader];

@@ -16,13 +16,16 @@ use instar_api::MAX_MESSAGE_BYTES;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use super::caller::Caller;
 use super::elements::{self, Failure};
+use super::exchange::{Body, RequestBody, refuse};
 use super::grpc_status::{self, Code};
-use super::identity::{Caller, Credentials};
+use super::identity::Credentials;
 use super::messages::{Messages, framed};
-use super::proxy::{Body, Proxy, RequestBody, refuse};
+use super::metadata::{NODE, NODES};
+use super::proxy::Proxy;
 use super::revocable::{Revocable, Revocation};
-use super::target::{NO_NAME, NODE, NODES, Node, Place};
+use super::target::{NO_NAME, Node, Place};
 use super::uploads::Upload;
 
 /// The largest question to several nodes: it is held while they are asked. A machine config has 1 MiB at most.

@@ -4,14 +4,8 @@ use http::{HeaderMap, HeaderValue, Request};
 
 use super::grpc_status::Code;
 use super::identity::Credentials;
+use super::metadata::{NODE, NODES, PROXY_FROM};
 use super::other::Other;
-
-/// The one node that a call is for.
-pub(super) const NODE: &str = instar_api::NODE_KEY;
-/// Any number of nodes that a call is for.
-pub(super) const NODES: &str = instar_api::NODES_KEY;
-/// Set by the node that passed a call on: such a call goes no further, or two nodes could send it to and fro.
-pub(super) const PROXY_FROM: &str = "proxyfrom";
 
 /// Each is a connection for as long as the call takes.
 const MOST_NODES: usize = 64;

@@ -1,7 +1,5 @@
 //! Keeping the loader in the firmware's boot order, as the plan of the crate `esp` says.
 
-use std::collections::BTreeMap;
-
 use instar_esp::boot_order::{self, BOOT_ORDER, Change};
 
 use super::efi_variables::{self as variables, EfiError};
@@ -52,6 +50,3 @@ pub(super) fn partition(efi: &EfiPartition) -> boot_order::Partition {
         guid: partition.guid.to_bytes_le(),
     }
 }
-
-/// What is there now, by name.
-pub(super) type BootVariables = BTreeMap<String, Vec<u8>>;

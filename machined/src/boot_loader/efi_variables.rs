@@ -1,5 +1,6 @@
 //! EFI variables: a file each in efivarfs, four bytes of attributes and then the content.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,8 +10,7 @@ use instar_esp::boot_order::{ATTRIBUTES, VENDOR};
 use sys_mount::{Mount, MountFlags};
 use uuid::Uuid;
 
-use super::boot_order::BootVariables;
-use crate::special_mounts::is_mounted;
+use crate::mounts::special_mounts::is_mounted;
 
 /// Where the kernel shows them, once efivarfs is mounted there.
 const FOLDER: &str = "/sys/firmware/efi/efivars";
@@ -102,6 +102,9 @@ fn read(name: &str, vendor: &str) -> Option<Vec<u8>> {
     let bytes = fs::read(path(name, vendor)).ok()?;
     bytes.get(4..).map(<[u8]>::to_vec)
 }
+
+/// Variables by name.
+pub(super) type BootVariables = BTreeMap<String, Vec<u8>>;
 
 /// The firmware's variables that say what it boots.
 pub(super) fn all_boot() -> Result<BootVariables, EfiError> {

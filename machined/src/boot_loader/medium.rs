@@ -18,7 +18,7 @@ use loopdev::{LoopControl, LoopDevice};
 use sys_mount::MountFlags;
 
 use super::partition::{EspError, MountedEsp};
-use crate::transient_mount::{Filesystem, TransientMount};
+use crate::mounts::transient_mount::{Filesystem, TransientMount};
 
 /// Where it is mounted; nobody else's.
 const TARGET: &str = "/run/instar/medium";

@@ -9,7 +9,7 @@ use sys_mount::MountFlags;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::disk::{ApplyError, ProbeError, Signature, open_exclusively, probe_partition};
-use crate::transient_mount::{Filesystem, TransientMount};
+use crate::mounts::transient_mount::{Filesystem, TransientMount};
 
 /// How it is mounted. vfat would turn read-only when it removes a file of which a power cut has left half, and whatever comes
 /// after that in a plan would fail; what a plan writes is read back, so that nothing has to be feared from going on.

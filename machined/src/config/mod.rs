@@ -15,6 +15,7 @@
 //! All problems of a config are reported at once, each with its document, line and column. Messages never quote a value
 //! that could be a secret.
 
+mod check_shape;
 mod conflicts;
 mod documents;
 pub mod fetch;
@@ -68,7 +69,7 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed, ConfigErrors> {
         .filter_map(|document| documents::identify(document, &problems))
         .collect();
     for document in &documents {
-        shape::check(document, &problems);
+        check_shape::check(document, &problems);
     }
     conflicts::check(&documents, &problems);
     problems.result()?;

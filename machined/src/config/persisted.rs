@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::whole_file;
+use crate::base::whole_file;
 
 /// It holds the authority's key.
 const MODE: u32 = 0o600;

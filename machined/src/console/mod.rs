@@ -9,8 +9,9 @@
 
 mod sandbox;
 mod screen;
+mod service;
 
-pub use screen::Screen;
+use service::Dashboard;
 
 use std::future::{Ready, ready};
 use std::os::fd::OwnedFd;
@@ -28,7 +29,7 @@ use tonic::transport::{Endpoint, Uri};
 use tower_service::Service;
 
 use crate::machine::Machine;
-use crate::services::{Cgroup, Dashboard, Definition};
+use crate::services::{Cgroup, Definition};
 
 /// The user and group that it runs as (`/etc/passwd` of the rootfs).
 pub const USER: u32 = 51;
@@ -37,21 +38,13 @@ const INTERVAL: Duration = Duration::from_secs(3);
 /// The descriptor that its connection to machined is.
 const CONNECTION: std::os::fd::RawFd = 3;
 
-/// Starts it as a service where there is a screen for it. A machine without its dashboard works; so nothing of this is an error.
-pub fn start_if_there_is_one(machine: &Arc<Machine>) {
-    match start(machine) {
-        Ok(true) => tracing::info!("the dashboard is on the screen; Alt+F1 shows these messages"),
-        Ok(false) => {}
-        Err(error) => tracing::warn!("no dashboard on the screen: {error:#}"),
-    }
-}
-
-fn start(machine: &Arc<Machine>) -> anyhow::Result<bool> {
+/// The dashboard as a service of this machine; none where there is no screen for it.
+pub fn definition(machine: &Arc<Machine>) -> anyhow::Result<Option<Definition>> {
     let arguments = std::fs::read_to_string("/proc/cmdline").context("read /proc/cmdline")?;
     if screen::is_switched_off(&arguments) || !screen::exists()? {
-        return Ok(false);
+        return Ok(None);
     }
-    let dashboard = machine.services.add(Definition {
+    Ok(Some(Definition {
         id: "dashboard".to_owned(),
         workload: Arc::new(Dashboard::new(
             machine.clone(),
@@ -64,9 +57,7 @@ fn start(machine: &Arc<Machine>) -> anyhow::Result<bool> {
         // A screen may be gone tomorrow.
         judged: false,
         restart_unhealthy: false,
-    })?;
-    dashboard.start();
-    Ok(true)
+    }))
 }
 
 /// Runs the dashboard until machined closes its connection. The terminal is its standard input and output.

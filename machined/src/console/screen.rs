@@ -55,13 +55,13 @@ fn is_screen(name: &str, bind: &str) -> bool {
 
 /// The screen while the dashboard has it.
 #[derive(Debug)]
-pub struct Screen {
+pub(super) struct Screen {
     console: File,
 }
 
 impl Screen {
     /// Opens the dashboard's terminal and brings it to the front. The kernel's messages stay on theirs.
-    pub fn take() -> anyhow::Result<(Self, OwnedFd)> {
+    pub(super) fn take() -> anyhow::Result<(Self, OwnedFd)> {
         let terminal = open(&format!("/dev/tty{DASHBOARD}"))?;
         let console = open("/dev/tty0")?;
         virtual_terminal::send_kernel_messages_to(&console, MESSAGES)
@@ -71,7 +71,7 @@ impl Screen {
     }
 
     /// Shows the kernel's messages again.
-    pub fn give_back(&self) -> anyhow::Result<()> {
+    pub(super) fn give_back(&self) -> anyhow::Result<()> {
         virtual_terminal::show(&self.console, MESSAGES).context("show the messages' terminal")
     }
 }

@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use super::digest::Digest;
-use super::reference::ImageReference;
-use crate::whole_file;
+use crate::base::whole_file;
+use crate::values::Digest;
+use crate::values::ImageReference;
 
 /// The record's name.
 const FILE: &str = "images-in-force.json";

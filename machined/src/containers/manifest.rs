@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::digest::Digest;
+use crate::values::Digest;
 
 /// What this machine runs.
 pub const PLATFORM: Platform<'static> = Platform {

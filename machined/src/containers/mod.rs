@@ -1,9 +1,8 @@
 //! OCI images and containers: from a name at a registry to a running process.
 //!
-//! Images: [`ImageReference`] → [`Puller::resolve`] → [`ResolvedImage`] → [`Puller::pull`] → [`PulledImage`] in the
+//! Images: [`ImageReference`](crate::values::ImageReference) → [`Puller::resolve`] → [`ResolvedImage`] → [`Puller::pull`] → [`PulledImage`] in the
 //! [`ImageStore`]. Containers: [`ContainerSpec`] and a [`PulledImage`] → [`Runtime::start`] → [`RunningContainer`].
 
-pub mod digest;
 mod disposition;
 mod host_path;
 mod in_force;
@@ -11,7 +10,6 @@ pub mod manifest;
 mod pull;
 #[cfg(test)]
 mod pull_tests;
-pub mod reference;
 pub mod registries;
 pub mod registry;
 pub mod rootfs;
@@ -22,11 +20,9 @@ mod tail;
 pub mod unpack;
 mod volume;
 
-pub use digest::Digest;
 pub use in_force::{ImageInForce, ImagesInForce, InForce};
 pub use manifest::{ImageConfig, Layer};
 pub use pull::{Progress, PullError, Puller};
-pub use reference::{ImageReference, ReferenceError};
 pub use registries::{
     ClientIdentity, EndpointUrl, EndpointUrlError, Mirror, MirrorEndpoint, Registries,
     RegistryAuth, RegistryTls,

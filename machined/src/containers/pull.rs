@@ -12,14 +12,14 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use tokio::time::timeout;
 
-use super::digest::Digest;
-use super::reference::ImageReference;
 use super::registries::Registries;
 use super::registry::{
     Download, RegistryClient, RegistryError, ResolvedImage, Retries, TransportError,
 };
 use super::store::{ImageStore, Incoming, PulledImage, StoreError};
 use super::unpack::{Limits, Ownership, UnpackError, Unpacker};
+use crate::values::Digest;
+use crate::values::ImageReference;
 
 /// For a whole image, however fast it comes: a registry that keeps to the lowest speed could hold an upgrade for weeks.
 const LONGEST_PULL: Duration = Duration::from_secs(6 * 3600);

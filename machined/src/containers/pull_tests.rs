@@ -17,7 +17,8 @@ use serde_json::json;
 
 use super::unpack::test_tar::{TarBuilder, gzip};
 use super::*;
-use crate::error_chain::chain;
+use crate::base::error_chain::chain;
+use crate::values::{Digest, ImageReference};
 
 const GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 

@@ -22,9 +22,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::digest::Digest;
 use super::manifest::ImageConfig;
-use super::reference::ImageReference;
+use crate::values::Digest;
+use crate::values::ImageReference;
 
 /// What starts the names of directories that are no images.
 const INCOMING: &str = ".incoming-";

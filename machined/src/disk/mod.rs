@@ -17,9 +17,9 @@
 mod apply;
 mod contents;
 mod discover;
+mod error;
 mod holders;
 mod layout;
-mod mount_table;
 mod owned;
 mod plan;
 mod probe;
@@ -35,11 +35,11 @@ mod write_table;
 pub(crate) use apply::open_exclusively;
 pub use apply::{ApplyError, apply, partition_path};
 pub use discover::{DevPath, DiscoverError, Disk, discover, human};
+pub use error::OwnedDiskError;
 pub use holders::{Holder, holders};
 pub use layout::{LAYOUT, Label, PartitionSize, PartitionSpec};
 pub use owned::{
-    DiskWish, EPHEMERAL_RECORDS, EfiPartition, OwnedDisk, OwnedDiskError, OwnedDiskStatus, Places,
-    STATE,
+    DiskWish, EPHEMERAL_RECORDS, EfiPartition, OwnedDisk, OwnedDiskStatus, Places, STATE,
 };
 pub use plan::{Action, DiskPlan, PlanError, PlannedPartition, Takeover, plan};
 pub use probe::{Content, ProbeError, Signature, probe, probe_file, probe_partition};

@@ -1,7 +1,6 @@
 //! The disk that Instar owns: STATE and EPHEMERAL of it mounted, or /var in memory where there is none.
 
 use std::{
-    io,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -12,25 +11,26 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::{
-    apply::{ApplyError, apply, partition_path},
+    apply::{apply, partition_path},
     contents::TAIL,
-    discover::{DevPath, DiscoverError, Disk, discover, human},
+    discover::{DevPath, Disk, discover, human},
+    error::{OwnedDiskError, run_blocking},
     layout::Label,
-    mount_table::mounted_at,
-    plan::{Action, DiskPlan, PlanError, Takeover, plan},
-    probe::{Content, ProbeError, Signature, probe, probe_device},
-    selector::{DiskSelector, SelectError},
+    plan::{Action, DiskPlan, Takeover, plan},
+    probe::{Content, probe, probe_device},
+    selector::DiskSelector,
     table::Partition,
-    tools::{self, ToolError},
+    tools,
     volume::{Found, Volume, mount_memory, unmount},
-    wipe::{Wipe, WipeError, wipe},
+    wipe::{Wipe, wipe},
 };
-use crate::blocking_io::{self, ANSWER, NoAnswer};
+use crate::base::blocking_io;
 
 /// Overwriting a large disk that cannot zero by itself takes hours.
 const WIPE: Duration = Duration::from_secs(24 * 3600);
 
-use crate::transient_mount::{Filesystem, TransientMount};
+use crate::mounts::mount_table::mounted_at;
+use crate::mounts::transient_mount::{Filesystem, TransientMount};
 
 /// Where STATE is mounted.
 pub const STATE: &str = "/system/state";
@@ -94,84 +94,6 @@ pub struct OwnedDiskStatus {
     pub fresh: bool,
     /// One line for people.
     pub description: String,
-}
-
-/// Why the disk is not there, or does not go away.
-#[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)]
-pub enum OwnedDiskError {
-    #[error(transparent)]
-    Discover(#[from] DiscoverError),
-    #[error(transparent)]
-    Select(#[from] SelectError),
-    #[error(transparent)]
-    Probe(#[from] ProbeError),
-    #[error(transparent)]
-    Plan(#[from] PlanError),
-    #[error(transparent)]
-    Apply(#[from] ApplyError),
-    #[error(transparent)]
-    Tool(#[from] ToolError),
-    #[error(transparent)]
-    Wipe(#[from] WipeError),
-    #[error("this machine owns no disk; there is nothing on it to wipe")]
-    NoDisk,
-    /// Two disks could be meant, and a machine has one.
-    #[error(
-        "{} each hold a STATE partition of Instar's; take all but one out, or name the one to use in the config", list(.0)
-    )]
-    Several(Vec<DevPath>),
-    /// A partition holds something else than its filesystem.
-    #[error(
-        "the {label} partition {} holds {found} instead of ext4; wipe the disk to make it anew", device.display()
-    )]
-    Content {
-        label: Label,
-        device: PathBuf,
-        found: Signature,
-    },
-    /// A partition holds something, and it cannot be found out what.
-    #[error(
-        "the {label} partition {} holds data but no superblock of ext4, and {why}; it is left as it is. To give up what is on it, erase it (instarctl reset --system-labels-to-wipe {label})", device.display()
-    )]
-    Damaged {
-        label: Label,
-        device: PathBuf,
-        why: String,
-    },
-    #[error("cannot write to the {label} partition {}", device.display())]
-    Write {
-        label: Label,
-        device: PathBuf,
-        source: io::Error,
-    },
-    #[error("cannot mount {what} at {target}")]
-    Mount {
-        what: String,
-        target: PathBuf,
-        source: io::Error,
-    },
-    #[error("cannot unmount {target}: {holders}; stop that first")]
-    Busy { target: PathBuf, holders: String },
-    #[error("cannot unmount {target}")]
-    Unmount { target: PathBuf, source: io::Error },
-    #[error("{target} is unmounted here, but {holders}; stop that first")]
-    StillHeld { target: PathBuf, holders: String },
-    #[error(transparent)]
-    NoAnswer(#[from] NoAnswer),
-}
-
-impl OwnedDiskError {
-    /// Whether the kernel refused to mount because of what it found in the filesystem.
-    pub(super) fn is_damage(&self) -> bool {
-        let damage = rustix::io::Errno::UCLEAN.raw_os_error();
-        matches!(self, Self::Mount { source, .. } if source.raw_os_error() == Some(damage))
-    }
-}
-
-fn list(disks: &[DevPath]) -> String {
-    let names: Vec<String> = disks.iter().map(ToString::to_string).collect();
-    names.join(" and ")
 }
 
 /// The EFI system partition, as a device path of the firmware names it.
@@ -523,12 +445,6 @@ fn disk_of(sysfs: &Path, partition: &Path) -> Option<PathBuf> {
     let link = sysfs.join("class/block").join(partition.file_name()?);
     let folder = link.canonicalize().ok()?;
     Some(Path::new("/dev").join(folder.parent()?.file_name()?))
-}
-
-pub(super) async fn run_blocking<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, OwnedDiskError> {
-    Ok(blocking_io::within(ANSWER, work).await?)
 }
 
 fn make_plan(

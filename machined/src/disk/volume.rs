@@ -12,12 +12,12 @@ use tracing::warn;
 use super::{
     apply::open_exclusively,
     contents::{Backup, Contents, TAIL, examine, mark, unmark},
+    error::{OwnedDiskError, run_blocking},
     holders::{self, holders},
     layout::Label,
-    mount_table::mounted_at,
-    owned::{OwnedDiskError, run_blocking},
     tools,
 };
+use crate::mounts::mount_table::mounted_at;
 
 /// No programs, setuid or not, and no device nodes from the disk take effect: nothing of the system lives there, and
 /// containers see their files through an overlay mount with flags of its own.

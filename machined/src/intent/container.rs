@@ -8,15 +8,16 @@ use anyhow::Context as _;
 
 use crate::config::{self, MachineConfig, NetworkCondition};
 use crate::containers::{
-    Capabilities, ContainerSpec, ImageReference, Mount, MountSource, NetworkMode, Profile, Puller,
-    ResourceLimits, RunAs, Runtime,
+    Capabilities, ContainerSpec, Mount, MountSource, NetworkMode, Profile, Puller, ResourceLimits,
+    RunAs, Runtime,
 };
 use crate::disk::user_volume;
 use crate::machine::{Configured, Machine};
-use crate::resources::{ClockFact, NetworkFact};
 use crate::services::{
     Cgroup, ContainerWorkload, Definition, Dependency, HealthCheck, Probe, Question, output_name,
 };
+use crate::store::{ClockFact, NetworkFact};
+use crate::values::ImageReference;
 
 /// How often a path is looked for that a container waits for.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);

@@ -12,8 +12,7 @@ use super::remember_trust::authorities;
 use crate::config::MachineConfig;
 use crate::machine::{Configured, Machine};
 use crate::network::NetworkStatus;
-use crate::services::Keys;
-use crate::trust::{Authorities, KeepIdentity, Maintenance, Names, Trust};
+use crate::trust::{Authorities, KeepIdentity, Keys, Maintenance, Names, Trust};
 
 /// Starts keeping apid's identity in step with the machine config and the network.
 pub fn keep_identity(machine: &Arc<Machine>) -> Keys {

@@ -38,7 +38,7 @@ pub use dep::{Class, DependencyTable, ModuleName};
 pub use load::Loaded;
 pub use plan::{LoadPlan, Step, plan_devices, plan_named};
 
-use crate::blocking_io::{self, NoAnswer};
+use crate::base::blocking_io::{self, NoAnswer};
 
 /// Some drivers look for disks while they are loaded, and those may have to spin up one after the other.
 const LOAD: Duration = Duration::from_secs(180);

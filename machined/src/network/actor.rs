@@ -17,7 +17,7 @@ use super::{
     kernel::Kernel,
     plan, sysctl,
 };
-use crate::error_chain::chain;
+use crate::base::error_chain::chain;
 
 /// Some steps make the next ones possible (a link that is up gets a carrier): read again, at most this often.
 const ROUNDS: usize = 4;

@@ -14,7 +14,7 @@ use super::steps::needs_uefi::refuse_without_uefi;
 use super::steps::overlay::load_overlay;
 use super::steps::{disk, find_config};
 use super::{ConfigChange, ending};
-use crate::blocking_io::{self, ANSWER};
+use crate::base::blocking_io::{self, ANSWER};
 use crate::config::{self, ConfigErrors, MachineConfig};
 use crate::intent;
 use crate::machine::{Configured, Machine, TrialNumber};

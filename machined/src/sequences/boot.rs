@@ -10,7 +10,6 @@ mod reachable;
 mod useful;
 mod verdict;
 
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,16 +19,16 @@ use tokio::time::Instant;
 
 use super::install::install_without_config;
 use super::steps::{find_config, release_memory};
+use super::system_services::{SystemServices, start_dashboard};
 use super::upgrade::trial_record;
 use super::{Sequence, emit_failure, run};
-use crate::console;
-use crate::event_log::ActorId;
 use crate::init_link::StartReason;
 use crate::intent;
 use crate::machine::Machine;
 use crate::operation_lock::{Interrupted, Operation, OperationLock};
-use crate::resources::MachineStage;
 use crate::status;
+use crate::store::MachineStage;
+use crate::store::event_log::ActorId;
 use crate::upgrade::trial::{
     Counter, EarlyStanding, HandedOver, Next, Standing, depends_on_loader, is_from_the_loader,
 };
@@ -45,8 +44,8 @@ pub struct Beginning {
     pub deadline: Instant,
     /// What the previous generation left.
     pub handover: Option<Handover>,
-    /// The API's listening socket.
-    pub listener: OwnedFd,
+    /// What lets callers in, and what shows the node on its screen.
+    pub system_services: SystemServices,
 }
 
 /// The upgrade that did not work, in init's words.
@@ -77,8 +76,9 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
         rollback,
         deadline,
         handover,
-        listener,
+        system_services,
     } = beginning;
+    let SystemServices { apid, dashboard } = system_services;
     let boot = Boot::gather(&machine, start, deadline, handover).await;
     // First in the history, so that a client that waits for the upgrade sees its failure before anything else.
     boot.tell_last_upgrade(rollback.as_ref());
@@ -87,10 +87,10 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
         machine.disk.adopt();
     }
 
-    let reached = boot.run(reachable::sequence(&boot, listener)).await;
+    let reached = boot.run(reachable::sequence(&boot, apid)).await;
     // What comes next takes as long as disks and the network do, and whoever waits can ask.
     let mut is_healthy = !boot.early.has_deadline() && verdict::tell_healthy(&machine).await;
-    console::start_if_there_is_one(&machine);
+    start_dashboard(&machine, dashboard);
     if reached.is_ok() && machine.config().is_none() {
         let next = verdict::without_config(&boot).await;
         let is_kept = matches!(next, Next::Commit(_));
@@ -235,6 +235,7 @@ impl Boot {
             return;
         };
         machine
+            .upgrades
             .failed_images()
             .remember(upgrade.digest.clone(), cause.clone());
         let reason = format!("version {failed_version} was rolled back: {cause}");

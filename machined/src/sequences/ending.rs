@@ -1,22 +1,16 @@
 //! Reboot and shutdown: the same way down, another end.
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use super::steps::leave::{ANSWER_FIRST, leave};
 use super::steps::{boot_assets, stop};
 use super::upgrade::trial_record;
-use super::{Sequence, run, upgrade};
-use crate::event_log::ActorId;
+use super::{Sequence, run};
 use crate::init_link::End;
 use crate::machine::Machine;
 use crate::operation_lock::{Busy, Operation, OperationLock};
-use crate::resources::MachineStage;
-
-/// Clients subscribe to events at the same time as they ask, and what comes before their subscription is lost to
-/// them: nothing starts before this has passed since the reply.
-pub(super) const ANSWER_FIRST: Duration = Duration::from_millis(500);
-/// Events that were emitted just now reach their readers within this.
-const LAST_EVENTS: Duration = Duration::from_millis(200);
+use crate::store::MachineStage;
+use crate::store::event_log::ActorId;
 
 /// Whether the end of the machine waits for others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +70,7 @@ pub(super) fn start(
     tokio::spawn(async move {
         tokio::time::sleep(ANSWER_FIRST).await;
         machine.enter(stage);
-        let up = upgrade::up(&machine);
+        let up = machine.services.up();
         match trial_record::mark_started(&machine, up, &as_actor).await {
             Ok(true) if end != End::Kexec => offer_staged_loader(&machine).await,
             Ok(_) => {}
@@ -102,14 +96,5 @@ pub(super) fn start(
 async fn offer_staged_loader(machine: &Machine) {
     if let Err(error) = boot_assets::try_next_loader(machine).await {
         tracing::warn!("the old boot loader stays: {error:#}");
-    }
-}
-
-/// Tells init how the machine is to end. Does not return when init does as it is told.
-pub(super) async fn leave(machine: &Machine, end: End) {
-    tokio::time::sleep(LAST_EVENTS).await;
-    match machine.init.end(end).await {
-        Ok(()) => std::future::pending().await,
-        Err(error) => tracing::error!("init did not take the request to {end:?}: {error:#}"),
     }
 }

@@ -7,23 +7,23 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 
-use super::ending::leave;
 use super::steps::boot_assets::{self, Installed};
 use super::steps::disk;
+use super::steps::leave::leave;
 use super::steps::needs_uefi::refuse_without_uefi;
 use super::steps::overlay::load_overlay;
 use super::upgrade::installer_limits;
 use crate::boot_loader::{self, Medium, When};
 use crate::config::InstallWish;
-use crate::containers::ImageReference;
 use crate::disk::DiskWish;
 use crate::init_link::End;
 use crate::intent;
 use crate::machine::Machine;
 use crate::operation_lock::{Busy, Operation, OperationLock};
-use crate::resources::MachineStage;
 use crate::status;
+use crate::store::MachineStage;
 use crate::upgrade::{Candidate, EspForInstaller, Narrator, Resources, Unpacked, check, installer};
+use crate::values::ImageReference;
 
 /// What is installed.
 enum Origin {
@@ -263,7 +263,7 @@ async fn write(
         folder: mounted.path().to_owned(),
         running: None,
     };
-    installer::run(machine, &image, &candidate, Some(&esp), narrator).await?;
+    installer::run(&machine.init, &image, &candidate, Some(&esp), narrator).await?;
     drop(mounted);
     image.remove().await?;
     boot_assets::keep_boot_entries(machine, When::Installing).await

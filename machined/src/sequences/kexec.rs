@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use super::ending;
 use super::steps::boot_assets;
-use crate::event_log::ActorId;
 use crate::init_link::End;
 use crate::machine::Machine;
 use crate::operation_lock::{Busy, Operation};
-use crate::resources::MachineStage;
+use crate::store::MachineStage;
+use crate::store::event_log::ActorId;
 
 /// Why the machine does not reboot by kexec. It goes on as it was.
 #[derive(Debug, thiserror::Error)]

@@ -15,6 +15,7 @@ mod rollback;
 mod soft_reboot;
 mod stage;
 mod steps;
+mod system_services;
 mod upgrade;
 
 pub use apply_config::{ApplyError, ApplyMode, apply_config};
@@ -29,6 +30,7 @@ pub use soft_reboot::{reboot_holding, reboot_quickest};
 pub use stage::{Staged, prepare_upgrade, stage};
 pub use steps::boot_assets::is_installed;
 pub use steps::last_known_time::note_time;
+pub use system_services::{Define, SystemServices};
 pub use upgrade::upgrade;
 
 use std::future::Future;
@@ -40,7 +42,7 @@ use instar_api::machine::{
     PhaseEvent, SequenceEvent, TaskEvent, phase_event, sequence_event, task_event,
 };
 
-use crate::event_log::{ActorId, EventLog};
+use crate::store::event_log::{ActorId, EventLog};
 
 /// What a task does, ready to run.
 type Work = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>;
@@ -197,7 +199,7 @@ async fn run_phase(
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::event_log::Start;
+    use crate::store::event_log::Start;
 
     async fn history(events: &EventLog, count: usize) -> Vec<String> {
         let mut reader = events.read(&Start::History);

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use super::ending::{ANSWER_FIRST, leave};
+use super::steps::leave::{ANSWER_FIRST, leave};
 use super::steps::{disk, maintenance, resume, stop};
 use super::upgrade::trial_record;
 use super::{Phase, Sequence, run};
 use crate::disk::{Label, Wipe};
-use crate::event_log::ActorId;
 use crate::init_link::End;
 use crate::machine::Machine;
 use crate::operation_lock::{Busy, Operation};
-use crate::resources::MachineStage;
+use crate::store::MachineStage;
+use crate::store::event_log::ActorId;
 
 /// A reset that is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::ending;
 use super::steps::boot_assets;
 use super::upgrade::trial_record;
-use crate::event_log::ActorId;
 use crate::machine::Machine;
 use crate::operation_lock::{Busy, Operation};
+use crate::store::event_log::ActorId;
 
 /// Why nothing was rolled back.
 #[derive(Debug, thiserror::Error)]
@@ -37,7 +37,7 @@ pub async fn rollback(machine: &Arc<Machine>) -> Result<ActorId, RollbackError> 
         .map_err(RollbackError::Failed)?;
     let staged = staged.and_then(|record| record.upgrade.boot_entry);
     // First: should the rest fail halfway, a reboot must not start from memory what is gone from the disk.
-    machine.forget_prepared().await;
+    machine.upgrades.forget_prepared(&machine.init).await;
     let version = boot_assets::prefer_other(machine, &installed, staged)
         .await
         .map_err(RollbackError::Failed)?;

@@ -3,15 +3,16 @@
 
 use std::sync::Arc;
 
-use super::ending::{self, ANSWER_FIRST};
+use super::ending;
+use super::steps::leave::ANSWER_FIRST;
 use super::steps::{next_config, resume, stop};
+use super::upgrade::next_generation;
 use super::upgrade::trial_record;
-use super::upgrade::{next_generation, up};
 use super::{Phase, Sequence, run};
-use crate::event_log::ActorId;
 use crate::machine::Machine;
 use crate::operation_lock::{Busy, Operation, OperationLock};
-use crate::resources::MachineStage;
+use crate::store::MachineStage;
+use crate::store::event_log::ActorId;
 use crate::upgrade::Prepared;
 
 /// Reboots in the quickest way: into the version that was prepared, without the kernel, or the whole machine.
@@ -22,7 +23,7 @@ pub fn reboot_quickest(machine: &Arc<Machine>) -> Result<ActorId, Busy> {
 
 /// The same by who holds the lock already, because he has prepared a version.
 pub fn reboot_holding(machine: &Arc<Machine>, lock: OperationLock) -> ActorId {
-    let Some(prepared) = machine.take_prepared() else {
+    let Some(prepared) = machine.upgrades.take_prepared() else {
         return ending::reboot_next(machine, lock);
     };
     let actor = ActorId::new();
@@ -41,7 +42,7 @@ async fn switch(machine: Arc<Machine>, lock: OperationLock, prepared: Prepared, 
     } = prepared;
     tracing::info!("{} starts, without a reboot of the kernel", upgrade.to);
     machine.enter(MachineStage::Upgrading);
-    let services_up = up(&machine);
+    let services_up = machine.services.up();
     // A boot finds it on the disk, should the power go.
     if let Err(error) = trial_record::mark_started(&machine, services_up.clone(), &actor).await {
         tracing::warn!("a staged version is measured by what was up earlier: {error:#}");

@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use super::steps::boot_assets;
 use super::upgrade::trial_record;
-use super::upgrade::{Checked, check_first, run_installer, up};
+use super::upgrade::{Checked, check_first, run_installer};
 use super::{Phase, Sequence, run};
-use crate::event_log::ActorId;
 use crate::machine::Machine;
 use crate::operation_lock::{Operation, OperationLock};
+use crate::store::event_log::ActorId;
 use crate::upgrade::{
     Narrator, Path, Prepared, UpgradeError, UpgradeRecord, UpgradeRequest, installer,
 };
@@ -135,7 +135,7 @@ async fn write(machine: Arc<Machine>, checked: Checked, narrator: Narrator) -> a
     trial_record::unstage(&machine).await?;
     let mut record = UpgradeRecord {
         upgrade: checked.pending,
-        services_up: up(&machine),
+        services_up: machine.services.up(),
         failures: Vec::new(),
     };
     let (image, candidate) = (&checked.image, &checked.candidate);
@@ -143,7 +143,8 @@ async fn write(machine: Arc<Machine>, checked: Checked, narrator: Narrator) -> a
     let upgrade = record.upgrade;
     if checked.path == Path::Soft {
         installer::verify(&delivery).await?;
-        machine.set_prepared(Prepared { delivery, upgrade }).await;
+        let prepared = Prepared { delivery, upgrade };
+        machine.upgrades.set_prepared(prepared, &machine.init).await;
         return Ok(());
     }
     // A new loader comes with a new start of the machine.

@@ -10,24 +10,25 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::ending::{ANSWER_FIRST, leave};
+use super::steps::leave::{ANSWER_FIRST, leave};
 use super::steps::overlay::load_overlay;
 use super::steps::{boot_assets, next_config, resume, stop};
 use super::{Phase, Sequence, kexec, run};
 
-use crate::containers::{ImageReference, Limits};
-use crate::event_log::ActorId;
+use crate::containers::Limits;
 use crate::image_collection;
 use crate::init_link::{End, Scope};
 use crate::intent;
 use crate::machine::{Configured, Machine};
 use crate::operation_lock::{Operation, OperationLock};
-use crate::resources::MachineStage;
+use crate::store::MachineStage;
+use crate::store::event_log::ActorId;
 use crate::upgrade::{
     Candidate, Delivery, EspForInstaller, Handover, INSTALLER_FILES, Narrator, Path,
     PendingUpgrade, Plan, Refusal, Resources, Room, Unpacked, UpgradeError, UpgradeMode,
     UpgradeRecord, UpgradeRequest, check, handover, installer, is_full,
 };
+use crate::values::ImageReference;
 
 /// How long a new generation has to become healthy when the machine config does not say.
 const DEADLINE: Duration = Duration::from_secs(300);
@@ -69,7 +70,7 @@ pub(super) async fn check_first(
     let digest = resolved.digest().to_string();
     let candidate = Candidate::from_labels(resolved.labels())?;
     if !request.force
-        && let Some(reason) = machine.failed_images().reason(&digest)
+        && let Some(reason) = machine.upgrades.failed_images().reason(&digest)
     {
         let version = candidate.version;
         return Err(Refusal::FailedBefore {
@@ -84,7 +85,7 @@ pub(super) async fn check_first(
     let plan = |is_var_full| {
         let mut resources = Resources::now().map_err(UpgradeError::Machine)?;
         // What waits in memory goes before another version comes.
-        resources.memory += machine.prepared_bytes();
+        resources.memory += machine.upgrades.prepared_bytes();
         if is_var_full {
             resources.disk = 0;
         }
@@ -202,7 +203,7 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
         ..
     } = checked;
     let (delivered, delivery) = tokio::sync::oneshot::channel();
-    let services_up = up(machine);
+    let services_up = machine.services.up();
     let configured = next_config::of(machine);
     let install = {
         let machine = machine.clone();
@@ -263,7 +264,7 @@ pub(super) async fn run_installer(
     narrator: &Narrator,
 ) -> anyhow::Result<Delivery> {
     let Some(installed) = boot_assets::installed(machine).await? else {
-        return installer::run(machine, image, candidate, None, narrator).await;
+        return installer::run(&machine.init, image, candidate, None, narrator).await;
     };
     let partition = boot_assets::ForInstaller::mount(&installed).await?;
     let esp = EspForInstaller {
@@ -271,7 +272,8 @@ pub(super) async fn run_installer(
         running: installed.booted,
     };
     let delivery = async {
-        let delivery = installer::run(machine, image, candidate, Some(&esp), narrator).await?;
+        let delivery =
+            installer::run(&machine.init, image, candidate, Some(&esp), narrator).await?;
         record.upgrade.boot_entry = delivery.boot_entry;
         // Written for every upgrade: the power may go before a soft one is committed, too.
         if let (Some(state), Some(_)) = (machine.disk.state(), delivery.boot_entry) {
@@ -287,15 +289,6 @@ pub(super) async fn run_installer(
         tracing::error!("the next boot may try {}: {error:#}", candidate.version);
     }
     delivery
-}
-
-/// The services that run and are healthy now; the new version is good when they are so again.
-pub(super) fn up(machine: &Machine) -> Vec<String> {
-    let services = machine.services.list();
-    let up = services
-        .iter()
-        .filter(|service| service.definition().judged && service.status().is_up());
-    up.map(|service| service.definition().id.clone()).collect()
 }
 
 /// Leaves everything to the next generation, with this config. Does not return when init takes it.
@@ -314,7 +307,7 @@ pub(super) async fn next_generation(
         machine_config: configured.map(|configured| configured.text.clone()),
         leases: machine.network.leases(),
         upgrade: Some(pending),
-        failed: machine.failed_images().clone(),
+        failed: machine.upgrades.failed_images().clone(),
         images_in_force: machine.images_in_force.all(),
         services_up,
     };

@@ -10,12 +10,14 @@ use tokio::io::AsyncReadExt as _;
 
 use super::cgroup::Cgroup;
 use super::log_ring::LogRing;
-use super::workload::{Exit, Running, Signal, Step, Workload};
+use super::workload::{Running, Signal, Step, Workload};
+use crate::base::Exit;
 use crate::containers::{
-    ContainerSpec, HostView, ImageReference, ImageStore, ImagesInForce, Limits, PullError,
-    PulledImage, Puller, ResolvedImage, RunningContainer, Runtime, Streams,
+    ContainerSpec, HostView, ImageStore, ImagesInForce, Limits, PullError, PulledImage, Puller,
+    ResolvedImage, RunningContainer, Runtime, Streams,
 };
 use crate::init_link::{InitLink, Scope};
+use crate::values::ImageReference;
 
 /// What it takes to run a container, again and again.
 pub struct ContainerWorkload {

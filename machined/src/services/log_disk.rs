@@ -21,7 +21,7 @@ use tokio::sync::watch;
 
 use super::log_files::{LogFiles, OldLines, make_directory};
 use super::log_ring::{LogRing, Older, Reader, Tail};
-use crate::blocking_io::{self, ANSWER};
+use crate::base::blocking_io::{self, ANSWER};
 
 /// At most this much is written at a time.
 const BATCH: usize = 64 * 1024;

@@ -1,14 +1,11 @@
 //! The machine's services: processes of the rootfs and containers of the config, kept up and watched.
 
-mod apid;
 mod cgroup;
 mod container;
-mod dashboard;
 mod health;
 mod log_disk;
 mod log_files;
 mod log_ring;
-mod lookup;
 mod own;
 mod own_process;
 mod phase;
@@ -18,25 +15,24 @@ mod state;
 mod wish;
 mod workload;
 
-pub use apid::{Apid, Keys};
 pub use cgroup::Cgroup;
 pub use container::{ContainerWorkload, output_name};
-pub use dashboard::Dashboard;
 pub use health::{HealthCheck, Probe, Question};
 pub use log_disk::LogDisk;
 pub use log_files::OldLines;
 pub use log_ring::{LogRing, Older, Reader as LogReader, Tail};
 pub use own::MACHINED;
+pub(crate) use own_process::OwnProcess;
 pub use phase::Phase;
 pub use service::{Definition, Dependency, NotStopped, Service, timestamp, wire_health};
 pub use state::{Health, ServiceStatus};
-pub use workload::{Exit, Running, Signal, Step, Workload};
+pub use workload::{Running, Signal, Step, Workload};
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::event_log::EventLog;
-use crate::resources::{MachineStatus, ServiceFact, Store};
+use crate::store::event_log::EventLog;
+use crate::store::{MachineStatus, ServiceFact, Store};
 
 /// All services; clones share them.
 #[derive(Clone)]
@@ -164,6 +160,15 @@ impl Services {
     /// All of them, by name.
     pub fn list(&self) -> Vec<Service> {
         self.lock().services.values().cloned().collect()
+    }
+
+    /// The names of those that are up now, as far as a new version is judged by them: it is good when they are up again.
+    pub fn up(&self) -> Vec<String> {
+        let services = self.list();
+        let up = services
+            .iter()
+            .filter(|service| service.definition().judged && service.status().is_up());
+        up.map(|service| service.definition().id.clone()).collect()
     }
 
     /// Starts a service for the API.

@@ -3,7 +3,8 @@
 use super::health::{HealthCheck, Probe};
 use super::log_ring::LogRing;
 use super::service::Definition;
-use super::workload::{Exit, Running, Signal, Step, Workload};
+use super::workload::{Running, Signal, Step, Workload};
+use crate::base::Exit;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,9 +83,9 @@ impl Running for ThisProcess {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use crate::event_log::EventLog;
-    use crate::resources::{ServiceFact, Store};
     use crate::services::{ControlError, LogDisk, LogRing, Phase, Services};
+    use crate::store::event_log::EventLog;
+    use crate::store::{ServiceFact, Store};
 
     use super::MACHINED;
 

@@ -9,11 +9,11 @@ use tokio::process::{Child, Command};
 
 use super::cgroup::Cgroup;
 use super::log_ring::LogRing;
-use super::workload::Exit;
+use crate::base::Exit;
 use crate::sys::oom_score;
 
 /// It ends with this value.
-pub(super) struct OwnProcess {
+pub(crate) struct OwnProcess {
     pid: u32,
     child: Child,
     /// Copies its standard error to the log until that ends.
@@ -24,7 +24,7 @@ impl OwnProcess {
     /// Starts it in its cgroup, with standard error as its log, and with the place in the order in which the kernel ends processes
     /// (`sys::oom_score`). It must wait for what its starter sends: until then it does nothing
     /// outside of the cgroup.
-    pub(super) fn start(
+    pub(crate) fn start(
         command: &mut Command,
         cgroup: &Cgroup,
         oom_score: i16,
@@ -59,12 +59,12 @@ impl OwnProcess {
     }
 
     /// Its number.
-    pub(super) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.pid
     }
 
     /// Waits for its end, and for its last words.
-    pub(super) async fn wait(&mut self) -> Exit {
+    pub(crate) async fn wait(&mut self) -> Exit {
         let exit = match self.child.wait().await {
             Ok(status) => Exit::from_wait_status(status.into_raw()),
             Err(_) => Exit::Unknown,
@@ -78,7 +78,7 @@ impl OwnProcess {
     }
 
     /// Ends it at once: it has nothing to put in order.
-    pub(super) fn kill(&mut self) -> std::io::Result<()> {
+    pub(crate) fn kill(&mut self) -> std::io::Result<()> {
         self.child.start_kill()
     }
 }

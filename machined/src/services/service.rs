@@ -13,9 +13,10 @@ use super::phase::{Event, Phase};
 use super::restart::BackOff;
 use super::state::{Health, ServiceStatus};
 use super::wish::Wish;
-use super::workload::{Exit, Running, Signal, Step, Workload};
-use crate::event_log::{ActorId, EventLog};
-use crate::resources::{ServiceFact, Store};
+use super::workload::{Running, Signal, Step, Workload};
+use crate::base::Exit;
+use crate::store::event_log::{ActorId, EventLog};
+use crate::store::{ServiceFact, Store};
 
 /// How long a service may take to end before it is killed.
 const GRACE: Duration = Duration::from_secs(10);

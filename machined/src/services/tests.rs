@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::*;
-use crate::resources::MachineStage;
+use crate::base::Exit;
+use crate::store::MachineStage;
 
 /// Ends so long after it was asked to; not even SIGKILL makes one without an end go away.
 struct Slow {

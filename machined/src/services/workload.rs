@@ -4,43 +4,10 @@ use std::future::Future;
 use std::pin::Pin;
 
 use super::log_ring::LogRing;
+use crate::base::Exit;
 
 /// A future of a workload's step.
 pub type Step<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-/// How a process ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exit {
-    /// With this exit code.
-    Code(i32),
-    /// By this signal.
-    Signal(i32),
-    /// It is gone, but nobody could say how.
-    Unknown,
-}
-
-impl Exit {
-    /// From the status word of wait(2).
-    pub fn from_wait_status(status: i32) -> Self {
-        use std::os::unix::process::ExitStatusExt as _;
-        let status = std::process::ExitStatus::from_raw(status);
-        match (status.code(), status.signal()) {
-            (Some(code), _) => Exit::Code(code),
-            (None, Some(signal)) => Exit::Signal(signal),
-            (None, None) => Exit::Unknown,
-        }
-    }
-}
-
-impl std::fmt::Display for Exit {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Exit::Code(code) => write!(f, "exited with code {code}"),
-            Exit::Signal(signal) => write!(f, "was ended by signal {signal}"),
-            Exit::Unknown => write!(f, "is gone"),
-        }
-    }
-}
 
 /// What is asked of a running workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,9 +1,11 @@
 //! Who the node is and whom it believes: the certificate that apid shows, and the authorities of its callers.
 
+mod keys;
 mod maintenance;
 mod remembered;
 mod server_identity;
 
+pub use keys::Keys;
 pub use maintenance::Maintenance;
 pub use remembered::{Authorities, FILE as REMEMBERED, Remembered};
 pub use server_identity::{KeepIdentity, Names, Trust};

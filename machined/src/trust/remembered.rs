@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::whole_file;
+use crate::base::whole_file;
 
 /// Its name on STATE, and below `/var/lib/instar` on EPHEMERAL.
 pub const FILE: &str = "trust.json";

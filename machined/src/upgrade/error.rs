@@ -1,8 +1,9 @@
 //! What is asked of an upgrade, and why it is not begun.
 
 use super::check::Refusal;
-use crate::containers::{PullError, ReferenceError};
+use crate::containers::PullError;
 use crate::operation_lock::{Busy, Interrupted};
+use crate::values::ReferenceError;
 
 /// An upgrade as it was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::whole_file;
+use crate::base::whole_file;
 
 /// The record's name.
 const FILE: &str = "failed-images.json";

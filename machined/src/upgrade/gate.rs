@@ -1,13 +1,12 @@
 //! When a new generation counts as good: its API answers, what was up before the upgrade is up again, and whatever else the
 //! config wants asked answers.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use crate::machine::Machine;
-use crate::services::{Question, Service};
+use crate::services::{Question, Service, Services};
 
 /// How long a service must stay up to count: one that crashes at once has been "running" for a moment too.
 const STEADY: Duration = Duration::from_secs(3);
@@ -84,8 +83,8 @@ pub struct Gate {
 
 impl Gate {
     /// Waits until the gate is passed. Whoever calls it sets the deadline.
-    pub async fn pass(&self, machine: &Arc<Machine>) {
-        let required = self.required(machine).into_iter();
+    pub async fn pass(&self, services: &Services) {
+        let required = self.required(services).into_iter();
         let services = join_all(required.map(|service| async move {
             loop {
                 service.up().await;
@@ -99,8 +98,8 @@ impl Gate {
     }
 
     /// What is missing yet, for the reason of a rollback.
-    pub fn missing(&self, machine: &Machine) -> Vec<String> {
-        let required = self.required(machine).into_iter();
+    pub fn missing(&self, services: &Services) -> Vec<String> {
+        let required = self.required(services).into_iter();
         required
             .filter(|service| !service.status().is_up())
             .map(|service| service.summary())
@@ -108,8 +107,8 @@ impl Gate {
             .collect()
     }
 
-    fn required(&self, machine: &Machine) -> Vec<Service> {
-        let mut services = machine.services.list();
+    fn required(&self, services: &Services) -> Vec<Service> {
+        let mut services = services.list();
         services.retain(|service| {
             let definition = service.definition();
             definition.required || self.services.contains(&definition.id)

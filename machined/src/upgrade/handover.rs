@@ -8,10 +8,10 @@ use std::os::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
 
 use super::failed::FailedImages;
+use crate::base::sealed_json;
 use crate::containers::InForce;
-use crate::event_log::ActorId;
 use crate::network::Lease;
-use crate::sealed_json;
+use crate::store::event_log::ActorId;
 
 /// The name that init keeps it under.
 pub const NAME: &str = "handover";

@@ -21,11 +21,12 @@ use tokio::time::timeout;
 use super::check::Candidate;
 use super::narrator::Narrator;
 use super::unpacked::Unpacked;
+use crate::base::Exit;
 use crate::containers::{
     ContainerSpec, HostView, Mount, MountSource, RunningContainer, Runtime, Streams,
 };
-use crate::machine::Machine;
-use crate::services::{Cgroup, Exit};
+use crate::init_link::InitLink;
+use crate::services::Cgroup;
 use crate::sys::readiness;
 
 /// The installer's container and cgroup.
@@ -81,7 +82,7 @@ struct RootfsMessage {
 
 /// Runs the installer of a pulled image in its container, and takes its delivery.
 pub async fn run(
-    machine: &Machine,
+    init: &InitLink,
     unpacked: &Unpacked,
     candidate: &Candidate,
     esp: Option<&EspForInstaller>,
@@ -133,7 +134,7 @@ pub async fn run(
         Err(_) => Duration::ZERO,
     };
     let left = end(&running, patience).await;
-    let told = machine.init.exit_of(running.pid(), running.since());
+    let told = init.exit_of(running.pid(), running.since());
     let exit = timeout(RIGHT_BEHIND, told).await;
     // Its mounts go with it: the EFI system partition is to be had again.
     timeout(REMOVAL, runtime.delete(&spec.name, &unpacked.store))

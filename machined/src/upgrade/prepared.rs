@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::handover::PendingUpgrade;
 use super::installer::Delivery;
+use crate::base::sealed_json;
 use crate::init_link::{InitLink, Scope};
-use crate::sealed_json;
 
 /// The names that init keeps root filesystem and description under.
 const ROOTFS: &str = "prepared-rootfs";

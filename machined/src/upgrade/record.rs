@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
 use super::handover::PendingUpgrade;
-use crate::whole_file;
+use crate::base::whole_file;
 
 /// The record's name.
 const FILE: &str = "upgrade.json";

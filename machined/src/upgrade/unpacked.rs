@@ -14,7 +14,7 @@ use super::error::UpgradeError;
 use crate::containers::{
     ImageStore, Limits, PullError, PulledImage, Puller, ResolvedImage, StoreError,
 };
-use crate::transient_mount::{Filesystem, TransientMount};
+use crate::mounts::transient_mount::{Filesystem, TransientMount};
 
 /// Where memory is mounted for it.
 const MEMORY: &str = "/run/machined/installer";

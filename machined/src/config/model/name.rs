@@ -96,7 +96,7 @@ name! {
 
 name! {
     /// What an image is called: `registry.local:5000/demo/web:v1`, `docker.io/library/nginx@sha256:…`. Short names are Docker Hub's.
-    ImageName, |text| match text.parse::<crate::containers::ImageReference>() {
+    ImageName, |text| match text.parse::<crate::values::ImageReference>() {
         Ok(_) => Ok(()),
         Err(error) => Err(BadName(error.to_string())),
     }

@@ -8,8 +8,8 @@ use tokio::sync::mpsc;
 
 use super::{RegistryClient, RegistryError, RequestError, Tried};
 use crate::containers::manifest::Layer;
-use crate::containers::reference::ImageReference;
 use crate::containers::registries::Endpoint;
+use crate::values::ImageReference;
 
 /// Pieces between network and unpacking. With hyper's buffer, some 256 KiB.
 const PIECES: usize = 4;

@@ -20,10 +20,10 @@ use http::{StatusCode, Uri};
 use serde::Deserialize;
 use tokio::time::timeout;
 
-use super::digest::Digest;
 use super::manifest::{self, ImageConfig, Layer, MANIFEST_MEDIA_TYPES, Manifest, ManifestError};
-use super::reference::ImageReference;
 use super::registries::{Endpoint, Registries, RegistryAuth};
+use crate::values::Digest;
+use crate::values::ImageReference;
 use challenge::Challenge;
 pub(super) use download::Download;
 pub use tls::TlsError;

@@ -6,8 +6,8 @@ mod namespace;
 use namespace::{block_on, isolated};
 
 use super::*;
-use crate::containers::digest::Digest;
 use crate::containers::manifest::ImageConfig;
+use crate::values::Digest;
 
 fn name() -> ContainerName {
     "web".parse().unwrap()

@@ -20,8 +20,8 @@ use std::fmt;
 use std::io::{self, Read};
 use std::path::Path;
 
-use super::digest::Digest;
 use super::manifest::Layer;
+use crate::values::Digest;
 use archive::Archive;
 pub use entry::EntryRefusal;
 use entry::{Change, EntryParser, NoEntry};

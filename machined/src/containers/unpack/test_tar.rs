@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
-use crate::containers::digest::Digest;
 use crate::containers::manifest::Layer;
+use crate::values::Digest;
 
 /// An archive under construction.
 #[derive(Default)]

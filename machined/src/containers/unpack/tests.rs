@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use super::test_tar::{TarBuilder, TestEntry, describe, gzip, zstd};
 use super::*;
-use crate::error_chain::chain;
+use crate::base::error_chain::chain;
 
 /// Root keeps owners as a node does; everybody else tests the rest.
 fn ownership() -> Ownership {

@@ -1,6 +1,5 @@
 //! The first half of a boot: what it takes to be asked. Config, API and network.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,26 +9,23 @@ use instar_api::machine::ConfigLoadErrorEvent;
 use tokio::time::Instant;
 
 use super::{Boot, wish_network};
-use crate::event_log::ActorId;
 use crate::init_link::StartReason;
-use crate::intent;
 use crate::machine::Machine;
 use crate::modules::Class;
 use crate::sequences::steps::find_config::{self, Found, find_config};
 use crate::sequences::steps::{last_known_time, maintenance};
+use crate::sequences::system_services::{Define, start_apid};
 use crate::sequences::{Phase, Sequence, Task};
-use crate::services::{Apid, Cgroup, Definition, HealthCheck, Probe};
-use crate::statistics;
+use crate::services::Definition;
 use crate::status;
+use crate::store::event_log::ActorId;
 
-/// apid that takes longer than this to start is broken.
-const APID: Duration = Duration::from_secs(60);
 /// The config's server has this long until the config on STATE is used, or the machine waits for it in maintenance mode; where
 /// init's deadline is near, half of what is left of it.
 const CONFIG_SERVER: Duration = Duration::from_secs(20);
 
 /// The sequence.
-pub(super) fn sequence(boot: &Boot, listener: OwnedFd) -> Sequence {
+pub(super) fn sequence(boot: &Boot, apid: Define<Definition>) -> Sequence {
     let machine = &boot.machine;
     let handed_over = boot.handover.machine_config.clone();
     let left = boot.deadline.saturating_duration_since(Instant::now());
@@ -42,7 +38,7 @@ pub(super) fn sequence(boot: &Boot, listener: OwnedFd) -> Sequence {
         Phase::new(
             "network",
             vec![
-                Task::new("startApi", start_api(machine.clone(), listener)),
+                Task::new("startApi", start_apid(machine.clone(), apid)),
                 Task::new("network", bring_up_network(machine.clone())),
             ],
         ),
@@ -95,38 +91,6 @@ fn tell_no_config(machine: &Machine, error: String) {
     machine
         .events
         .emit(&ActorId::default(), EventPayload::ConfigLoadError(event));
-}
-
-async fn start_api(machine: Arc<Machine>, listener: OwnedFd) -> anyhow::Result<()> {
-    let keys = intent::keep_identity(&machine);
-    let apid = machine.services.add(Definition {
-        id: "apid".to_owned(),
-        workload: Arc::new(Apid::new(
-            listener,
-            keys,
-            machine.watch_settled(),
-            Cgroup::beside_machined("apid")?,
-            statistics::memory()?.memtotal << 10,
-        )),
-        depends_on: Vec::new(),
-        health: Some(HealthCheck {
-            probe: Probe::Own,
-            interval: Duration::from_secs(30),
-            timeout: Duration::from_secs(10),
-            failures: 3,
-        }),
-        controllable: false,
-        required: true,
-        judged: true,
-        // A process that runs and does not answer would lock everybody out.
-        restart_unhealthy: true,
-    })?;
-    apid.start();
-    tokio::time::timeout(APID, apid.up())
-        .await
-        .context("apid does not answer")?;
-    tracing::info!("the API answers on port {}", instar_api::PORT);
-    Ok(())
 }
 
 async fn bring_up_network(machine: Arc<Machine>) -> anyhow::Result<()> {

@@ -63,7 +63,7 @@ async fn mount_disk(machine: Arc<Machine>, until: Option<Instant>) -> anyhow::Re
     last_known_time::go_on_from(&machine);
     disk::furnish(&machine).await;
     match FailedImages::load(&records(&machine)) {
-        Ok(on_disk) => machine.failed_images().merge(on_disk),
+        Ok(on_disk) => machine.upgrades.failed_images().merge(on_disk),
         // Not worth staying down for: what failed once fails again, and is rolled back again.
         Err(error) => tracing::error!("the record of failed images is lost: {error:#}"),
     }

@@ -6,15 +6,15 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{Boot, before, records};
-use crate::blocking_io::{self, ANSWER};
+use crate::base::blocking_io::{self, ANSWER};
 use crate::init_link::{End, StartReason};
 use crate::intent;
 use crate::machine::Machine;
-use crate::resources::{MachineStage, Problem};
-use crate::sequences::ending::leave;
+use crate::sequences::steps::leave::leave;
 use crate::sequences::steps::{boot_assets, disk};
 use crate::sequences::upgrade::{bless_retry, current_handover, trial_record};
 use crate::status;
+use crate::store::{MachineStage, Problem};
 use crate::upgrade::trial::{Commit, Next, is_from_the_loader};
 use crate::upgrade::{Gate, UpgradeRecord, trial};
 
@@ -52,9 +52,17 @@ pub(super) async fn wait_at_gate(
         None => Vec::new(),
     };
     let gate = Gate { services, probes };
-    tokio::time::timeout_at(before(deadline, BEFORE_DEADLINE), gate.pass(machine))
-        .await
-        .map_err(|_| format!("not healthy in time: {}", gate.missing(machine).join("; ")))
+    tokio::time::timeout_at(
+        before(deadline, BEFORE_DEADLINE),
+        gate.pass(&machine.services),
+    )
+    .await
+    .map_err(|_| {
+        format!(
+            "not healthy in time: {}",
+            gate.missing(&machine.services).join("; ")
+        )
+    })
 }
 
 /// Does what has been decided. Returns whether init has taken the report of health.
@@ -96,7 +104,7 @@ async fn keep(machine: &Arc<Machine>, start: StartReason, commit: Commit) {
     }
     if let Some(upgrade) = &commit.upgrade {
         // Tried again by force, it has proved itself.
-        machine.failed_images().forget(&upgrade.digest);
+        machine.upgrades.failed_images().forget(&upgrade.digest);
         if !upgrade.from.is_empty() {
             tracing::info!("upgraded from {} to {}", upgrade.from, upgrade.to);
         }
@@ -110,7 +118,7 @@ async fn keep(machine: &Arc<Machine>, start: StartReason, commit: Commit) {
     if let Err(error) = trial_record::finish(machine, commit.bless).await {
         bless_retry::start(machine, commit.bless, &error);
     }
-    let (failed, records) = (machine.failed_images().clone(), records(machine));
+    let (failed, records) = (machine.upgrades.failed_images().clone(), records(machine));
     let saved = blocking_io::within(ANSWER, move || failed.save(&records)).await;
     if let Err(error) = saved.map_err(anyhow::Error::from).and_then(|saved| saved) {
         tracing::warn!("the record of failed images is not kept over a reboot: {error:#}");

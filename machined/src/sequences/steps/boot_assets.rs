@@ -6,9 +6,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use instar_esp::EntryName;
 
-use super::disk;
-use super::load_modules::load_modules;
-use crate::blocking_io::{self, ANSWER};
+use super::load_modules::{load_disk_drivers, load_modules};
+use crate::base::blocking_io::{self, ANSWER};
 use crate::boot_loader::{self, Booted, Medium, MountedEsp, TurnedAway, When};
 use crate::machine::Machine;
 
@@ -153,7 +152,7 @@ pub(in crate::sequences) async fn keep_boot_entries(
 
 /// Looks for a disk or CD that carries the version that runs.
 pub(in crate::sequences) async fn find_medium(machine: &Machine) -> anyhow::Result<Option<Medium>> {
-    disk::load_drivers(machine).await?;
+    load_disk_drivers(machine).await?;
     load_modules(machine, &FILESYSTEM).await?;
     let version = machine.running.version.clone();
     blocking(move || Ok(Medium::find(Path::new("/sys"), &version)?)).await

@@ -6,16 +6,15 @@ use std::sync::Arc;
 use anyhow::Context as _;
 
 use super::boot_assets;
-use super::load_modules::load_modules;
+use super::load_modules::load_disk_drivers;
 use super::needs_uefi::refuse_without_uefi;
-use crate::blocking_io::{self, ANSWER};
+use crate::base::blocking_io::{self, ANSWER};
 use crate::config::{self, MachineConfig, UserVolumeKind};
 use crate::disk::{
     DiskPlan, DiskSelector, DiskWish, OwnedDiskError, Takeover, make_user_volume, user_volume,
 };
 use crate::intent;
 use crate::machine::{Configured, Machine};
-use crate::modules::Class;
 use crate::status;
 
 /// Where logs are kept.
@@ -47,7 +46,7 @@ async fn mount_as(machine: &Machine, wish: DiskWish) -> anyhow::Result<()> {
     if is_to_be_found {
         find_state(machine).await?;
     } else if wish.disk.is_some() {
-        load_drivers(machine).await?;
+        load_disk_drivers(machine).await?;
     }
     let mounted = machine.disk.mount(&wish).await;
     mounted.context("mount the machine's disk")
@@ -62,7 +61,7 @@ pub(in crate::sequences) async fn dry_run(
     if wish.disk.is_none() {
         return Ok(None);
     }
-    load_drivers(machine).await?;
+    load_disk_drivers(machine).await?;
     Ok(machine.disk.dry_run(&wish).await?)
 }
 
@@ -88,22 +87,12 @@ pub(in crate::sequences) fn named_on_command_line() -> Option<DiskWish> {
 
 /// Mounts the STATE of the disk that carries Instar, if there is one: without a config, or before there is one.
 pub(in crate::sequences) async fn find_state(machine: &Machine) -> anyhow::Result<()> {
-    load_drivers(machine).await?;
+    load_disk_drivers(machine).await?;
     machine
         .disk
         .find_state()
         .await
         .context("look for Instar's partitions on the disks")
-}
-
-/// The modules of STATE's and EPHEMERAL's filesystem, where the kernel does not have them built in.
-const FILESYSTEM: [&str; 2] = ["crc32c_generic", "ext4"];
-
-/// Has the kernel find the disks, and read what is on them.
-pub(in crate::sequences) async fn load_drivers(machine: &Machine) -> anyhow::Result<()> {
-    let loaded = machine.drivers()?.load_for(Class::Block).await;
-    loaded.context("load the drivers of disks")?;
-    load_modules(machine, &FILESYSTEM).await
 }
 
 /// Keeps the config over a reboot, where there is a STATE partition to keep it on.

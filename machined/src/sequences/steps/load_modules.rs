@@ -3,6 +3,10 @@
 use anyhow::Context as _;
 
 use crate::machine::Machine;
+use crate::modules::Class;
+
+/// The modules of STATE's and EPHEMERAL's filesystem, where the kernel does not have them built in.
+const FILESYSTEM: [&str; 2] = ["crc32c_generic", "ext4"];
 
 /// Loads these and what they need.
 pub(in crate::sequences) async fn load_modules(
@@ -15,4 +19,11 @@ pub(in crate::sequences) async fn load_modules(
         loaded.with_context(|| format!("load the module {name}"))?;
     }
     Ok(())
+}
+
+/// Has the kernel find the disks, and read what is on them.
+pub(in crate::sequences) async fn load_disk_drivers(machine: &Machine) -> anyhow::Result<()> {
+    let loaded = machine.drivers()?.load_for(Class::Block).await;
+    loaded.context("load the drivers of disks")?;
+    load_modules(machine, &FILESYSTEM).await
 }

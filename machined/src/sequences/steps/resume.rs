@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::disk;
 use crate::machine::Machine;
-use crate::resources::MachineStage;
+use crate::store::MachineStage;
 
 /// Mounts the disk again where the sequence got as far as unmounting it, and starts what it stopped.
 pub(in crate::sequences) async fn go_on(machine: &Arc<Machine>) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::disk;
-use crate::blocking_io;
+use crate::base::blocking_io;
 use crate::machine::Machine;
 use crate::sequences::{Phase, Task};
 

@@ -8,8 +8,8 @@ use super::trial_record;
 use crate::boot_loader::EspError;
 use crate::machine::Machine;
 use crate::operation_lock::Operation;
-use crate::resources::Problem;
 use crate::status;
+use crate::store::Problem;
 use crate::upgrade::UpgradeRecord;
 use crate::upgrade::trial::Bless;
 

@@ -36,7 +36,7 @@ async fn leave(machine: &Machine) -> anyhow::Result<()> {
     let configured = machine.settled_config();
     let left = Handover {
         machine_config: configured.map(|configured| configured.text.clone()),
-        failed: machine.failed_images().clone(),
+        failed: machine.upgrades.failed_images().clone(),
         images_in_force: machine.images_in_force.all(),
         ..Handover::default()
     };

@@ -4,11 +4,11 @@
 use anyhow::Context as _;
 use instar_esp::EntryName;
 
-use crate::event_log::ActorId;
 use crate::init_link::StartReason;
 use crate::machine::Machine;
 use crate::sequences::emit_failure;
 use crate::sequences::steps::{boot_assets, disk};
+use crate::store::event_log::ActorId;
 use crate::upgrade::trial::{
     self, Bless, BootedEntry, Counter, EntryNow, RecordedEntry, RecordedUpgrade,
 };
@@ -76,6 +76,7 @@ fn tell_failure(machine: &Machine, record: &UpgradeRecord) {
     // A version that was tried without a record of its image (see `of_counted_start`) has none to remember.
     if !record.upgrade.digest.is_empty() {
         machine
+            .upgrades
             .failed_images()
             .remember(record.upgrade.digest.clone(), record.reason());
     }
@@ -199,7 +200,7 @@ pub(in crate::sequences) async fn give_up(
 
 /// Forgets a version that waits for its first boot, and was never started: another one takes its place.
 pub(in crate::sequences) async fn unstage(machine: &Machine) -> anyhow::Result<()> {
-    machine.forget_prepared().await;
+    machine.upgrades.forget_prepared(&machine.init).await;
     let Some(record) = staged(machine).await? else {
         return Ok(());
     };

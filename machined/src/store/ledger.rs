@@ -8,7 +8,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Mutex, MutexGuard};
 use std::time::SystemTime;
 
-use super::store::Metadata;
+use super::Metadata;
 
 /// What was seen of each resource, by type and id.
 #[derive(Default)]

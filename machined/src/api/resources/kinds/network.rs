@@ -6,7 +6,7 @@ use super::{Item, Kind, Namespace, Record, Sensitivity, Source, Value};
 use crate::intent;
 use crate::machine::Machine;
 use crate::network::{AddressStatus, Cidr, LinkStatus, NetworkStatus, RouteStatus};
-use crate::resources::{NetworkFact, Resource as _};
+use crate::store::{NetworkFact, Resource as _};
 
 /// What the machine calls itself.
 pub(super) const HOSTNAMES: Kind = Kind {

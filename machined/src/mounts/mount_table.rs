@@ -6,29 +6,29 @@ use std::{
 };
 
 /// A line of a mountinfo.
-pub(super) struct MountPoint {
+pub(crate) struct MountPoint {
     /// The device number, `8:1`.
-    pub(super) device: String,
-    pub(super) at: PathBuf,
+    pub(crate) device: String,
+    pub(crate) at: PathBuf,
     /// The device's path, or whatever the filesystem calls its source.
-    pub(super) source: String,
+    pub(crate) source: String,
 }
 
 impl MountPoint {
     /// Anonymous devices (tmpfs) have major number 0 and keep nothing busy.
-    pub(super) fn is_in_memory(&self) -> bool {
+    pub(crate) fn is_in_memory(&self) -> bool {
         self.device.starts_with("0:")
     }
 }
 
 /// What is mounted at `target` last; none when nothing is.
-pub(super) fn mounted_at(procfs: &Path, target: &Path) -> Option<MountPoint> {
+pub(crate) fn mounted_at(procfs: &Path, target: &Path) -> Option<MountPoint> {
     let table = fs::read_to_string(procfs.join("self/mountinfo")).ok()?;
     mounts(&table).filter(|mount| mount.at == target).last()
 }
 
 /// The lines of a mountinfo: `36 35 98:0 /root /mount/point options … - ext4 /dev/vda1 options`.
-pub(super) fn mounts(table: &str) -> impl Iterator<Item = MountPoint> {
+pub(crate) fn mounts(table: &str) -> impl Iterator<Item = MountPoint> {
     table.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(2);
         let device = fields.next()?.to_owned();

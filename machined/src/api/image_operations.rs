@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-use crate::containers::{
-    ImageReference, Limits, Progress, PullError, PulledImage, ReferenceError, StoreError,
-};
+use crate::containers::{Limits, Progress, PullError, PulledImage, StoreError};
 use crate::intent;
 use crate::machine::Machine;
 use crate::operation_lock::{Busy, Holder, Interrupted, Operation};
+use crate::values::{ImageReference, ReferenceError};
 
 /// Pulls at a time that callers asked for: they go on when these have gone.
 const MOST_PULLS: usize = 4;
@@ -17,7 +16,7 @@ static PULLS: Semaphore = Semaphore::const_new(MOST_PULLS);
 
 /// Why an image was not pulled or removed.
 #[derive(Debug, thiserror::Error)]
-pub enum ImageError {
+pub(super) enum ImageError {
     /// It is no name of an image.
     #[error("{name:?} is no name of an image")]
     Name {
@@ -67,13 +66,13 @@ impl From<PullError> for ImageError {
 }
 
 /// All images, by digest.
-pub fn list(machine: &Machine) -> Result<Vec<PulledImage>, StoreError> {
+pub(super) fn list(machine: &Machine) -> Result<Vec<PulledImage>, StoreError> {
     machine.images.list()
 }
 
 /// Brings an image into the store, unless it is there; tells how far it is. It disturbs no operation, and goes on beside them; the
 /// one that ends the machine ends it, too.
-pub async fn pull(
+pub(super) async fn pull(
     machine: &Arc<Machine>,
     name: &str,
     progress: &(dyn Fn(Progress) + Send + Sync),
@@ -110,7 +109,7 @@ async fn the_end(machine: &Machine) -> Option<Operation> {
 }
 
 /// Removes an image, by name or digest.
-pub async fn remove(machine: &Machine, name: &str) -> Result<(), ImageError> {
+pub(super) async fn remove(machine: &Machine, name: &str) -> Result<(), ImageError> {
     let reference = parse(name)?;
     // An upgrade holds the lock while it needs its image.
     let _lock = machine.lock_operation(Operation::ImageRemove)?;

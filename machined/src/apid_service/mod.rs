@@ -1,9 +1,13 @@
 //! apid as a service: a process of the rootfs that gets the listening socket and, over a stream, its orders: who to be above all. The
 //! stream's other half brings the names that it has looked up.
 
+mod lookup;
+
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use instar_api::PORT;
@@ -12,14 +16,16 @@ use tokio::net::unix::OwnedWriteHalf;
 use tokio::process::Command;
 use tokio::sync::{mpsc, watch};
 
-use super::log_ring::LogRing;
-use super::lookup;
-use super::own_process::OwnProcess;
-use super::workload::{Exit, Running, Signal, Step, Workload};
-use crate::apid::{Answer, Identity, Order, SelfCheck, send_order};
-use crate::services::cgroup::Cgroup;
+use crate::apid::{Answer, Identity, Order, send_order};
+use crate::base::Exit;
+use crate::intent;
+use crate::machine::Machine;
+use crate::services::{
+    Cgroup, Definition, HealthCheck, LogRing, OwnProcess, Probe, Running, Signal, Step, Workload,
+};
 use crate::statistics::{self, Namespaces, Protocol, Shown, SocketQuery};
 use crate::sys::{listen, oom_score};
+use crate::trust::Keys;
 
 /// What apid may hold, in bytes: a quarter of the machine's memory, within reason. A caller with a certificate can have it hold a lot,
 /// by asking much and reading nothing; it is apid that ends then, and starts again, and nothing else.
@@ -27,26 +33,44 @@ fn memory_limit(total: u64) -> u64 {
     (total / 4).clamp(64 << 20, 512 << 20)
 }
 
+/// apid as a service of this machine, on the API's listening socket.
+pub fn definition(machine: &Arc<Machine>, listener: OwnedFd) -> anyhow::Result<Definition> {
+    let keys = intent::keep_identity(machine);
+    Ok(Definition {
+        id: "apid".to_owned(),
+        workload: Arc::new(Apid::new(
+            listener,
+            keys,
+            machine.watch_settled(),
+            Cgroup::beside_machined("apid")?,
+            statistics::memory()?.memtotal << 10,
+        )),
+        depends_on: Vec::new(),
+        health: Some(HealthCheck {
+            probe: Probe::Own,
+            interval: Duration::from_secs(30),
+            timeout: Duration::from_secs(10),
+            failures: 3,
+        }),
+        controllable: false,
+        required: true,
+        judged: true,
+        // A process that runs and does not answer would lock everybody out.
+        restart_unhealthy: true,
+    })
+}
+
 /// What apid needs to be started, again and again.
-pub struct Apid {
+struct Apid {
     listener: OwnedFd,
     keys: Keys,
     settled: watch::Receiver<bool>,
     cgroup: Cgroup,
 }
 
-/// What is made anew whenever the node's names, clock or authorities change; nothing until it was made once.
-#[derive(Clone)]
-pub struct Keys {
-    /// Who the node is to its callers.
-    pub identity: watch::Receiver<Option<Identity>>,
-    /// How it is a caller of its own.
-    pub self_check: watch::Receiver<Option<SelfCheck>>,
-}
-
 impl Apid {
     /// From the listening socket, the newest keys, whether the boot is over, its cgroup, and the machine's memory in bytes.
-    pub fn new(
+    fn new(
         listener: OwnedFd,
         keys: Keys,
         settled: watch::Receiver<bool>,

@@ -12,7 +12,7 @@ use crate::config::Secrets;
 use crate::disk::STATE;
 use crate::machine::Machine;
 use crate::meta::Meta;
-use crate::resources::{ClockFact, MachineStatus, Problem, Resource as _, ServiceFact};
+use crate::store::{ClockFact, MachineStatus, Problem, Resource as _, ServiceFact};
 
 /// Stage and readiness.
 pub(super) const MACHINE_STATUSES: Kind = Kind {
@@ -130,10 +130,7 @@ pub(super) const META_KEYS: Kind = Kind {
 };
 
 /// All resources of a type in the store.
-fn stored<R: crate::resources::Resource>(
-    machine: &Machine,
-    spec: impl Fn(R) -> Record,
-) -> Vec<Item> {
+fn stored<R: crate::store::Resource>(machine: &Machine, spec: impl Fn(R) -> Record) -> Vec<Item> {
     let listed = machine.store.list::<R>().into_iter();
     listed
         .map(|(metadata, fact)| Item::stored(metadata, spec(fact)))
@@ -205,8 +202,8 @@ mod tests {
     use prost::Message as _;
 
     use super::*;
-    use crate::resources::MachineStage;
-    use crate::resources::Spec;
+    use crate::api::resources::Spec;
+    use crate::store::MachineStage;
 
     #[test]
     fn both_encodings_are_those_of_the_contract() {

@@ -15,7 +15,7 @@ use crate::network::NetworkStatus;
 
 use super::kind::Source;
 use super::listing::Listed;
-use super::store::Change;
+use crate::store::Change;
 
 /// How often what nobody announces is looked at.
 const LOOK_AGAIN: Duration = Duration::from_secs(3);
@@ -140,7 +140,7 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::resources::Metadata;
+    use crate::store::Metadata;
 
     fn listed(id: &str, version: u64, created: u64) -> Listed {
         let created = SystemTime::UNIX_EPOCH + Duration::from_secs(created);
@@ -185,10 +185,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_watcher_wakes_for_its_own_types_and_when_it_has_missed_some() {
-        let store = crate::resources::Store::default();
+        let store = crate::store::Store::default();
         let mut changes = Some(store.watch());
         let put = |ready| {
-            let fact = crate::resources::NetworkFact {
+            let fact = crate::store::NetworkFact {
                 address_ready: ready,
                 ..Default::default()
             };

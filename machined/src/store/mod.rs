@@ -1,4 +1,15 @@
-//! The store itself: a map from (type, id) to the newest version of a resource, with a bounded stream of changes.
+//! The store of facts that rooms above read: a map from (type, id) to the newest version of a resource, with a bounded stream of
+//! changes. Services publish their own state; `status` publishes that of the network and of the clock.
+//!
+//! A fact lives as long as its generation. Whatever only the API shows is not here: it is made when a client asks
+//! (`api/resources`).
+
+pub mod event_log;
+mod facts;
+mod ledger;
+
+pub use facts::{ClockFact, MachineStage, MachineStatus, NetworkFact, Problem, ServiceFact};
+pub use ledger::Ledger;
 
 use std::any::Any;
 use std::collections::BTreeMap;

@@ -10,25 +10,23 @@ use tokio::net::UnixStream;
 use tokio::process::Command;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::cgroup::Cgroup;
-use super::log_ring::LogRing;
-use super::own_process::OwnProcess;
-use super::workload::{Exit, Running, Signal, Step, Workload};
+use super::screen::Screen;
 use crate::api;
-use crate::console::Screen;
+use crate::base::Exit;
 use crate::machine::Machine;
+use crate::services::{Cgroup, LogRing, OwnProcess, Running, Signal, Step, Workload};
 use crate::sys::container::pass_descriptors;
 use crate::sys::oom_score;
 
 /// What the dashboard needs to be started, again and again.
-pub struct Dashboard {
+pub(super) struct Dashboard {
     machine: Arc<Machine>,
     cgroup: Cgroup,
 }
 
 impl Dashboard {
     /// Of this machine.
-    pub fn new(machine: Arc<Machine>, cgroup: Cgroup) -> Self {
+    pub(super) fn new(machine: Arc<Machine>, cgroup: Cgroup) -> Self {
         Dashboard { machine, cgroup }
     }
 

@@ -1,4 +1,4 @@
-//! The facts that machined's domains publish.
+//! The facts that are published, by type.
 
 use serde::Serialize;
 

@@ -3,8 +3,8 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::{Item, Kind, Namespace, Record, Sensitivity, Source, Value};
-use crate::resources::Resource as _;
-use crate::upgrade_history::{Outcome, UpgradeFact};
+use crate::store::Resource as _;
+use crate::upgrade::{Outcome, UpgradeFact};
 
 /// The history, oldest first.
 pub(super) const UPGRADES: Kind = Kind {
@@ -53,7 +53,7 @@ mod tests {
     use prost::Message as _;
 
     use super::*;
-    use crate::resources::Spec;
+    use crate::api::resources::Spec;
 
     #[test]
     fn both_encodings_are_those_of_the_contract() {

@@ -8,23 +8,23 @@ use crate::services::{Cgroup, Phase};
 
 /// A container.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ContainerFacts {
+pub(super) struct ContainerFacts {
     /// Its name.
-    pub name: String,
+    pub(super) name: String,
     /// Its image, as the config names it.
-    pub image: String,
+    pub(super) image: String,
     /// What its service does.
-    pub phase: Phase,
+    pub(super) phase: Phase,
     /// Its first process, while there is one.
-    pub pid: Option<u32>,
+    pub(super) pid: Option<u32>,
     /// Memory that it and what it has cached take.
-    pub memory_bytes: u64,
+    pub(super) memory_bytes: u64,
     /// Processor time since it started.
-    pub cpu_nanoseconds: u64,
+    pub(super) cpu_nanoseconds: u64,
 }
 
 /// All of them, in the order of the config. Those that don't run take nothing.
-pub fn containers(machine: &Machine) -> anyhow::Result<Vec<ContainerFacts>> {
+pub(super) fn containers(machine: &Machine) -> anyhow::Result<Vec<ContainerFacts>> {
     let Some(configured) = machine.config() else {
         return Ok(Vec::new());
     };

@@ -8,7 +8,7 @@ use crate::machine::Machine;
 
 use super::kind::{Item, Kind, Viewer};
 use super::spec::Spec;
-use super::store::Metadata;
+use crate::store::Metadata;
 
 /// A resource as clients see it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use crate::machine::Machine;
 
 use super::spec::{Record, Spec, Value};
-use super::store::Metadata;
+use crate::store::Metadata;
 
 /// The part of the names' space that a kind is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

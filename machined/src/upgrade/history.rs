@@ -5,22 +5,21 @@
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use instar_api::events::EventPayload;
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 
-use crate::blocking_io::{self, ANSWER};
-use crate::event_log::Start;
-use crate::init_link::Scope;
-use crate::machine::Machine;
-use crate::resources::{MachineStage, Resource};
-use crate::{sealed_json, whole_file};
+use crate::base::blocking_io::{self, ANSWER};
+use crate::base::{sealed_json, whole_file};
+use crate::disk::{OwnedDiskStatus, STATE};
+use crate::init_link::{InitLink, Scope};
+use crate::store::event_log::{EventLog, Start};
+use crate::store::{MachineStage, MachineStatus, Resource, Store};
 
-/// The record's name, on STATE and with init.
+/// The record's name on STATE.
 const FILE: &str = "upgrade-history.json";
-const NAME: &str = "upgrade-history";
 /// Its name in errors.
 const WHAT: &str = "the history of upgrades";
 /// The sequences whose failures are of interest.
@@ -122,75 +121,119 @@ impl History {
     }
 
     fn to_memfd(&self) -> anyhow::Result<OwnedFd> {
-        sealed_json::to_memfd(NAME, WHAT, self)
+        sealed_json::to_memfd(HistoryKeeper::NAME, WHAT, self)
     }
 }
 
-/// Keeps the history for as long as machined runs.
-pub async fn keep(machine: Arc<Machine>) {
-    let mut events = machine.events.read(&Start::History);
-    let mut changes = machine.store.watch();
-    // Before that it is not known whether this version stays, and STATE is not mounted.
-    while machine.status().stage != MachineStage::Running {
-        // Lagging behind only means that much has changed.
-        let _ = changes.recv().await;
+/// What the history is made of, and where it is kept.
+pub struct HistoryKeeper {
+    /// The version that runs.
+    pub version: String,
+    /// Tells of upgrades that fail.
+    pub events: EventLog,
+    /// Tells when the machine is up; the history is published there.
+    pub store: Store,
+    /// Keeps the history for the next generation.
+    pub init: InitLink,
+    /// Says whether STATE is mounted, where the history is kept over a reboot.
+    pub disk: watch::Receiver<OwnedDiskStatus>,
+    /// The history that the generation before left with init under [`HistoryKeeper::NAME`].
+    pub left: Option<OwnedFd>,
+}
+
+impl HistoryKeeper {
+    /// The name that init keeps the history under.
+    pub const NAME: &'static str = "upgrade-history";
+
+    /// Keeps the history for as long as machined runs.
+    pub async fn keep(mut self) {
+        let mut events = self.events.read(&Start::History);
+        // Before that it is not known whether this version stays, and STATE is not mounted.
+        self.store
+            .wait_for(MachineStatus::ID, |status: Option<&MachineStatus>| {
+                status.is_some_and(|status| status.stage == MachineStage::Running)
+            })
+            .await;
+        let mut history = self.find().await;
+        if history.note_running(&self.version, seconds(SystemTime::now())) {
+            self.publish(&history);
+            self.store(&history).await;
+        } else {
+            self.publish(&history);
+        }
+        loop {
+            let event = events.next().await;
+            let EventPayload::Sequence(sequence) = &event.payload else {
+                continue;
+            };
+            if let Some(error) = &sequence.error
+                && UPGRADES.contains(&sequence.sequence.as_str())
+            {
+                history.note_failure(&self.version, seconds(event.at), &error.message);
+                self.publish(&history);
+                self.store(&history).await;
+            }
+        }
     }
-    drop(changes);
-    let mut history = find(&machine).await;
-    let version = machine.running.version.clone();
-    let is_news = history.note_running(&version, seconds(SystemTime::now()));
-    publish(&machine, &history);
-    if is_news {
-        store(&machine, &history).await;
-    }
-    loop {
-        let event = events.next().await;
-        let EventPayload::Sequence(sequence) = &event.payload else {
-            continue;
+
+    /// Finds the history that the generation before left, else the one on STATE. One that cannot be read is begun anew.
+    async fn find(&mut self) -> History {
+        if let Some(left) = self.left.take() {
+            match History::from_memfd(&left) {
+                Ok(history) => return history,
+                Err(error) => tracing::warn!(
+                    "the history of upgrades left by the last generation is lost: {error:#}"
+                ),
+            }
+        }
+        let Some(state) = self.state() else {
+            return History::default();
         };
-        if let Some(error) = &sequence.error
-            && UPGRADES.contains(&sequence.sequence.as_str())
-        {
-            history.note_failure(&version, seconds(event.at), &error.message);
-            publish(&machine, &history);
-            store(&machine, &history).await;
+        let loaded = blocking_io::within(ANSWER, move || History::load(state)).await;
+        match loaded.map_err(anyhow::Error::from).flatten() {
+            Ok(history) => history.unwrap_or_default(),
+            Err(error) => {
+                tracing::warn!("the history of upgrades is begun anew: {error:#}");
+                History::default()
+            }
         }
     }
-}
 
-/// What the generation before left, else what is on STATE. A history that cannot be read is begun anew.
-async fn find(machine: &Machine) -> History {
-    let left = machine.take_kept(NAME);
-    if let Some(left) = left {
-        match History::from_memfd(&left) {
-            Ok(history) => return history,
-            Err(error) => tracing::warn!(
-                "the history of upgrades left by the last generation is lost: {error:#}"
-            ),
-        }
+    /// STATE, while it is mounted.
+    fn state(&self) -> Option<&'static Path> {
+        let is_mounted = self.disk.borrow().state.is_some();
+        is_mounted.then(|| Path::new(STATE))
     }
-    let Some(state) = machine.disk.state().map(Path::to_owned) else {
-        return History::default();
-    };
-    let loaded = blocking_io::within(ANSWER, move || History::load(&state)).await;
-    match loaded.map_err(anyhow::Error::from).flatten() {
-        Ok(history) => history.unwrap_or_default(),
-        Err(error) => {
-            tracing::warn!("the history of upgrades is begun anew: {error:#}");
-            History::default()
-        }
-    }
-}
 
-/// Shows it to clients.
-fn publish(machine: &Machine, history: &History) {
-    for entry in &history.0 {
-        machine.store.put(&id(entry), entry.clone());
+    /// Shows the history to clients.
+    fn publish(&self, history: &History) {
+        for entry in &history.0 {
+            self.store.put(&id(entry), entry.clone());
+        }
+        let oldest = history.0.first().map_or(0, |entry| entry.number);
+        for (_, shown) in self.store.list::<UpgradeFact>() {
+            if shown.number < oldest {
+                self.store.remove::<UpgradeFact>(&id(&shown));
+            }
+        }
     }
-    let oldest = history.0.first().map_or(0, |entry| entry.number);
-    for (_, shown) in machine.store.list::<UpgradeFact>() {
-        if shown.number < oldest {
-            machine.store.remove::<UpgradeFact>(&id(&shown));
+
+    /// Keeps the history over the end of this generation. Nothing in it is worth failing for.
+    async fn store(&self, history: &History) {
+        let kept = async {
+            let memfd = history.to_memfd()?;
+            self.init.keep(Self::NAME, Scope::Machine, &memfd).await
+        };
+        if let Err(error) = kept.await {
+            tracing::warn!("init does not keep the history of upgrades: {error:#}");
+        }
+        let Some(state) = self.state() else {
+            return;
+        };
+        let history = history.clone();
+        let saved = blocking_io::within(ANSWER, move || history.save(state)).await;
+        if let Err(error) = saved.map_err(anyhow::Error::from).flatten() {
+            tracing::warn!("the history of upgrades is not kept over a reboot: {error:#}");
         }
     }
 }
@@ -198,25 +241,6 @@ fn publish(machine: &Machine, history: &History) {
 /// Sorted as text, as clients list them.
 fn id(entry: &UpgradeFact) -> String {
     format!("{:06}", entry.number)
-}
-
-/// Nothing in it is worth failing for.
-async fn store(machine: &Machine, history: &History) {
-    let kept = async {
-        let memfd = history.to_memfd()?;
-        machine.init.keep(NAME, Scope::Machine, &memfd).await
-    };
-    if let Err(error) = kept.await {
-        tracing::warn!("init does not keep the history of upgrades: {error:#}");
-    }
-    let Some(state) = machine.disk.state().map(Path::to_owned) else {
-        return;
-    };
-    let history = history.clone();
-    let saved = blocking_io::within(ANSWER, move || history.save(&state)).await;
-    if let Err(error) = saved.map_err(anyhow::Error::from).flatten() {
-        tracing::warn!("the history of upgrades is not kept over a reboot: {error:#}");
-    }
 }
 
 fn seconds(at: SystemTime) -> u64 {

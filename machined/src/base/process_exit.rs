@@ -1,0 +1,38 @@
+//! How a process ended: init tells it of those that it reaps, and the kernel of machined's children.
+
+use std::fmt;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// With this exit code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+    /// It is gone, but nobody could say how.
+    Unknown,
+}
+
+impl Exit {
+    /// From the status word of wait(2).
+    pub fn from_wait_status(status: i32) -> Self {
+        let status = ExitStatus::from_raw(status);
+        match (status.code(), status.signal()) {
+            (Some(code), _) => Exit::Code(code),
+            (None, Some(signal)) => Exit::Signal(signal),
+            (None, None) => Exit::Unknown,
+        }
+    }
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Exit::Code(code) => write!(f, "exited with code {code}"),
+            Exit::Signal(signal) => write!(f, "was ended by signal {signal}"),
+            Exit::Unknown => write!(f, "is gone"),
+        }
+    }
+}

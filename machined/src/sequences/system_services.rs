@@ -1,0 +1,55 @@
+//! Services of the system itself, as opposed to those of the config: apid, which lets callers in, and the dashboard on the screen.
+//!
+//! The boot says when each starts. What they are is handed in with the boot: they serve and show the API, which is a room above.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use crate::machine::Machine;
+use crate::services::Definition;
+
+/// apid that takes longer than this to start is broken.
+const APID: Duration = Duration::from_secs(60);
+
+/// Defines a service of the machine when it is about to start.
+pub type Define<T> = Box<dyn FnOnce(&Arc<Machine>) -> anyhow::Result<T> + Send>;
+
+/// The list of them.
+pub struct SystemServices {
+    /// Lets callers in.
+    pub apid: Define<Definition>,
+    /// Shows the node on its screen; none where there is no screen.
+    pub dashboard: Define<Option<Definition>>,
+}
+
+/// Starts apid and waits until it answers.
+pub(super) async fn start_apid(
+    machine: Arc<Machine>,
+    define: Define<Definition>,
+) -> anyhow::Result<()> {
+    let apid = machine.services.add(define(&machine)?)?;
+    apid.start();
+    tokio::time::timeout(APID, apid.up())
+        .await
+        .context("apid does not answer")?;
+    tracing::info!("the API answers on port {}", instar_api::PORT);
+    Ok(())
+}
+
+/// Starts the dashboard where there is a screen for it. A machine without its dashboard works, so no failure here is an error.
+pub(super) fn start_dashboard(machine: &Arc<Machine>, define: Define<Option<Definition>>) {
+    let started = define(machine).and_then(|definition| match definition {
+        Some(definition) => {
+            machine.services.add(definition)?.start();
+            Ok(true)
+        }
+        None => Ok(false),
+    });
+    match started {
+        Ok(true) => tracing::info!("the dashboard is on the screen; Alt+F1 shows these messages"),
+        Ok(false) => {}
+        Err(error) => tracing::warn!("no dashboard on the screen: {error:#}"),
+    }
+}
