@@ -18,7 +18,7 @@ const BANNER: &str = "6.12.1-cloud-amd64 (builder@example) #1 SMP";
 /// A program as far as the builder looks: an ELF header without segments, so nothing is needed to start it.
 fn program(name: &str) -> Vec<u8> {
     let mut file = vec![0; 64];
-    file[..6].copy_from_slice(b"\x7fELF\x02\x01");
+    file[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
     file.extend(name.as_bytes());
     file
 }
