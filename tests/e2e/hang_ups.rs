@@ -26,16 +26,19 @@ use crate::installed::INSTALLER;
 use crate::{PATIENCE, is_long_run};
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![
-        leave_the_machine_as_before_or_as_after,
+    let mut tests = tests![
         do_not_keep_a_new_config_from_its_containers,
         every_method_is_walked_or_changes_nothing,
-    ]
+    ];
+    // A quarter of an hour, most of it by one processor.
+    if is_long_run() {
+        tests.extend(tests![leave_the_machine_as_before_or_as_after]);
+    }
+    tests
 }
 
-/// Disconnects in the walk: all of them, and as many as fit into `make test`.
+/// Disconnects in the walk.
 const HANG_UPS: usize = 100;
-const FEWER_HANG_UPS: usize = 40;
 /// Until nothing runs any more, whatever was hung up on. A boot is the longest.
 const LIMIT: Duration = Duration::from_secs(180);
 /// The second container's port, and how many seconds it takes to stop.
@@ -646,11 +649,7 @@ async fn leave_the_machine_as_before_or_as_after(scratch: Scratch) -> Outcome {
         walk.hang_up(call).await?;
     }
     reboots(&mut walk).await?;
-    let enough = match is_long_run() {
-        true => HANG_UPS,
-        false => FEWER_HANG_UPS,
-    };
-    while walk.hung_up < enough {
+    while walk.hung_up < HANG_UPS {
         let call = walk.small_call();
         walk.hang_up(call).await?;
     }
