@@ -139,11 +139,16 @@ async fn a_lost_superblock_and_a_lost_config_are_no_way_in(scratch: Scratch) -> 
     let client = Instarctl::of(&node, &scratch)?;
     let refused = strangers_config(&node, &machine, &client).await?;
     ensure!(refused.code != Some(0), "{refused:?}");
-    let status = client.run(&["get", "machinestatus", "-o", "yaml"]).await?;
-    ensure!(
-        status.output.contains("maintenance") && status.output.contains("no machine config"),
-        "{status:?}"
-    );
+    // The API answers a moment before the machine has begun to wait for a config.
+    node.wait_until("it says what it waits for", PATIENCE, async || {
+        let status = client.run(&["get", "machinestatus", "-o", "yaml"]).await?;
+        ensure!(
+            status.output.contains("maintenance") && status.output.contains("no machine config"),
+            "{status:?}"
+        );
+        Ok(())
+    })
+    .await?;
     let said = client.run(&["apply-config", "-f", &machine.config]).await?;
     ensure!(said.code == Some(0), "{said:?}");
     node.wait_until_ready(PATIENCE).await?;
