@@ -1,6 +1,6 @@
 //! Runs tests with libtest's own arguments: `--list`, filters, `--exact`, `--test-threads`.
 //!
-//! Five tests run at once unless told otherwise, each in a thread with an async runtime of its own. Waiting in the body of a
+//! Four tests run at once unless told otherwise, each in a thread with an async runtime of its own. Waiting in the body of a
 //! test blocks nothing but that body: connections and streams are driven by the runtime's workers.
 
 use std::any::Any;
@@ -17,12 +17,14 @@ use crate::scratch::Scratch;
 /// What a test ends with.
 pub type Outcome = Result<()>;
 
-/// Tests at once. Each has a VM that keeps a host CPU busy while it boots and upgrades, and for more than half of the time waits for
-/// something: five keep two CPUs busy all the time.
-const THREADS: usize = 5;
+/// Tests at once. Each has a VM that keeps a host CPU busy while it boots and upgrades, and for half of the time waits for something:
+/// four keep two CPUs busy. With five the run is not shorter, and each VM has so little of a CPU that its clients' limits end.
+const THREADS: usize = 4;
 
 /// What the line of a failure begins with that `build/test-everything` repeats at its end.
 const FAILED: &str = "failed: ";
+/// How much of a reason that line has.
+const SUMMARY_CHARACTERS: usize = 800;
 
 /// A test: a name and what it does.
 pub struct Test {
@@ -99,17 +101,19 @@ fn run_one(test: Test) -> Result<(), Failed> {
         Err(payload) => format!("panicked: {}", panic_text(payload.as_ref())),
     };
     // For the summary of everything; what follows it here is long.
-    println!(
-        "{FAILED}{}: {}",
-        test.name,
-        why.lines().next().unwrap_or_default()
-    );
+    println!("{FAILED}{}: {}", test.name, in_one_line(&why));
     Err(format!(
         "{why}\n  kept: {}\n{}",
         scratch.path().display(),
         scratch.tails()
     )
     .into())
+}
+
+/// The beginning of a reason, which may be a value in many lines.
+fn in_one_line(why: &str) -> String {
+    let words: Vec<&str> = why.split_whitespace().collect();
+    words.join(" ").chars().take(SUMMARY_CHARACTERS).collect()
 }
 
 fn panic_text(payload: &(dyn Any + Send)) -> &str {
@@ -138,6 +142,12 @@ mod tests {
         );
         let scratch = Scratch::make("runner::fails").unwrap();
         scratch.remove().unwrap();
+    }
+
+    #[test]
+    fn the_summary_has_a_reason_of_many_lines_in_one() {
+        assert_eq!(in_one_line("Said {\n    code: 1,\n}"), "Said { code: 1, }");
+        assert_eq!(in_one_line(&"long ".repeat(1000)).len(), SUMMARY_CHARACTERS);
     }
 
     #[test]

@@ -15,8 +15,8 @@ use super::{Talosctl, Words};
 use crate::identity::Identity;
 use crate::node::Node;
 
-/// `--timeout`, for what takes a test's node a minute at most.
-const TIMEOUT: Duration = Duration::from_secs(180);
+/// `--timeout`, a third of its default. It goes by the host's time, and two boots of a node whose host is busy take minutes of it.
+const TIMEOUT: Duration = Duration::from_secs(600);
 /// A node that reboots does not answer: a try that hangs is given up.
 const TRY: Duration = Duration::from_secs(15);
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
