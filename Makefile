@@ -126,11 +126,11 @@ e2e: image ## Run the tests in virtual machines
 	cargo test --locked $(TOOLS) --test e2e
 
 .PHONY: test
-test: deps ## Run everything: lints, unit tests, end-to-end tests; one summary at the end
+test: deps ## Run lints, unit tests, and a quarter of the end-to-end tests, in 25 minutes; one summary at the end
 	@build/test-everything
 
 .PHONY: test-all
-test-all: deps ## Run everything, and what tests repeat as often as it says something: a hundred callers that hang up
+test-all: deps ## Run everything, as CI does
 	@INSTAR_ALL=1 build/test-everything
 
 .PHONY: bench

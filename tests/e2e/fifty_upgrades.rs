@@ -9,9 +9,9 @@ use instar_tests::{
     Registry, Scratch, Test, push_greeter, tests,
 };
 
-use crate::{PATIENCE, is_long_run};
+use crate::{PATIENCE, is_one_named};
 
-/// As many as `make test` has time for are fewer.
+/// As many as fit in a run of all tests are fewer.
 const UPGRADES: usize = 50;
 const FEWER_UPGRADES: usize = 30;
 /// Upgrades whose ends are compared: the first few, when everything has happened once, and as many of the last.
@@ -52,7 +52,7 @@ async fn leave_nothing_behind(scratch: Scratch) -> Outcome {
     let kernel = node.kernel_boot_id().await?;
 
     let (mut early, mut late) = (Vec::new(), Vec::new());
-    let upgrades = match is_long_run() {
+    let upgrades = match is_one_named() {
         true => UPGRADES,
         false => FEWER_UPGRADES,
     };

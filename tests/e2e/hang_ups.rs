@@ -22,19 +22,15 @@ use prost_types::FileDescriptorSet;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
+use crate::PATIENCE;
 use crate::installed::INSTALLER;
-use crate::{PATIENCE, is_long_run};
 
 pub(crate) fn tests() -> Vec<Test> {
-    let mut tests = tests![
+    tests![
+        leave_the_machine_as_before_or_as_after,
         do_not_keep_a_new_config_from_its_containers,
         every_method_is_walked_or_changes_nothing,
-    ];
-    // A quarter of an hour, most of it by one processor.
-    if is_long_run() {
-        tests.extend(tests![leave_the_machine_as_before_or_as_after]);
-    }
-    tests
+    ]
 }
 
 /// Disconnects in the walk.

@@ -8,8 +8,8 @@ use instar_api::machine::RebootRequest;
 use instar_api::machine::reboot_request::Mode;
 use instar_qemu::{DiskFormat, Drive, create_blank_disk};
 use instar_tests::{
-    GREETER, Greeter, ImageUnderTest, Node, Outcome, Registry, Scratch, ServedDisk, Test,
-    WITH_CGROUPS, plan_with_greeter, tests,
+    GREETER, Greeter, ImageUnderTest, MachineConfig, Node, Outcome, Registry, Scratch, ServedDisk,
+    Test, WITH_CGROUPS, plan_with_greeter, tests,
 };
 
 use crate::PATIENCE;
@@ -19,6 +19,18 @@ use crate::installed::OTHER_PORT;
 const OTHER: &str = "other";
 /// machined's store of images, as a container sees it.
 const IMAGES: &str = "/data/lib/instar/images";
+
+/// Two greeters whose names, as long as names may be, differ in the last character alone, and their ports.
+const TWINS: [(&str, u16); 2] = [
+    (
+        "one-of-two-whose-names-are-as-long-as-the-name-of-a-container-1",
+        8091,
+    ),
+    (
+        "one-of-two-whose-names-are-as-long-as-the-name-of-a-container-2",
+        8092,
+    ),
+];
 
 const DISK_BYTES: u64 = 1 << 30;
 
@@ -84,17 +96,60 @@ async fn a_disk_without_an_answer_does_not_keep_the_machine_from_restarting(
 async fn are_ended_and_started_again(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
     let image = registry.image_for_guest("greeter:v1");
-    let node = plan_with_greeter(&scratch, &registry, move |config| {
-        config.greeter_at(OTHER, &image, OTHER_PORT, WITH_CGROUPS)
+    let mut plan = plan_with_greeter(&scratch, &registry, move |config| {
+        let config = config.greeter_at(OTHER, &image, OTHER_PORT, WITH_CGROUPS);
+        let twin = |config: MachineConfig, (name, port)| config.greeter_at(name, &image, port, "");
+        TWINS.into_iter().fold(config, twin)
     })?
     .blank_disk()?
-    .forward(OTHER_PORT)
-    .boot()
-    .await?;
+    .forward(OTHER_PORT);
+    for (_, port) in TWINS {
+        plan = plan.forward(port);
+    }
+    let node = plan.boot().await?;
     node.wait_until_ready(PATIENCE).await?;
     let other = Greeter::at(&node, OTHER_PORT)?;
     a_frozen_apid(&node, &other).await?;
-    a_frozen_machined(&node, &other).await
+    let twins = twins_speak(&node, "before").await?;
+    a_frozen_machined(&node, &other).await?;
+    // What keeps a container's output over machined's end is kept under the container's name.
+    ensure!(
+        twins_speak(&node, "after").await? == twins,
+        "a twin has died"
+    );
+    each_twin_is_heard(&node).await
+}
+
+/// Has each twin print a word of its own. Gives their processes.
+async fn twins_speak(node: &Node, when: &str) -> anyhow::Result<Vec<u32>> {
+    let mut pids = Vec::new();
+    for (name, port) in TWINS {
+        let twin = Greeter::at(node, port)?;
+        let _ = twin.get(&format!("/read/{}", word(port, when)));
+        twin.greets()?;
+        pids.push(node.service_pid(name).await?);
+    }
+    Ok(pids)
+}
+
+async fn each_twin_is_heard(node: &Node) -> Outcome {
+    let [first, second] = TWINS;
+    for ((name, own), (_, others)) in [(first, second), (second, first)] {
+        node.wait_until("its words are in its log", PATIENCE, async || {
+            let log = node.log(name).await?;
+            for when in ["before", "after"] {
+                ensure!(log.contains(&word(own, when)), "{name}: {log}");
+                ensure!(!log.contains(&word(others, when)), "{name}: {log}");
+            }
+            Ok(())
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+fn word(port: u16, when: &str) -> String {
+    format!("said-by-{port}-{when}-machined-froze")
 }
 
 async fn a_frozen_apid(node: &Node, other: &Greeter) -> Outcome {

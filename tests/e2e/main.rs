@@ -61,22 +61,40 @@ mod ways_in;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use instar_tests::Test;
+
 /// For anything that a node does, on a host that runs others too: an upgrade takes some 15 s, a boot 10.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Whether tests that repeat something do so as often as they can say something by it: `make test-all`.
+/// Whether all tests run: `make test-all`, as CI does. `make test` is for between two changes.
 fn is_long_run() -> bool {
     std::env::var_os("INSTAR_ALL").is_some()
 }
 
+/// Whether the command line names tests; it may name any.
+fn is_one_named() -> bool {
+    std::env::args()
+        .skip(1)
+        .any(|argument| !argument.starts_with('-'))
+}
+
 fn main() -> ExitCode {
-    let areas = vec![
-        // The longest first: what is short fills the gaps that they leave at the end.
+    let mut areas = Vec::new();
+    if is_long_run() || is_one_named() {
+        areas.extend(of_long_runs());
+    }
+    areas.extend(of_every_run());
+    instar_tests::run(areas.into_iter().flatten().collect())
+}
+
+/// Areas whose machines boot again and again, or wait for limits to pass: three quarters of the time. The longest first: short ones fill
+/// the gaps that they leave at the end.
+fn of_long_runs() -> Vec<Vec<Test>> {
+    vec![
         fifty_upgrades::tests(),
         hang_ups::tests(),
         staged::tests(),
         hangs::tests(),
-        rollback::tests(),
         installed::tests(),
         power_cuts::tests(),
         kexec::tests(),
@@ -91,9 +109,25 @@ fn main() -> ExitCode {
         container_limits::tests(),
         disk::tests(),
         watchdog::tests(),
+        medium::tests(),
+        over_the_network::tests(),
+        talosctl_commands::tests(),
+        resources::tests(),
+        dashboard::tests(),
+        console::tests(),
+        volumes::tests(),
+        secure_boot::tests(),
+        ways_in::tests(),
+    ]
+}
+
+/// Each way in and out of the machine once: boots, the API, both clients, an upgrade, a rollback.
+fn of_every_run() -> Vec<Vec<Test>> {
+    vec![
+        rollback::tests(),
         upgrade::tests(),
         talosctl_upgrades::tests(),
-        talosctl_commands::tests(),
+        trial::tests(),
         api_methods::tests(),
         packet_capture::tests(),
         other_clients::tests(),
@@ -101,28 +135,18 @@ fn main() -> ExitCode {
         authorities::tests(),
         trust::tests(),
         tls::tests(),
-        resources::tests(),
         containers::tests(),
-        dashboard::tests(),
         dhcp::tests(),
-        console::tests(),
         edits::tests(),
         machine_config::tests(),
-        medium::tests(),
-        over_the_network::tests(),
-        volumes::tests(),
         clock::tests(),
-        trial::tests(),
         logs::tests(),
         small_machine::tests(),
         refused_images::tests(),
         odd_images::tests(),
-        secure_boot::tests(),
         harness::tests(),
         peers::tests(),
         boot::tests(),
-        ways_in::tests(),
         init_failures::tests(),
-    ];
-    instar_tests::run(areas.into_iter().flatten().collect())
+    ]
 }

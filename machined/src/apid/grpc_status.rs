@@ -3,6 +3,10 @@
 //! Source: the gRPC over HTTP/2 protocol description, "Trailers-Only".
 
 use http::{HeaderValue, Response};
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
+
+/// grpc-message carries printable ASCII; everything else and `%` is encoded.
+const NOT_IN_MESSAGES: &AsciiSet = &CONTROLS.add(b'%');
 
 /// The codes that apid uses (google.rpc.Code).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,50 +49,30 @@ pub(super) fn reply<B: Default>(code: Code, message: &str) -> Response<B> {
 
 /// Words as the header `grpc-message` carries them.
 pub(super) fn message(text: &str) -> Option<HeaderValue> {
-    HeaderValue::from_str(&percent_encode(text)).ok()
-}
-
-/// grpc-message carries printable ASCII; everything else and `%` is percent-encoded.
-fn percent_encode(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b' '..=b'~' if byte != b'%' => encoded.push(byte as char),
-            _ => encoded.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    encoded
+    let encoded = utf8_percent_encode(text, NOT_IN_MESSAGES);
+    HeaderValue::from_str(&encoded.to_string()).ok()
 }
 
 /// The reverse. What is no encoding stays as it is, as the protocol wants it.
-pub(super) fn percent_decode(text: &str) -> String {
-    let mut decoded = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&byte, after)) = rest.split_first() {
-        let digits = after.get(..2).filter(|_| byte == b'%');
-        let code = digits
-            .and_then(|digits| std::str::from_utf8(digits).ok())
-            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        decoded.push(code.unwrap_or(byte));
-        rest = match code {
-            Some(_) => &after[2..],
-            None => after,
-        };
-    }
-    String::from_utf8_lossy(&decoded).into_owned()
+pub(super) fn words(message: &str) -> String {
+    percent_decode_str(message).decode_utf8_lossy().into_owned()
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
     fn messages_are_encoded_as_grpc_wants_them() {
-        assert_eq!(percent_encode("50% naïve\n"), "50%25 na%C3%AFve%0A");
+        assert_eq!(
+            message("50% naïve\n\x7f").unwrap(),
+            "50%25 na%C3%AFve%0A%7F"
+        );
         for text in ["50% naïve\n", "", "plain", "%"] {
-            assert_eq!(percent_decode(&percent_encode(text)), text);
+            assert_eq!(words(message(text).unwrap().to_str().unwrap()), text);
         }
-        assert_eq!(percent_decode("100% %zz %4"), "100% %zz %4");
+        assert_eq!(words("100% %zz %4"), "100% %zz %4");
         let response: Response<String> = reply(Code::Unavailable, "later");
         assert_eq!(response.headers()["grpc-status"], "14");
         assert_eq!(response.headers()["grpc-message"], "later");

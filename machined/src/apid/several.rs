@@ -287,7 +287,7 @@ fn failure(trailers: &HeaderMap) -> Option<Failure> {
     let message = trailers.get(grpc_status::MESSAGE).and_then(text);
     Some(Failure {
         code,
-        message: grpc_status::percent_decode(&message.unwrap_or_default()),
+        message: grpc_status::words(&message.unwrap_or_default()),
     })
 }
 

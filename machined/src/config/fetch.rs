@@ -20,6 +20,7 @@ use super::{
     MAX_CONFIG_BYTES,
     source::{GunzipError, gunzip, parse_url, shown},
 };
+use crate::base::error_chain::chain;
 
 /// How hard to try.
 #[derive(Debug, Clone)]
@@ -94,13 +95,8 @@ impl fmt::Display for FetchStatus<'_> {
                 write!(f, "fetching the machine config from {url}, try {attempt}")
             }
             Self::Failed { error, again_in } => {
-                write!(f, "{error}")?;
-                let mut source = std::error::Error::source(error);
-                while let Some(cause) = source {
-                    write!(f, ": {cause}")?;
-                    source = cause.source();
-                }
-                write!(f, "; trying again in {} s", again_in.as_secs_f32())
+                let (why, seconds) = (chain(error), again_in.as_secs_f32());
+                write!(f, "{why}; trying again in {seconds} s")
             }
             Self::Received { bytes } => write!(f, "received the machine config, {bytes} bytes"),
         }

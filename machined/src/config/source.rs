@@ -17,6 +17,7 @@ use std::{
 };
 
 use instar_pki::Role;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::MAX_CONFIG_BYTES;
 
@@ -25,6 +26,13 @@ pub const FW_CFG_PATH: &str = "/sys/firmware/qemu_fw_cfg/by_name/opt/dev.instar/
 
 /// Kernel arguments that name the config, ours first. The other is what people type who come from Talos.
 const ARGUMENTS: [&str; 2] = ["instar.config", "talos.config"];
+
+/// All but RFC 3986's unreserved characters: a value stays one part of a path or query, whatever a vendor wrote into its SMBIOS.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
 
 /// A place that may hold the config.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -270,29 +278,12 @@ fn substitute(
         };
         let value = value.as_deref().filter(|value| !value.is_empty());
         url.push_str(before);
-        percent_encode(
-            value.ok_or(NoSource::NoValue { argument, variable })?,
-            &mut url,
-        );
+        let value = value.ok_or(NoSource::NoValue { argument, variable })?;
+        url.extend(utf8_percent_encode(value, RESERVED));
         rest = tail;
     }
     url.push_str(rest);
     Ok(url)
-}
-
-/// Everything but RFC 3986's unreserved characters: a value stays one part of a path or query, whatever a vendor wrote into
-/// its SMBIOS.
-fn percent_encode(value: &str, into: &mut String) {
-    const HEX: &[u8; 16] = b"0123456789ABCDEF";
-    for byte in value.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
-            into.push(char::from(byte));
-        } else {
-            into.push('%');
-            into.push(char::from(HEX[usize::from(byte >> 4)]));
-            into.push(char::from(HEX[usize::from(byte & 15)]));
-        }
-    }
 }
 
 /// A URL of http or https with a host; a fragment is left out.

@@ -11,7 +11,7 @@ mod useful;
 mod verdict;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -65,6 +65,8 @@ struct Boot {
     /// What the previous generation left; empty if it left nothing.
     handover: Handover,
     early: EarlyStanding,
+    /// Whether the hand-over to a machined that is started again is kept up to date.
+    handover_kept: Once,
 }
 
 /// Boots the generation and tells init how it went.
@@ -79,7 +81,7 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
         system_services,
     } = beginning;
     let SystemServices { apid, dashboard } = system_services;
-    let boot = Boot::gather(&machine, start, deadline, handover).await;
+    let mut boot = Boot::gather(&machine, start, deadline, handover).await;
     // First in the history, so that a client that waits for the upgrade sees its failure before anything else.
     boot.tell_last_upgrade(rollback.as_ref());
     machine.enter(MachineStage::Booting);
@@ -98,6 +100,7 @@ pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
         if !is_kept {
             return;
         }
+        boot.early = boot.early.once_kept();
         lock = boot.wait_for_config(lock).await;
     }
     let (outcome, record) = match reached {
@@ -138,6 +141,7 @@ impl Boot {
             deadline,
             handover: handover.unwrap_or_default(),
             early: EarlyStanding::of(start, handed_over, counter),
+            handover_kept: Once::new(),
         }
     }
 

@@ -16,8 +16,9 @@
 //!                                             the loader starts the version before; it finds the record: Failed
 //!
 //!  anything else ───────► NotOnTrial ─────┬── ok ──────────────────► Commit: bless the booted entry, unless a record
-//!                                         │                          says that an upgrade is under way
-//!                                         └── failed ──────────────► StayUp: the same, and the API tells the problem
+//!                           ▲             │                          says that an upgrade is under way
+//!                           │             └── failed ──────────────► StayUp: the same, and the API tells the problem
+//!  Soft, without a config ──┘ at once: Commit, as with its gate passed
 //! ```
 //!
 //! The facts come in two steps:
@@ -131,6 +132,15 @@ impl EarlyStanding {
         matches!(self, Self::SoftTrial | Self::CountedTrial)
     }
 
+    /// What it is once the generation is kept, in maintenance mode: the config that ends the waiting may come after init's deadline.
+    #[must_use]
+    pub fn once_kept(self) -> Self {
+        match self {
+            Self::NotOnTrial | Self::SoftTrial | Self::CountedTrial => Self::NotOnTrial,
+            Self::RolledBack | Self::Interrupted => self,
+        }
+    }
+
     /// What this start does with the record.
     pub fn record_step(self, start: StartReason) -> RecordStep {
         match (start, self) {
@@ -214,6 +224,8 @@ pub enum EntryNow {
     Blessed,
     /// There is no such entry any more.
     Gone,
+    /// It is of another version than the one that runs, which came after it without a reboot, and was kept.
+    OfAnotherVersion,
     /// The disk does not say.
     Unknown,
 }
@@ -223,7 +235,11 @@ pub enum EntryNow {
 ///
 /// Without the loader's word there is no entry that a reboot would try again, so here it is not on trial, whatever its deadline.
 pub fn is_counted(counter: Counter, now: EntryNow) -> bool {
-    counter == Counter::Counted && !matches!(now, EntryNow::Blessed | EntryNow::Unknown)
+    let tries_what_runs = matches!(
+        now,
+        EntryNow::AsBooted | EntryNow::Counting | EntryNow::Gone
+    );
+    counter == Counter::Counted && tries_what_runs
 }
 
 /// What a generation has to prove, when its steps have run.
@@ -346,11 +362,12 @@ impl Standing {
 }
 
 /// How a generation goes on that can be asked and has no machine config. One that a boot has on trial would have found it; every other
-/// one has nothing else to prove, and waits in maintenance mode.
-pub fn without_config(record: Option<UpgradeRecord>, reason: String) -> Next {
-    match record {
-        Some(record) => Next::TryAgain { record, reason },
-        None => Next::Commit(Commit::NOT_ON_TRIAL),
+/// one has nothing else to prove, is kept, and waits in maintenance mode. What comes with a config later is not judged by its upgrade
+/// any more ([`EarlyStanding::once_kept`]).
+pub fn without_config(standing: Standing, reason: String) -> Next {
+    match standing {
+        Standing::Counted { .. } => standing.next(Err(reason)),
+        Standing::NotOnTrial | Standing::Soft { .. } => standing.next(Ok(())),
     }
 }
 

@@ -22,6 +22,7 @@ use tokio::time::timeout;
 
 use super::manifest::{self, ImageConfig, Layer, MANIFEST_MEDIA_TYPES, Manifest, ManifestError};
 use super::registries::{Endpoint, Registries, RegistryAuth};
+use crate::base::error_chain::chain;
 use crate::values::Digest;
 use crate::values::ImageReference;
 use challenge::Challenge;
@@ -266,16 +267,8 @@ impl fmt::Display for Tried {
             );
         }
         for (index, (endpoint, error)) in self.0.iter().enumerate() {
-            write!(
-                f,
-                "{}{endpoint}: {error}",
-                if index == 0 { "" } else { "; " }
-            )?;
-            let mut source = std::error::Error::source(error);
-            while let Some(cause) = source {
-                write!(f, ": {cause}")?;
-                source = cause.source();
-            }
+            let separator = if index == 0 { "" } else { "; " };
+            write!(f, "{separator}{endpoint}: {}", chain(error))?;
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use crate::sequences::steps::{boot_assets, disk};
 use crate::sequences::upgrade::{bless_retry, current_handover, trial_record};
 use crate::status;
 use crate::store::{MachineStage, Problem};
-use crate::upgrade::trial::{Commit, Next, is_from_the_loader};
+use crate::upgrade::trial::{Commit, Next, Standing, is_from_the_loader};
 use crate::upgrade::{Gate, UpgradeRecord, trial};
 
 /// The verdict is told this long before init's deadline, so that the reason is told too.
@@ -27,7 +27,8 @@ pub(super) async fn without_config(boot: &Boot) -> Next {
         true => trial_record::of_counted_start_without_config(&boot.machine, boot.start).await,
         false => None,
     };
-    trial::without_config(record, no_config(&boot.machine))
+    let standing = Standing::of(boot.early, &boot.handover, record);
+    trial::without_config(standing, no_config(&boot.machine))
 }
 
 /// Why there is no machine config, as far as that is an error.
@@ -85,7 +86,7 @@ pub(super) async fn carry_out(boot: &Boot, next: Next, is_healthy: bool) -> bool
     };
     let is_healthy = is_healthy || tell_healthy(machine).await;
     if is_healthy {
-        keep(machine, boot.start, commit).await;
+        keep(boot, commit).await;
     }
     is_healthy
 }
@@ -98,7 +99,8 @@ pub(super) async fn tell_healthy(machine: &Machine) -> bool {
 }
 
 /// Keeps a generation that works.
-async fn keep(machine: &Arc<Machine>, start: StartReason, commit: Commit) {
+async fn keep(boot: &Boot, commit: Commit) {
+    let (machine, start) = (&boot.machine, boot.start);
     if start == StartReason::Boot {
         tracing::info!("booted {}", machine.running.version);
     }
@@ -114,7 +116,10 @@ async fn keep(machine: &Arc<Machine>, start: StartReason, commit: Commit) {
     {
         tracing::error!("a new boot loader is not put in place: {error:#}");
     }
-    tokio::spawn(current_handover::keep(machine.clone()));
+    // A boot that has waited for its config has it kept already.
+    boot.handover_kept.call_once(|| {
+        tokio::spawn(current_handover::keep(machine.clone()));
+    });
     if let Err(error) = trial_record::finish(machine, commit.bless).await {
         bless_retry::start(machine, commit.bless, &error);
     }

@@ -102,7 +102,7 @@ pub(in crate::sequences) async fn of_counted_start(
 ) -> Option<UpgradeRecord> {
     let (counter, entry) = loaders_word(machine).await;
     let now = match &entry {
-        Some(entry) => entry_now(machine, start, entry.order).await,
+        Some(entry) => entry_now(machine, start, entry).await,
         None => EntryNow::AsBooted,
     };
     let entry = entry.filter(|_| trial::is_counted(counter, now))?;
@@ -126,14 +126,17 @@ pub(in crate::sequences) async fn of_counted_start(
 
 /// The counted entry as it is on the disk now. The loader tells how it was when the kernel started: if machined has restarted since, it
 /// may have been blessed.
-async fn entry_now(machine: &Machine, start: StartReason, order: u32) -> EntryNow {
+async fn entry_now(machine: &Machine, start: StartReason, booted: &EntryName) -> EntryNow {
     if start == StartReason::Boot {
         return EntryNow::AsBooted;
+    }
+    if booted.version.to_string() != machine.running.version {
+        return EntryNow::OfAnotherVersion;
     }
     let entry = async {
         let installed = boot_assets::installed(machine).await?;
         let installed = installed.context("its disk is not found any more")?;
-        boot_assets::entry(&installed, order).await
+        boot_assets::entry(&installed, booted.order).await
     };
     match entry.await {
         Ok(Some(entry)) if entry.is_blessed() => EntryNow::Blessed,

@@ -156,16 +156,23 @@ fn every_record_that_a_boot_finds() {
     assert_eq!(BootedEntry::of(Some(7), None), Other);
 }
 
-/// The loader's word → by the entry on the disk: as booted, counting, blessed, gone, unknown.
+/// The loader's word → by the entry on the disk: as booted, counting, blessed, gone, of another version, unknown.
 #[test]
 fn every_word_of_the_loader() {
-    use EntryNow::{AsBooted, Blessed, Counting, Gone};
-    let entries = [AsBooted, Counting, Blessed, Gone, EntryNow::Unknown];
+    use EntryNow::{AsBooted, Blessed, Counting, Gone, OfAnotherVersion};
+    let entries = [
+        AsBooted,
+        Counting,
+        Blessed,
+        Gone,
+        OfAnotherVersion,
+        EntryNow::Unknown,
+    ];
     let table = [
-        (NotCounted, [false; 5]),
+        (NotCounted, [false; 6]),
         // An entry that is gone is not one that was kept.
-        (Counted, [true, true, false, true, false]),
-        (Unknown, [false; 5]),
+        (Counted, [true, true, false, true, false, false]),
+        (Unknown, [false; 6]),
     ];
     for (counter, expected) in table {
         let counted = entries.map(|now| is_counted(counter, now));
@@ -254,18 +261,50 @@ fn a_soft_upgrade_without_an_entry_blesses_the_booted_one() {
 #[test]
 fn a_machine_without_a_config_is_kept_unless_a_boot_has_it_on_trial() {
     let reason = || "it finds no machine config".to_owned();
-    let (record, reason_) = (record(), reason());
-    assert_eq!(
-        without_config(Some(record.clone()), reason()),
-        Next::TryAgain {
-            record,
-            reason: reason_,
-        }
-    );
-    assert_eq!(
-        without_config(None, reason()),
-        Next::Commit(Commit::NOT_ON_TRIAL)
-    );
+    let (upgrade, services_up) = (Some(upgrade(RUNNING, Some(8))), Vec::new());
+    let soft = Standing::Soft {
+        upgrade: upgrade.clone(),
+        services_up,
+    };
+    let counted = |is_soft| Standing::Counted {
+        record: record(),
+        is_soft,
+    };
+    let again = Next::TryAgain {
+        record: record(),
+        reason: reason(),
+    };
+    let bless = Bless::Order(8);
+    let table = [
+        (Standing::NotOnTrial, Next::Commit(Commit::NOT_ON_TRIAL)),
+        (soft, Next::Commit(Commit { upgrade, bless })),
+        (counted(false), again.clone()),
+        (counted(true), again),
+    ];
+    for (standing, next) in table {
+        assert_eq!(
+            without_config(standing.clone(), reason()),
+            next,
+            "{standing:?}"
+        );
+    }
+}
+
+/// The config may come after init's deadline: nothing is given up by then that has been kept.
+#[test]
+fn what_was_kept_without_a_config_is_not_on_trial_when_the_config_comes() {
+    use EarlyStanding::{CountedTrial, Interrupted, NotOnTrial, RolledBack, SoftTrial};
+    let table = [
+        (NotOnTrial, NotOnTrial),
+        (SoftTrial, NotOnTrial),
+        (CountedTrial, NotOnTrial),
+        (RolledBack, RolledBack),
+        (Interrupted, Interrupted),
+    ];
+    for (early, later) in table {
+        assert_eq!(early.once_kept(), later);
+        assert!(!later.has_deadline());
+    }
 }
 
 #[test]
