@@ -35,8 +35,8 @@ pub(crate) fn tests() -> Vec<Test> {
 
 /// Disconnects in the walk.
 const HANG_UPS: usize = 100;
-/// Until nothing runs any more, whatever was hung up on. A boot is the longest.
-const LIMIT: Duration = Duration::from_secs(180);
+/// Until nothing runs any more, whatever was hung up on. An upgrade with a boot is the longest, on a host that runs three others.
+const LIMIT: Duration = Duration::from_secs(600);
 /// The second container's port, and how many seconds it takes to stop.
 const SLOW_PORT: u16 = 8086;
 const SLOW: &str = "slow";
