@@ -28,7 +28,6 @@ use crate::installed::INSTALLER;
 pub(crate) fn tests() -> Vec<Test> {
     tests![
         leave_the_machine_as_before_or_as_after,
-        do_not_keep_a_new_config_from_its_containers,
         every_method_is_walked_or_changes_nothing,
     ]
 }
@@ -39,7 +38,7 @@ const HANG_UPS: usize = 100;
 const LIMIT: Duration = Duration::from_secs(600);
 /// The second container's port, and how many seconds it takes to stop.
 const SLOW_PORT: u16 = 8086;
-const SLOW: &str = "slow";
+pub(crate) const SLOW: &str = "slow";
 
 /// The methods that the walk hangs up on.
 const WALKED: &[&str] = &[
@@ -192,7 +191,7 @@ fn config(identity: &Identity, host: &str, name: &str) -> String {
 }
 
 /// A greeter that takes some seconds to stop.
-fn slow(config: MachineConfig, host: &str, name: &str, seconds: u8) -> MachineConfig {
+pub(crate) fn slow(config: MachineConfig, host: &str, name: &str, seconds: u8) -> MachineConfig {
     config.container(
         name,
         &format!("{host}/greeter:v1"),
@@ -515,7 +514,7 @@ fn of_config(mut seen: Seen, name: &str) -> Seen {
 }
 
 /// Nothing changes the machine: what is not there can be removed only then.
-async fn is_free(channel: &Channel) -> Outcome {
+pub(crate) async fn is_free(channel: &Channel) -> Outcome {
     let mut images = ImageServiceClient::new(channel.clone());
     let request = wire::ImageServiceRemoveRequest {
         image_ref: "nowhere.example/nothing:v1".to_owned(),
@@ -581,7 +580,7 @@ async fn resource(
     Ok(resource.spec.unwrap_or_default().yaml_spec)
 }
 
-async fn config_name(channel: &Channel, id: &str) -> anyhow::Result<String> {
+pub(crate) async fn config_name(channel: &Channel, id: &str) -> anyhow::Result<String> {
     let text = resource(channel, "config", "MachineConfigs.config.talos.dev", id).await?;
     let (_, name) = text.split_once("hostname: ").context("no host name")?;
     // The document may stand in the answer as a text of one line, with escapes.
@@ -713,244 +712,4 @@ async fn reboots(walk: &mut Walk) -> Outcome {
     call.after.images.retain(|image| *image == greeter);
     walk.hang_up(call).await?;
     walk.settle().await
-}
-
-/// One boot, without its config in the firmware: what is kept shows after the power was cut.
-async fn do_not_keep_a_new_config_from_its_containers(scratch: Scratch) -> Outcome {
-    let registry = Registry::start(&scratch)?;
-    push_greeter(&registry)?;
-    let host = registry.host_for_guest();
-    lingering_installer()?.push(&registry, INSTALLER, "lingers")?;
-    let identity = Identity::administrator()?;
-    let named = |name: &str, seconds: u8| {
-        let config = MachineConfig::new(&identity)
-            .hostname(name)
-            .install_disk("/dev/vda")
-            .registry(&host)
-            .greeter(&host);
-        slow(config, &host, SLOW, seconds)
-    };
-    // From one to the other the slow container is stopped, which takes so many seconds, and started again.
-    let configs = [("one", 5), ("two", 4), ("three", 6)]
-        .map(|(name, seconds)| named(name, seconds).to_yaml());
-    let bad = named("bad", 5).document(
-        "apiVersion: v1alpha1\nkind: RegistryAuthConfig\nname: registry.example\nauth: no base64\n",
-    );
-    let other = Identity::administrator()?;
-    let mismatched = configs[0].clone().replace(
-        &base64_of(&identity.authority_key()),
-        &base64_of(&other.authority_key()),
-    );
-    ensure!(mismatched != configs[0], "the key is not found");
-    let disk = scratch.join("disk.img");
-    create_blank_disk(&disk, DiskFormat::Raw, 2 << 30)?;
-    let file = scratch
-        .write("one.yaml", &configs[0])?
-        .display()
-        .to_string();
-    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
-        .disk(&disk)
-        .forward(GREETER_PORT)
-        .without_config(identity)
-        .start()?;
-    let (client, address) = (Instarctl::of(&node, &scratch)?, node.endpoint()?);
-    node.wait_for_line("the API answers on port", PATIENCE)?;
-    let insecure = ["apply-config", "--insecure", "-n", &address, "-f", &file];
-    node.wait_until("it takes a config", PATIENCE, async || {
-        let said = client.run(&insecure).await?;
-        ensure!(said.code == Some(0), "{said:?}");
-        Ok(())
-    })
-    .await?;
-    node.wait_until_ready(PATIENCE).await?;
-    let pid = node.service_pid(SLOW).await?;
-
-    // The caller goes while the old container is being stopped.
-    let apply = |yaml: &str, mode: Mode| wire::ApplyConfigurationRequest {
-        data: yaml.as_bytes().to_vec(),
-        mode: mode.into(),
-        try_mode_timeout: Some(prost_types::Duration {
-            seconds: 1,
-            nanos: 0,
-        }),
-        ..Default::default()
-    };
-    let method = "/machine.MachineService/ApplyConfiguration";
-    let message = apply(&configs[1], Mode::NoReboot).encode_to_vec();
-    let mut caller = ImpatientCaller::connect(&node).await?;
-    let answer = caller
-        .call(method, &message, millis(1000), HangUp::Connection)
-        .await?;
-    ensure!(answer.is_none(), "answered at once: {answer:?}");
-    let mut machine = node.machine().await?;
-    let busy = machine.reboot(wire::RebootRequest::default()).await;
-    let busy = busy.err().context("it rebooted in the middle of it")?;
-    println!("{busy}");
-    ensure!(
-        busy.code() == Code::FailedPrecondition
-            && busy.message().contains("apply-config has been running for"),
-        "{busy}"
-    );
-    let channel = node.channel().await?;
-    node.wait_until("the new container runs", PATIENCE, async || {
-        ensure!(node.service_pid(SLOW).await? != pid, "the old one");
-        ensure!(config_name(&channel, "v1alpha1").await? == "two");
-        is_free(&channel).await
-    })
-    .await?;
-
-    trials_end_beside_others(&node, &channel, &configs, apply).await?;
-
-    // What cannot be carried out is refused, in every mode, and not kept.
-    for mode in [Mode::Staged, Mode::Reboot, Mode::NoReboot, Mode::Try] {
-        for config in [&bad.to_yaml(), &mismatched] {
-            let refused = machine.apply_configuration(apply(config, mode)).await;
-            let refused = refused.err().context("a config that cannot be used")?;
-            ensure!(
-                refused.code() == Code::InvalidArgument,
-                "{mode:?}: {refused}"
-            );
-        }
-    }
-    an_installer_that_stays_is_ended(&node, &channel, &registry).await?;
-    a_pull_gives_way_to_a_forced_reboot(&node).await?;
-    let name = config_name(&node.channel().await?, "v1alpha1").await?;
-    ensure!(name == "three", "{name}");
-    Ok(())
-}
-
-fn base64_of(pem: &str) -> String {
-    use base64::Engine as _;
-    base64::prelude::BASE64_STANDARD.encode(pem)
-}
-
-/// A config is applied to stay while the trial of another one ends, and the other way round.
-async fn trials_end_beside_others(
-    node: &Node,
-    channel: &Channel,
-    configs: &[String; 3],
-    apply: impl Fn(&str, Mode) -> wire::ApplyConfigurationRequest,
-) -> Outcome {
-    let mut machine = node.machine().await?;
-    let settled = async |name: &str| {
-        node.wait_until("the trial is over", PATIENCE, async || {
-            is_free(channel).await?;
-            let names = (
-                config_name(channel, "v1alpha1").await?,
-                config_name(channel, "persistent").await?,
-            );
-            ensure!(names.0 == name && names.1 == name, "{names:?}");
-            node.service_pid(SLOW).await
-        })
-        .await
-    };
-    // It ends while the next one stops a container: that one stays.
-    for (config, mode) in [(0, Mode::Try), (1, Mode::NoReboot)] {
-        let request = apply(&configs[config], mode);
-        machine.apply_configuration(request).await?;
-    }
-    settled("two").await?;
-    // The return to the config before is an operation, too.
-    let mark = node.vm().console_mark()?;
-    let request = apply(&configs[0], Mode::Try);
-    machine.apply_configuration(request).await?;
-    let over = "the trial is over, the config before it is taken back";
-    node.vm().wait_for_line_after(mark, over, PATIENCE)?;
-    let request = apply(&configs[2], Mode::NoReboot);
-    let busy = machine.apply_configuration(request).await;
-    let busy = busy.err().context("it was applied between two configs")?;
-    println!("{busy}");
-    let says = "the return to the config before a trial has been running";
-    ensure!(busy.message().contains(says), "{busy}");
-    node.wait_until("it is applied", PATIENCE, async || {
-        let request = apply(&configs[2], Mode::NoReboot);
-        Ok(node.machine().await?.apply_configuration(request).await?)
-    })
-    .await?;
-    settled("three").await?;
-    Ok(())
-}
-
-/// Its program delivers as it should, and stays.
-fn lingering_installer() -> anyhow::Result<OciImage> {
-    let program = guest_program("greeter")?;
-    let image = OciImage::read(&ImageUnderTest::second()?.installer())?;
-    let image = image.with_file("usr/bin/greeter", &program)?;
-    Ok(image.entrypoint(&["/usr/bin/greeter", "stay", "/usr/bin/installer"]))
-}
-
-async fn an_installer_that_stays_is_ended(
-    node: &Node,
-    channel: &Channel,
-    registry: &Registry,
-) -> Outcome {
-    let greeter = Greeter::of(node)?;
-    greeter.greets()?;
-    let image = registry.image_for_guest(&format!("{INSTALLER}:lingers"));
-    let actor = node.upgrade(&image).await??;
-    node.wait_until("the installer has delivered", PATIENCE, async || {
-        let mut machine = node.machine().await?;
-        let mode = wire::reboot_request::Mode::Force.into();
-        let busy = machine.reboot(wire::RebootRequest { mode }).await;
-        let busy = busy.err().context("it rebooted")?;
-        ensure!(
-            busy.message().contains("an upgrade has been running"),
-            "{busy}"
-        );
-        Ok(())
-    })
-    .await?;
-    println!("{actor}");
-    node.wait_for_line("did not end within 60 s and was killed", PATIENCE)?;
-    node.wait_until("what was stopped runs again", PATIENCE, async || {
-        is_free(channel).await?;
-        greeter.greets()
-    })
-    .await?;
-    ensure!(node.version().await?.tag == "v0.1.0");
-    Ok(())
-}
-
-/// From a registry that takes connections and says nothing.
-async fn a_pull_gives_way_to_a_forced_reboot(node: &Node) -> Outcome {
-    let silent = std::net::TcpListener::bind("127.0.0.1:0")?;
-    let port = silent.local_addr()?.port();
-    let image = format!("{HOST_FOR_GUEST}:{port}/nothing:v1");
-    let kernel = node.kernel_boot_id().await?;
-    let reboot = |mode: wire::reboot_request::Mode| async move {
-        let mut machine = node.machine().await?;
-        let request = wire::RebootRequest { mode: mode.into() };
-        anyhow::Ok(machine.reboot(request).await)
-    };
-    let rebooting = async {
-        node.wait_until("the upgrade is asked for", PATIENCE, async || {
-            ensure!(
-                node.vm()
-                    .console()
-                    .contains(&format!("{image} asked for by"))
-            );
-            Ok(())
-        })
-        .await?;
-        let busy = reboot(wire::reboot_request::Mode::Default).await?;
-        let busy = busy.err().context("it rebooted without force")?;
-        println!("{busy}");
-        ensure!(busy.message().contains("with force"), "{busy}");
-        reboot(wire::reboot_request::Mode::Force).await??;
-        anyhow::Ok(())
-    };
-    let (given_up, rebooting) = tokio::join!(node.upgrade(&image), rebooting);
-    rebooting?;
-    let given_up = given_up?.err().context("an upgrade to nothing")?;
-    println!("{given_up}");
-    ensure!(
-        given_up.code() == Code::Aborted && given_up.message().contains("a reboot took its place"),
-        "{given_up}"
-    );
-    node.wait_until("it has rebooted", PATIENCE, async || {
-        ensure!(node.kernel_boot_id().await? != kernel);
-        Ok(())
-    })
-    .await?;
-    node.wait_until_ready(PATIENCE).await
 }

@@ -37,6 +37,7 @@ mod lost_config;
 mod machine_config;
 mod medium;
 mod odd_images;
+mod one_at_a_time;
 mod other_clients;
 mod over_the_network;
 mod packet_capture;
@@ -93,6 +94,7 @@ fn of_long_runs() -> Vec<Vec<Test>> {
     vec![
         fifty_upgrades::tests(),
         hang_ups::tests(),
+        one_at_a_time::tests(),
         staged::tests(),
         hangs::tests(),
         installed::tests(),

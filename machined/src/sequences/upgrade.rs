@@ -69,63 +69,27 @@ pub(super) async fn check_first(
     let resolved = puller.resolve(&reference).await?;
     let digest = resolved.digest().to_string();
     let candidate = Candidate::from_labels(resolved.labels())?;
-    if !request.force
-        && let Some(reason) = machine.upgrades.failed_images().reason(&digest)
-    {
-        let version = candidate.version;
-        return Err(Refusal::FailedBefore {
-            version,
-            reason: reason.to_owned(),
-        }
-        .into());
+    if !request.force {
+        refuse_failed_before(machine, &candidate, &digest)?;
     }
-    let limits = installer_limits(&candidate);
-    // As large as what the whole function fails with.
-    #[allow(clippy::result_large_err)]
-    let plan = |is_var_full| {
-        let mut resources = Resources::now().map_err(UpgradeError::Machine)?;
-        // What waits in memory goes before another version comes.
-        resources.memory += machine.upgrades.prepared_bytes();
-        if is_var_full {
-            resources.disk = 0;
-        }
-        let plan = check(
-            &candidate,
-            &machine.running,
-            resources,
-            limits.unpacked_bytes,
-        );
-        plan.map_err(UpgradeError::Refused)
+    let Plan { path, room } = plan_with_room(machine, &candidate).await?;
+    let path = match request.mode {
+        UpgradeMode::Quickest => path,
+        UpgradeMode::Reboot => Path::Reboot("a reboot was asked for"),
+        UpgradeMode::Kexec => Path::Reboot("a reboot by kexec was asked for"),
     };
-    let Plan { mut path, room } = match plan(false) {
-        // Other images may be in the way that nobody needs.
-        Ok(Plan {
-            room: Room::Memory, ..
-        })
-        | Err(UpgradeError::Refused(Refusal::NotEnoughRoom { .. })) => {
-            if let Err(error) = image_collection::collect(machine).await {
-                tracing::warn!("images that nothing names stay: {error:#}");
-            }
-            plan(false)?
-        }
-        planned => planned?,
-    };
-    match request.mode {
-        UpgradeMode::Quickest => {}
-        UpgradeMode::Reboot => path = Path::Reboot("a reboot was asked for"),
-        UpgradeMode::Kexec => path = Path::Reboot("a reboot by kexec was asked for"),
-    }
     // The installer runs in a container, perhaps the first of this machine. Without it there is nothing to pull for.
     load_overlay(machine).await.map_err(UpgradeError::Machine)?;
     narrator.say(format!(
         "{} to {}: pulling {digest}",
         machine.running.version, candidate.version
     ));
+    let limits = installer_limits(&candidate);
     let pull = |room| Unpacked::pull(&puller, &resolved, &limits, &machine.images, room);
     let image = match pull(room).await {
         // Somebody was faster than the pull.
         Err(UpgradeError::Pull(error)) if room == Room::Var && is_full(&error) => {
-            plan(true)?;
+            plan(machine, &candidate, Var::Full)?;
             pull(Room::Memory).await?
         }
         pulled => pulled?,
@@ -145,6 +109,59 @@ pub(super) async fn check_first(
         by_kexec: request.mode == UpgradeMode::Kexec,
         pending,
     })
+}
+
+/// Refuses an image that was rolled back once.
+fn refuse_failed_before(
+    machine: &Machine,
+    candidate: &Candidate,
+    digest: &str,
+) -> Result<(), Refusal> {
+    match machine.upgrades.failed_images().reason(digest) {
+        Some(reason) => Err(Refusal::FailedBefore {
+            version: candidate.version.clone(),
+            reason: reason.to_owned(),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// What is known of the room on /var.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Var {
+    AsItSays,
+    /// A pull has found it full.
+    Full,
+}
+
+/// How to get to the candidate with the room that there is now.
+// The error is as large as that of the upgrade.
+#[allow(clippy::result_large_err)]
+fn plan(machine: &Machine, candidate: &Candidate, var: Var) -> Result<Plan, UpgradeError> {
+    let mut resources = Resources::now().map_err(UpgradeError::Machine)?;
+    // What waits in memory goes before another version comes.
+    resources.memory += machine.upgrades.prepared_bytes();
+    if var == Var::Full {
+        resources.disk = 0;
+    }
+    let unpacked_bytes = installer_limits(candidate).unpacked_bytes;
+    let plan = check(candidate, &machine.running, resources, unpacked_bytes);
+    plan.map_err(UpgradeError::Refused)
+}
+
+/// The same; images that nobody needs go where they are in the way.
+async fn plan_with_room(machine: &Machine, candidate: &Candidate) -> Result<Plan, UpgradeError> {
+    match plan(machine, candidate, Var::AsItSays) {
+        Ok(Plan {
+            room: Room::Memory, ..
+        })
+        | Err(UpgradeError::Refused(Refusal::NotEnoughRoom { .. })) => {}
+        planned => return planned,
+    }
+    if let Err(error) = image_collection::collect(machine).await {
+        tracing::warn!("images that nothing names stay: {error:#}");
+    }
+    plan(machine, candidate, Var::AsItSays)
 }
 
 /// What an installer may take: it unpacks to little more than the files that its labels account for, and the check of the

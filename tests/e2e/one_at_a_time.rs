@@ -1,0 +1,293 @@
+//! Calls that change the machine go one at a time: the one that comes next is told which one runs, waits, or takes its place.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use instar_api::machine as wire;
+use instar_api::machine::apply_configuration_request::Mode;
+use instar_qemu::{DiskFormat, create_blank_disk};
+use instar_tests::{
+    GREETER_PORT, Greeter, HOST_FOR_GUEST, HangUp, Identity, ImageUnderTest, ImpatientCaller,
+    Instarctl, MachineConfig, Node, OciImage, Outcome, Registry, Scratch, Test, guest_program,
+    push_greeter, tests,
+};
+use prost::Message;
+use tonic::Code;
+
+use crate::PATIENCE;
+use crate::hang_ups::{SLOW, config_name, is_free, slow};
+use crate::installed::INSTALLER;
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![go_one_at_a_time]
+}
+
+/// Configs by the names of their machines. From one to another the slow container is stopped, which takes it seconds, and started again.
+struct Configs {
+    one: String,
+    two: String,
+    three: String,
+    /// None of these can be carried out.
+    unusable: [String; 2],
+}
+
+/// One boot, without its config in the firmware: what is kept shows after the power was cut.
+async fn go_one_at_a_time(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    push_greeter(&registry)?;
+    lingering_installer()?.push(&registry, INSTALLER, "lingers")?;
+    let identity = Identity::administrator()?;
+    let configs = Configs::of(&identity, &registry.host_for_guest())?;
+    let node = start(&scratch, identity, &configs.one).await?;
+    a_config_is_carried_out_for_who_has_hung_up(&node, &configs).await?;
+    a_trial_ends_while_the_next_config_comes(&node, &configs).await?;
+    a_config_waits_for_the_return_from_a_trial(&node, &configs).await?;
+    configs_that_cannot_be_used_are_refused(&node, &configs.unusable).await?;
+    an_installer_that_stays_is_ended(&node, &registry).await?;
+    a_pull_gives_way_to_a_forced_reboot(&node).await?;
+    let name = config_name(&node.channel().await?, "v1alpha1").await?;
+    ensure!(name == "three", "{name}");
+    Ok(())
+}
+
+impl Configs {
+    fn of(identity: &Identity, host: &str) -> anyhow::Result<Self> {
+        let named = |name: &str, seconds: u8| {
+            let config = MachineConfig::new(identity)
+                .hostname(name)
+                .install_disk("/dev/vda")
+                .registry(host)
+                .greeter(host);
+            slow(config, host, SLOW, seconds)
+        };
+        let bad = named("bad", 5).document(
+            "apiVersion: v1alpha1\nkind: RegistryAuthConfig\nname: registry.example\nauth: no base64\n",
+        );
+        let one = named("one", 5).to_yaml();
+        let other = Identity::administrator()?;
+        let (own, others) = (identity.authority_key(), other.authority_key());
+        let mismatched = one.replace(&base64_of(&own), &base64_of(&others));
+        ensure!(mismatched != one, "the key is not found");
+        Ok(Self {
+            one,
+            two: named("two", 4).to_yaml(),
+            three: named("three", 6).to_yaml(),
+            unusable: [bad.to_yaml(), mismatched],
+        })
+    }
+}
+
+/// Starts the node in maintenance mode, and brings it its config.
+async fn start(scratch: &Scratch, identity: Identity, config: &str) -> anyhow::Result<Node> {
+    let disk = scratch.join("disk.img");
+    create_blank_disk(&disk, DiskFormat::Raw, 2 << 30)?;
+    let file = scratch.write("one.yaml", config)?.display().to_string();
+    let node = Node::plan(scratch, &ImageUnderTest::first()?)
+        .disk(&disk)
+        .forward(GREETER_PORT)
+        .without_config(identity)
+        .start()?;
+    let (client, address) = (Instarctl::of(&node, scratch)?, node.endpoint()?);
+    node.wait_for_line("the API answers on port", PATIENCE)?;
+    let insecure = ["apply-config", "--insecure", "-n", &address, "-f", &file];
+    node.wait_until("it takes a config", PATIENCE, async || {
+        let said = client.run(&insecure).await?;
+        ensure!(said.code == Some(0), "{said:?}");
+        Ok(())
+    })
+    .await?;
+    node.wait_until_ready(PATIENCE).await?;
+    Ok(node)
+}
+
+/// The caller goes while the old container is being stopped.
+async fn a_config_is_carried_out_for_who_has_hung_up(node: &Node, configs: &Configs) -> Outcome {
+    let pid = node.service_pid(SLOW).await?;
+    let method = "/machine.MachineService/ApplyConfiguration";
+    let message = apply(&configs.two, Mode::NoReboot).encode_to_vec();
+    let mut caller = ImpatientCaller::connect(node).await?;
+    let within = Duration::from_secs(1);
+    let answer = caller.call(method, &message, within, HangUp::Connection);
+    let answer = answer.await?;
+    ensure!(answer.is_none(), "answered at once: {answer:?}");
+    a_reboot_is_told_what_runs(node).await?;
+    let channel = node.channel().await?;
+    node.wait_until("the new container runs", PATIENCE, async || {
+        ensure!(node.service_pid(SLOW).await? != pid, "the old one");
+        ensure!(config_name(&channel, "v1alpha1").await? == "two");
+        is_free(&channel).await
+    })
+    .await
+}
+
+async fn a_reboot_is_told_what_runs(node: &Node) -> Outcome {
+    let mut machine = node.machine().await?;
+    let busy = machine.reboot(wire::RebootRequest::default()).await;
+    let busy = busy.err().context("it rebooted in the middle of it")?;
+    println!("{busy}");
+    ensure!(
+        busy.code() == Code::FailedPrecondition
+            && busy.message().contains("apply-config has been running for"),
+        "{busy}"
+    );
+    Ok(())
+}
+
+/// A trial lasts a second.
+fn apply(config: &str, mode: Mode) -> wire::ApplyConfigurationRequest {
+    wire::ApplyConfigurationRequest {
+        data: config.as_bytes().to_vec(),
+        mode: mode.into(),
+        try_mode_timeout: Some(prost_types::Duration {
+            seconds: 1,
+            nanos: 0,
+        }),
+        ..Default::default()
+    }
+}
+
+fn base64_of(pem: &str) -> String {
+    use base64::Engine as _;
+    base64::prelude::BASE64_STANDARD.encode(pem)
+}
+
+/// A config is applied to stay while the trial of another one ends: that one stays.
+async fn a_trial_ends_while_the_next_config_comes(node: &Node, configs: &Configs) -> Outcome {
+    let mut machine = node.machine().await?;
+    for (config, mode) in [(&configs.one, Mode::Try), (&configs.two, Mode::NoReboot)] {
+        machine.apply_configuration(apply(config, mode)).await?;
+    }
+    settles_on(node, "two").await
+}
+
+/// The return to the config before a trial is an operation like others.
+async fn a_config_waits_for_the_return_from_a_trial(node: &Node, configs: &Configs) -> Outcome {
+    let mark = node.vm().console_mark()?;
+    let mut machine = node.machine().await?;
+    let tried = apply(&configs.one, Mode::Try);
+    machine.apply_configuration(tried).await?;
+    let over = "the trial is over, the config before it is taken back";
+    node.vm().wait_for_line_after(mark, over, PATIENCE)?;
+    let early = machine.apply_configuration(apply(&configs.three, Mode::NoReboot));
+    let busy = early.await.err();
+    let busy = busy.context("it was applied between two configs")?;
+    println!("{busy}");
+    let says = "the return to the config before a trial has been running";
+    ensure!(busy.message().contains(says), "{busy}");
+    node.wait_until("it is applied", PATIENCE, async || {
+        let again = apply(&configs.three, Mode::NoReboot);
+        Ok(node.machine().await?.apply_configuration(again).await?)
+    })
+    .await?;
+    settles_on(node, "three").await
+}
+
+/// Waits until nothing changes the machine, with this config in force and on STATE.
+async fn settles_on(node: &Node, name: &str) -> Outcome {
+    let channel = node.channel().await?;
+    node.wait_until("the trial is over", PATIENCE, async || {
+        is_free(&channel).await?;
+        for id in ["v1alpha1", "persistent"] {
+            let found = config_name(&channel, id).await?;
+            ensure!(found == name, "{id}: {found}");
+        }
+        node.service_pid(SLOW).await
+    })
+    .await?;
+    Ok(())
+}
+
+/// What cannot be carried out is refused, in every mode, and not kept.
+async fn configs_that_cannot_be_used_are_refused(node: &Node, unusable: &[String]) -> Outcome {
+    let mut machine = node.machine().await?;
+    for mode in [Mode::Staged, Mode::Reboot, Mode::NoReboot, Mode::Try] {
+        for config in unusable {
+            let refused = machine.apply_configuration(apply(config, mode)).await;
+            let refused = refused.err().context("a config that cannot be used")?;
+            let code = refused.code();
+            ensure!(code == Code::InvalidArgument, "{mode:?}: {refused}");
+        }
+    }
+    Ok(())
+}
+
+/// Its program delivers as it should, and stays.
+fn lingering_installer() -> anyhow::Result<OciImage> {
+    let program = guest_program("greeter")?;
+    let image = OciImage::read(&ImageUnderTest::second()?.installer())?;
+    let image = image.with_file("usr/bin/greeter", &program)?;
+    Ok(image.entrypoint(&["/usr/bin/greeter", "stay", "/usr/bin/installer"]))
+}
+
+async fn an_installer_that_stays_is_ended(node: &Node, registry: &Registry) -> Outcome {
+    let channel = node.channel().await?;
+    let greeter = Greeter::of(node)?;
+    greeter.greets()?;
+    let image = registry.image_for_guest(&format!("{INSTALLER}:lingers"));
+    let actor = node.upgrade(&image).await??;
+    node.wait_until("the installer has delivered", PATIENCE, async || {
+        let mut machine = node.machine().await?;
+        let mode = wire::reboot_request::Mode::Force.into();
+        let busy = machine.reboot(wire::RebootRequest { mode }).await;
+        let busy = busy.err().context("it rebooted")?;
+        ensure!(
+            busy.message().contains("an upgrade has been running"),
+            "{busy}"
+        );
+        Ok(())
+    })
+    .await?;
+    println!("{actor}");
+    node.wait_for_line("did not end within 60 s and was killed", PATIENCE)?;
+    node.wait_until("what was stopped runs again", PATIENCE, async || {
+        is_free(&channel).await?;
+        greeter.greets()
+    })
+    .await?;
+    ensure!(node.version().await?.tag == "v0.1.0");
+    Ok(())
+}
+
+/// From a registry that takes connections and says nothing.
+async fn a_pull_gives_way_to_a_forced_reboot(node: &Node) -> Outcome {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let port = silent.local_addr()?.port();
+    let image = format!("{HOST_FOR_GUEST}:{port}/nothing:v1");
+    let kernel = node.kernel_boot_id().await?;
+    let reboot = |mode: wire::reboot_request::Mode| async move {
+        let mut machine = node.machine().await?;
+        let request = wire::RebootRequest { mode: mode.into() };
+        anyhow::Ok(machine.reboot(request).await)
+    };
+    let rebooting = async {
+        node.wait_until("the upgrade is asked for", PATIENCE, async || {
+            ensure!(
+                node.vm()
+                    .console()
+                    .contains(&format!("{image} asked for by"))
+            );
+            Ok(())
+        })
+        .await?;
+        let busy = reboot(wire::reboot_request::Mode::Default).await?;
+        let busy = busy.err().context("it rebooted without force")?;
+        println!("{busy}");
+        ensure!(busy.message().contains("with force"), "{busy}");
+        reboot(wire::reboot_request::Mode::Force).await??;
+        anyhow::Ok(())
+    };
+    let (given_up, rebooting) = tokio::join!(node.upgrade(&image), rebooting);
+    rebooting?;
+    let given_up = given_up?.err().context("an upgrade to nothing")?;
+    println!("{given_up}");
+    ensure!(
+        given_up.code() == Code::Aborted && given_up.message().contains("a reboot took its place"),
+        "{given_up}"
+    );
+    node.wait_until("it has rebooted", PATIENCE, async || {
+        ensure!(node.kernel_boot_id().await? != kernel);
+        Ok(())
+    })
+    .await?;
+    node.wait_until_ready(PATIENCE).await
+}
