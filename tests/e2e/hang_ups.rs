@@ -13,9 +13,8 @@ use instar_api::machine::image_service_client::ImageServiceClient;
 use instar_api::machine::machine_service_client::MachineServiceClient;
 use instar_qemu::{DiskFormat, Drive, VmSpec, create_blank_disk};
 use instar_tests::{
-    GREETER, GREETER_PORT, Greeter, HOST_FOR_GUEST, HangUp, Identity, ImageUnderTest,
-    ImpatientCaller, Instarctl, MachineConfig, Node, OciImage, Outcome, Registry, Scratch, Test,
-    guest_program, push_greeter, tests, uefi,
+    GREETER, HangUp, Identity, ImageUnderTest, ImpatientCaller, Instarctl, MachineConfig, Node,
+    OciImage, Outcome, Registry, Scratch, Test, push_greeter, tests, uefi,
 };
 use prost::Message;
 use prost_types::FileDescriptorSet;
