@@ -117,7 +117,7 @@ lint: deps ## Check format, lints, dependencies, and that imports run down
 
 .PHONY: unit
 unit: deps ## Run the tests that need no virtual machine
-	cargo test --locked --workspace
+	cargo test --locked --workspace --no-fail-fast
 
 .PHONY: e2e
 e2e: image ## Run the tests in virtual machines

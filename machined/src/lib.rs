@@ -32,11 +32,13 @@ pub mod daemon;
 #[cfg(feature = "fuzzing")]
 pub mod decoders;
 pub mod disk;
+pub mod etc_files;
 pub mod files;
 pub mod hang_guard;
 pub mod image_collection;
 pub mod init_link;
 pub mod intent;
+pub mod kernel_settings;
 pub mod logging;
 pub mod machine;
 pub mod meta;

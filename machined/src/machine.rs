@@ -22,6 +22,7 @@ use crate::config::MachineConfig;
 use crate::containers::{ImageStore, ImagesInForce, InForce, Puller};
 use crate::disk::OwnedDisk;
 use crate::init_link::{BootId, InitLink};
+use crate::kernel_settings::{KernelSettings, Undo};
 use crate::modules::{Drivers, ModuleError};
 use crate::network::Network;
 use crate::operation_lock::{Busy, Operation, OperationLock, Operations};
@@ -108,6 +109,8 @@ pub struct Machine {
     pub clock: TimeSync,
     /// What changes the machine now.
     pub operations: Operations,
+    /// What the config asks of the kernel.
+    pub kernel_settings: KernelSettings,
     /// Images that failed, and the version that waits for a reboot.
     pub upgrades: UpgradeState,
     drivers: OnceLock<Drivers>,
@@ -116,6 +119,17 @@ pub struct Machine {
     trial: Mutex<ConfigTrial<Arc<Configured>, AbortHandle>>,
     kept: Mutex<BTreeMap<String, OwnedFd>>,
     settled: watch::Sender<bool>,
+}
+
+/// What an earlier machined asked of the kernel and did not take back.
+fn left_undone(kept: &mut BTreeMap<String, OwnedFd>) -> Undo {
+    let Some(memfd) = kept.remove(Undo::NAME) else {
+        return Undo::default();
+    };
+    Undo::from_memfd(&memfd).unwrap_or_else(|error| {
+        tracing::error!("kernel settings of before stay until a reboot: {error:#}");
+        Undo::default()
+    })
 }
 
 /// What a machine is made of.
@@ -179,6 +193,7 @@ impl Machine {
             maintenance: watch::channel(Maintenance::undecided()).0,
             trial: Mutex::default(),
             upgrades: UpgradeState::new(parts.failed, &mut parts.kept),
+            kernel_settings: KernelSettings::new(left_undone(&mut parts.kept)),
             kept: Mutex::new(parts.kept),
             settled: watch::channel(false).0,
             operations: Operations::default(),

@@ -163,8 +163,11 @@ fn waits_in(source: &str) -> BTreeSet<String> {
             names.push(name);
         }
         for part in line.split_whitespace() {
-            // A definition is no call.
-            code.push_str(if part == "fn" { "fn " } else { part });
+            // `match within(…)` is a call of `within`, and `fn within(…)` is none.
+            if code.ends_with(is_of_a_name) && part.starts_with(is_of_a_name) {
+                code.push(' ');
+            }
+            code.push_str(part);
         }
         functions.resize(code.len(), names.len() - 1);
     }
@@ -185,10 +188,14 @@ fn waits_in(source: &str) -> BTreeSet<String> {
         .collect()
 }
 
+fn is_of_a_name(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
 fn name_of_function(line: &str) -> Option<String> {
     let (before, after) = line.split_once("fn ")?;
     let is_word = before.is_empty() || before.ends_with(' ');
-    let end = after.find(|c: char| !c.is_alphanumeric() && c != '_')?;
+    let end = after.find(|c: char| !is_of_a_name(c))?;
     (is_word && end > 0).then(|| after[..end].to_owned())
 }
 
@@ -196,7 +203,7 @@ fn name_of_function(line: &str) -> Option<String> {
 fn is_call(code: &str, at: usize) -> bool {
     let before = &code[..at];
     let is_definition = before.ends_with("fn ");
-    let is_longer_name = before.ends_with(|c: char| c.is_alphanumeric() || c == '_');
+    let is_longer_name = before.ends_with(is_of_a_name);
     let has_own_start = code[at..].starts_with(['.', ':']);
     has_own_start || !(is_definition || is_longer_name)
 }

@@ -29,6 +29,7 @@ mod image_names;
 mod init_failures;
 mod installed;
 mod io_errors;
+mod kernel_settings;
 mod kexec;
 mod lifecycle;
 mod loader;
@@ -141,6 +142,7 @@ fn of_every_run() -> Vec<Vec<Test>> {
         dhcp::tests(),
         edits::tests(),
         machine_config::tests(),
+        kernel_settings::tests(),
         clock::tests(),
         logs::tests(),
         small_machine::tests(),

@@ -9,7 +9,7 @@
 //!
 //! Two shapes are input: one large document `version: v1alpha1` (`machine:`, `cluster:`), and a document per concern
 //! (`apiVersion: v1alpha1`, `kind: …`). They may be mixed, as long as nothing is said in both. What a document may
-//! contain is a table ([`v1alpha1`], [`documents`]); what of it this node does is another ([`warnings`]). Beyond the tables
+//! contain is a table ([`v1alpha1`], [`documents`]); what of it this node does is another ([`settings`]). Beyond the tables
 //! nobody sees YAML: the rest of the daemon reads [`MachineConfig`].
 //!
 //! All problems of a config are reported at once, each with its document, line and column. Messages never quote a value
@@ -25,6 +25,7 @@ pub mod persisted;
 mod problem;
 mod resolve;
 mod section;
+pub mod settings;
 mod shape;
 pub mod source;
 mod suggestion;

@@ -3,7 +3,7 @@
 //! The document has its shape already ([`super::shape`]), so that a field which is there is what it must be. What is left
 //! to find out is whether its value makes sense; what doesn't is reported, and reads as absent.
 
-use std::{collections::BTreeMap, fmt::Display, str::FromStr, time::Duration};
+use std::{fmt::Display, str::FromStr, time::Duration};
 
 use super::{
     documents::Identified,
@@ -198,11 +198,14 @@ impl<'a> Section<'a> {
             .collect()
     }
 
-    /// A map of names of the user's choice to text.
-    pub(super) fn text_map(&self, field: &str) -> BTreeMap<String, String> {
-        let entries = self.node(field).into_iter().flat_map(Node::entries);
-        entries
-            .filter_map(|entry| Some((entry.key.clone(), entry.node.text()?.to_owned())))
+    /// The texts of a map, with their names, which are of the user's choice.
+    pub(super) fn named_texts(&self, field: &str) -> Vec<(&'a str, Scalar<'a>)> {
+        let sections = self.sections(field).into_iter();
+        sections
+            .filter_map(|(name, section)| {
+                let text = section.node.text()?;
+                Some((name, Scalar { section, text }))
+            })
             .collect()
     }
 

@@ -1,74 +1,14 @@
-//! What is known and not served, by path. **The table of what is served is here**: serving one more thing is one line.
+//! What a config asks for and is not served, by path. What is served is in the table of [`super::settings`].
 
 use std::fmt;
 
 use super::{
     documents::Identified,
     problem::Position,
+    settings::{is_kind_served, is_served},
     shape::{Field, Shape, join},
     yaml::{Node, Value},
 };
-
-/// Paths that this node acts on, everything below included. A kind's name alone is the whole document.
-const SERVED: &[&str] = &[
-    // The document `version: v1alpha1`.
-    "machine.type",
-    "machine.ca",
-    "machine.acceptedCAs",
-    "machine.certSANs",
-    "machine.install.disk",
-    "machine.install.diskSelector",
-    "machine.install.image",
-    "machine.install.wipe",
-    "machine.network.hostname",
-    "machine.network.interfaces.interface",
-    "machine.network.interfaces.addresses",
-    "machine.network.interfaces.cidr",
-    "machine.network.interfaces.routes",
-    "machine.network.interfaces.mtu",
-    "machine.network.interfaces.dhcp",
-    "machine.network.interfaces.dhcpOptions.routeMetric",
-    "machine.network.interfaces.dhcpOptions.ipv4",
-    "machine.network.nameservers",
-    "machine.network.searchDomains",
-    "machine.network.extraHostEntries",
-    "machine.time",
-    "machine.registries",
-    // Documents of a concern each.
-    "HostnameConfig",
-    "UnattendedInstallConfig",
-    "ContainerConfig",
-    "TimeSyncConfig.enabled",
-    "TimeSyncConfig.ntp.servers",
-    "RegistryMirrorConfig",
-    "RegistryTLSConfig",
-    "RegistryAuthConfig",
-    "LinkConfig",
-    "DHCPv4Config.name",
-    "DHCPv4Config.routeMetric",
-    "DHCPv4Config.ignoreHostname",
-    "DHCPv4Config.ignoreRoutes",
-    "ResolverConfig.nameservers.address",
-    "ResolverConfig.searchDomains.domains",
-    "StaticHostConfig",
-    "TrustedRootsConfig",
-    "UserVolumeConfig.name",
-    "UserVolumeConfig.volumeType",
-    // Our own.
-    "ContainerHealthConfig",
-    "UpgradeGateConfig",
-];
-
-/// Exceptions within what is served.
-const NOT_SERVED: &[&str] = &[
-    "machine.network.interfaces.routes.mtu",
-    "machine.time.bootTimeout",
-    "ContainerConfig.security.machinedAccess",
-    "LinkConfig.addresses.routePriority",
-    "LinkConfig.routes.mtu",
-    "LinkConfig.routes.table",
-    "LinkConfig.multicast",
-];
 
 /// Values that ask for nothing but what happens anyway, at paths that are not served otherwise.
 const SERVED_VALUES: &[(&str, &str)] = &[
@@ -111,7 +51,7 @@ pub(super) fn collect(documents: &[Identified<'_>]) -> Vec<Warning> {
         } else {
             document.kind.name
         };
-        if !document.is_machine() && !served_in_part(root) {
+        if !document.is_machine() && !is_kind_served(root) {
             warnings.push(of_whole_document(document));
             continue;
         }
@@ -216,43 +156,12 @@ impl Walk<'_> {
             Value::List(items) => !items.is_empty(),
             Value::Map(_) => node.entries().next().is_some(),
         };
-        if asks && !served(row) {
+        if asks && !is_served(row) {
             self.warnings.push(Warning {
                 path: path.to_owned(),
                 at: node.at,
                 message: "known, but not served by this version".to_owned(),
             });
         }
-    }
-}
-
-fn within(path: &str, table: &[&str]) -> bool {
-    table.iter().any(|row| {
-        path.strip_prefix(row)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-    })
-}
-
-fn served(row: &str) -> bool {
-    within(row, SERVED) && !within(row, NOT_SERVED)
-}
-
-fn served_in_part(kind: &str) -> bool {
-    SERVED.iter().any(|row| row.split('.').next() == Some(kind))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_row_covers_what_is_below_it_and_nothing_else() {
-        assert!(served("HostnameConfig.hostname"));
-        assert!(served("machine.ca.key"));
-        assert!(!served("machine.caX"));
-        assert!(!served("machine.kubelet.image"));
-        assert!(!served("LinkConfig.multicast"));
-        assert!(served_in_part("ResolverConfig"));
-        assert!(!served_in_part("KubeletConfig"));
     }
 }

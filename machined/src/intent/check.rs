@@ -16,7 +16,8 @@ pub fn check(configured: &Configured) -> anyhow::Result<()> {
     gate_probes(config)?;
     disk(config)?;
     for wanted in &config.containers {
-        container::check(wanted).with_context(|| format!("the container {}", wanted.name))?;
+        container::check(wanted, config)
+            .with_context(|| format!("the container {}", wanted.name))?;
     }
     Ok(())
 }

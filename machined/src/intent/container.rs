@@ -31,7 +31,7 @@ pub fn service(
     let id = container.name.to_string();
     let image = image(container)?;
     let cgroup = Cgroup::of_container(&id)?;
-    let spec = spec(container, cgroup.path().to_owned())?;
+    let spec = spec(container, &configured.config, cgroup.path().to_owned())?;
     let workload = ContainerWorkload {
         spec,
         image,
@@ -59,9 +59,9 @@ pub fn service(
 }
 
 /// Whether the service can be made.
-pub(super) fn check(container: &config::Container) -> anyhow::Result<()> {
+pub(super) fn check(container: &config::Container, config: &MachineConfig) -> anyhow::Result<()> {
     image(container)?;
-    spec(container, String::new())?;
+    spec(container, config, String::new())?;
     health(container)?;
     Ok(())
 }
@@ -83,7 +83,11 @@ fn puller_in_force(
     Box::new(move || super::puller(machine.config().as_deref()))
 }
 
-fn spec(container: &config::Container, cgroup: String) -> anyhow::Result<ContainerSpec> {
+fn spec(
+    container: &config::Container,
+    config: &MachineConfig,
+    cgroup: String,
+) -> anyhow::Result<ContainerSpec> {
     let name = container.name.as_str().parse()?;
     let run_as = (container.uid.is_some() || container.gid.is_some()).then_some(RunAs {
         uid: container.uid,
@@ -94,11 +98,7 @@ fn spec(container: &config::Container, cgroup: String) -> anyhow::Result<Contain
         args: container.args.clone().unwrap_or_default(),
         working_dir: container.working_dir.as_ref().map(ToString::to_string),
         run_as,
-        environment: container
-            .environment
-            .iter()
-            .map(|var| format!("{}={}", var.name, var.value))
-            .collect(),
+        environment: environment(container, config),
         mounts: container.mounts.iter().map(mount).collect(),
         network: match container.network {
             config::ContainerNetwork::None => NetworkMode::None,
@@ -119,6 +119,19 @@ fn spec(container: &config::Container, cgroup: String) -> anyhow::Result<Contain
         },
         ..ContainerSpec::new(name, cgroup)
     })
+}
+
+/// The machine's variables, and the container's own over them.
+fn environment(container: &config::Container, config: &MachineConfig) -> Vec<String> {
+    let own = container.environment.iter();
+    let own = own.map(|variable| (variable.name.as_str(), variable.value.as_str()));
+    let machines = config.environment.iter();
+    let machines = machines.map(|(name, value)| (name.as_str(), value.as_str()));
+    let variables = machines.chain(own);
+    // The last one of a name counts.
+    variables
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect()
 }
 
 fn mount(mount: &config::Mount) -> Mount {

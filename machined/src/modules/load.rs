@@ -1,6 +1,6 @@
 //! Applying a plan: `finit_module` on each file.
 
-use std::{collections::HashSet, fs, io, path::Path};
+use std::{collections::HashSet, ffi::CStr, fs, io, path::Path};
 
 use rustix::io::Errno;
 use tracing::{debug, warn};
@@ -50,13 +50,19 @@ pub(super) fn loaded_modules(sysfs: &Path) -> HashSet<ModuleName> {
         .collect()
 }
 
-/// Loads what the plan says. A refused module does not stop those after it: they may not need it.
-pub(super) fn apply(plan: &LoadPlan, directory: &Path) -> Loaded {
+/// Loads what the plan says. A refused module does not stop those after it: they may not need it. `parameters` go to the last one, for
+/// which the others are loaded.
+pub(super) fn apply(plan: &LoadPlan, directory: &Path, parameters: &CStr) -> Loaded {
     let mut loaded = Loaded::default();
+    let last = plan.steps.last();
     for step in &plan.steps {
         loaded.tried.insert(step.name.clone());
         let path = directory.join(&step.file);
-        match load_file(&path) {
+        let parameters = match last {
+            Some(last) if last == step => parameters,
+            _ => c"",
+        };
+        match load_file(&path, parameters) {
             Ok(()) => {
                 debug!(module = %step.name, "loaded");
                 loaded.names.push(step.name.clone());
@@ -74,13 +80,13 @@ pub(super) fn apply(plan: &LoadPlan, directory: &Path) -> Loaded {
     loaded
 }
 
-fn load_file(path: &Path) -> io::Result<()> {
+fn load_file(path: &Path, parameters: &CStr) -> io::Result<()> {
     let file = fs::File::open(path)?;
     let flags = match path.extension().is_some_and(|extension| extension == "ko") {
         true => 0,
         false => COMPRESSED_FILE,
     };
-    match rustix::system::finit_module(&file, c"", flags) {
+    match rustix::system::finit_module(&file, parameters, flags) {
         // Somebody else was quicker, or it is built in: what we wanted.
         Ok(()) | Err(Errno::EXIST) => Ok(()),
         Err(errno) => Err(errno.into()),
@@ -104,7 +110,7 @@ mod tests {
         let plan = LoadPlan {
             steps: vec![step("bad", "bad.ko"), step("gone", "gone.ko.xz")],
         };
-        let loaded = apply(&plan, directory.path());
+        let loaded = apply(&plan, directory.path(), c"");
         assert!(loaded.names.is_empty());
         assert_eq!(loaded.refused.len(), 2);
         assert!(loaded.was_tried(&ModuleName::new("gone")));

@@ -23,9 +23,11 @@ mod coldplug;
 mod dep;
 mod load;
 mod plan;
+mod unload;
 
 use std::{
     collections::HashSet,
+    ffi::CString,
     io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -37,6 +39,7 @@ pub use coldplug::modaliases;
 pub use dep::{Class, DependencyTable, ModuleName};
 pub use load::Loaded;
 pub use plan::{LoadPlan, Step, plan_devices, plan_named};
+pub use unload::Unloaded;
 
 use crate::base::blocking_io::{self, NoAnswer};
 
@@ -73,6 +76,22 @@ pub enum ModuleError {
         path: PathBuf,
         /// Why.
         source: io::Error,
+    },
+    /// It is not unloaded.
+    #[error(
+        "cannot unload the module {name}; something that still uses it may be named in the kernel log, or in /sys/module/{name}/holders"
+    )]
+    InUse {
+        /// The module.
+        name: ModuleName,
+        /// Why.
+        source: io::Error,
+    },
+    /// A parameter that no kernel could be given.
+    #[error("the parameters of the module {name} hold a zero byte")]
+    ZeroByte {
+        /// The module, or its alias.
+        name: String,
     },
     /// A driver waits for its device, which does not answer.
     #[error("load drivers; the kernel log may say which device is meant")]
@@ -155,26 +174,87 @@ impl Drivers {
                 if plan.is_empty() {
                     return loaded;
                 }
-                loaded.merge(load::apply(&plan, &drivers.tables.directory));
+                loaded.merge(load::apply(&plan, &drivers.tables.directory, c""));
             }
         })
         .await
     }
 
-    /// Loads one module and what it needs; one that is there already, or built into the kernel, is fine.
-    pub async fn load_named(&self, name: &str) -> Result<Loaded, ModuleError> {
+    /// What loading a module by its name, or by an alias of it, would load right now. Empty where it is there already, or built into the
+    /// kernel.
+    ///
+    /// # Errors
+    /// Nothing has this name.
+    pub fn plan_named(&self, name: &str) -> Result<LoadPlan, ModuleError> {
         let tables = &self.tables;
         let mut present = load::loaded_modules(&tables.sysfs);
         present.extend(tables.built_in.iter().cloned());
-        let plan = plan_named(&ModuleName::new(name), &tables.dependencies, &present).ok_or_else(
-            || ModuleError::Unknown {
+        self.resolve(name, &present)
+            .into_iter()
+            .find_map(|name| plan_named(&name, &tables.dependencies, &present))
+            .ok_or_else(|| ModuleError::Unknown {
                 name: name.to_owned(),
                 directory: tables.directory.clone(),
-            },
-        )?;
+            })
+    }
+
+    /// The module of this name, or else those that it is an alias of.
+    pub fn modules_named(&self, name: &str) -> Vec<ModuleName> {
+        let mut present = load::loaded_modules(&self.tables.sysfs);
+        present.extend(self.tables.built_in.iter().cloned());
+        self.resolve(name, &present)
+    }
+
+    fn resolve(&self, name: &str, present: &HashSet<ModuleName>) -> Vec<ModuleName> {
+        let module = ModuleName::new(name);
+        if self.tables.dependencies.file(&module).is_some() || present.contains(&module) {
+            return vec![module];
+        }
+        let aliases = self.tables.aliases.modules_for(name);
+        aliases.into_iter().cloned().collect()
+    }
+
+    /// Loads what a plan says. `parameters` are those of its last module, as finit_module(2) takes them.
+    ///
+    /// # Errors
+    /// The kernel refused a module.
+    pub async fn load(&self, plan: LoadPlan, parameters: &str) -> Result<Loaded, ModuleError> {
+        let parameters = CString::new(parameters).map_err(|_| ModuleError::ZeroByte {
+            name: plan.to_string(),
+        })?;
         let drivers = self.clone();
-        let loaded = run_blocking(move || load::apply(&plan, &drivers.tables.directory)).await?;
-        loaded.into_first_refusal()
+        let load = move || load::apply(&plan, &drivers.tables.directory, &parameters);
+        run_blocking(load).await?.into_first_refusal()
+    }
+
+    /// Loads one module and what it needs; one that is there already, or built into the kernel, is fine.
+    pub async fn load_named(&self, name: &str) -> Result<Loaded, ModuleError> {
+        self.load(self.plan_named(name)?, "").await
+    }
+
+    /// Unloads a module, unless it drives a device.
+    ///
+    /// # Errors
+    /// It is in use.
+    pub async fn unload(&self, name: &ModuleName) -> Result<Unloaded, ModuleError> {
+        let (drivers, module) = (self.clone(), name.clone());
+        let unloaded = run_blocking(move || unload::unload(&drivers.tables.sysfs, &module)).await?;
+        unloaded.map_err(|source| ModuleError::InUse {
+            name: name.clone(),
+            source,
+        })
+    }
+
+    /// The value that a module in the kernel has for one of its parameters; none where that cannot be read.
+    pub fn parameter(&self, module: &ModuleName, parameter: &str) -> Option<String> {
+        let value = std::fs::read_to_string(self.parameter_file(module, parameter)).ok()?;
+        Some(value.trim_end().to_owned())
+    }
+
+    /// The file of a parameter of a module in the kernel.
+    pub fn parameter_file(&self, module: &ModuleName, parameter: &str) -> PathBuf {
+        let module = self.tables.sysfs.join("module").join(module);
+        module.join("parameters").join(parameter.replace('-', "_"))
     }
 }
 

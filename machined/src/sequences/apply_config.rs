@@ -13,9 +13,9 @@ use similar::TextDiff;
 use super::steps::needs_uefi::refuse_without_uefi;
 use super::steps::overlay::load_overlay;
 use super::steps::{disk, find_config};
-use super::{ConfigChange, ending};
+use super::{ConfigChange, ending, settings};
 use crate::base::blocking_io::{self, ANSWER};
-use crate::config::{self, ConfigErrors, MachineConfig};
+use crate::config::{self, ConfigErrors};
 use crate::intent;
 use crate::machine::{Configured, Machine, TrialNumber};
 use crate::operation_lock::{Busy, Operation, OperationLock};
@@ -198,7 +198,7 @@ impl Change {
             refuse_without_uefi(&configured.config).map_err(ApplyError::Disk)?;
         }
         let change = ConfigChange::between(&current.config, &configured.config);
-        let at_boot = change.at_boot.join(", ");
+        let at_boot = change.names_at_boot();
         let state = machine.disk.state().map(Path::to_owned);
         let mode = match mode {
             ApplyMode::Auto if change.at_boot.is_empty() => ApplyMode::NoReboot,
@@ -326,25 +326,22 @@ async fn definitions(
 /// Carries out what can be done while the machine runs.
 ///
 /// # Errors
-/// The config is in force, but the containers that are named do not run.
+/// The config is in force, but the settings or containers that are named are not as it says.
 async fn take_over(
     machine: &Arc<Machine>,
     change: &ConfigChange,
     configured: Arc<Configured>,
     definitions: Vec<Definition>,
 ) -> anyhow::Result<()> {
-    machine.set_config(configured.clone());
-    let config: &MachineConfig = &configured.config;
-    machine.network.set_wish(intent::network(config));
-    machine.clock.set_wish(intent::time(config));
-    disk::furnish(machine).await;
+    machine.set_config(configured);
+    let applied = settings::apply_changed(machine, &change.live).await;
     let other = || change.removed.iter().chain(&change.started);
     for name in other() {
         machine.services.remove(name).await;
     }
     // Another config for a container asks what its image's name means now.
     machine.images_in_force.forget(other()).await;
-    let mut added = Ok(());
+    let mut added: anyhow::Result<()> = Ok(());
     for definition in definitions {
         match machine.services.add(definition) {
             Ok(service) => service.start(),
@@ -353,7 +350,7 @@ async fn take_over(
         }
     }
     tracing::info!("machine config: {change}");
-    added
+    applied.and(added)
 }
 
 /// From here on the config that is taken over next is only tried.

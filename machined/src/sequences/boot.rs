@@ -18,12 +18,12 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::install::install_without_config;
+use super::settings::{self, When};
 use super::steps::{find_config, release_memory};
 use super::system_services::{SystemServices, start_dashboard};
 use super::upgrade::trial_record;
 use super::{Sequence, emit_failure, run};
 use crate::init_link::StartReason;
-use crate::intent;
 use crate::machine::Machine;
 use crate::operation_lock::{Interrupted, Operation, OperationLock};
 use crate::status;
@@ -160,7 +160,7 @@ impl Boot {
         let asking = find_config::keep_asking(machine);
         status::maintenance(machine).await;
         drop(asking);
-        wish_network(machine);
+        apply_network(machine).await;
         machine.operations.lock_when_free(Operation::Boot).await
     }
 
@@ -248,11 +248,9 @@ impl Boot {
 }
 
 /// Has the network be as the config says, or as it is without one.
-fn wish_network(machine: &Machine) {
+async fn apply_network(machine: &Machine) {
     match machine.config() {
-        Some(configured) => machine
-            .network
-            .set_wish(intent::network(&configured.config)),
+        Some(_) => settings::apply_at(machine, When::WithConfig).await,
         None => machine.network.set_default_wish(),
     }
 }

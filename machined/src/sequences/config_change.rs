@@ -2,17 +2,18 @@
 
 use std::fmt;
 
+use crate::config::settings::{self, Row, Setting, TakenOver};
 use crate::config::{Container, MachineConfig};
 
 /// The difference between the config in force and another one.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub struct ConfigChange {
-    /// Settings that are taken over while the machine runs.
-    pub live: Vec<&'static str>,
+    /// Settings that are taken over while the machine runs; not containers.
+    pub live: Vec<&'static Row>,
     /// Settings that only a boot takes over.
-    pub at_boot: Vec<&'static str>,
+    pub at_boot: Vec<&'static Row>,
     /// Settings that nothing applies yet, neither now nor at a boot: they are kept with the config.
-    pub unserved: Vec<&'static str>,
+    pub unserved: Vec<&'static Row>,
     /// Containers that are no longer there, by name.
     pub removed: Vec<String>,
     /// Containers that are new, or other than before and so started anew, by name.
@@ -22,75 +23,46 @@ pub struct ConfigChange {
 impl ConfigChange {
     /// Compares two configs.
     pub fn between(old: &MachineConfig, new: &MachineConfig) -> Self {
-        // Each field by name: a new one that is not listed here does not compile.
-        let MachineConfig {
-            machine_type,
-            trust,
-            token,
-            hostname,
-            install,
-            containers,
-            upgrade_gate,
-            user_volumes,
-            time,
-            registries,
-            network,
-            sysctls,
-            sysfs,
-            kernel_modules,
-            environment,
-            etc_files,
-            trusted_roots,
-        } = old;
-        let live = [
-            ("the API's trust", *trust != new.trust),
-            ("the host name", *hostname != new.hostname),
-            ("the upgrade gate", *upgrade_gate != new.upgrade_gate),
-            ("time", *time != new.time),
-            ("the network", *network != new.network),
-            ("user volumes", *user_volumes != new.user_volumes),
-            // Every pull begins with those of the config in force.
-            ("registries", *registries != new.registries),
-            ("trusted roots", *trusted_roots != new.trusted_roots),
-        ];
-        let at_boot = [
-            ("the machine's type", *machine_type != new.machine_type),
-            ("the disk", *install != new.install),
-        ];
-        let unserved = [
-            ("the token", *token != new.token),
-            ("sysctls", *sysctls != new.sysctls),
-            ("sysfs", *sysfs != new.sysfs),
-            ("kernel modules", *kernel_modules != new.kernel_modules),
-            ("the environment", *environment != new.environment),
-            ("files below /etc", *etc_files != new.etc_files),
-        ];
-        let name = |container: &Container| container.name.to_string();
-        let gone =
-            |container: &&Container| !new.containers.iter().any(|it| it.name == container.name);
-        Self {
-            live: changed(&live),
-            at_boot: changed(&at_boot),
-            unserved: changed(&unserved),
-            removed: containers.iter().filter(gone).map(name).collect(),
-            started: new
-                .containers
-                .iter()
-                .filter(|container| !containers.contains(container))
-                .map(name)
-                .collect(),
+        let mut change = Self::default();
+        let mut all_start = false;
+        for row in settings::differing(old, new) {
+            match row.taken_over {
+                TakenOver::Live if row.setting == Setting::Containers => {}
+                TakenOver::Live => change.live.push(row),
+                TakenOver::WithContainers => {
+                    change.live.push(row);
+                    all_start = true;
+                }
+                TakenOver::AtBoot => change.at_boot.push(row),
+                TakenOver::Never => change.unserved.push(row),
+            }
         }
+        let name = |container: &Container| container.name.to_string();
+        let is_gone =
+            |container: &&Container| !new.containers.iter().any(|it| it.name == container.name);
+        let starts = |container: &&Container| all_start || !old.containers.contains(container);
+        change.removed = old.containers.iter().filter(is_gone).map(name).collect();
+        change.started = new.containers.iter().filter(starts).map(name).collect();
+        change
+    }
+
+    /// The names of the settings that only a boot takes over.
+    pub fn names_at_boot(&self) -> String {
+        names(&self.at_boot)
     }
 
     /// Whether the machine goes on as it is.
     pub fn is_nothing(&self) -> bool {
-        *self == Self::default()
+        let settings = [&self.live, &self.at_boot, &self.unserved];
+        settings.iter().all(|rows| rows.is_empty())
+            && self.removed.is_empty()
+            && self.started.is_empty()
     }
 }
 
-fn changed(settings: &[(&'static str, bool)]) -> Vec<&'static str> {
-    let changed = settings.iter().filter(|(_, changed)| *changed);
-    changed.map(|(name, _)| *name).collect()
+fn names(rows: &[&'static Row]) -> String {
+    let names: Vec<&str> = rows.iter().map(|row| row.name).collect();
+    names.join(", ")
 }
 
 impl fmt::Display for ConfigChange {
@@ -98,13 +70,12 @@ impl fmt::Display for ConfigChange {
         if self.is_nothing() {
             return f.write_str("nothing changes");
         }
-        let names = |names: &[String]| names.join(", ");
         let parts = [
-            ("taken over now", self.live.join(", ")),
-            ("containers removed", names(&self.removed)),
-            ("containers started", names(&self.started)),
-            ("taken over by a reboot", self.at_boot.join(", ")),
-            ("kept, not served yet", self.unserved.join(", ")),
+            ("taken over now", names(&self.live)),
+            ("containers removed", self.removed.join(", ")),
+            ("containers started", self.started.join(", ")),
+            ("taken over by a reboot", self.names_at_boot()),
+            ("kept, not served yet", names(&self.unserved)),
         ];
         let parts = parts.into_iter().filter(|(_, what)| !what.is_empty());
         let parts: Vec<String> = parts.map(|(how, what)| format!("{how}: {what}")).collect();
@@ -139,34 +110,47 @@ mod tests {
         assert_eq!(change.to_string(), "taken over now: registries");
     }
 
-    /// Nothing applies them, so nothing is gained by a reboot.
+    /// Nothing applies it, so nothing is gained by a reboot.
     #[test]
     fn what_nothing_applies_takes_no_reboot() {
+        let changed = OLD.replace("token: ", "token: x");
+        assert_ne!(changed, OLD);
+        let change = ConfigChange::between(&parse(OLD), &parse(&changed));
+        assert!(change.at_boot.is_empty(), "{change}");
+        assert_eq!(change.to_string(), "kept, not served yet: the token");
+    }
+
+    #[test]
+    fn settings_of_the_kernel_and_files_change_while_the_machine_runs() {
         let old = parse(OLD);
         for (changed, name) in [
-            (OLD.replace("token: ", "token: x"), "the token"),
             (
                 OLD.replace("ip_forward: \"1\"", "ip_forward: \"0\""),
                 "sysctls",
             ),
             (OLD.replace("governor: ", "governor: x"), "sysfs"),
-            (
-                OLD.replace("http://proxy", "http://other"),
-                "the environment",
-            ),
         ] {
             assert_ne!(changed, OLD, "{name}");
             let change = ConfigChange::between(&old, &parse(&changed));
-            assert!(change.at_boot.is_empty(), "{change}");
-            assert_eq!(change.to_string(), format!("kept, not served yet: {name}"));
+            assert_eq!(change.to_string(), format!("taken over now: {name}"));
         }
         for (document, name) in [
             ("kind: EtcFileConfig\nname: issue\n", "files below /etc"),
             ("kind: KernelModuleConfig\nname: dummy\n", "kernel modules"),
         ] {
             let change = ConfigChange::between(&old, &with(document));
-            assert_eq!(change.to_string(), format!("kept, not served yet: {name}"));
+            assert_eq!(change.to_string(), format!("taken over now: {name}"));
         }
+    }
+
+    /// A running process keeps the variables that it was started with.
+    #[test]
+    fn another_environment_starts_all_containers_again() {
+        let changed = OLD.replace("http://proxy", "http://other");
+        assert_ne!(changed, OLD);
+        let change = ConfigChange::between(&parse(OLD), &parse(&changed));
+        let expected = "taken over now: the environment; containers started: web";
+        assert_eq!(change.to_string(), expected);
     }
 
     #[test]

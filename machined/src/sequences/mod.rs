@@ -12,6 +12,7 @@ mod install;
 mod kexec;
 mod reset;
 mod rollback;
+mod settings;
 mod soft_reboot;
 mod stage;
 mod steps;

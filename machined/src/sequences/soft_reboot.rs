@@ -59,6 +59,7 @@ async fn switch(machine: Arc<Machine>, lock: OperationLock, prepared: Prepared, 
         phases: vec![
             stop::stop_services(&machine),
             stop::unmount(&machine),
+            stop::undo_settings(&machine),
             Phase::of("nextGeneration", next),
         ],
     };

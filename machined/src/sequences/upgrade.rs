@@ -253,6 +253,7 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
     ];
     match path {
         Path::Soft => {
+            phases.push(stop::undo_settings(machine));
             let machine = machine.clone();
             phases.push(Phase::of("nextGeneration", async move {
                 let delivery = delivery.await.context("the installer's delivery is lost")?;

@@ -2,6 +2,8 @@
 
 pub mod digest;
 mod image_reference;
+mod kernel_parameter;
 
 pub use digest::Digest;
 pub use image_reference::{ImageReference, ReferenceError};
+pub use kernel_parameter::{KernelParameter, NotAParameter};

@@ -9,6 +9,8 @@ use std::{
     time::Duration,
 };
 
+use crate::values::KernelParameter;
+
 mod container;
 mod name;
 mod network;
@@ -48,13 +50,13 @@ pub struct MachineConfig {
     pub registries: Registries,
     /// Links, addresses, names.
     pub network: Network,
-    /// Kernel parameters below /proc/sys: name to value.
-    pub sysctls: BTreeMap<String, String>,
-    /// Kernel parameters below /sys: name to value.
-    pub sysfs: BTreeMap<String, String>,
+    /// Kernel parameters below /proc/sys, and their values.
+    pub sysctls: BTreeMap<KernelParameter, String>,
+    /// Kernel parameters below /sys, and their values.
+    pub sysfs: BTreeMap<KernelParameter, String>,
     /// Modules to load, in the order of the file.
     pub kernel_modules: Vec<KernelModule>,
-    /// Environment of the system's services.
+    /// Environment variables of services, and the proxies that images are pulled through.
     pub environment: BTreeMap<String, String>,
     /// Files below /etc, in the order of the file.
     pub etc_files: Vec<EtcFile>,
@@ -239,7 +241,7 @@ pub struct TimeSync {
 /// A module to load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelModule {
-    /// Its name, as `modprobe` takes it.
+    /// Its name, or one of its aliases, as `modprobe` takes both.
     pub name: String,
     /// `parameter=value`.
     pub parameters: Vec<String>,

@@ -8,7 +8,7 @@ use instar_api::events::EventPayload;
 use instar_api::machine::ConfigLoadErrorEvent;
 use tokio::time::Instant;
 
-use super::{Boot, wish_network};
+use super::{Boot, apply_network};
 use crate::init_link::StartReason;
 use crate::machine::Machine;
 use crate::modules::Class;
@@ -80,7 +80,7 @@ async fn load_config(
         }
     };
     last_known_time::go_on_from(&machine);
-    wish_network(&machine);
+    apply_network(&machine).await;
     loaded
 }
 

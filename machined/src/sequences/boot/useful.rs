@@ -12,6 +12,7 @@ use crate::intent;
 use crate::machine::Machine;
 use crate::modules::Class;
 use crate::sequences::install::install_if_missing;
+use crate::sequences::settings::{self, When};
 use crate::sequences::steps::overlay::load_overlay;
 use crate::sequences::steps::{disk, last_known_time, release_memory};
 use crate::sequences::upgrade::trial_record;
@@ -34,7 +35,7 @@ pub(super) fn sequence(boot: &Boot, tried: oneshot::Sender<UpgradeRecord>) -> Se
             "machine",
             vec![
                 Task::new("disk", mount_disk(machine.clone(), until)),
-                Task::new("time", start_clock(machine.clone())),
+                Task::new("settings", apply_settings(machine.clone())),
                 Task::new("watchdog", bring_watchdog(machine.clone())),
             ],
         ),
@@ -61,7 +62,7 @@ async fn mount_disk(machine: Arc<Machine>, until: Option<Instant>) -> anyhow::Re
         None => mounted.await?,
     }
     last_known_time::go_on_from(&machine);
-    disk::furnish(&machine).await;
+    settings::apply_at(&machine, When::WithDisk).await;
     match FailedImages::load(&records(&machine)) {
         Ok(on_disk) => machine.upgrades.failed_images().merge(on_disk),
         // Not worth staying down for: what failed once fails again, and is rolled back again.
@@ -109,10 +110,8 @@ async fn bring_watchdog(machine: Arc<Machine>) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn start_clock(machine: Arc<Machine>) -> anyhow::Result<()> {
-    if let Some(configured) = machine.config() {
-        machine.clock.set_wish(intent::time(&configured.config));
-    }
+async fn apply_settings(machine: Arc<Machine>) -> anyhow::Result<()> {
+    settings::apply_at(&machine, When::BesideDisk).await;
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 pub(super) mod boot_assets;
 pub(super) mod disk;
 pub(super) mod find_config;
+pub(super) mod kernel;
 pub(super) mod last_known_time;
 pub(super) mod leave;
 pub(super) mod load_modules;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::disk;
 use crate::machine::Machine;
+use crate::sequences::settings::{self, When};
 use crate::store::MachineStage;
 
 /// Mounts the disk again where the sequence got as far as unmounting it, and starts what it stopped.
@@ -12,6 +13,7 @@ pub(in crate::sequences) async fn go_on(machine: &Arc<Machine>) {
     if let Err(error) = mount_again(machine).await {
         tracing::error!("the disk stays away: {error:#}");
     }
+    settings::apply_at(machine, When::BesideDisk).await;
     machine.services.start_workloads();
     machine.enter(MachineStage::Running);
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::disk;
 use crate::base::blocking_io;
 use crate::machine::Machine;
-use crate::sequences::{Phase, Task};
+use crate::sequences::{Phase, Task, settings};
 
 /// Whoever asked for the end of the machine does not wait longer for a disk.
 const SYNC: Duration = Duration::from_secs(60);
@@ -16,6 +16,17 @@ pub(in crate::sequences) fn stop_services(machine: &Arc<Machine>) -> Phase {
     let machine = machine.clone();
     Phase::of("stopServices", async move {
         machine.services.stop_workloads().await;
+        Ok(())
+    })
+}
+
+/// Takes back what the config asked of the kernel, which the next generation goes on with.
+pub(in crate::sequences) fn undo_settings(machine: &Arc<Machine>) -> Phase {
+    let machine = machine.clone();
+    Phase::of("undoSettings", async move {
+        if let Err(error) = settings::undo(&machine).await {
+            tracing::warn!("left to the next generation: {error:#}");
+        }
         Ok(())
     })
 }

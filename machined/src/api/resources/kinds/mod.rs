@@ -6,6 +6,7 @@ mod block;
 mod config;
 mod hardware;
 mod images;
+mod kernel;
 mod meta;
 mod network;
 mod runtime;
@@ -17,7 +18,7 @@ use super::kind::{Item, Kind, Namespace, Sensitivity, Source, definitions};
 use super::spec::{Record, Spec, Value};
 
 /// Every kind. Of two that would have the same initials, the first one is called by them.
-pub static KINDS: [&Kind; 30] = [
+pub static KINDS: [&Kind; 31] = [
     &meta::DEFINITIONS,
     &meta::NAMESPACES,
     &runtime::MACHINE_STATUSES,
@@ -28,6 +29,7 @@ pub static KINDS: [&Kind; 30] = [
     &runtime::KERNEL_COMMAND_LINES,
     &runtime::BOOT_IDS,
     &runtime::META_KEYS,
+    &kernel::PARAMETERS,
     &security::SECURITY_STATES,
     &upgrades::UPGRADES,
     &images::IMAGES,

@@ -1,0 +1,287 @@
+//! Files below /etc that the machine config brings.
+//!
+//! The image's /etc cannot be written, so a copy of it in memory takes its place, once a config asks for a file: the image's files, and
+//! those of the config over them. Both mounts end with the generation. Readers see the old or the new content of a file, never half of it.
+
+use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::io;
+use std::mem::discriminant;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use rustix::mount::{MountFlags, mount_bind, mount_remount};
+
+use crate::base::whole_file;
+
+/// A file below /etc.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EtcFile {
+    /// Its path below /etc, without `..`.
+    pub name: String,
+    /// Its permission bits.
+    pub mode: u32,
+    /// What is in it.
+    pub contents: String,
+}
+
+/// Why /etc is not as wished.
+#[derive(Debug, thiserror::Error)]
+pub enum EtcFilesError {
+    /// A file is not there, or not gone.
+    #[error("cannot write /etc/{name}")]
+    File {
+        /// The file, below /etc.
+        name: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// A directory of the image is where the file would be, or the other way round.
+    #[error(
+        "/etc/{0} cannot be a file: the image has something else at this path, or a file above it"
+    )]
+    InTheWay(String),
+    /// The copy of the image's /etc does not take its place.
+    #[error("cannot {step} at {path}")]
+    Mount {
+        /// What was done.
+        step: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Has /etc hold these files and those of the image, and no others.
+///
+/// # Errors
+/// The first that failed; those before it are there.
+pub fn apply(files: &[EtcFile]) -> Result<(), EtcFilesError> {
+    let tree = Tree::below(Path::new("/run/etc-files"));
+    let etc = Path::new("/etc");
+    let is_mounted = is_same_directory(etc, &tree.merged);
+    if files.is_empty() && !is_mounted {
+        return Ok(());
+    }
+    if !is_mounted {
+        tree.mount_image(etc)?;
+    }
+    tree.merge(files)?;
+    if !is_mounted {
+        tree.mount_merged(etc)?;
+    }
+    Ok(())
+}
+
+fn is_same_directory(one: &Path, other: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    let identity = |path: &Path| fs::metadata(path).map(|it| (it.dev(), it.ino()));
+    matches!((identity(one), identity(other)), (Ok(one), Ok(other)) if one == other)
+}
+
+/// Where the image's files stay visible, and the directory that takes their place.
+struct Tree {
+    image: PathBuf,
+    merged: PathBuf,
+}
+
+impl Tree {
+    fn below(directory: &Path) -> Self {
+        Self {
+            image: directory.join("image"),
+            merged: directory.join("merged"),
+        }
+    }
+
+    fn mount_image(&self, etc: &Path) -> Result<(), EtcFilesError> {
+        for directory in [&self.image, &self.merged] {
+            let made = fs::create_dir_all(directory);
+            made.map_err(failed("make a directory", directory))?;
+        }
+        // An earlier machined of this generation may have died after this.
+        if is_same_directory(etc, &self.image) {
+            return Ok(());
+        }
+        let mounted = mount_bind(etc, &self.image).map_err(io::Error::from);
+        mounted.map_err(failed("mount the image's /etc", &self.image))
+    }
+
+    fn mount_merged(&self, etc: &Path) -> Result<(), EtcFilesError> {
+        let mounted = mount_bind(&self.merged, etc).map_err(io::Error::from);
+        mounted.map_err(failed("mount the files of the config", etc))?;
+        let flags = MountFlags::BIND
+            | MountFlags::RDONLY
+            | MountFlags::NOSUID
+            | MountFlags::NODEV
+            | MountFlags::NOEXEC;
+        let protected = mount_remount(etc, flags, c"").map_err(io::Error::from);
+        protected.map_err(failed("write-protect the files of the config", etc))
+    }
+
+    /// Fills the directory: files that belong there are replaced whole where they differ, others go.
+    fn merge(&self, files: &[EtcFile]) -> Result<(), EtcFilesError> {
+        let mut wanted = BTreeMap::new();
+        list(&self.image, Path::new(""), &mut wanted)
+            .map_err(failed("read the image's /etc", &self.image))?;
+        for file in files {
+            let path = PathBuf::from(&file.name);
+            let is_free = !matches!(wanted.get(&path), Some(Entry::Directory | Entry::Link(_)));
+            let mut above = path.ancestors().skip(1);
+            if !is_free || above.any(|it| !matches!(wanted.get(it), None | Some(Entry::Directory)))
+            {
+                return Err(EtcFilesError::InTheWay(file.name.clone()));
+            }
+            for directory in path
+                .ancestors()
+                .skip(1)
+                .filter(|it| !it.as_os_str().is_empty())
+            {
+                wanted.insert(directory.to_owned(), Entry::Directory);
+            }
+            let entry = Entry::File(file.mode, file.contents.clone().into_bytes());
+            wanted.insert(path, entry);
+        }
+        let mut there = BTreeMap::new();
+        list(&self.merged, Path::new(""), &mut there)
+            .map_err(failed("read the files of before", &self.merged))?;
+        let write = |path: &Path, done: io::Result<()>| {
+            done.map_err(|source| EtcFilesError::File {
+                name: path.display().to_string(),
+                source,
+            })
+        };
+        let stays = |path: &PathBuf, entry: &Entry| {
+            let wanted = wanted.get(path).map(discriminant);
+            wanted == Some(discriminant(entry))
+        };
+        // Backwards: what is in a directory comes before it.
+        for (path, entry) in there
+            .iter()
+            .rev()
+            .filter(|(path, entry)| !stays(path, entry))
+        {
+            write(path, remove(&self.merged.join(path), entry))?;
+        }
+        for (path, entry) in wanted
+            .iter()
+            .filter(|(path, entry)| there.get(*path) != Some(*entry))
+        {
+            write(path, entry.write(&self.merged.join(path)))?;
+        }
+        Ok(())
+    }
+}
+
+fn failed(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> EtcFilesError {
+    let path = path.to_owned();
+    move |source| EtcFilesError::Mount { step, path, source }
+}
+
+/// Something below /etc.
+#[derive(Debug, PartialEq, Eq)]
+enum Entry {
+    Directory,
+    Link(PathBuf),
+    /// Permission bits and content.
+    File(u32, Vec<u8>),
+}
+
+impl Entry {
+    fn write(&self, path: &Path) -> io::Result<()> {
+        match self {
+            Entry::Directory => match fs::create_dir(path) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+                _ => fs::set_permissions(path, Permissions::from_mode(0o755)),
+            },
+            Entry::Link(target) => symlink(target, path),
+            Entry::File(mode, content) => {
+                // Not readable for more than it should be, at any time.
+                whole_file::replace(path, mode & 0o600, content)?;
+                fs::set_permissions(path, Permissions::from_mode(*mode))
+            }
+        }
+    }
+}
+
+fn remove(path: &Path, entry: &Entry) -> io::Result<()> {
+    match entry {
+        Entry::Directory => fs::remove_dir(path),
+        Entry::Link(_) | Entry::File(..) => fs::remove_file(path),
+    }
+}
+
+fn list(root: &Path, below: &Path, entries: &mut BTreeMap<PathBuf, Entry>) -> io::Result<()> {
+    for found in fs::read_dir(root.join(below))? {
+        let found = found?;
+        let (path, kind) = (below.join(found.file_name()), found.file_type()?);
+        if kind.is_dir() {
+            list(root, &path, entries)?;
+            entries.insert(path, Entry::Directory);
+        } else if kind.is_symlink() {
+            entries.insert(path, Entry::Link(fs::read_link(found.path())?));
+        } else if kind.is_file() {
+            let mode = found.metadata()?.permissions().mode() & 0o7777;
+            entries.insert(path, Entry::File(mode, fs::read(found.path())?));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn file(name: &str, contents: &str) -> EtcFile {
+        EtcFile {
+            name: name.to_owned(),
+            mode: 0o640,
+            contents: contents.to_owned(),
+        }
+    }
+
+    fn tree() -> (tempfile::TempDir, Tree) {
+        let root = tempfile::tempdir().unwrap();
+        let tree = Tree::below(root.path());
+        fs::create_dir_all(tree.image.join("ssl/certs")).unwrap();
+        fs::create_dir_all(&tree.merged).unwrap();
+        fs::write(tree.image.join("ssl/certs/all.crt"), "certificates").unwrap();
+        fs::write(tree.image.join("issue"), "of the image").unwrap();
+        symlink("/run/etc/hosts", tree.image.join("hosts")).unwrap();
+        (root, tree)
+    }
+
+    #[test]
+    fn files_of_the_config_lie_over_those_of_the_image_and_leave_them_as_they_were() {
+        let (_root, tree) = tree();
+        let files = [file("issue", "ours"), file("app/conf.d/a", "1")];
+        tree.merge(&files).unwrap();
+        let read = |name: &str| fs::read_to_string(tree.merged.join(name)).unwrap();
+        assert_eq!((&*read("issue"), &*read("app/conf.d/a")), ("ours", "1"));
+        assert_eq!(read("ssl/certs/all.crt"), "certificates");
+        let link = fs::read_link(tree.merged.join("hosts")).unwrap();
+        assert_eq!(link, Path::new("/run/etc/hosts"));
+        let mode = fs::metadata(tree.merged.join("app/conf.d/a"))
+            .unwrap()
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o7777, 0o640);
+
+        tree.merge(&[]).unwrap();
+        assert_eq!(read("issue"), "of the image");
+        assert!(!tree.merged.join("app").exists());
+    }
+
+    #[test]
+    fn a_file_takes_no_other_things_place() {
+        let (_root, tree) = tree();
+        for name in ["ssl", "issue/x", "hosts", "hosts/x"] {
+            let error = tree.merge(&[file(name, "")]).unwrap_err();
+            assert!(
+                matches!(error, EtcFilesError::InTheWay(_)),
+                "{name}: {error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! The kernel's modules and parameters, as the config asks for them.
+
+use crate::base::error_chain::chain;
+use crate::init_link::{InitLink, Scope};
+use crate::kernel_settings::{KernelWish, Undo, UndoKeeper};
+use crate::machine::Machine;
+
+/// Has the kernel be as wished. What it takes to undo that is with init first.
+///
+/// # Errors
+/// All that failed, in one text; the rest is done.
+pub(in crate::sequences) async fn apply(
+    machine: &Machine,
+    wish: &KernelWish,
+) -> anyhow::Result<()> {
+    let drivers = machine.drivers()?;
+    let failures = machine
+        .kernel_settings
+        .apply(&drivers, wish, &machine.init)
+        .await;
+    let failures: Vec<String> = failures.iter().map(|failure| chain(failure)).collect();
+    anyhow::ensure!(failures.is_empty(), "{}", failures.join("; "));
+    Ok(())
+}
+
+impl UndoKeeper for InitLink {
+    async fn keep(&self, undo: Undo) {
+        let kept = match undo.to_memfd() {
+            Ok(memfd) => InitLink::keep(self, Undo::NAME, Scope::Machine, &memfd).await,
+            failed => failed.map(drop),
+        };
+        if let Err(error) = kept {
+            tracing::warn!("should machined die, kernel settings stay as they are: {error:#}");
+        }
+    }
+}
