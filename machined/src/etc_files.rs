@@ -10,7 +10,7 @@ use std::mem::discriminant;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
-use rustix::mount::{MountFlags, mount_bind, mount_remount};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount_bind, mount_change, mount_remount};
 
 use crate::base::whole_file;
 
@@ -104,7 +104,10 @@ impl Tree {
             return Ok(());
         }
         let mounted = mount_bind(etc, &self.image).map_err(io::Error::from);
-        mounted.map_err(failed("mount the image's /etc", &self.image))
+        mounted.map_err(failed("mount the image's /etc", &self.image))?;
+        // Else what is mounted at /etc next appears here as well.
+        let private = mount_change(&self.image, MountPropagationFlags::PRIVATE);
+        private.map_err(|errno| failed("make a mount private", &self.image)(errno.into()))
     }
 
     fn mount_merged(&self, etc: &Path) -> Result<(), EtcFilesError> {
