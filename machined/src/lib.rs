@@ -11,21 +11,34 @@
 //! upgrade     from one version to the next                  upgrade
 //! services    what is kept running                          services
 //! store       facts that others wait for                    store
-//! domains     one part of the machine each                  disk, network, time, containers, config, …
-//! values      names that several domains share              values
-//! ground      what knows nothing of the machine             base, sys
+//! domains     one part of the machine each                  disk, network, time, containers, modules, …
+//! ```
+//!
+//! Below them are crates of their own, whose walls the compiler keeps:
+//!
+//! ```text
+//! apid        the program that strangers talk to            knows sys and base, no disk and no container
+//! config      from text to a checked model                  knows values alone
+//! values      names that several parts share
+//! base, sys   what knows nothing of the machine; `unsafe` is in sys alone
 //! ```
 //!
 //! Why in this order: a room is understood with the rooms below it alone. What happens below reaches the rooms above as a value:
 //! a fact in the store, a watch channel of its domain, an event.
 
+#![forbid(unsafe_code)]
+
+// Crates of their own, by the names that the rooms know them by.
+pub use instar_apid as apid;
+pub use instar_base as base;
+pub use instar_config as config;
+pub use instar_sys as sys;
+pub use instar_values as values;
+
 pub mod api;
-pub mod apid;
 pub mod apid_service;
-pub mod base;
 pub mod boot_loader;
-pub mod config;
-mod confinement;
+pub mod config_source;
 pub mod console;
 pub mod containers;
 pub mod daemon;
@@ -52,8 +65,6 @@ pub mod services;
 pub mod statistics;
 pub mod status;
 pub mod store;
-pub mod sys;
 pub mod time;
 pub mod trust;
 pub mod upgrade;
-pub mod values;

@@ -3,11 +3,12 @@
 
 use anyhow::ensure;
 use instar_tests::{
-    Ending, Greeter, ImageUnderTest, Instarctl, Node, Outcome, Registry, Scratch, Test,
-    plan_with_greeter, tests, upgrade_and_follow,
+    Ending, Greeter, Identity, ImageUnderTest, Instarctl, MachineConfig, Node, Outcome, Registry,
+    Scratch, Test, push_greeter, tests, upgrade_and_follow,
 };
 
 use crate::PATIENCE;
+use crate::one_at_a_time::start;
 
 /// A parameter of the kernel's memory, which init restores as well.
 const MAPS: &str = "/proc/sys/vm/max_map_count";
@@ -26,7 +27,7 @@ params:
 apiVersion: v1alpha1
 kind: SysfsConfig
 params:
-  kernel.mm.transparent_hugepage.enabled: never
+  kernel.mm.transparent_hugepage.enabled: always
 ---
 apiVersion: v1alpha1
 kind: KernelModuleConfig
@@ -60,14 +61,19 @@ async fn are_in_force_at_once_and_end_with_the_config(scratch: Scratch) -> Outco
     for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
         registry.push_layout(&image.installer(), "instar/installer", image.version())?;
     }
-    let node = plan_with_greeter(&scratch, &registry, |config| config)?
-        .blank_disk()?
-        .boot()
-        .await?;
-    node.wait_until_ready(PATIENCE).await?;
+    push_greeter(&registry)?;
+    let host = registry.host_for_guest();
+    let identity = Identity::administrator()?;
+    let plain = MachineConfig::new(&identity)
+        .install_disk("/dev/vda")
+        .registry(&host)
+        .greeter(&host)
+        .to_yaml();
+    // Its config is in no firmware, which would come before the one that is staged.
+    let node = start(&scratch, identity, &plain).await?;
     let configs = Configs {
-        plain: node.config().to_owned(),
-        with_settings: format!("{}---{SETTINGS}", node.config()),
+        with_settings: format!("{plain}---{SETTINGS}"),
+        plain,
     };
     let before = values(&node).await?;
     ensure!(!before.join(" ").contains("262155"), "{before:?}");
@@ -101,7 +107,7 @@ async fn values(node: &Node) -> anyhow::Result<Vec<String>> {
 async fn are_set(node: &Node) -> Outcome {
     let values = values(node).await?;
     ensure!(values[..2] == ["262155", "1"], "{values:?}");
-    ensure!(values[2].contains("[never]"), "{values:?}");
+    ensure!(values[2].contains("[always]"), "{values:?}");
     for link in ["dummy0", "dummy1"] {
         node.read(&format!("/sys/class/net/{link}/address")).await?;
     }

@@ -77,8 +77,12 @@ impl Configs {
     }
 }
 
-/// Starts the node in maintenance mode, and brings it its config.
-async fn start(scratch: &Scratch, identity: Identity, config: &str) -> anyhow::Result<Node> {
+/// Starts a node with a disk and the greeter's port in maintenance mode, and brings it its config.
+pub(crate) async fn start(
+    scratch: &Scratch,
+    identity: Identity,
+    config: &str,
+) -> anyhow::Result<Node> {
     let disk = scratch.join("disk.img");
     create_blank_disk(&disk, DiskFormat::Raw, 2 << 30)?;
     let file = scratch.write("one.yaml", config)?.display().to_string();

@@ -23,7 +23,7 @@ use tonic::Code;
 use crate::PATIENCE;
 
 /// Who may call what: a line for each method that is not for administrators alone.
-const EXPECTED: &str = include_str!("../../machined/tests/data/permissions.txt");
+const EXPECTED: &str = include_str!("../../apid/tests/permissions.txt");
 /// The same for what no version here serves. The interface opens it to these roles, and a role may come to be of use by it alone.
 const NOT_SERVED: &str = "
 /machine.MachineService/EtcdAlarmDisarm ao

@@ -383,7 +383,7 @@ mod tests {
 
     fn fixture(release: &str) -> String {
         let root = env!("CARGO_MANIFEST_DIR");
-        format!("{root}/../machined/tests/data/config/{release}/controlplane.yaml")
+        format!("{root}/../config/tests/data/{release}/controlplane.yaml")
     }
 
     #[test]

@@ -10,7 +10,7 @@ use tonic::Status;
 use super::blocking;
 use super::caller::Holder;
 use super::kernel_log::KernelLog;
-use crate::config::Secrets;
+use crate::config_source::Secrets;
 use crate::services::{LogDisk, LogRing, OldLines, Tail};
 
 /// Chunks on their way to one reader. A slow reader makes only its own task wait.

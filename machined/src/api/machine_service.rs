@@ -20,7 +20,7 @@ use super::{
     image_operations, images, logs, netstat, packet_capture, reset, service_list, streamed,
 };
 use crate::base::error_chain::chain;
-use crate::config::Secrets;
+use crate::config_source::Secrets;
 use crate::disk::STATE;
 use crate::intent::{NewClient, NewClientError, client_configuration};
 use crate::machine::Machine;

@@ -18,7 +18,7 @@ use crate::api::resources::{
     Changes, Difference, Kind, Listed, Namespace, Sensitivity, Told, Viewer, kind, list,
 };
 use crate::base::quota::Rank;
-use crate::config::Secrets;
+use crate::config_source::Secrets;
 use crate::machine::Machine;
 use crate::services::timestamp;
 

@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 
 use super::USER;
-use crate::confinement::Confinement;
+use crate::sys::confinement::Confinement;
 
 /// A directory without files, which becomes its root.
 const ROOT: &str = "/run/dashboard";

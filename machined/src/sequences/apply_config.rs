@@ -16,6 +16,7 @@ use super::steps::{disk, find_config};
 use super::{ConfigChange, ending, settings};
 use crate::base::blocking_io::{self, ANSWER};
 use crate::config::{self, ConfigErrors};
+use crate::config_source::persisted;
 use crate::intent;
 use crate::machine::{Configured, Machine, TrialNumber};
 use crate::operation_lock::{Busy, Operation, OperationLock};
@@ -267,7 +268,7 @@ impl Change {
         };
         if let Some(state) = self.keep.clone() {
             let configured = configured.clone();
-            let write = move || config::persisted::write(&state, &configured.text);
+            let write = move || persisted::write(&state, &configured.text);
             blocking_io::within(ANSWER, write)
                 .await
                 .map_err(anyhow::Error::from)

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
     use crate::config;
 
-    const OLD: &str = include_str!("../../tests/data/config/served-1.14.yaml");
+    const OLD: &str = include_str!("../../../config/tests/data/served-1.14.yaml");
 
     fn parse(text: &str) -> MachineConfig {
         config::parse(text.as_bytes()).unwrap().config

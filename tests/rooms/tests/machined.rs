@@ -9,16 +9,12 @@ use instar_rooms::{Import, imports};
 
 /// The floors of the house from the ground up, and the rooms on each. A file may import from its own room, from rooms on lower
 /// floors, and from others on its own floor where that makes no circle of rooms. docs/architecture.md says what each is for.
-const FLOORS: [(&str, &[&str]); 11] = [
-    ("ground", &["base", "sys"]),
-    ("values", &["values"]),
+const FLOORS: [(&str, &[&str]); 9] = [
     (
         "domains",
         &[
-            "apid",
             "boot_loader",
-            "config",
-            "confinement",
+            "config_source",
             "containers",
             "disk",
             "etc_files",
@@ -46,6 +42,9 @@ const FLOORS: [(&str, &[&str]); 11] = [
     ("api", &["api", "apid_service", "console"]),
     ("daemon", &["daemon", "decoders", "lib", "logging", "main"]),
 ];
+
+/// Crates by the names that the rooms know them by. The compiler holds them to their place below all rooms.
+const CRATES: [&str; 5] = ["apid", "base", "config", "sys", "values"];
 
 /// Imports that run up still, as (importer, imported). The list may only shrink.
 const KNOWN: [(&str, &str); 0] = [];
@@ -112,10 +111,14 @@ fn told(circle: &[(&str, &str)]) -> String {
 
 fn machined() -> BTreeSet<Import> {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machined/src");
-    let imports =
+    let mut imports =
         imports(&src, "machined").unwrap_or_else(|error| panic!("read {}: {error}", src.display()));
+    imports.retain(|import| {
+        let first = import.name.split("::").next().unwrap_or_default();
+        import.imported != Path::new("lib.rs") || !CRATES.contains(&first)
+    });
     assert!(
-        imports.len() > 1000,
+        imports.len() > 700,
         "only {} imports were found",
         imports.len()
     );

@@ -10,7 +10,7 @@ use serde_json::Value;
 const KIND: &str = "MachineConfigs.config.talos.dev";
 
 /// Kinds that the older release knows, one a line.
-const KINDS_OF_1_13: &str = include_str!("../../../machined/tests/data/config/1.13/kinds");
+const KINDS_OF_1_13: &str = include_str!("../../../config/tests/data/1.13/kinds");
 
 /// What is always sent, whether the mode tries or not: a minute.
 fn try_timeout() -> Fields {

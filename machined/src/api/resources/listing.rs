@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use crate::config::Secrets;
+use crate::config_source::Secrets;
 use crate::machine::Machine;
 
 use super::kind::{Item, Kind, Viewer};

@@ -9,7 +9,8 @@ use super::boot_assets;
 use super::load_modules::load_disk_drivers;
 use super::needs_uefi::refuse_without_uefi;
 use crate::base::blocking_io::{self, ANSWER};
-use crate::config::{self, MachineConfig, UserVolumeKind};
+use crate::config::{MachineConfig, UserVolumeKind};
+use crate::config_source::{persisted, source};
 use crate::disk::{
     DiskPlan, DiskSelector, DiskWish, OwnedDiskError, Takeover, make_user_volume, user_volume,
 };
@@ -78,7 +79,7 @@ fn wish(config: &MachineConfig) -> anyhow::Result<DiskWish> {
 /// nothing of others goes.
 pub(in crate::sequences) fn named_on_command_line() -> Option<DiskWish> {
     let arguments = std::fs::read_to_string("/proc/cmdline").ok()?;
-    let disk = config::source::install_disk(&arguments)?;
+    let disk = source::install_disk(&arguments)?;
     Some(DiskWish {
         disk: Some(DiskSelector::Path(disk)),
         takeover: Takeover::Refuse,
@@ -100,7 +101,7 @@ async fn keep_config(machine: &Machine, configured: Arc<Configured>) -> anyhow::
     let Some(state) = machine.disk.state().map(Path::to_owned) else {
         return Ok(());
     };
-    let write = move || config::persisted::write(&state, &configured.text);
+    let write = move || persisted::write(&state, &configured.text);
     blocking_io::within(ANSWER, write)
         .await?
         .context("write the machine config to STATE")

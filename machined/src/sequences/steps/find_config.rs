@@ -13,9 +13,10 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::disk;
-use crate::config::fetch::{FetchPolicy, FetchStatus, fetch};
-use crate::config::source::{self, FW_CFG_PATH, Identity, NoSource, Source};
-use crate::config::{self, persisted};
+use crate::config;
+use crate::config_source::fetch::{FetchPolicy, FetchStatus, fetch};
+use crate::config_source::persisted;
+use crate::config_source::source::{self, FW_CFG_PATH, Identity, NoSource, Source};
 use crate::machine::{Configured, Machine};
 use crate::modules::Class;
 use crate::status;

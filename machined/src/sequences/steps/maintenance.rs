@@ -16,8 +16,8 @@ use std::sync::Arc;
 use anyhow::Context as _;
 
 use super::disk;
-use crate::config::persisted;
-use crate::config::source::{self, MaintenanceArgument};
+use crate::config_source::persisted;
+use crate::config_source::source::{self, MaintenanceArgument};
 use crate::machine::Machine;
 use crate::trust::{Maintenance, Remembered};
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use anyhow::Context as _;
 
 use super::find_config;
-use crate::config::{self, persisted, source};
+use crate::config;
+use crate::config_source::{persisted, source};
 use crate::machine::{Configured, Machine};
 
 /// The config on STATE, where that is what decides at a boot: it may have been staged. Otherwise the one in force, unless it is only
@@ -53,7 +54,7 @@ fn kept_besides(state: &Path, settled: Option<&Configured>) -> anyhow::Result<Op
 mod tests {
     use super::*;
 
-    const HERE: &str = include_str!("../../../tests/data/config/served-1.14.yaml");
+    const HERE: &str = include_str!("../../../../config/tests/data/served-1.14.yaml");
 
     #[test]
     fn only_another_config_that_can_be_used_is_taken() -> anyhow::Result<()> {

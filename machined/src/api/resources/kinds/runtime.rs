@@ -8,7 +8,7 @@ use instar_api::events::stage_in_words;
 use instar_api::machine::machine_status_event;
 
 use super::{Item, Kind, Namespace, Record, Sensitivity, Source, Value};
-use crate::config::Secrets;
+use crate::config_source::Secrets;
 use crate::disk::STATE;
 use crate::machine::Machine;
 use crate::meta::Meta;

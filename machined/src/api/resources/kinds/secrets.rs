@@ -74,7 +74,7 @@ mod tests {
     use super::*;
     use crate::config;
 
-    const CONFIG: &str = include_str!("../../../../tests/data/config/served-1.14.yaml");
+    const CONFIG: &str = include_str!("../../../../../config/tests/data/served-1.14.yaml");
 
     #[test]
     fn both_encodings_are_those_of_the_contract() {

@@ -1,0 +1,46 @@
+//! Who calls, and how apid tells callers apart.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use instar_pki::Role;
+use rustls_pki_types::CertificateDer;
+use serde::{Deserialize, Serialize};
+
+use instar_base::quota::Rank;
+
+/// How callers are told apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// By client certificates of the accepted authorities.
+    Normal,
+    /// Not at all: the node has no config, everyone is a reader who may bring one.
+    Maintenance,
+    /// Not at all, as everyone may only look: the node has no config, and does not know who may bring one.
+    Closed,
+}
+
+/// Who calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Caller {
+    /// What the client certificate grants.
+    pub(super) roles: Vec<Role>,
+    /// Where the connection comes from.
+    pub(super) peer: SocketAddr,
+    /// The certificates that the caller showed, its own first; none where nobody was asked.
+    pub(super) certificates: Arc<[CertificateDer<'static>]>,
+}
+
+impl Caller {
+    /// Whose places the caller takes.
+    pub(super) fn rank(&self) -> Rank {
+        Rank::of(&self.roles)
+    }
+
+    /// Whether the caller may change the node, which takes messages that are large, such as a machine config.
+    pub(super) fn may_bring_much(&self) -> bool {
+        let may_change = [Role::Admin, Role::Operator];
+        self.roles.iter().any(|role| may_change.contains(role))
+    }
+}

@@ -1,0 +1,49 @@
+//! An answer's body that holds its call's place until it has ended.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use hyper::body::{Body, Bytes, Frame, SizeHint};
+
+use instar_base::quota::Permit;
+
+/// The body; the place goes with it.
+pub(super) struct Counted<B> {
+    body: B,
+    _place: Option<Permit>,
+}
+
+impl<B> Counted<B> {
+    /// Of a call that has a place.
+    pub(super) fn new(body: B, place: Permit) -> Self {
+        Counted {
+            body,
+            _place: Some(place),
+        }
+    }
+
+    /// Of a call that was refused, and holds none.
+    pub(super) fn free(body: B) -> Self {
+        Counted { body, _place: None }
+    }
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for Counted<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,123 @@
+//! Where a call goes: to machined, to another node or to several, if the caller may make it.
+
+use std::sync::Arc;
+
+use http::{Request, Response};
+use http_body_util::Either;
+use hyper::body::Incoming;
+
+use super::caller::{Caller, Mode};
+use super::counted::Counted;
+use super::exchange::{Body, NO_LONGER_ACCEPTED, refuse};
+use super::flag::Flag;
+use super::grpc_status::Code;
+use super::identity::Credentials;
+use super::proxy::Proxy;
+use super::revocable::{Revocable, Revocation};
+use super::several::{self, Ways};
+use super::target::{self, Target};
+use super::uploads::{Room, Upload};
+use super::{impersonation, permissions};
+use instar_base::quota::Rank;
+
+/// The answer to who would change a node that has no config and holds data.
+const CLOSED: &str = "not authorized: this machine may hold data and cannot read its machine config, so nobody may change it (its status says why); boot it with the kernel argument instar.maintenance=open to let anybody bring a config";
+impl Proxy {
+    /// Answers a call: by machined or by other nodes if the caller may make it, with a status otherwise. A caller who loses its standing
+    /// before the request is whole is refused as well.
+    pub(super) async fn forward(
+        &self,
+        request: Request<Incoming>,
+        caller: &Caller,
+        lost: &Flag,
+        credentials: &Arc<Credentials>,
+    ) -> Response<Counted<Body>> {
+        let caller = Caller {
+            roles: impersonation::roles_in_force(&caller.roles, request.headers()),
+            ..caller.clone()
+        };
+        let refused = |code, message| refuse(code, message).map(Counted::free);
+        // For whichever node it is: that one judges once more, by its own table.
+        if !permissions::may_call(request.uri().path(), &caller.roles, credentials.mode()) {
+            let why = match credentials.mode() {
+                Mode::Closed => CLOSED,
+                Mode::Normal | Mode::Maintenance => "not authorized",
+            };
+            return refused(Code::PermissionDenied, why);
+        }
+        let rank = match credentials.mode() {
+            // A stranger who holds all of them would keep out the one who brings the config, whom nothing tells from others.
+            Mode::Maintenance => Rank::Administrator,
+            Mode::Normal | Mode::Closed => caller.rank(),
+        };
+        let Some(place) = self.shared.under_way.try_acquire(rank) else {
+            return refused(
+                Code::ResourceExhausted,
+                "too many calls are under way on this node; try again when some have ended",
+            );
+        };
+        let room = match credentials.mode() {
+            Mode::Normal | Mode::Closed if !caller.may_bring_much() => Room::Small,
+            // Whoever comes may bring the config.
+            Mode::Normal | Mode::Maintenance | Mode::Closed => Room::Large,
+        };
+        let request = request.map(|body| self.shared.uploads.body(body, room));
+        let overdrawn = request.body().overdrawn();
+        let revocation = Revocation::by(lost);
+        let answer = self.send(request, caller, &revocation, credentials).await;
+        let answer = match (overdrawn.is_so(), revocation.has_cut_off()) {
+            (false, false) => answer,
+            (_, true) => refuse(Code::Unauthenticated, NO_LONGER_ACCEPTED),
+            (true, _) => refuse(
+                Code::ResourceExhausted,
+                "too much is being sent to this node at a time; try again",
+            ),
+        };
+        answer.map(|body| Counted::new(body, place))
+    }
+
+    /// Sends a call to where it is for.
+    async fn send(
+        &self,
+        request: Request<Upload>,
+        caller: Caller,
+        revocation: &Revocation,
+        credentials: &Arc<Credentials>,
+    ) -> Response<Body> {
+        let request = request.map(|body| revocation.guard(body));
+        let target = match credentials.mode() {
+            Mode::Normal => target::of(&request, credentials),
+            Mode::Maintenance | Mode::Closed => Ok(Target::Here),
+        };
+        match target {
+            Ok(Target::Here) => self.answer(request, &caller).await,
+            Ok(Target::Other(other)) => {
+                let request = request.map(Either::Left);
+                let answer = self.call(&other, request, &caller, credentials);
+                // Boxed, like the next one: what few calls need is not to make the future of every call large.
+                match Box::pin(answer).await {
+                    Ok(response) => response.map(Either::Left),
+                    Err(error) => refuse(error.code(), &error.to_string()),
+                }
+            }
+            Ok(Target::Several(nodes)) => {
+                let ways = Ways {
+                    here: self.clone(),
+                    credentials: credentials.clone(),
+                    caller,
+                    revocation: revocation.clone(),
+                };
+                Box::pin(several::ask(nodes, request, ways)).await
+            }
+            Err((code, message)) => refuse(code, message),
+        }
+    }
+
+    /// Answers a call by machined.
+    async fn answer(&self, request: Request<Revocable<Upload>>, caller: &Caller) -> Response<Body> {
+        match self.pass_on(request.map(Either::Left), caller).await {
+            Ok(response) => response.map(Either::Left),
+            Err(error) => refuse(Code::Unavailable, &format!("{error:#}")),
+        }
+    }
+}

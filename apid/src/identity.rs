@@ -1,0 +1,306 @@
+//! Who the node is towards its callers, as machined tells apid, and what apid makes of it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use instar_pki::Role;
+use rustls::client::verify_server_name;
+use rustls::server::ParsedCertificate;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::{RootCertStore, ServerConfig, ServerConnection};
+use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use serde::{Deserialize, Serialize};
+use tokio_rustls::TlsAcceptor;
+
+use super::caller::{Caller, Mode};
+use super::other::Other;
+use super::peers::Peers;
+use super::tls;
+
+/// Certificate, key and what else apid must know; binary values in base64.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Identity {
+    /// How callers are told apart.
+    pub mode: Mode,
+    certificate: String,
+    key: String,
+    client_authorities: Vec<String>,
+    /// Addresses and names that mean this node when a caller asks for a node.
+    pub names: Vec<String>,
+    /// Who the node is to other nodes; none where it may not pass calls on.
+    forwarder: Option<Forwarder>,
+}
+
+/// A client certificate and its key, with which calls are passed on to other nodes.
+#[derive(Clone, Serialize, Deserialize)]
+struct Forwarder {
+    certificate: String,
+    key: String,
+}
+
+impl Identity {
+    /// From DER: the node's certificate, its PKCS#8 key, the accepted authorities.
+    pub fn new(
+        mode: Mode,
+        certificate: &[u8],
+        key: &[u8],
+        client_authorities: &[Vec<u8>],
+        names: Vec<String>,
+    ) -> Self {
+        Identity {
+            mode,
+            certificate: BASE64.encode(certificate),
+            key: BASE64.encode(key),
+            client_authorities: client_authorities
+                .iter()
+                .map(|der| BASE64.encode(der))
+                .collect(),
+            names,
+            forwarder: None,
+        }
+    }
+
+    /// What clients can pin (`--cert-fingerprint`).
+    pub fn public_key_fingerprint(&self) -> anyhow::Result<String> {
+        let certificate = BASE64
+            .decode(&self.certificate)
+            .context("decode the certificate")?;
+        Ok(instar_pki::public_key_fingerprint(&certificate)?)
+    }
+
+    /// With a client certificate, and its PKCS#8 key, for calls to other nodes.
+    pub fn passing_on(mut self, certificate: &[u8], key: &[u8]) -> Self {
+        self.forwarder = Some(Forwarder {
+            certificate: BASE64.encode(certificate),
+            key: BASE64.encode(key),
+        });
+        self
+    }
+}
+
+/// An identity, ready for connections.
+pub(super) struct Credentials {
+    mode: Mode,
+    names: Vec<String>,
+    certificate: CertificateDer<'static>,
+    config: Arc<ServerConfig>,
+    /// Judges client certificates; none where nobody is asked for one.
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
+    peers: Option<Arc<Peers>>,
+}
+
+impl Credentials {
+    /// Checks an identity and makes it ready.
+    pub(super) fn new(identity: &Identity) -> anyhow::Result<Self> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?;
+        let mut roots = RootCertStore::empty();
+        for authority in &identity.client_authorities {
+            let der = BASE64
+                .decode(authority)
+                .context("decode a client authority")?;
+            roots
+                .add(CertificateDer::from(der))
+                .context("add a client authority")?;
+        }
+        let peers = match &identity.forwarder {
+            Some(Forwarder { certificate, key }) => Some(Arc::new(Peers::new(
+                roots.clone(),
+                BASE64.decode(certificate)?,
+                BASE64.decode(key)?,
+            )?)),
+            None => None,
+        };
+        let verifier = match identity.mode {
+            Mode::Maintenance | Mode::Closed => None,
+            Mode::Normal => Some(tls::clients_of(roots, provider)?),
+        };
+        let builder = match &verifier {
+            None => builder.with_no_client_auth(),
+            Some(verifier) => builder.with_client_cert_verifier(verifier.clone()),
+        };
+        let certificate = BASE64
+            .decode(&identity.certificate)
+            .context("decode the certificate")?;
+        let certificate = CertificateDer::from(certificate);
+        let key = BASE64.decode(&identity.key).context("decode the key")?;
+        let mut config = builder.with_single_cert(
+            vec![certificate.clone()],
+            PrivatePkcs8KeyDer::from(key).into(),
+        )?;
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        // Every command is a new connection and no client resumes; keep no session state for strangers.
+        config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Credentials {
+            mode: identity.mode,
+            names: identity.names.clone(),
+            certificate,
+            config: Arc::new(config),
+            verifier,
+            peers,
+        })
+    }
+
+    /// What accepts connections with this identity.
+    pub(super) fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(self.config.clone())
+    }
+
+    /// Who is at the other end of an accepted connection.
+    pub(super) fn caller(
+        &self,
+        connection: &ServerConnection,
+        peer: SocketAddr,
+    ) -> anyhow::Result<Caller> {
+        let roles = match self.mode {
+            Mode::Maintenance | Mode::Closed => vec![Role::Reader],
+            Mode::Normal => tls::roles_of(connection)?,
+        };
+        let certificates = match self.mode {
+            Mode::Maintenance | Mode::Closed => Arc::default(),
+            Mode::Normal => tls::certificates_of(connection),
+        };
+        Ok(Caller {
+            roles,
+            peer,
+            certificates,
+        })
+    }
+
+    /// Whether a caller with these certificates, its own first, would be let in now.
+    pub(super) fn lets_in(&self, chain: &[CertificateDer<'static>]) -> bool {
+        let Some(verifier) = &self.verifier else {
+            return true;
+        };
+        tls::is_clients(verifier.as_ref(), chain)
+    }
+
+    /// How callers are told apart.
+    pub(super) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The way to other nodes; none where this one may not pass calls on.
+    pub(super) fn peers(&self) -> Option<&Arc<Peers>> {
+        self.peers.as_ref()
+    }
+
+    /// Whether a name that a caller gave means this node.
+    pub(super) fn is_this_node(&self, name: &str) -> bool {
+        self.names.iter().any(|own| own.eq_ignore_ascii_case(name))
+    }
+
+    /// Whether whoever calls there reaches this node.
+    pub(super) fn is_own_address(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        address.is_loopback() || self.is_this_node(&address.to_string())
+    }
+
+    /// Whether this node's certificate is for what a caller calls it, as another node would have to see it.
+    pub(super) fn is_certified_for(&self, name: &Other) -> bool {
+        let certificate = ParsedCertificate::try_from(&self.certificate);
+        certificate.is_ok_and(|own| verify_server_name(&own, &name.server_name()).is_ok())
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use instar_pki::{CertificateAuthority, SubjectName};
+    use std::time::{Duration, SystemTime};
+
+    #[test]
+    fn only_clients_of_accepted_authorities_are_let_in() {
+        let (now, lifetime) = (SystemTime::now(), Duration::from_secs(3600));
+        let [one, other] = [(); 2].map(|()| CertificateAuthority::generate(now).unwrap());
+        let der = |authority: &CertificateAuthority| {
+            instar_pki::certificate_from_pem(&authority.certificate_pem()).unwrap()
+        };
+        let server = one.issue_server(&["node".into()], now, lifetime).unwrap();
+        let accepting = |mode, accepted: &[Vec<u8>]| {
+            let (certificate, key) = (server.der(), server.key_der());
+            let identity = Identity::new(mode, certificate, key, accepted, Vec::new());
+            Credentials::new(&identity).unwrap()
+        };
+        let client = |authority: &CertificateAuthority, from| {
+            let issued = authority.issue_client(&[Role::Reader], from, lifetime);
+            vec![CertificateDer::from(issued.unwrap().der().to_vec())]
+        };
+        let long_ago = now - Duration::from_secs(48 * 3600);
+        let both = accepting(Mode::Normal, &[der(&one), der(&other)]);
+        assert!(both.lets_in(&client(&one, now)) && both.lets_in(&client(&other, now)));
+        let first = accepting(Mode::Normal, &[der(&one)]);
+        assert!(first.lets_in(&client(&one, now)));
+        // The accepted authority's own, and not a client's.
+        let for_servers = vec![CertificateDer::from(server.der().to_vec())];
+        for stranger in [
+            client(&other, now),
+            client(&one, long_ago),
+            for_servers,
+            Vec::new(),
+        ] {
+            assert!(!first.lets_in(&stranger));
+            assert!(accepting(Mode::Maintenance, &[]).lets_in(&stranger));
+        }
+    }
+
+    #[test]
+    fn what_the_certificate_says_is_what_the_node_is_called() {
+        let node = credentials(&["10.0.0.1", "node-1", "*.example.org"], false);
+        for name in ["10.0.0.1", "Node-1", "node-1.example.org"] {
+            assert!(
+                node.is_certified_for(&Other::parse(name).unwrap()),
+                "{name}"
+            );
+        }
+        for name in ["10.0.0.2", "node-2", "example.org", "127.0.0.1"] {
+            assert!(
+                !node.is_certified_for(&Other::parse(name).unwrap()),
+                "{name}"
+            );
+        }
+        for (address, own) in [
+            ("10.0.0.1", true),
+            ("::ffff:10.0.0.1", true),
+            ("127.0.1.1", true),
+            ("10.0.0.2", false),
+        ] {
+            assert_eq!(
+                node.is_own_address(address.parse().unwrap()),
+                own,
+                "{address}"
+            );
+        }
+    }
+
+    /// Those of a node with these names.
+    pub(crate) fn credentials(names: &[&str], passes_on: bool) -> Credentials {
+        let (now, lifetime) = (SystemTime::now(), Duration::from_secs(3600));
+        let authority = CertificateAuthority::generate(now).unwrap();
+        let subjects: Vec<SubjectName> = names.iter().map(|name| (*name).into()).collect();
+        let server = authority.issue_server(&subjects, now, lifetime).unwrap();
+        let accepted = instar_pki::certificate_from_pem(&authority.certificate_pem()).unwrap();
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        let identity = Identity::new(
+            Mode::Normal,
+            server.der(),
+            server.key_der(),
+            &[accepted],
+            names,
+        );
+        let client = authority
+            .issue_client(&[Role::Impersonator], now, lifetime)
+            .unwrap();
+        let identity = match passes_on {
+            true => identity.passing_on(client.der(), client.key_der()),
+            false => identity,
+        };
+        Credentials::new(&identity).unwrap()
+    }
+}

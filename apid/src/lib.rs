@@ -1,0 +1,266 @@
+//! apid: the only part of the machine that strangers talk to.
+//!
+//! It terminates TLS, reads the caller's roles from the client certificate, checks them against the table of methods,
+//! and passes what is allowed on to machined over a unix socket, or to other nodes. It holds no secrets but the keys of its
+//! own certificates, has its own user and no capabilities, and sees nothing of the filesystem but that socket.
+//!
+//! The decision: it is a process and a crate of its own. As a process it has no right that it does not need, as a crate it cannot name
+//! disks, containers or the machine's state: what a stranger can reach is what is written here. Serving TLS in machined was the
+//! other choice: two MiB less, and every decoder of strangers' bytes in the process that owns the machine.
+//!
+//! Descriptors that machined gives it: 0 is the listening TCP socket, 1 a unix stream on which machined's orders arrive and names are
+//! asked for, 2 its log.
+
+#![forbid(unsafe_code)]
+
+mod caller;
+mod counted;
+mod elements;
+mod exchange;
+mod flag;
+mod forward;
+mod grpc_status;
+mod identity;
+mod impersonation;
+mod lookup;
+mod messages;
+mod metadata;
+mod order;
+mod other;
+mod peers;
+mod permissions;
+mod proxy;
+mod revocable;
+mod sandbox;
+mod self_check;
+mod several;
+mod standing;
+mod strangers;
+mod target;
+mod tls;
+mod uploads;
+
+pub use caller::Mode;
+pub use identity::Identity;
+pub use lookup::LOOKUPS;
+pub use order::{Answer, Found, Order, Question, receive as receive_question, send as send_order};
+pub use permissions::{is_judged_again, may_call};
+pub use sandbox::enter as enter_sandbox;
+pub use self_check::SelfCheck;
+pub use tls::would_let_in;
+
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::unix::OwnedReadHalf;
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::sync::{Semaphore, watch};
+
+use counted::Counted;
+use exchange::{NO_LONGER_ACCEPTED, refuse};
+use grpc_status::Code;
+use identity::Credentials;
+use lookup::Lookups;
+use proxy::Proxy;
+use standing::Standing;
+use strangers::{Place, Strangers};
+
+use instar_base::quota::{Quota, Rank};
+use instar_sys::text;
+
+/// The user and group that it runs as (`/etc/passwd` of the rootfs).
+pub const USER: u32 = 50;
+/// The directory that becomes its root: it holds machined's socket and nothing else.
+pub const ROOT: &str = "/run/apid";
+/// machined's socket inside that directory.
+pub const SOCKET: &str = "machined.sock";
+
+/// Connections at a time. More wait in the listen queue.
+const CONNECTIONS: usize = 4096;
+/// How many of them may be of clients who have shown that they are no administrators.
+const OTHERS: usize = 1024;
+/// How many of them may be of clients that have not shown a certificate: in maintenance mode all of them.
+const STRANGERS: usize = 512;
+/// As many more of the machine's own, through which it finds out whether it is reachable: no crowd on the network takes these.
+const OWN: usize = 32;
+/// Calls at a time on one connection.
+const CALLS: u32 = 128;
+/// The same for those who are no administrators: a dashboard has some thirty.
+const OTHERS_CALLS: u32 = 64;
+/// What one of those may have sent that waits to be read, and what may wait to be sent for one of their calls, in bytes.
+const OTHERS_WINDOW: u32 = 64 << 10;
+/// What was asked by somebody who is no longer let in has so long to be answered.
+const LAST_ANSWERS: Duration = Duration::from_secs(10);
+/// A client that has not ended its handshake by then is cut off.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// Decodes bytes as the answer of another node.
+#[cfg(feature = "fuzzing")]
+pub fn decode_answer_of_another_node(bytes: &[u8]) {
+    several::decode(bytes);
+}
+
+/// Runs apid until machined closes the stream of orders.
+pub fn run() -> anyhow::Result<()> {
+    let listener = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let orders = std::io::stdout().as_fd().try_clone_to_owned()?;
+    sandbox::enter().context("enter the sandbox")?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(serve(listener, orders))
+}
+
+/// Serves on a listening TCP socket as the orders say, until their stream is closed. machined's socket is [`SOCKET`] in the current
+/// directory.
+pub async fn serve(listener: OwnedFd, orders: OwnedFd) -> anyhow::Result<()> {
+    let listener = std::net::TcpListener::from(listener);
+    listener.set_nonblocking(true)?;
+    let listener = TcpListener::from_std(listener).context("take the listening socket")?;
+    let stream = std::os::unix::net::UnixStream::from(orders);
+    stream.set_nonblocking(true)?;
+    let stream = UnixStream::from_std(stream).context("take the stream of orders")?;
+    let (mut orders, to_machined) = stream.into_split();
+
+    let Some(Order::Identity(first)) = order::receive(&mut orders).await? else {
+        bail!("machined did not begin with an identity");
+    };
+    let (sender, credentials) = watch::channel(Arc::new(Credentials::new(&first)?));
+    let (lookups, questions) = Lookups::new();
+    tokio::select! {
+        ended = follow_orders(orders, sender, lookups.clone()) => ended,
+        ended = questions.ask(to_machined) => ended,
+        never = accept(listener, credentials, lookups) => match never {},
+    }
+}
+
+async fn follow_orders(
+    mut orders: OwnedReadHalf,
+    sender: watch::Sender<Arc<Credentials>>,
+    lookups: Lookups,
+) -> anyhow::Result<()> {
+    while let Some(order) = order::receive(&mut orders).await? {
+        match order {
+            Order::Identity(identity) => match Credentials::new(&identity) {
+                Ok(credentials) => {
+                    sender.send_replace(Arc::new(credentials));
+                }
+                Err(error) => {
+                    eprintln!("apid: the new identity is unusable, the old one stays: {error:#}")
+                }
+            },
+            Order::ForgetStart => {
+                if let Err(error) = text::forget() {
+                    eprintln!("apid: the code of its start stays in memory: {error}");
+                }
+            }
+            Order::TakeAddresses(answer) => lookups.answer(answer),
+        }
+    }
+    Ok(())
+}
+
+async fn accept(
+    listener: TcpListener,
+    credentials: watch::Receiver<Arc<Credentials>>,
+    lookups: Lookups,
+) -> std::convert::Infallible {
+    let proxy = Proxy::new(SOCKET, lookups);
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let (strangers, own) = (Strangers::new(STRANGERS), Strangers::new(OWN));
+    let known = Quota::new(CONNECTIONS, OTHERS);
+    loop {
+        // The semaphore is never closed.
+        let place = places.clone().acquire_owned().await;
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                let credentials = credentials.clone();
+                let (proxy, known) = (proxy.for_another(), known.clone());
+                let strangers = match peer.ip().to_canonical().is_loopback() {
+                    true => &own,
+                    false => &strangers,
+                };
+                strangers.admit(|unknown| {
+                    let connection = async move {
+                        // What a stranger's connection dies of is the stranger's business; it is not logged, or anyone
+                        // could fill the log.
+                        let _ = serve_connection(stream, unknown, known, credentials, proxy).await;
+                        drop(place);
+                    };
+                    tokio::spawn(connection).abort_handle()
+                });
+            }
+            Err(error) => {
+                eprintln!("apid: accept: {error}");
+                // Out of descriptors or memory: wait until connections have ended.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn serve_connection(
+    stream: TcpStream,
+    unknown: Place,
+    known: Quota,
+    mut newest: watch::Receiver<Arc<Credentials>>,
+    proxy: Proxy,
+) -> anyhow::Result<()> {
+    let credentials = newest.borrow_and_update().clone();
+    let peer = stream.peer_addr()?;
+    stream.set_nodelay(true)?;
+    let tls = tokio::time::timeout(HANDSHAKE, credentials.acceptor().accept(stream)).await??;
+    let caller = credentials.caller(tls.get_ref().1, peer)?;
+    let rank = caller.rank();
+    let (_still_unknown, _known) = match credentials.mode() {
+        Mode::Normal => {
+            drop(unknown);
+            let place = known.try_acquire(rank);
+            (None, Some(place.context("too many connections")?))
+        }
+        Mode::Maintenance | Mode::Closed => (Some(unknown), None),
+    };
+    let current = newest.clone();
+    let mut standing = Standing::of(caller.certificates.clone(), newest);
+    let lost = standing.is_lost();
+    let calls = proxy.clone();
+    let service = hyper::service::service_fn(move |request| {
+        // What the node is called and may do has changed since a connection began that is a day old.
+        let (proxy, credentials) = (calls.clone(), current.borrow().clone());
+        let (caller, lost) = (caller.clone(), lost.clone());
+        async move {
+            let answer = match lost.is_so() {
+                false => proxy.forward(request, &caller, &lost, &credentials).await,
+                true => refuse(Code::Unauthenticated, NO_LONGER_ACCEPTED).map(Counted::free),
+            };
+            Ok::<_, std::convert::Infallible>(answer)
+        }
+    });
+    let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(CALLS)
+        .max_header_list_size(16 * 1024)
+        // A peer that vanished without a word does not hold its place for ever.
+        .keep_alive_interval(Duration::from_secs(60));
+    if rank == Rank::Other {
+        builder
+            .max_concurrent_streams(OTHERS_CALLS)
+            .initial_stream_window_size(OTHERS_WINDOW)
+            .initial_connection_window_size(OTHERS_WINDOW)
+            .max_send_buf_size(OTHERS_WINDOW as usize);
+    }
+    let connection = builder.serve_connection(TokioIo::new(tls), service);
+    let mut connection = std::pin::pin!(connection);
+    let mut lost = std::pin::pin!(standing.lost());
+    tokio::select! {
+        ended = connection.as_mut() => return Ok(ended?),
+        () = lost.as_mut() => connection.as_mut().graceful_shutdown(),
+        never = proxy.rest_when_idle() => match never {},
+    }
+    // The call that brought the change may be among those that wait for their answer.
+    Ok(tokio::time::timeout(LAST_ANSWERS, connection).await??)
+}

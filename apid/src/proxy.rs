@@ -1,0 +1,240 @@
+//! Passing calls on to machined: an HTTP/2 connection over the unix socket for each of the callers' connections. One for all would be
+//! in the hands of each: what somebody does not read takes of a window that the others need.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use http::{HeaderMap, HeaderValue, Request, Response};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::SendRequest;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::UnixStream;
+use tokio::sync::{Mutex, Notify, Semaphore};
+use tokio::time::{sleep, timeout};
+
+use super::caller::Caller;
+use super::exchange::{RequestBody, at};
+use super::grpc_status;
+use super::identity::Credentials;
+use super::lookup::Lookups;
+use super::metadata::set_caller;
+use super::other::Other;
+use super::peers::{CallError, Calls};
+use super::permissions;
+use super::uploads::Uploads;
+use instar_base::quota::{Quota, Rank};
+
+/// The way to machined of one caller's connection; clones share it.
+#[derive(Clone)]
+pub(super) struct Proxy {
+    own: Arc<Own>,
+    pub(super) shared: Arc<Shared>,
+}
+
+/// What each caller's connection has of its own.
+#[derive(Default)]
+struct Own {
+    connection: Mutex<Option<SendRequest<RequestBody>>>,
+    /// Told of every call that is passed on.
+    used: Notify,
+}
+
+/// What all of them share.
+pub(super) struct Shared {
+    socket: &'static str,
+    /// Calls that are under way.
+    pub(super) under_way: Quota,
+    /// Calls that are passed on to other nodes.
+    calls: Calls,
+    /// Their names' addresses.
+    lookups: Lookups,
+    /// Calls for several nodes.
+    several: Quota,
+    pub(super) uploads: Uploads,
+}
+
+/// A caller who asks nothing for this long, or up to twice that, costs no connection to machined: long enough for the next of a row of
+/// questions, short enough that a crowd whose members each ask once never has many.
+const IDLE: Duration = Duration::from_millis(100);
+/// Calls for several nodes at a time, whoever asks: question and answers are held meanwhile. All but two may be of others than
+/// administrators.
+const SEVERAL: usize = 8;
+/// Calls at a time of all who are no administrators: each may have an answer that is not read.
+const OTHERS_CALLS: usize = 512;
+/// What of answers to one caller who is no administrator may be here unread, per call and in all, in bytes. It comes over a socket of this
+/// machine, so more would make nothing faster.
+const OTHERS_WINDOWS: (u32, u32) = (64 << 10, 128 << 10);
+
+impl Proxy {
+    /// Connects when the first call comes.
+    pub(super) fn new(socket: &'static str, lookups: Lookups) -> Self {
+        Proxy {
+            own: Arc::default(),
+            shared: Arc::new(Shared {
+                socket,
+                under_way: Quota::new(Semaphore::MAX_PERMITS, OTHERS_CALLS),
+                calls: Calls::default(),
+                lookups,
+                several: Quota::new(SEVERAL, SEVERAL - 2),
+                uploads: Uploads::new(),
+            }),
+        }
+    }
+
+    /// The way of another caller, who shares no connection with this one.
+    pub(super) fn for_another(&self) -> Self {
+        Proxy {
+            own: Arc::default(),
+            shared: self.shared.clone(),
+        }
+    }
+
+    /// Lets the connection go whenever nothing was passed on for a while: idle callers cost little then. Calls that are under way go
+    /// on to their end.
+    pub(super) async fn rest_when_idle(&self) -> Infallible {
+        loop {
+            self.own.used.notified().await;
+            // A look now and then: a timer of its own would cost each call more.
+            loop {
+                sleep(IDLE).await;
+                let used_since = timeout(Duration::ZERO, self.own.used.notified()).await;
+                if used_since.is_err() {
+                    break;
+                }
+            }
+            *self.own.connection.lock().await = None;
+        }
+    }
+
+    /// The places for calls for several nodes.
+    pub(super) fn several(&self) -> &Quota {
+        &self.shared.several
+    }
+
+    /// Has another node answer a call, or this one, where the name leads here.
+    pub(super) async fn call(
+        &self,
+        other: &Other,
+        request: Request<RequestBody>,
+        caller: &Caller,
+        credentials: &Credentials,
+    ) -> Result<Response<Incoming>, CallError> {
+        let peers = credentials.peers().ok_or(CallError::MayNot)?;
+        let addresses = match other {
+            Other::Address(address) => vec![*address],
+            Other::Name(name) => self.shared.lookups.addresses(name, caller.rank()).await?,
+        };
+        let is_own = |address: &IpAddr| credentials.is_own_address(*address);
+        if !addresses.iter().any(is_own) {
+            let (roles, calls) = (&caller.roles, &self.shared.calls);
+            return peers.call(other, &addresses, request, roles, calls).await;
+        }
+        // Whoever answers for DNS must not choose which node is reset: this one has to be called so, as others have.
+        if !credentials.is_certified_for(other) {
+            return Err(CallError::NotThisNode(other.clone()));
+        }
+        Ok(self.pass_on(request, caller).await?)
+    }
+
+    /// Has machined answer. An error says that it was not reached.
+    pub(super) async fn pass_on(
+        &self,
+        request: Request<RequestBody>,
+        caller: &Caller,
+    ) -> anyhow::Result<Response<Incoming>> {
+        let method = request.uri().path().to_owned();
+        let passed_on = self.try_to_pass_on(request, caller).await;
+        let mut response = passed_on.context("machined does not answer")?;
+        explain_unimplemented(response.headers_mut(), &method);
+        Ok(response)
+    }
+
+    async fn try_to_pass_on(
+        &self,
+        request: Request<RequestBody>,
+        caller: &Caller,
+    ) -> anyhow::Result<Response<Incoming>> {
+        let mut sender = self.connection(caller.rank()).await?;
+        let (mut parts, body) = request.into_parts();
+        parts.uri = at(&parts.uri, "http", "machined")?;
+        let is_judged_again = permissions::is_judged_again(parts.uri.path());
+        set_caller(&mut parts.headers, caller, is_judged_again)?;
+        Ok(sender
+            .send_request(Request::from_parts(parts, body))
+            .await?)
+    }
+
+    /// The connection, made anew when there is none or it has ended (machined was restarted).
+    async fn connection(&self, rank: Rank) -> anyhow::Result<SendRequest<RequestBody>> {
+        self.own.used.notify_one();
+        let mut current = self.own.connection.lock().await;
+        if let Some(sender) = current.as_ref().filter(|sender| !sender.is_closed()) {
+            return Ok(sender.clone());
+        }
+        let stream = UnixStream::connect(self.shared.socket)
+            .await
+            .context("connect to machined")?;
+        let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+        if rank == Rank::Other {
+            let (of_a_call, of_all) = OTHERS_WINDOWS;
+            builder
+                .initial_stream_window_size(of_a_call)
+                .initial_connection_window_size(of_all);
+        }
+        let (sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        *current = Some(sender.clone());
+        Ok(sender)
+    }
+}
+
+/// A method that nobody serves is answered without a word; the caller may at least know which one it was, and what it would take.
+fn explain_unimplemented(headers: &mut HeaderMap, method: &str) {
+    let unimplemented = headers.get("grpc-status").is_some_and(|code| code == "12");
+    let silent = headers
+        .get("grpc-message")
+        .is_none_or(HeaderValue::is_empty);
+    if unimplemented
+        && silent
+        && let Some(message) = grpc_status::message(&unserved(method))
+    {
+        headers.insert("grpc-message", message);
+    }
+}
+
+fn unserved(method: &str) -> String {
+    match method.strip_prefix("/machine.MachineService/Etcd") {
+        Some(_) => format!("{method}: this node runs no Kubernetes, and so no etcd"),
+        None => format!("this version does not serve {method}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_silence_is_explained() {
+        let explained_of = |method, code: &'static str, message: Option<&'static str>| {
+            let mut headers = HeaderMap::new();
+            headers.insert("grpc-status", HeaderValue::from_static(code));
+            if let Some(message) = message {
+                headers.insert("grpc-message", HeaderValue::from_static(message));
+            }
+            explain_unimplemented(&mut headers, method);
+            let message = headers.get("grpc-message");
+            message.map(|message| message.to_str().unwrap_or_default().to_owned())
+        };
+        let explained = |code, message| explained_of("/a.B/C", code, message);
+        let etcd = explained_of("/machine.MachineService/EtcdStatus", "12", None);
+        assert!(etcd.is_some_and(|said| said.contains("EtcdStatus") && said.contains("no etcd")));
+        let said = explained("12", None).unwrap_or_default();
+        assert!(said.ends_with("/a.B/C"), "{said}");
+        assert!(explained("12", Some("")).is_some_and(|said| said.ends_with("/a.B/C")));
+        assert_eq!(explained("12", Some("etcd")).as_deref(), Some("etcd"));
+        assert_eq!(explained("5", None), None);
+    }
+}

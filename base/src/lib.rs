@@ -1,0 +1,15 @@
+//! Helpers that know nothing of the machine: files that are replaced whole, work with a limit away from the runtime, quotas, sealed memory.
+//!
+//! The decision: a helper gets here when a second crate needs it, under the name of the one thing that it does. A crate of utilities was the
+//! other choice; nobody finds anything in those, and everything ends up there.
+
+#![forbid(unsafe_code)]
+
+pub mod blocking_io;
+pub mod error_chain;
+mod process_exit;
+pub mod quota;
+pub mod sealed_json;
+pub mod whole_file;
+
+pub use process_exit::Exit;

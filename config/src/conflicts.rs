@@ -1,0 +1,216 @@
+//! The same thing said twice: a kind and name that repeats, or a setting that is in both shapes.
+
+use std::collections::HashMap;
+
+use super::{
+    documents::Identified,
+    problem::{Problem, Problems},
+    shape::shorten,
+    yaml::{Node, Value},
+};
+
+/// Where a setting of the one large document went. With `by_name`, only the same name is the same setting.
+struct Moved {
+    from: &'static str,
+    to: &'static str,
+    by_name: bool,
+}
+
+const fn moved(from: &'static str, to: &'static str) -> Moved {
+    Moved {
+        from,
+        to,
+        by_name: false,
+    }
+}
+
+const fn moved_by_name(from: &'static str, to: &'static str) -> Moved {
+    Moved {
+        from,
+        to,
+        by_name: true,
+    }
+}
+
+const MOVED: &[Moved] = &[
+    moved("machine.install", "UnattendedInstallConfig"),
+    moved("machine.network.hostname", "HostnameConfig"),
+    moved("machine.network.nameservers", "ResolverConfig"),
+    moved("machine.network.searchDomains", "ResolverConfig"),
+    moved("machine.network.disableSearchDomain", "ResolverConfig"),
+    moved("machine.features.hostDNS", "ResolverConfig"),
+    moved_by_name("machine.network.interfaces", "LinkConfig"),
+    moved_by_name("machine.network.interfaces", "DHCPv4Config"),
+    moved_by_name("machine.network.interfaces", "BondConfig"),
+    moved_by_name("machine.network.interfaces", "BridgeConfig"),
+    moved_by_name("machine.network.interfaces", "DummyLinkConfig"),
+    moved_by_name("machine.network.interfaces", "WireguardConfig"),
+    moved_by_name("machine.network.extraHostEntries", "StaticHostConfig"),
+    moved("machine.network.kubespan", "KubeSpanConfig"),
+    moved("machine.time", "TimeSyncConfig"),
+    moved_by_name("machine.registries.mirrors", "RegistryMirrorConfig"),
+    moved_by_name("machine.registries.config", "RegistryTLSConfig"),
+    moved_by_name("machine.registries.config", "RegistryAuthConfig"),
+    moved("machine.sysctls", "SysctlConfig"),
+    moved("machine.sysfs", "SysfsConfig"),
+    moved("machine.env", "EnvironmentConfig"),
+    moved("machine.udev", "UdevRulesConfig"),
+    moved_by_name("machine.kernel.modules", "KernelModuleConfig"),
+    moved(
+        "machine.baseRuntimeSpecOverrides",
+        "CRIBaseRuntimeSpecConfig",
+    ),
+    moved("machine.kubelet", "KubeletConfig"),
+    moved("machine.nodeLabels", "KubeNodeConfig"),
+    moved("machine.nodeAnnotations", "KubeNodeConfig"),
+    moved("machine.nodeTaints", "KubeNodeConfig"),
+    moved("machine.features.kubePrism", "KubePrismConfig"),
+    moved("machine.features.imageCache", "ImageCacheConfig"),
+    moved(
+        "machine.features.kubernetesTalosAPIAccess",
+        "KubeTalosAPIAccessConfig",
+    ),
+    moved("cluster.id", "DiscoveryIdentityConfig"),
+    moved("cluster.secret", "DiscoveryIdentityConfig"),
+    moved("cluster.discovery", "DiscoveryServiceConfig"),
+    moved("cluster.clusterName", "KubeClusterConfig"),
+    moved("cluster.controlPlane.endpoint", "KubeClusterConfig"),
+    moved("cluster.network.dnsDomain", "KubeNetworkConfig"),
+    moved("cluster.network.podSubnets", "KubeNetworkConfig"),
+    moved("cluster.network.serviceSubnets", "KubeNetworkConfig"),
+    moved("cluster.network.cni", "KubeFlannelCNIConfig"),
+    moved("cluster.ca", "KubeAPIServerCAConfig"),
+    moved("cluster.acceptedCAs", "KubeAPIServerCAConfig"),
+    moved("cluster.aggregatorCA", "KubeAggregatorCAConfig"),
+    moved("cluster.serviceAccount", "KubeServiceAccountConfig"),
+    moved("cluster.aescbcEncryptionSecret", "KubeEtcdEncryptionConfig"),
+    moved(
+        "cluster.secretboxEncryptionSecret",
+        "KubeEtcdEncryptionConfig",
+    ),
+    moved("cluster.apiServer", "KubeAPIServerConfig"),
+    moved("cluster.controllerManager", "KubeControllerManagerConfig"),
+    moved("cluster.scheduler", "KubeSchedulerConfig"),
+    moved("cluster.proxy", "KubeProxyConfig"),
+    moved("cluster.coreDNS", "KubeCoreDNSConfig"),
+    moved_by_name("cluster.inlineManifests", "KubeInlineManifestConfig"),
+];
+
+/// Reports documents that repeat, and settings that are given in both shapes.
+pub(super) fn check(documents: &[Identified<'_>], problems: &Problems) {
+    let mut first = HashMap::new();
+    for document in documents {
+        if let Some(number) = first.insert((document.kind.name, document.name), document.number) {
+            report(
+                problems,
+                document,
+                document.root,
+                format!("document {number} is of the same kind and name; there may be only one"),
+            );
+        }
+    }
+    for machine in documents.iter().filter(|document| document.is_machine()) {
+        for moved in MOVED {
+            let Some(old) = find(machine.root, moved.from).filter(|node| says_something(node))
+            else {
+                continue;
+            };
+            for document in documents
+                .iter()
+                .filter(|document| document.kind.name == moved.to)
+            {
+                let same =
+                    !moved.by_name || document.name.is_some_and(|name| names(old).contains(&name));
+                if same {
+                    let which = match document.name.filter(|_| moved.by_name) {
+                        Some(name) => format!("`{}` of `{}`", shorten(name), moved.from),
+                        None => format!("`{}`", moved.from),
+                    };
+                    report(
+                        problems,
+                        document,
+                        document.root,
+                        format!(
+                            "this is also set by {which} at {}; keep one of the two",
+                            old.at
+                        ),
+                    );
+                }
+            }
+        }
+    }
+}
+
+fn report(problems: &Problems, document: &Identified<'_>, node: &Node, message: String) {
+    problems.push(Problem {
+        at: Some(node.at),
+        document: Some(document.to_string()),
+        path: String::new(),
+        message,
+    });
+}
+
+fn find<'a>(root: &'a Node, path: &str) -> Option<&'a Node> {
+    path.split('.')
+        .try_fold(root, |node, field| node.get(field))
+}
+
+/// Empty text, lists and maps are how Go writes "not set".
+fn says_something(node: &Node) -> bool {
+    match &node.value {
+        Value::Null => false,
+        Value::Scalar { text, .. } => !text.is_empty(),
+        Value::List(items) => !items.is_empty(),
+        Value::Map(_) => node.entries().next().is_some(),
+    }
+}
+
+/// The names that a collection of the large document gives its members.
+fn names(node: &Node) -> Vec<&str> {
+    let of_items = node
+        .items()
+        .iter()
+        .filter_map(|item| {
+            ["interface", "name", "ip"]
+                .into_iter()
+                .find_map(|field| item.get(field))
+        })
+        .filter_map(Node::text);
+    node.entries()
+        .map(|entry| entry.key.as_str())
+        .chain(of_items)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::v1alpha1;
+
+    /// A row that names a field or kind that doesn't exist would never hold.
+    #[test]
+    fn every_row_names_what_exists() {
+        use crate::shape::{Field, Shape};
+        fn exists(fields: &[Field], path: &str) -> bool {
+            let (first, rest) = path
+                .split_once('.')
+                .map_or((path, None), |(first, rest)| (first, Some(rest)));
+            fields
+                .iter()
+                .filter(|field| field.name == first)
+                .any(|field| match (rest, &field.shape) {
+                    (None, _) => true,
+                    (Some(rest), Shape::Fields(fields)) => exists(fields, rest),
+                    _ => false,
+                })
+        }
+        for moved in MOVED {
+            assert!(
+                exists(v1alpha1::CONFIG.fields, moved.from),
+                "{}",
+                moved.from
+            );
+            assert!(crate::documents::is_kind(moved.to), "{}", moved.to);
+        }
+    }
+}

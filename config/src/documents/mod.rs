@@ -1,0 +1,234 @@
+//! Every kind of document that is known, one file per group, and how a document says which kind it is.
+
+mod block;
+mod containers;
+mod kubernetes;
+mod links;
+mod network;
+mod own;
+mod system;
+
+use std::fmt;
+
+use super::{
+    problem::{Problem, Problems},
+    shape::Kind,
+    suggestion, v1alpha1,
+    yaml::{Document, Node, Value},
+};
+
+/// The version that Talos's documents carry.
+const TALOS: &str = "v1alpha1";
+/// The version of our own documents.
+pub(super) const OWN: &str = "instar.dev/v1alpha1";
+
+/// A document whose kind is known.
+#[derive(Debug)]
+pub(super) struct Identified<'a> {
+    /// Its number in the file, from 1.
+    pub(super) number: usize,
+    pub(super) kind: &'static Kind,
+    /// What tells documents of one kind apart.
+    pub(super) name: Option<&'a str>,
+    pub(super) root: &'a Node,
+}
+
+impl Identified<'_> {
+    /// Whether this is the document `version: v1alpha1`.
+    pub(super) fn is_machine(&self) -> bool {
+        std::ptr::eq(self.kind, &v1alpha1::CONFIG)
+    }
+
+    /// The keys that say which kind it is.
+    pub(super) fn envelope(&self) -> &'static [&'static str] {
+        if self.is_machine() {
+            &["version"]
+        } else {
+            &["apiVersion", "kind"]
+        }
+    }
+}
+
+impl fmt::Display for Identified<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "document {}, {}", self.number, self.kind.name)?;
+        match self.name {
+            Some(name) => write!(f, " {}", super::shape::shorten(name)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The kinds of one version.
+fn kinds(version: &str) -> Option<Vec<&'static [Kind]>> {
+    match version {
+        TALOS => Some(vec![
+            block::KINDS,
+            containers::KINDS,
+            kubernetes::KINDS,
+            links::KINDS,
+            network::KINDS,
+            system::KINDS,
+        ]),
+        OWN => Some(vec![own::KINDS]),
+        _ => None,
+    }
+}
+
+/// Finds out which kind a document is; reports it when that can't be said.
+pub(super) fn identify<'a>(document: &'a Document, problems: &Problems) -> Option<Identified<'a>> {
+    let root = &document.root;
+    let complain = |node: &Node, path: &str, message: String| {
+        problems.push(Problem {
+            at: Some(node.at),
+            document: Some(format!("document {}", document.number)),
+            path: path.to_owned(),
+            message,
+        });
+        None
+    };
+    if !matches!(root.value, Value::Map(_)) {
+        return complain(
+            root,
+            "",
+            format!("a document is a map of fields, not {}", root.describe()),
+        );
+    }
+    let identified = |kind| Identified {
+        number: document.number,
+        kind,
+        name: root
+            .get("name")
+            .and_then(Node::text)
+            .filter(|name| !name.is_empty()),
+        root,
+    };
+    let Some(kind_node) = root.get("kind") else {
+        return match root.get("version") {
+            Some(version) if version.text() == Some(TALOS) => Some(Identified {
+                name: None,
+                ..identified(&v1alpha1::CONFIG)
+            }),
+            Some(version) => complain(
+                version,
+                "version",
+                format!("the only version known is `{TALOS}`"),
+            ),
+            None => complain(
+                root,
+                "",
+                format!(
+                    "this says neither `version: {TALOS}` nor `apiVersion` and `kind`, so nobody knows what it is"
+                ),
+            ),
+        };
+    };
+    let Some(version_node) = root.get("apiVersion") else {
+        return complain(
+            root,
+            "apiVersion",
+            format!("this field is required; `{TALOS}`, or `{OWN}` for our own kinds"),
+        );
+    };
+    let Some(groups) = version_node.text().and_then(kinds) else {
+        return complain(
+            version_node,
+            "apiVersion",
+            format!("the versions known are `{TALOS}` and `{OWN}`"),
+        );
+    };
+    let known = || groups.iter().flat_map(|group| group.iter());
+    let written = kind_node.text().unwrap_or_default();
+    // Talos's published schema has other names for these than its programs, which refuse the schema's.
+    let name = match written {
+        "UnattendedInstall" => "UnattendedInstallConfig",
+        "KubeSpanEndpoints" => "KubeSpanEndpointsConfig",
+        other => other,
+    };
+    match known().find(|kind| kind.name == name) {
+        Some(kind) => Some(identified(kind)),
+        None => {
+            let written = super::shape::shorten(written);
+            match suggestion::closest(name, known().map(|kind| kind.name)) {
+                Some(close) => complain(
+                    kind_node,
+                    "kind",
+                    format!("there is no kind `{written}`; did you mean `{close}`?"),
+                ),
+                None => complain(
+                    kind_node,
+                    "kind",
+                    format!("there is no kind `{written}` in this version"),
+                ),
+            }
+        }
+    }
+}
+
+/// Whether there is such a kind, of either version.
+#[cfg(test)]
+pub(super) fn is_kind(name: &str) -> bool {
+    [TALOS, OWN]
+        .into_iter()
+        .filter_map(kinds)
+        .flatten()
+        .flatten()
+        .any(|kind| kind.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::shape::{Field, Shape};
+
+    fn all() -> impl Iterator<Item = &'static Kind> {
+        [TALOS, OWN]
+            .into_iter()
+            .flat_map(|version| kinds(version).unwrap())
+            .flatten()
+            .chain([&v1alpha1::CONFIG])
+    }
+
+    /// The kinds that a release's own registry has, one a line: of 1.13.9; of 1.14's first ones, with those of its published schema.
+    const REGISTERED: [&str; 2] = [
+        include_str!("../../tests/data/1.13/kinds"),
+        include_str!("../../tests/data/1.14/kinds"),
+    ];
+
+    #[test]
+    fn every_kind_that_a_release_of_talos_knows_is_known() {
+        for kind in REGISTERED.iter().flat_map(|kinds| kinds.lines()) {
+            assert!(is_kind(kind), "{kind}");
+        }
+    }
+
+    #[test]
+    fn kinds_and_fields_are_listed_once() {
+        fn unique(path: &str, fields: &[Field]) {
+            let mut seen = BTreeSet::new();
+            for field in fields {
+                assert!(seen.insert(field.name), "{path}.{} twice", field.name);
+                inner(&format!("{path}.{}", field.name), &field.shape);
+            }
+        }
+        fn inner(path: &str, shape: &Shape) {
+            match shape {
+                Shape::Fields(fields) => unique(path, fields),
+                Shape::List(item) | Shape::MapOf(item) | Shape::OneOrMore(item) => {
+                    inner(path, item)
+                }
+                _ => {}
+            }
+        }
+        let mut names = BTreeSet::new();
+        for kind in all() {
+            assert!(names.insert(kind.name), "{} twice", kind.name);
+            unique(kind.name, kind.fields);
+        }
+        // As many as the published schema has and one that it lacks, the main document, and ours.
+        assert_eq!(names.len(), 88 + 1 + 1 + 2);
+    }
+}

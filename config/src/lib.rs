@@ -1,0 +1,90 @@
+//! The machine config: from bytes to one validated model.
+//!
+//! ```text
+//! bytes ─ yaml ─► documents ─ shape ─► known kinds and fields ─ resolve ─► MachineConfig
+//!                    │                     │            └ warnings: known, but not served here
+//!                    │                     └ conflicts: the same thing said twice
+//!                    └ every node knows its line and column
+//! ```
+//!
+//! Two shapes are input: one large document `version: v1alpha1` (`machine:`, `cluster:`), and a document per concern
+//! (`apiVersion: v1alpha1`, `kind: …`). They may be mixed, as long as nothing is said in both. What a document may
+//! contain is a table ([`v1alpha1`], [`documents`]); what of it this node does is another ([`settings`]). Beyond the tables
+//! nobody sees YAML: the rest of the daemon reads [`MachineConfig`].
+//!
+//! The decision: this crate knows no machine. It reads no file, asks nobody, and takes the same text for the same model on a node, in
+//! `instarctl validate` and in a test; the domains that act on the model translate it for themselves (machined's `intent`). Types of the domains
+//! in the model were the other choice: they save a translation, and have a config checked only where disks and containers are linked in.
+//!
+//! All problems of a config are reported at once, each with its document, line and column. Messages never quote a value
+//! that could be a secret.
+
+#![forbid(unsafe_code)]
+
+mod check_shape;
+mod conflicts;
+mod documents;
+mod model;
+mod own_documents;
+mod problem;
+mod resolve;
+mod section;
+pub mod settings;
+mod shape;
+mod suggestion;
+#[cfg(test)]
+mod tests;
+mod v1alpha1;
+mod validate;
+mod warnings;
+mod yaml;
+
+use self::{documents::Identified, problem::Problems};
+pub use self::{
+    model::*,
+    own_documents::{Kept, keep_own, without_own},
+    problem::{ConfigErrors, Position, Problem},
+    warnings::Warning,
+};
+
+/// The longest config that is read, in bytes. Large configs carry a few certificates and manifests: tens of KiB.
+pub const MAX_CONFIG_BYTES: usize = 1024 * 1024;
+
+/// A config that can be used as it is.
+#[derive(Debug, Clone)]
+pub struct Parsed {
+    /// What it says.
+    pub config: MachineConfig,
+    /// What it asks for and won't get, in the order of the file.
+    pub warnings: Vec<Warning>,
+}
+
+/// Reads and checks a machine config.
+///
+/// # Errors
+/// Everything that is wrong with it, in the order of the file: YAML that is not well-formed, an unknown kind or field, a
+/// value that doesn't fit its field, a setting that is given twice, a reference to something that isn't there.
+pub fn parse(bytes: &[u8]) -> Result<Parsed, ConfigErrors> {
+    let problems = Problems::default();
+    let documents = yaml::documents(bytes, MAX_CONFIG_BYTES)?;
+    let documents: Vec<Identified<'_>> = documents
+        .iter()
+        .filter_map(|document| documents::identify(document, &problems))
+        .collect();
+    for document in &documents {
+        check_shape::check(document, &problems);
+    }
+    conflicts::check(&documents, &problems);
+    problems.result()?;
+
+    let config = resolve::config(&documents, &problems);
+    if let Some((config, origins)) = &config {
+        validate::references(config, origins);
+    }
+    problems.result()?;
+    let (config, _) = config.ok_or_else(ConfigErrors::no_machine_document)?;
+    Ok(Parsed {
+        config,
+        warnings: warnings::collect(&documents),
+    })
+}

@@ -1,0 +1,422 @@
+//! **The table of settings**: the name of each part of the machine config, the paths that it is read from, and when a change of it is in force.
+//!
+//! Warnings of what is not served, the comparison of two configs, what is done at a boot and at a change, and the table in
+//! docs/machine-config.md all follow from it: serving one more thing begins with its row here.
+
+use super::MachineConfig;
+
+/// A part of the machine config that is taken over as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Setting {
+    /// Whether the machine holds the authority's key.
+    MachineType,
+    /// Whom the API trusts, and as whom it speaks.
+    Trust,
+    /// What a machine without the authority's key shows to be given a certificate.
+    Token,
+    /// The host name.
+    Hostname,
+    /// The disk that the machine owns.
+    Disk,
+    /// Containers and their health checks.
+    Containers,
+    /// When a new version is kept.
+    UpgradeGate,
+    /// Directories for data of containers.
+    UserVolumes,
+    /// Where the time comes from.
+    Time,
+    /// Where images come from.
+    Registries,
+    /// Authorities that registries are verified by.
+    TrustedRoots,
+    /// Links, addresses, routes, DNS.
+    Network,
+    /// Kernel parameters below /proc/sys.
+    Sysctls,
+    /// Kernel parameters below /sys.
+    Sysfs,
+    /// Kernel modules.
+    KernelModules,
+    /// Environment variables of services, and the proxies that images are pulled through.
+    Environment,
+    /// Files below /etc.
+    EtcFiles,
+}
+
+/// When a change of a setting is in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TakenOver {
+    /// At once, while the machine runs.
+    Live,
+    /// At once, and all containers are started again.
+    WithContainers,
+    /// With the next boot.
+    AtBoot,
+    /// Never: it is kept with the config and nothing acts on it.
+    Never,
+}
+
+#[cfg(test)]
+impl TakenOver {
+    /// The words of the docs.
+    fn words(self) -> &'static str {
+        match self {
+            TakenOver::Live => "at once",
+            TakenOver::WithContainers => "at once; containers start again",
+            TakenOver::AtBoot => "with a boot",
+            TakenOver::Never => "not served",
+        }
+    }
+}
+
+/// A row of the table.
+#[derive(Debug)]
+pub struct Row {
+    /// The setting.
+    pub setting: Setting,
+    /// Its name in messages.
+    pub name: &'static str,
+    /// When a change of it is in force.
+    pub taken_over: TakenOver,
+    /// The paths that it is read from, everything below included. The name of a kind is the whole document.
+    pub served: &'static [&'static str],
+    /// Paths below those that nothing acts on.
+    pub except: &'static [&'static str],
+}
+
+/// Every setting, in the order of the docs.
+pub const SETTINGS: [Row; 17] = [
+    Row {
+        setting: Setting::MachineType,
+        name: "the machine's type",
+        taken_over: TakenOver::AtBoot,
+        served: &["machine.type"],
+        except: &[],
+    },
+    Row {
+        setting: Setting::Trust,
+        name: "the API's trust",
+        taken_over: TakenOver::Live,
+        served: &["machine.ca", "machine.acceptedCAs", "machine.certSANs"],
+        except: &[],
+    },
+    Row {
+        setting: Setting::Token,
+        name: "the token",
+        taken_over: TakenOver::Never,
+        served: &[],
+        except: &[],
+    },
+    Row {
+        setting: Setting::Hostname,
+        name: "the host name",
+        taken_over: TakenOver::Live,
+        served: &["machine.network.hostname", "HostnameConfig"],
+        except: &[],
+    },
+    Row {
+        setting: Setting::Disk,
+        name: "the disk",
+        taken_over: TakenOver::AtBoot,
+        served: &[
+            "machine.install.disk",
+            "machine.install.diskSelector",
+            "machine.install.image",
+            "machine.install.wipe",
+            "UnattendedInstallConfig",
+        ],
+        except: &[],
+    },
+    Row {
+        setting: Setting::Containers,
+        name: "containers",
+        taken_over: TakenOver::Live,
+        served: &["ContainerConfig", "ContainerHealthConfig"],
+        except: &["ContainerConfig.security.machinedAccess"],
+    },
+    Row {
+        setting: Setting::UpgradeGate,
+        name: "the upgrade gate",
+        taken_over: TakenOver::Live,
+        served: &["UpgradeGateConfig"],
+        except: &[],
+    },
+    Row {
+        setting: Setting::UserVolumes,
+        name: "user volumes",
+        taken_over: TakenOver::Live,
+        served: &["UserVolumeConfig.name", "UserVolumeConfig.volumeType"],
+        except: &[],
+    },
+    Row {
+        setting: Setting::Time,
+        name: "time",
+        taken_over: TakenOver::Live,
+        served: &[
+            "machine.time",
+            "TimeSyncConfig.enabled",
+            "TimeSyncConfig.ntp.servers",
+        ],
+        except: &["machine.time.bootTimeout"],
+    },
+    Row {
+        setting: Setting::Registries,
+        name: "registries",
+        taken_over: TakenOver::Live,
+        served: &[
+            "machine.registries",
+            "RegistryMirrorConfig",
+            "RegistryTLSConfig",
+            "RegistryAuthConfig",
+        ],
+        except: &[],
+    },
+    Row {
+        setting: Setting::TrustedRoots,
+        name: "trusted roots",
+        taken_over: TakenOver::Live,
+        served: &["TrustedRootsConfig"],
+        except: &[],
+    },
+    Row {
+        setting: Setting::Network,
+        name: "the network",
+        taken_over: TakenOver::Live,
+        served: &[
+            "machine.network.interfaces.interface",
+            "machine.network.interfaces.addresses",
+            "machine.network.interfaces.cidr",
+            "machine.network.interfaces.routes",
+            "machine.network.interfaces.mtu",
+            "machine.network.interfaces.dhcp",
+            "machine.network.interfaces.dhcpOptions.routeMetric",
+            "machine.network.interfaces.dhcpOptions.ipv4",
+            "machine.network.nameservers",
+            "machine.network.searchDomains",
+            "machine.network.extraHostEntries",
+            "LinkConfig",
+            "DHCPv4Config.name",
+            "DHCPv4Config.routeMetric",
+            "DHCPv4Config.ignoreHostname",
+            "DHCPv4Config.ignoreRoutes",
+            "ResolverConfig.nameservers.address",
+            "ResolverConfig.searchDomains.domains",
+            "StaticHostConfig",
+        ],
+        except: &[
+            "machine.network.interfaces.routes.mtu",
+            "LinkConfig.addresses.routePriority",
+            "LinkConfig.routes.mtu",
+            "LinkConfig.routes.table",
+            "LinkConfig.multicast",
+        ],
+    },
+    Row {
+        setting: Setting::Sysctls,
+        name: "sysctls",
+        taken_over: TakenOver::Live,
+        served: &["machine.sysctls", "SysctlConfig"],
+        except: &[],
+    },
+    Row {
+        setting: Setting::Sysfs,
+        name: "sysfs",
+        taken_over: TakenOver::Live,
+        served: &["machine.sysfs", "SysfsConfig"],
+        except: &[],
+    },
+    Row {
+        setting: Setting::KernelModules,
+        name: "kernel modules",
+        taken_over: TakenOver::Live,
+        served: &["machine.kernel.modules", "KernelModuleConfig"],
+        except: &[],
+    },
+    Row {
+        setting: Setting::Environment,
+        name: "the environment",
+        taken_over: TakenOver::WithContainers,
+        served: &["machine.env", "EnvironmentConfig"],
+        except: &[],
+    },
+    Row {
+        setting: Setting::EtcFiles,
+        name: "files below /etc",
+        taken_over: TakenOver::Live,
+        served: &["EtcFileConfig"],
+        except: &[],
+    },
+];
+
+/// The settings in which two configs differ, in the order of the table.
+pub fn differing(old: &MachineConfig, new: &MachineConfig) -> Vec<&'static Row> {
+    // Each field by name: a new one that belongs to no setting does not compile.
+    let MachineConfig {
+        machine_type,
+        trust,
+        token,
+        hostname,
+        install,
+        containers,
+        upgrade_gate,
+        user_volumes,
+        time,
+        registries,
+        network,
+        sysctls,
+        sysfs,
+        kernel_modules,
+        environment,
+        etc_files,
+        trusted_roots,
+    } = old;
+    let differs = |row: &&Row| match row.setting {
+        Setting::MachineType => *machine_type != new.machine_type,
+        Setting::Trust => *trust != new.trust,
+        Setting::Token => *token != new.token,
+        Setting::Hostname => *hostname != new.hostname,
+        Setting::Disk => *install != new.install,
+        Setting::Containers => *containers != new.containers,
+        Setting::UpgradeGate => *upgrade_gate != new.upgrade_gate,
+        Setting::UserVolumes => *user_volumes != new.user_volumes,
+        Setting::Time => *time != new.time,
+        Setting::Registries => *registries != new.registries,
+        Setting::TrustedRoots => *trusted_roots != new.trusted_roots,
+        Setting::Network => *network != new.network,
+        Setting::Sysctls => *sysctls != new.sysctls,
+        Setting::Sysfs => *sysfs != new.sysfs,
+        Setting::KernelModules => *kernel_modules != new.kernel_modules,
+        Setting::Environment => *environment != new.environment,
+        Setting::EtcFiles => *etc_files != new.etc_files,
+    };
+    SETTINGS.iter().filter(differs).collect()
+}
+
+/// Whether a path of a config is acted on.
+pub(super) fn is_served(path: &str) -> bool {
+    let within = |of: fn(&Row) -> &'static [&'static str]| {
+        SETTINGS.iter().flat_map(of).any(|row| {
+            path.strip_prefix(row)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        })
+    };
+    within(|row| row.served) && !within(|row| row.except)
+}
+
+/// Whether anything in a document of this kind is acted on.
+pub(super) fn is_kind_served(kind: &str) -> bool {
+    let mut paths = SETTINGS.iter().flat_map(|row| row.served);
+    paths.any(|path| path.split('.').next() == Some(kind))
+}
+
+/// The table of docs/machine-config.md.
+#[cfg(test)]
+fn as_markdown() -> String {
+    let mut table = "| setting | a change is in force | in the large document | in documents of their own |\n| --- | --- | --- | --- |\n".to_owned();
+    for row in &SETTINGS {
+        let served = |is_large: bool| cell(row.served, row.except, is_large);
+        table += &format!(
+            "| {} | {} | {} | {} |\n",
+            row.name,
+            row.taken_over.words(),
+            served(true),
+            served(false)
+        );
+    }
+    table
+}
+
+/// The paths of one of the two shapes. Fields of the same map or kind come together: `LinkConfig` but `multicast`, `routes.mtu`.
+#[cfg(test)]
+fn cell(served: &[&str], except: &[&str], is_large: bool) -> String {
+    use std::collections::BTreeMap;
+    let parts = |path: &str| -> (String, String) {
+        // `machine.network` and the rest, or the kind and the rest.
+        let depth = if is_large { 2 } else { 1 };
+        let mut parts = path.splitn(depth + 1, '.');
+        let root: Vec<&str> = parts.by_ref().take(depth).collect();
+        (root.join("."), parts.collect())
+    };
+    let mut cells: BTreeMap<String, (Vec<String>, Vec<String>)> = BTreeMap::new();
+    let mut order = Vec::new();
+    for (paths, are_exceptions) in [(served, false), (except, true)] {
+        for path in paths
+            .iter()
+            .filter(|path| path.starts_with("machine.") == is_large)
+        {
+            let (root, rest) = parts(path);
+            let (fields, exceptions) = cells.entry(root.clone()).or_default();
+            match are_exceptions {
+                true => exceptions.push(format!("`{rest}`")),
+                false if rest.is_empty() => {}
+                false => fields.push(format!("`{rest}`")),
+            }
+            if !order.contains(&root) {
+                order.push(root);
+            }
+        }
+    }
+    let cells = order.iter().map(|root| {
+        let (fields, exceptions) = &cells[root];
+        let mut cell = format!("`{root}`");
+        if !fields.is_empty() {
+            cell += &format!(": {}", fields.join(", "));
+        }
+        if !exceptions.is_empty() {
+            cell += &format!("; not {}", exceptions.join(", "));
+        }
+        cell
+    });
+    cells.collect::<Vec<_>>().join("<br>")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn every_setting_has_one_row() {
+        for (i, row) in SETTINGS.iter().enumerate() {
+            assert!(SETTINGS[..i].iter().all(|it| it.setting != row.setting));
+            assert_eq!(
+                row.served.is_empty(),
+                row.taken_over == TakenOver::Never,
+                "{}",
+                row.name
+            );
+        }
+    }
+
+    #[test]
+    fn a_path_covers_those_below_it_and_no_others() {
+        assert!(is_served("HostnameConfig.hostname"));
+        assert!(is_served("machine.ca.key"));
+        assert!(!is_served("machine.caX"));
+        assert!(!is_served("machine.kubelet.image"));
+        assert!(!is_served("LinkConfig.multicast"));
+        assert!(is_kind_served("ResolverConfig"));
+        assert!(!is_kind_served("KubeletConfig"));
+    }
+
+    /// `INSTAR_BLESS=1 cargo test -p machined the_docs_have_this_table` writes it there.
+    #[test]
+    fn the_docs_have_this_table() {
+        const BEGIN: &str = "<!-- settings: written from config/src/settings.rs -->\n";
+        const END: &str = "<!-- end of settings -->\n";
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/machine-config.md");
+        let text = std::fs::read_to_string(path).unwrap();
+        let (before, rest) = text.split_once(BEGIN).unwrap();
+        let (table, after) = rest.split_once(END).unwrap();
+        if std::env::var_os("INSTAR_BLESS").is_some() {
+            let new = format!("{before}{BEGIN}{}{END}{after}", as_markdown());
+            return std::fs::write(path, new).unwrap();
+        }
+        assert_eq!(
+            table,
+            as_markdown(),
+            "docs/machine-config.md is older than the table; INSTAR_BLESS=1 renews it"
+        );
+    }
+}
