@@ -28,6 +28,8 @@ use crate::{
 
 /// The UKI among the files of an image.
 pub const UKI_FILE: &str = "instar.efi";
+/// The root filesystem, in the folder of an image.
+const ROOTFS_FILE: &str = "rootfs.squashfs";
 /// systemd-boot among the files of an image.
 pub const LOADER_FILE: &str = "systemd-bootx64.efi";
 
@@ -138,6 +140,16 @@ pub struct File {
     pub sha256: Sha256,
 }
 
+impl File {
+    fn of(bytes: &[u8]) -> Self {
+        Self {
+            bytes: bytes.len(),
+            blake3: Blake3::of(bytes),
+            sha256: Sha256::of(bytes),
+        }
+    }
+}
+
 /// Builds an image.
 ///
 /// # Errors
@@ -169,7 +181,7 @@ pub fn build(options: &Options) -> Result<Report> {
 
     let part = unfinished(&options.out);
     replace_folder(&part)?;
-    let squashfs_file = part.join("rootfs.squashfs");
+    let squashfs_file = part.join(ROOTFS_FILE);
     squashfs::write(&tree, options.compression, &squashfs_file)?;
     let rootfs = fs::read(&squashfs_file)
         .with_context(|| format!("cannot read {}", squashfs_file.display()))?;
@@ -178,19 +190,13 @@ pub fn build(options: &Options) -> Result<Report> {
 
     let boot = BootPrograms::make(options, &mut programs, &kernel, &initramfs)?;
 
-    let used: Vec<&Fetched> = packages
-        .iter()
-        .filter(|fetched| {
-            programs.used().contains(fetched.package.name.as_str())
-                || fetched.package.name == kernel.package
-        })
-        .collect();
-    let contents = sbom::document(
-        &options.version,
-        Blake3::of(&rootfs),
-        &used,
-        &crates::of_workspace(&options.workspace)?,
-    );
+    let is_used = |fetched: &&Fetched| {
+        let name = fetched.package.name.as_str();
+        programs.used().contains(name) || name == kernel.package
+    };
+    let used: Vec<&Fetched> = packages.iter().filter(is_used).collect();
+    let crates = crates::of_workspace(&options.workspace)?;
+    let contents = sbom::document(&options.version, Blake3::of(&rootfs), &used, &crates);
     let contents = serde_json::to_vec_pretty(&contents)?;
 
     let parts = installer_image::Parts {
@@ -206,24 +212,17 @@ pub fn build(options: &Options) -> Result<Report> {
         oci::layout::write(&installer_image::compose(&parts)?, &part.join("installer"))?.digest;
 
     let mut files = BTreeMap::new();
+    files.insert(ROOTFS_FILE.to_owned(), File::of(&rootfs));
     for (name, bytes) in [
         ("base.cpio", &base),
         ("initramfs", &initramfs),
         ("vmlinuz", &kernel.image),
         ("sbom.spdx.json", &contents),
-        ("rootfs.squashfs", &rootfs),
         (UKI_FILE, &boot.uki),
         (LOADER_FILE, &boot.loader),
     ] {
-        if name != "rootfs.squashfs" {
-            fs::write(part.join(name), bytes).with_context(|| format!("cannot write {name}"))?;
-        }
-        let file = File {
-            bytes: bytes.len(),
-            blake3: Blake3::of(bytes),
-            sha256: Sha256::of(bytes),
-        };
-        files.insert(name.to_owned(), file);
+        fs::write(part.join(name), bytes).with_context(|| format!("cannot write {name}"))?;
+        files.insert(name.to_owned(), File::of(bytes));
     }
     let report = Report {
         version: options.version.clone(),

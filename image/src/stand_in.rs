@@ -58,25 +58,13 @@ pub fn library(name: &str, imports: &[Import]) -> Result<Vec<u8>, write::Error> 
         Some(elf::hash(import.name.as_bytes()))
     });
 
-    // Of each symbol the number of its version. The first one is the library's own name.
-    let number = |position: usize| elf::VER_NDX_GLOBAL + position as u16;
+    // Of each symbol the number of its version.
     let indices = writer.write_null_gnu_versym();
     for import in imports {
         let position = versions.iter().position(|it| *it == import.version);
         let position = position.map_or(0, |position| position + 1);
         writer.write_gnu_versym(number(position).into());
     }
-    let definition = |name: &str, id: u32, position: usize| Verdef {
-        version: elf::VER_DEF_CURRENT,
-        flags: match position {
-            0 => elf::VER_FLG_BASE,
-            _ => elf::VersionFlags::default(),
-        },
-        index: number(position),
-        aux_count: 1,
-        name: id,
-        hash: elf::hash(name.as_bytes()),
-    };
     let ids: Vec<StringId> = versions
         .iter()
         .map(|version| writer.add_dynamic_string(version.as_bytes()))
@@ -85,7 +73,7 @@ pub fn library(name: &str, imports: &[Import]) -> Result<Vec<u8>, write::Error> 
     let names = std::iter::once((name, soname)).chain(versions.iter().copied().zip(ids));
     for (position, (name, id)) in names.enumerate() {
         let id = writer.dynamic_string_offset(Some(id));
-        writer.write_gnu_verdef(&definition(name, id, position));
+        writer.write_gnu_verdef(&version(name, id, position));
     }
 
     let (strings, string_bytes) = writer.write_dynstr()?;
@@ -112,6 +100,26 @@ pub fn library(name: &str, imports: &[Import]) -> Result<Vec<u8>, write::Error> 
     writer.write_headers_to(&mut head, &[load, dynamic, stack])?;
     file[..head.len()].copy_from_slice(&head);
     Ok(file)
+}
+
+/// The number of a version. The first one is the library's own name.
+fn number(position: usize) -> elf::VersionIndex {
+    elf::VER_NDX_GLOBAL + position as u16
+}
+
+/// The definition of the version whose name is the string `id`.
+fn version(name: &str, id: u32, position: usize) -> Verdef {
+    Verdef {
+        version: elf::VER_DEF_CURRENT,
+        flags: match position {
+            0 => elf::VER_FLG_BASE,
+            _ => elf::VersionFlags::default(),
+        },
+        index: number(position),
+        aux_count: 1,
+        name: id,
+        hash: elf::hash(name.as_bytes()),
+    }
 }
 
 fn function(name: u32, code: u64) -> Sym {

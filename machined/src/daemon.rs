@@ -90,36 +90,30 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
     } else {
         Leftovers::Remove
     };
-    let network = Network::start(
-        Options {
-            leftovers,
-            ..Options::default()
-        },
-        None,
-        leases,
-    )
-    .context("start the network")?;
+    let options = Options {
+        leftovers,
+        ..Options::default()
+    };
+    let network = Network::start(options, None, leases).context("start the network")?;
+    // Off until there is a config: nobody is asked for the time without being named.
+    let no_servers = TimeWish {
+        enabled: false,
+        servers: Vec::new(),
+    };
+    let generation = Generation {
+        number: welcome.generation,
+        boot_id: welcome.boot_id,
+        kernel_boot_id: welcome.kernel_boot_id,
+    };
     let machine = Arc::new(Machine::new(Parts {
         running,
-        generation: Generation {
-            number: welcome.generation,
-            boot_id: welcome.boot_id,
-            kernel_boot_id: welcome.kernel_boot_id,
-        },
+        generation,
         init,
         images: ImageStore::new(IMAGES.into()),
         own_log,
         network,
         disk: OwnedDisk::new(Places::default()),
-        // Off until there is a config: nobody is asked for the time without being named.
-        clock: TimeSync::start(
-            TimeWish {
-                enabled: false,
-                servers: Vec::new(),
-            },
-            CLOCK_FLOOR,
-            before,
-        ),
+        clock: TimeSync::start(no_servers, CLOCK_FLOOR, before),
         failed: left
             .as_ref()
             .map(|left| left.failed.clone())
@@ -131,12 +125,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         kept,
     }));
     machine.services.add_machined(machine.own_log.clone());
-    status::follow_network(&machine);
-    status::follow_clock(&machine);
-    tokio::spawn(history(&machine).keep());
-    tokio::spawn(image_collection::keep(machine.clone()));
-    tokio::spawn(intent::remember_trust(machine.clone()));
-    tokio::spawn(note_time(machine.clone()));
+    start_followers(&machine);
     let api = tokio::spawn(api::serve(api::bind()?, machine.clone()));
     let beginning = Beginning {
         start: welcome.start,
@@ -158,6 +147,16 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
     };
     tokio::spawn(boot(machine, beginning));
     api.await.context("the API's task")?
+}
+
+/// Tasks that follow the machine's state for as long as it runs.
+fn start_followers(machine: &Arc<Machine>) {
+    status::follow_network(machine);
+    status::follow_clock(machine);
+    tokio::spawn(history(machine).keep());
+    tokio::spawn(image_collection::keep(machine.clone()));
+    tokio::spawn(intent::remember_trust(machine.clone()));
+    tokio::spawn(note_time(machine.clone()));
 }
 
 /// The keeper of the history of upgrades.

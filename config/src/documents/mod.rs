@@ -137,32 +137,34 @@ pub(super) fn identify<'a>(document: &'a Document, problems: &Problems) -> Optio
             format!("the versions known are `{TALOS}` and `{OWN}`"),
         );
     };
+    match find_kind(&groups, kind_node.text().unwrap_or_default()) {
+        Ok(kind) => Some(identified(kind)),
+        Err(message) => complain(kind_node, "kind", message),
+    }
+}
+
+/// The kind of this name.
+///
+/// # Errors
+/// There is none; the message names the nearest one.
+fn find_kind(groups: &[&'static [Kind]], written: &str) -> Result<&'static Kind, String> {
     let known = || groups.iter().flat_map(|group| group.iter());
-    let written = kind_node.text().unwrap_or_default();
     // Talos's published schema has other names for these than its programs, which refuse the schema's.
     let name = match written {
         "UnattendedInstall" => "UnattendedInstallConfig",
         "KubeSpanEndpoints" => "KubeSpanEndpointsConfig",
         other => other,
     };
-    match known().find(|kind| kind.name == name) {
-        Some(kind) => Some(identified(kind)),
-        None => {
-            let written = super::shape::shorten(written);
-            match suggestion::closest(name, known().map(|kind| kind.name)) {
-                Some(close) => complain(
-                    kind_node,
-                    "kind",
-                    format!("there is no kind `{written}`; did you mean `{close}`?"),
-                ),
-                None => complain(
-                    kind_node,
-                    "kind",
-                    format!("there is no kind `{written}` in this version"),
-                ),
-            }
-        }
+    if let Some(kind) = known().find(|kind| kind.name == name) {
+        return Ok(kind);
     }
+    let written = super::shape::shorten(written);
+    Err(
+        match suggestion::closest(name, known().map(|kind| kind.name)) {
+            Some(close) => format!("there is no kind `{written}`; did you mean `{close}`?"),
+            None => format!("there is no kind `{written}` in this version"),
+        },
+    )
 }
 
 /// Whether there is such a kind, of either version.

@@ -232,7 +232,29 @@ impl Actor {
         hostname::choose(&wish.hostname, None, &self.stable_name).0
     }
 
-    /// Whether something is to be tried again.
+    /// Writes files below /etc. False where one cannot be written.
+    fn write_files(&self, files: &[(&str, String)], problems: &mut Vec<String>) -> bool {
+        let mut are_written = true;
+        for (name, text) in files {
+            if let Err(error) = etc::write(&self.options.etc, name, text) {
+                are_written = false;
+                problems.push(chain(&error));
+            }
+        }
+        are_written
+    }
+
+    fn set_hostname(&mut self, hostname: String, problems: &mut Vec<String>) {
+        if hostname == self.hostname {
+            return;
+        }
+        match rustix::system::sethostname(hostname.as_bytes()) {
+            Ok(()) => self.hostname = hostname,
+            Err(errno) => problems.push(format!("cannot set the hostname to {hostname}: {errno}")),
+        }
+    }
+
+    /// Publishes the state, and writes what follows from it. Whether something is to be tried again.
     fn publish(
         &mut self,
         wish: &NetworkWish,
@@ -261,25 +283,13 @@ impl Actor {
         let addresses = addresses_of(kernel);
         let own = addresses.first().map(|address| address.address.address());
 
-        let mut files_written = true;
-        for (name, text) in [
+        let files = [
             ("resolv.conf", etc::resolv_conf(&resolvers, &search_domains)),
             ("hosts", etc::hosts(&hostname, own, &wish.hosts)),
             ("hostname", format!("{hostname}\n")),
-        ] {
-            if let Err(error) = etc::write(&self.options.etc, name, &text) {
-                files_written = false;
-                problems.push(chain(&error));
-            }
-        }
-        if hostname != self.hostname {
-            match rustix::system::sethostname(hostname.as_bytes()) {
-                Ok(()) => self.hostname.clone_from(&hostname),
-                Err(errno) => {
-                    problems.push(format!("cannot set the hostname to {hostname}: {errno}"))
-                }
-            }
-        }
+        ];
+        let files_written = self.write_files(&files, &mut problems);
+        self.set_hostname(hostname, &mut problems);
         let routes = routes_of(kernel);
         let retry = !problems.is_empty();
         let status = NetworkStatus {

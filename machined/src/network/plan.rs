@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeSet, fmt};
 
-use super::{Address, Cidr, Desired, DesiredRoute, KernelState, Route};
+use super::{Address, Cidr, Desired, DesiredLink, DesiredRoute, KernelState, Link, Route};
 
 /// What may be removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,41 +107,58 @@ pub fn plan(
         steps.extend(leftover_links(desired, kernel));
     }
     for (name, wanted) in &desired.links {
-        let Some(link) = kernel.link(name) else {
-            continue;
-        };
-        let (name, index) = (name.clone(), link.index);
-        if let Some(mtu) = wanted.mtu.filter(|mtu| *mtu != link.mtu) {
-            steps.push(Step::SetMtu {
-                name: name.clone(),
-                index,
-                mtu,
-            });
-        }
-        if wanted.up != link.up {
-            steps.push(Step::SetUp {
-                name: name.clone(),
-                index,
-                up: wanted.up,
-            });
-        }
-        if !wanted.up {
-            continue;
-        }
-        for cidr in wanted.addresses.iter().copied() {
-            let there = kernel
-                .addresses
-                .iter()
-                .any(|address| address.index == index && address.cidr == cidr);
-            if !there {
-                steps.push(Step::AddAddress {
-                    name: name.clone(),
-                    index,
-                    cidr,
-                });
-            }
+        if let Some(link) = kernel.link(name) {
+            steps.extend(link_steps(wanted, link, kernel));
         }
     }
+    // Before routes are added that would be the same to the kernel, and while their source addresses are there.
+    steps.extend(routes_to_remove(desired, kernel, leftovers, ours));
+    steps.extend(routes_to_add(desired, kernel));
+    steps.extend(addresses_to_remove(desired, kernel, leftovers, ours));
+    NetworkPlan { steps }
+}
+
+/// MTU, up or down, and the addresses that are missing.
+fn link_steps(wanted: &DesiredLink, link: &Link, kernel: &KernelState) -> Vec<Step> {
+    let (name, index) = (&link.name, link.index);
+    let mut steps = Vec::new();
+    if let Some(mtu) = wanted.mtu.filter(|mtu| *mtu != link.mtu) {
+        steps.push(Step::SetMtu {
+            name: name.clone(),
+            index,
+            mtu,
+        });
+    }
+    if wanted.up != link.up {
+        steps.push(Step::SetUp {
+            name: name.clone(),
+            index,
+            up: wanted.up,
+        });
+    }
+    if !wanted.up {
+        return steps;
+    }
+    let is_there = |cidr: &Cidr| {
+        let mut addresses = kernel.addresses.iter();
+        addresses.any(|address| address.index == index && address.cidr == *cidr)
+    };
+    let missing = wanted.addresses.iter().filter(|cidr| !is_there(cidr));
+    steps.extend(missing.map(|cidr| Step::AddAddress {
+        name: name.clone(),
+        index,
+        cidr: *cidr,
+    }));
+    steps
+}
+
+fn routes_to_remove(
+    desired: &Desired,
+    kernel: &KernelState,
+    leftovers: Leftovers,
+    ours: &Ours,
+) -> Vec<Step> {
+    let mut steps = Vec::new();
     for route in kernel.routes.iter().filter(|route| !route.automatic) {
         let name = kernel.name_of(route.index);
         let Some(wanted) = desired.links.get(name) else {
@@ -150,45 +167,50 @@ pub fn plan(
         let key = (name.to_owned(), route.destination, route.metric);
         let mine = ours.routes.contains(&key) || (leftovers == Leftovers::Remove && wanted.managed);
         // One in the place of a desired route has to go as well, whoever put it there.
-        let in_the_way = wanted
-            .routes
-            .iter()
-            .any(|other| other.destination == route.destination && other.metric == route.metric);
-        if (mine || in_the_way)
-            && !wanted
-                .routes
-                .iter()
-                .any(|other| is_same_route(other, route))
-        {
+        let takes_the_place = |other: &DesiredRoute| {
+            other.destination == route.destination && other.metric == route.metric
+        };
+        let in_the_way = wanted.routes.iter().any(takes_the_place);
+        let is_wanted = wanted.routes.iter().any(|it| is_same_route(it, route));
+        if (mine || in_the_way) && !is_wanted {
             steps.push(Step::RemoveRoute {
                 name: name.to_owned(),
                 route: route.clone(),
             });
         }
     }
+    steps
+}
+
+fn routes_to_add(desired: &Desired, kernel: &KernelState) -> Vec<Step> {
+    let mut steps = Vec::new();
     for (name, wanted) in desired.links.iter().filter(|(_, wanted)| wanted.up) {
         let Some(link) = kernel.link(name) else {
             continue;
         };
-        for route in &wanted.routes {
-            let there = kernel
-                .routes
-                .iter()
-                .any(|other| other.index == link.index && is_same_route(route, other));
-            if !there {
-                steps.push(Step::AddRoute {
-                    name: name.clone(),
-                    index: link.index,
-                    route: route.clone(),
-                });
-            }
-        }
+        let is_there = |route: &DesiredRoute| {
+            let mut routes = kernel.routes.iter();
+            routes.any(|other| other.index == link.index && is_same_route(route, other))
+        };
+        let missing = wanted.routes.iter().filter(|route| !is_there(route));
+        steps.extend(missing.map(|route| Step::AddRoute {
+            name: name.clone(),
+            index: link.index,
+            route: route.clone(),
+        }));
     }
-    for address in kernel
-        .addresses
-        .iter()
-        .filter(|address| is_removable(address))
-    {
+    steps
+}
+
+fn addresses_to_remove(
+    desired: &Desired,
+    kernel: &KernelState,
+    leftovers: Leftovers,
+    ours: &Ours,
+) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let removable = kernel.addresses.iter();
+    for address in removable.filter(|address| is_removable(address)) {
         let name = kernel.name_of(address.index);
         let Some(wanted) = desired.links.get(name) else {
             continue;
@@ -203,7 +225,7 @@ pub fn plan(
             });
         }
     }
-    NetworkPlan { steps }
+    steps
 }
 
 /// Router advertisements bring addresses with a lifetime, the kernel link-local ones: neither is ours to remove.

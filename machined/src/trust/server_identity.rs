@@ -178,15 +178,7 @@ fn issue(
             (&throw_away, Vec::new(), &[], mode)
         }
     };
-    let mut known: BTreeSet<String> = names.addresses.iter().map(ToString::to_string).collect();
-    known.extend(names.hostnames.iter().cloned());
-    known.extend(["127.0.0.1", "::1", "localhost"].map(str::to_owned));
-    let others = extra.iter().filter(|name| !known.contains(*name));
-    let subjects = known
-        .iter()
-        .chain(others)
-        .map(|name| SubjectName::from(name.as_str()))
-        .collect::<Vec<_>>();
+    let (known, subjects) = subjects(names, extra);
     let certificate = authority
         .issue_server_for(key, &subjects, now, LIFETIME)
         .context("issue the API's certificate")?;
@@ -223,22 +215,41 @@ fn issue(
         &accepted,
         known.into_iter().collect(),
     );
-    // Other nodes know this authority, too: calls may be passed on to them. With its key the node could make such a
-    // certificate at any time; apid gets one that ends by itself.
     if let Trust::Configured {
         authority: Some(authority),
         ..
     } = trust
     {
-        let forwarder = authority
-            .issue_client(&[Role::Impersonator], now, LIFETIME)
-            .context("issue the certificate for calls to other nodes")?;
-        identity = identity.passing_on(forwarder.der(), forwarder.key_der());
+        identity = passing_on(identity, authority, now)?;
     }
     Ok(Issued {
         identity,
         self_check,
     })
+}
+
+/// The names that the machine is known by, and with them those that the config adds, for the certificate.
+fn subjects(names: &Names, extra: &[String]) -> (BTreeSet<String>, Vec<SubjectName>) {
+    let mut known: BTreeSet<String> = names.addresses.iter().map(ToString::to_string).collect();
+    known.extend(names.hostnames.iter().cloned());
+    known.extend(["127.0.0.1", "::1", "localhost"].map(str::to_owned));
+    let others = extra.iter().filter(|name| !known.contains(*name));
+    let all = known.iter().chain(others);
+    let subjects = all.map(|name| SubjectName::from(name.as_str())).collect();
+    (known, subjects)
+}
+
+/// Other nodes know this authority, too: calls may be passed on to them. With its key the node could make such a certificate at
+/// any time; apid gets one that ends by itself.
+fn passing_on(
+    identity: Identity,
+    authority: &CertificateAuthority,
+    now: SystemTime,
+) -> anyhow::Result<Identity> {
+    let forwarder = authority
+        .issue_client(&[Role::Impersonator], now, LIFETIME)
+        .context("issue the certificate for calls to other nodes")?;
+    Ok(identity.passing_on(forwarder.der(), forwarder.key_der()))
 }
 
 #[cfg(test)]

@@ -259,6 +259,54 @@ impl<'a> Pax<'a> {
     }
 }
 
+/// Mode, owner, time and attributes: the pax header's word, else the plain header's.
+fn metadata(header: &Header, pax: &Pax<'_>) -> io::Result<Metadata> {
+    // Some writers leave the owner's fields empty, and mean root.
+    let plain = |field: &[u8], number: io::Result<u64>| match field {
+        empty if empty.iter().all(|byte| matches!(byte, 0 | b' ')) => 0,
+        _ => number.unwrap_or(u64::MAX),
+    };
+    let fields = header.as_old();
+    let uid = pax.uid.unwrap_or_else(|| plain(&fields.uid, header.uid()));
+    let gid = pax.gid.unwrap_or_else(|| plain(&fields.gid, header.gid()));
+    let modified = || {
+        let seconds = header.mtime().ok();
+        let seconds = seconds.and_then(|seconds| i64::try_from(seconds).ok());
+        (seconds.unwrap_or(0), 0)
+    };
+    Ok(Metadata {
+        mode: header.mode()? & 0o7777,
+        uid: id(uid).ok_or_else(|| malformed("uid"))?,
+        gid: id(gid).ok_or_else(|| malformed("gid"))?,
+        modified: pax.modified.unwrap_or_else(modified),
+        xattrs: pax.xattrs.clone(),
+    })
+}
+
+/// An entry of a kind that brings nothing but its header.
+fn without_content(
+    kind: EntryType,
+    path: &ImagePath,
+    link: Vec<u8>,
+) -> Result<Change, EntryRefusal> {
+    match kind {
+        EntryType::Directory => Ok(Change::Directory),
+        EntryType::Symlink if link.is_empty() || link.len() > LONGEST_LINK || link.contains(&0) => {
+            Err(EntryRefusal::SymlinkTarget)
+        }
+        EntryType::Symlink => Ok(Change::Symlink { target: link }),
+        EntryType::Link => {
+            let target = ImagePath::parse(&link).map_err(EntryRefusal::LinkTarget)?;
+            Ok(Change::HardLink { target })
+        }
+        EntryType::Fifo => Ok(Change::Fifo),
+        EntryType::Char | EntryType::Block => Ok(Change::Device {
+            given: kind == EntryType::Char && is_given_to_every_container(path.as_bytes()),
+        }),
+        other => Err(EntryRefusal::Type(char::from(other.as_byte()))),
+    }
+}
+
 impl EntryParser {
     fn make<R: Read>(self, header: &Header, archive: &mut Archive<R>) -> Result<Entry, NoEntry> {
         let pax = Pax::parse(&self.pax);
@@ -289,25 +337,7 @@ impl EntryParser {
                 .map(|bytes| bytes.into_owned())
                 .unwrap_or_default(),
         };
-        // Some writers leave the owner's fields empty, and mean root.
-        let plain = |field: &[u8], number: io::Result<u64>| match field {
-            empty if empty.iter().all(|byte| matches!(byte, 0 | b' ')) => 0,
-            _ => number.unwrap_or(u64::MAX),
-        };
-        let fields = header.as_old();
-        let metadata = Metadata {
-            mode: header.mode().map_err(header_refusal)? & 0o7777,
-            uid: id(pax.uid.unwrap_or_else(|| plain(&fields.uid, header.uid())))
-                .ok_or_else(|| header_refusal(malformed("uid")))?,
-            gid: id(pax.gid.unwrap_or_else(|| plain(&fields.gid, header.gid())))
-                .ok_or_else(|| header_refusal(malformed("gid")))?,
-            modified: pax.modified.unwrap_or_else(|| {
-                header
-                    .mtime()
-                    .map_or((0, 0), |seconds| (i64::try_from(seconds).unwrap_or(0), 0))
-            }),
-            xattrs: pax.xattrs,
-        };
+        let metadata = metadata(header, &pax).map_err(header_refusal)?;
         let size = match pax.size {
             Some(size) => Ok(size),
             None => header.entry_size(),
@@ -327,12 +357,14 @@ impl EntryParser {
                 metadata,
             });
         }
-        let kind = header.entry_type();
-        let is_file = matches!(kind, EntryType::Regular | EntryType::Continuous);
+        let is_file = matches!(
+            header.entry_type(),
+            EntryType::Regular | EntryType::Continuous
+        );
         if pax.sparse.is_some() && !is_file {
             return Err(refuse(EntryRefusal::Sparse(SparseRefusal::NoFile)));
         }
-        let change = match kind {
+        let change = match header.entry_type() {
             // Before ustar, a directory was a file with a slash at the end.
             EntryType::Regular if name.ends_with(b"/") => Change::Directory,
             EntryType::Regular | EntryType::Continuous => match &pax.sparse {
@@ -350,23 +382,7 @@ impl EntryParser {
                 archive.set_content(size);
                 Change::SparseFile(map.map_err(|refusal| refuse(EntryRefusal::Sparse(refusal)))?)
             }
-            EntryType::Directory => Change::Directory,
-            EntryType::Symlink
-                if link.is_empty() || link.len() > LONGEST_LINK || link.contains(&0) =>
-            {
-                return Err(refuse(EntryRefusal::SymlinkTarget));
-            }
-            EntryType::Symlink => Change::Symlink { target: link },
-            EntryType::Link => {
-                let target = ImagePath::parse(&link)
-                    .map_err(|refusal| refuse(EntryRefusal::LinkTarget(refusal)))?;
-                Change::HardLink { target }
-            }
-            EntryType::Fifo => Change::Fifo,
-            EntryType::Char | EntryType::Block => Change::Device {
-                given: kind == EntryType::Char && is_given_to_every_container(path.as_bytes()),
-            },
-            other => return Err(refuse(EntryRefusal::Type(char::from(other.as_byte())))),
+            other => without_content(other, &path, link).map_err(refuse)?,
         };
         Ok(Entry {
             path,
