@@ -78,20 +78,20 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         welcome.start.as_str()
     );
 
-    let restarted = welcome.start == StartReason::Restart;
     let left = read_handover(&mut kept);
     let listener = listener(&init, &mut kept).await?;
-    let leases = left
-        .as_ref()
-        .map(|left| left.leases.clone())
-        .unwrap_or_default();
-    let leftovers = if restarted {
-        Leftovers::Keep
-    } else {
-        Leftovers::Remove
-    };
+    // The same without a hand-over as with an empty one.
+    let Handover {
+        leases,
+        failed,
+        images_in_force,
+        ..
+    } = left.clone().unwrap_or_default();
     let options = Options {
-        leftovers,
+        leftovers: match welcome.start {
+            StartReason::Restart => Leftovers::Keep,
+            _ => Leftovers::Remove,
+        },
         ..Options::default()
     };
     let network = Network::start(options, None, leases).context("start the network")?;
@@ -102,8 +102,8 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
     };
     let generation = Generation {
         number: welcome.generation,
-        boot_id: welcome.boot_id,
-        kernel_boot_id: welcome.kernel_boot_id,
+        boot_id: welcome.boot_id.clone(),
+        kernel_boot_id: welcome.kernel_boot_id.clone(),
     };
     let machine = Arc::new(Machine::new(Parts {
         running,
@@ -114,14 +114,8 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         network,
         disk: OwnedDisk::new(Places::default()),
         clock: TimeSync::start(no_servers, CLOCK_FLOOR, before),
-        failed: left
-            .as_ref()
-            .map(|left| left.failed.clone())
-            .unwrap_or_default(),
-        images_in_force: left
-            .as_ref()
-            .map(|left| left.images_in_force.clone())
-            .unwrap_or_default(),
+        failed,
+        images_in_force,
         kept,
     }));
     machine.services.add_machined(machine.own_log.clone());
@@ -129,13 +123,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
     let api = tokio::spawn(api::serve(api::bind()?, machine.clone()));
     let beginning = Beginning {
         start: welcome.start,
-        rollback: welcome
-            .cause
-            .zip(welcome.failed_version)
-            .map(|(cause, failed_version)| Rollback {
-                cause: cause.to_string(),
-                failed_version: failed_version.to_string(),
-            }),
+        rollback: rollback(&welcome),
         deadline,
         handover: left,
         system_services: SystemServices {
@@ -157,6 +145,15 @@ fn start_followers(machine: &Arc<Machine>) {
     tokio::spawn(image_collection::keep(machine.clone()));
     tokio::spawn(intent::remember_trust(machine.clone()));
     tokio::spawn(note_time(machine.clone()));
+}
+
+/// What was given up for this generation.
+fn rollback(welcome: &Welcome) -> Option<Rollback> {
+    let (cause, version) = (welcome.cause.as_ref()?, welcome.failed_version.as_ref()?);
+    Some(Rollback {
+        cause: cause.to_string(),
+        failed_version: version.to_string(),
+    })
 }
 
 /// The keeper of the history of upgrades.

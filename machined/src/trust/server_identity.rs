@@ -135,7 +135,6 @@ fn issue(
     now: SystemTime,
     pinned: &mut PinnedKey,
 ) -> anyhow::Result<Issued> {
-    let throw_away;
     let key = match trust {
         Trust::Configured {
             authority: Some(_), ..
@@ -148,34 +147,25 @@ fn issue(
         | Trust::Closed => pinned.get(),
     }
     .context("make the API's key")?;
-    let (authority, mut accepted, extra, mode): (_, _, &[String], _) = match trust {
+    let (mut accepted, extra, mode): (_, &[String], _) = match trust {
+        Trust::Configured {
+            accepted,
+            extra_names,
+            ..
+        } => (accepted.clone(), extra_names, Mode::Normal),
+        Trust::Maintenance => (Vec::new(), &[], Mode::Maintenance),
+        Trust::Closed => (Vec::new(), &[], Mode::Closed),
+    };
+    let throw_away;
+    let authority = match trust {
         Trust::Configured {
             authority: Some(authority),
-            accepted,
-            extra_names,
-        } => (
-            authority.as_ref(),
-            accepted.clone(),
-            extra_names,
-            Mode::Normal,
-        ),
-        Trust::Configured {
-            authority: None,
-            accepted,
-            extra_names,
-        } => {
+            ..
+        } => authority.as_ref(),
+        _ => {
             throw_away =
                 CertificateAuthority::generate(now).context("make a throw-away authority")?;
-            (&throw_away, accepted.clone(), extra_names, Mode::Normal)
-        }
-        Trust::Maintenance | Trust::Closed => {
-            throw_away =
-                CertificateAuthority::generate(now).context("make a throw-away authority")?;
-            let mode = match trust {
-                Trust::Closed => Mode::Closed,
-                _ => Mode::Maintenance,
-            };
-            (&throw_away, Vec::new(), &[], mode)
+            &throw_away
         }
     };
     let (known, subjects) = subjects(names, extra);
