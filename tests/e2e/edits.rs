@@ -197,16 +197,14 @@ async fn change_what_they_name_and_keep_the_rest(scratch: Scratch) -> Outcome {
 
     // Settings that nothing applies yet need no reboot, and so no disk either.
     for (mode, value) in [("no-reboot", "1"), ("auto", "2")] {
-        let sysctl = format!(
-            "apiVersion: v1alpha1\nkind: SysctlConfig\nparams: {{vm.swappiness: \"{value}\"}}\n"
-        );
+        let token = format!("machine: {{token: abcde{value}.0123456789abcdef}}");
         let said = client
-            .run(&["patch", "mc", "-p", &sysctl, "--mode", mode])
+            .run(&["patch", "mc", "-p", &token, "--mode", mode])
             .await?;
         ensure!(
             said.code == Some(0)
-                && said.output.contains("kept, not served yet: sysctls")
-                && said.output.contains("SysctlConfig"),
+                && said.output.contains("kept, not served yet: the token")
+                && said.output.contains("machine.token"),
             "{said:?}"
         );
     }

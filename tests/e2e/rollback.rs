@@ -70,8 +70,8 @@ async fn the_old_version_is_back_and_says_why(scratch: Scratch) -> Outcome {
         let image = good.clone().installing(bad.tag, &bad.rootfs)?;
         image.push(&registry, "instar/installer", bad.tag)?;
     }
-    // Twice what a good version takes on a busy host: two of the bad ones wait for its end.
-    let node = plan_with_greeter(&scratch, &registry, |config| config.gate_timeout("40s"))?
+    // Three times what a good version takes beside other machines: two of the bad ones wait for its end.
+    let node = plan_with_greeter(&scratch, &registry, |config| config.gate_timeout("60s"))?
         .blank_disk()?
         .spec(|spec| spec.deadline(LIFETIME))
         .boot()
