@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -12,6 +12,7 @@ use tokio::io::AsyncWrite;
 use tokio::sync::{mpsc, oneshot};
 
 use super::order::{self, Answer, Found, Question};
+use instar_base::lock::Lock as _;
 use instar_base::quota::{Permit, Quota, Rank};
 
 /// Names that are looked up at a time, whoever asks: each is a thread of machined's. More wait.
@@ -110,7 +111,7 @@ impl Lookups {
     }
 
     fn askers(&self) -> MutexGuard<'_, Askers> {
-        self.askers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.askers.locked()
     }
 }
 

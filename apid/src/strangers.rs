@@ -2,6 +2,7 @@
 //! one takes the place of one of the others, whichever. Somebody who opens connections and says nothing cannot lock out those who have a
 //! certificate: were it the oldest that has to go, a flood would end each handshake before its end, and so most get through.
 
+use instar_base::lock::Lock as _;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -58,9 +59,7 @@ impl Strangers {
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared> {
-        self.shared
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.shared.locked()
     }
 }
 

@@ -7,6 +7,7 @@
 
 pub mod blocking_io;
 pub mod error_chain;
+pub mod lock;
 mod process_exit;
 pub mod quota;
 pub mod sealed_json;

@@ -18,6 +18,7 @@ use tokio::sync::{oneshot, watch};
 pub use instar_init_protocol::{BootId, End, Scope, StartReason};
 
 use crate::base::Exit;
+use crate::base::lock::Lock as _;
 use crate::sys::readiness;
 
 /// init does nothing else meanwhile; what takes it longest is to check the digest of the next image.
@@ -235,9 +236,7 @@ impl InitLink {
 
 impl Shared {
     fn lock_waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.waiting.locked()
     }
 
     async fn receive_for_ever(&self) -> anyhow::Error {

@@ -18,6 +18,7 @@ use tokio::task::AbortHandle;
 
 use config_trial::ConfigTrial;
 
+use crate::base::lock::Lock as _;
 use crate::config::MachineConfig;
 use crate::containers::{ImageStore, ImagesInForce, InForce, Puller};
 use crate::disk::OwnedDisk;
@@ -262,9 +263,7 @@ impl Machine {
     }
 
     fn lock_trial(&self) -> MutexGuard<'_, ConfigTrial<Arc<Configured>, AbortHandle>> {
-        self.trial
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.trial.locked()
     }
 
     /// Tells that the boot has ended, and what it set off.
@@ -284,10 +283,7 @@ impl Machine {
 
     /// A descriptor that an earlier machined of this generation left with init; the second call finds none.
     pub fn take_kept(&self, name: &str) -> Option<OwnedFd> {
-        self.kept
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-            .remove(name)
+        self.kept.locked().remove(name)
     }
 
     /// The node's hostname.

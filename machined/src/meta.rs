@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
+use crate::base::lock::Lock as _;
 use crate::base::whole_file;
 
 /// They may hold tokens.
@@ -90,10 +91,7 @@ impl Meta {
         &self,
         change: impl FnOnce(&mut BTreeMap<u8, String>) -> Result<(), MetaError>,
     ) -> Result<(), MetaError> {
-        let _turn = self
-            .turn
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let _turn = self.turn.locked();
         let mut values = self.read()?;
         change(&mut values)?;
         let failed = |source| self.failed("write", source);

@@ -2,11 +2,12 @@
 //! caller does not take what others need, and all of them together leave enough for an administrator.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::caller::Holder;
+use crate::base::lock::Lock as _;
 use crate::base::quota::{Permit, Quota};
 
 /// The places.
@@ -55,10 +56,7 @@ impl Shares {
 
     /// The places of one connection. They are forgotten when nobody holds or awaits one.
     fn of(&self, holder: &Holder) -> Arc<Semaphore> {
-        let mut connections = self
-            .connections
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut connections = self.connections.locked();
         if let Some(known) = connections.get(&holder.connection).and_then(Weak::upgrade) {
             return known;
         }

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use instar_esp::EntryName;
 use instar_esp::boot_order::{ATTRIBUTES, VENDOR};
-use sys_mount::{Mount, MountFlags};
 use uuid::Uuid;
 
-use crate::mounts::special_mounts::is_mounted;
+use crate::mounts::filesystem::{Filesystem, MountFlags};
+use crate::mounts::mount_table::is_mounted;
 
 /// Where the kernel shows them, once efivarfs is mounted there.
 const FOLDER: &str = "/sys/firmware/efi/efivars";
@@ -36,16 +36,17 @@ pub fn is_uefi() -> bool {
 
 /// Makes the variables readable. The module efivarfs must be loaded.
 pub(super) fn mount() -> Result<(), EfiError> {
-    let mounts = fs::read_to_string("/proc/self/mounts").map_err(EfiError::Mount)?;
-    if is_mounted(&mounts, FOLDER) {
+    let folder = Path::new(FOLDER);
+    if is_mounted(folder) {
         return Ok(());
     }
-    Mount::builder()
-        .fstype("efivarfs")
-        .flags(MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC)
-        .mount("efivarfs", FOLDER)
-        .map(drop)
-        .map_err(EfiError::Mount)
+    let variables = Filesystem {
+        kind: "efivarfs",
+        source: Path::new("efivarfs"),
+        flags: MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC,
+        options: "",
+    };
+    variables.mount(folder).map_err(EfiError::Mount)
 }
 
 /// The partition that the loader was started from; none where another loader was, or none.

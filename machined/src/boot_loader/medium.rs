@@ -15,10 +15,10 @@ use instar_esp::{
     enrols_everywhere, install, paths,
 };
 use loopdev::{LoopControl, LoopDevice};
-use sys_mount::MountFlags;
 
 use super::partition::{EspError, MountedEsp};
-use crate::mounts::transient_mount::{Filesystem, TransientMount};
+use crate::mounts::filesystem::{Filesystem, MountFlags};
+use crate::mounts::transient_mount::TransientMount;
 
 /// Where it is mounted; nobody else's.
 const TARGET: &str = "/run/instar/medium";

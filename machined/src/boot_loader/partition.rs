@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
 use instar_esp::{Asset, Entry, Failed, Mounted, NotFreed, Plan, Refused, State, perform};
-use sys_mount::MountFlags;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::disk::{ApplyError, ProbeError, Signature, open_exclusively, probe_partition};
-use crate::mounts::transient_mount::{Filesystem, TransientMount};
+use crate::mounts::filesystem::{Filesystem, MountFlags};
+use crate::mounts::transient_mount::TransientMount;
 
 /// How it is mounted. vfat would turn read-only when it removes a file of which a power cut has left half, and whatever comes
 /// after that in a plan would fail; what a plan writes is read back, so that nothing has to be feared from going on.

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+use crate::base::lock::Lock as _;
 use crate::base::whole_file;
 use crate::values::Digest;
 use crate::values::ImageReference;
@@ -64,10 +65,7 @@ impl ImagesInForce {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.shared
-            .state
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.shared.state.locked()
     }
 
     /// Keeps the record in this directory from now on. What it says there is newer than what was handed over.

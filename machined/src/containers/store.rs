@@ -23,6 +23,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use super::manifest::ImageConfig;
+use crate::base::lock::Lock as _;
 use crate::values::Digest;
 use crate::values::ImageReference;
 
@@ -189,9 +190,7 @@ impl PulledImage {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.state.locked()
     }
 }
 
@@ -392,8 +391,7 @@ impl ImageStore {
     }
 
     fn naming(&self) -> MutexGuard<'_, ()> {
-        let naming = self.shared.naming.lock();
-        naming.unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.shared.naming.locked()
     }
 
     /// Takes a name from all images but that one, before that one has it: a power cut leaves it with nobody rather than with two.

@@ -6,7 +6,6 @@ use std::{
 };
 
 use serde::Serialize;
-use sys_mount::MountFlags;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -29,8 +28,9 @@ use crate::base::blocking_io;
 /// Overwriting a large disk that cannot zero by itself takes hours.
 const WIPE: Duration = Duration::from_secs(24 * 3600);
 
+use crate::mounts::filesystem::{Filesystem, MountFlags};
 use crate::mounts::mount_table::mounted_at;
-use crate::mounts::transient_mount::{Filesystem, TransientMount};
+use crate::mounts::transient_mount::TransientMount;
 
 /// Where STATE is mounted.
 pub const STATE: &str = "/system/state";

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use sys_mount::{Mount, MountFlags, UnmountFlags};
+use crate::mounts::filesystem::{self, Filesystem, MountFlags, UnmountFlags};
 use tracing::warn;
 
 use super::{
@@ -133,16 +133,18 @@ impl Volume {
     async fn mount(&self) -> Result<(), OwnedDiskError> {
         let (device, target) = (self.device.clone(), self.target.clone());
         run_blocking(move || {
-            Mount::builder()
-                .fstype("ext4")
-                .flags(FLAGS)
-                .mount(&device, &target)
-                .map(drop)
-                .map_err(|source| OwnedDiskError::Mount {
-                    what: device.display().to_string(),
-                    target,
-                    source,
-                })
+            let filesystem = Filesystem {
+                kind: "ext4",
+                source: &device,
+                flags: FLAGS,
+                options: "",
+            };
+            let mounted = filesystem.mount(&target);
+            mounted.map_err(|source| OwnedDiskError::Mount {
+                what: device.display().to_string(),
+                target,
+                source,
+            })
         })
         .await?
     }
@@ -150,12 +152,14 @@ impl Volume {
 
 /// Mounts memory of at most so many bytes.
 pub(super) fn mount_memory(target: &Path, size: u64) -> Result<(), OwnedDiskError> {
-    Mount::builder()
-        .fstype("tmpfs")
-        .flags(FLAGS)
-        .data(&format!("size={size},mode=0755"))
-        .mount("tmpfs", target)
-        .map(drop)
+    let memory = Filesystem {
+        kind: "tmpfs",
+        source: Path::new("tmpfs"),
+        flags: FLAGS,
+        options: &format!("size={size},mode=0755"),
+    };
+    memory
+        .mount(target)
         .map_err(|source| OwnedDiskError::Mount {
             what: "a tmpfs".to_owned(),
             target: target.to_owned(),
@@ -168,7 +172,7 @@ pub(super) fn unmount(procfs: &Path, target: &Path) -> Result<(), OwnedDiskError
     let Some(mounted) = mounted_at(procfs, target) else {
         return Ok(());
     };
-    sys_mount::unmount(target, UnmountFlags::empty()).map_err(|source| match source.kind() {
+    filesystem::unmount(target, UnmountFlags::empty()).map_err(|source| match source.kind() {
         io::ErrorKind::ResourceBusy => OwnedDiskError::Busy {
             target: target.to_owned(),
             holders: holders::list(&holders(procfs, target)),

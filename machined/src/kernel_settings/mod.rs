@@ -20,6 +20,7 @@ use self::modules::LoadedModule;
 pub use self::modules::ModuleWish;
 use self::parameters::Values;
 use crate::base::blocking_io::{self, NoAnswer};
+use crate::base::lock::Lock as _;
 use crate::base::sealed_json;
 use crate::modules::{Drivers, ModuleError, ModuleName, Unloaded};
 use crate::values::{KernelParameter, NotAParameter};
@@ -193,9 +194,7 @@ impl KernelSettings {
     }
 
     fn lock(&self) -> MutexGuard<'_, Undo> {
-        self.undo
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.undo.locked()
     }
 
     async fn restore(&self, values: Values) -> Vec<KernelSettingError> {

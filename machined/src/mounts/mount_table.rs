@@ -27,6 +27,11 @@ pub(crate) fn mounted_at(procfs: &Path, target: &Path) -> Option<MountPoint> {
     mounts(&table).filter(|mount| mount.at == target).last()
 }
 
+/// Whether something is mounted at `target`.
+pub(crate) fn is_mounted(target: &Path) -> bool {
+    mounted_at(Path::new("/proc"), target).is_some()
+}
+
 /// The lines of a mountinfo: `36 35 98:0 /root /mount/point options … - ext4 /dev/vda1 options`.
 pub(crate) fn mounts(table: &str) -> impl Iterator<Item = MountPoint> {
     table.lines().filter_map(|line| {
@@ -39,12 +44,45 @@ pub(crate) fn mounts(table: &str) -> impl Iterator<Item = MountPoint> {
     })
 }
 
-/// The kernel writes blank, tab, newline and backslash as three octal digits.
-fn unescape(text: &str) -> String {
-    ["\\040", "\\011", "\\012", "\\134"]
-        .iter()
-        .zip([" ", "\t", "\n", "\\"])
-        .fold(text.to_owned(), |text, (code, plain)| {
-            text.replace(code, plain)
-        })
+/// Blank, tab, newline and backslash are written as a backslash and three octal digits.
+pub(crate) fn unescape(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('\\') {
+        plain.push_str(&rest[..at]);
+        let code = rest.get(at + 1..at + 4);
+        match code.and_then(|code| u8::from_str_radix(code, 8).ok()) {
+            Some(byte) if byte.is_ascii() => {
+                plain.push(char::from(byte));
+                rest = &rest[at + 4..];
+            }
+            _ => {
+                plain.push('\\');
+                rest = &rest[at + 1..];
+            }
+        }
+    }
+    plain + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_plain() {
+        for (escaped, plain) in [
+            ("/var/a\\040b\\134040", "/var/a b\\040"),
+            ("end\\", "end\\"),
+            ("\\0ä", "\\0ä"),
+        ] {
+            assert_eq!(unescape(escaped), plain);
+        }
+    }
+
+    #[test]
+    fn mount_points_are_found_by_their_whole_name() {
+        assert!(is_mounted(Path::new("/proc")));
+        assert!(!is_mounted(Path::new("/pro")));
+    }
 }

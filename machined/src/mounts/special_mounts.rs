@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use anyhow::Context as _;
-use sys_mount::{Mount, MountFlags};
+
+use super::filesystem::{Filesystem, MountFlags};
+use super::mount_table::is_mounted;
 
 /// Where, of what type and with which options.
 const MOUNTS: [(&str, &str, MountFlags, &str); 3] = [
@@ -29,40 +31,23 @@ const MOUNTS: [(&str, &str, MountFlags, &str); 3] = [
 
 /// Mounts them. One that is there already is left: machined was restarted.
 pub fn mount() -> anyhow::Result<()> {
-    let mounted = std::fs::read_to_string("/proc/self/mounts").context("read /proc/self/mounts")?;
     for (target, kind, flags, options) in MOUNTS {
-        if is_mounted(&mounted, target) {
+        let target = Path::new(target);
+        if is_mounted(target) {
             continue;
         }
-        if target.starts_with("/dev/") {
-            std::fs::create_dir_all(target).with_context(|| format!("make {target}"))?;
+        if target.starts_with("/dev") {
+            std::fs::create_dir_all(target)
+                .with_context(|| format!("make {}", target.display()))?;
         }
-        Mount::builder()
-            .fstype(kind)
-            .flags(flags)
-            .data(options)
-            .mount(kind, Path::new(target))
-            .with_context(|| format!("mount a {kind} on {target}"))?;
+        let filesystem = Filesystem {
+            kind,
+            source: Path::new(kind),
+            flags,
+            options,
+        };
+        let mounted = filesystem.mount(target);
+        mounted.with_context(|| format!("mount a {kind} on {}", target.display()))?;
     }
     Ok(())
-}
-
-/// Whether something is mounted at `target`, by the lines of proc_mounts(5): device, mount point, type, options.
-pub(crate) fn is_mounted(mounts: &str, target: &str) -> bool {
-    mounts
-        .lines()
-        .any(|line| line.split(' ').nth(1) == Some(target))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn mount_points_are_found_by_their_whole_name() {
-        let mounts = "devtmpfs /dev devtmpfs rw 0 0\ntmpfs /tmpx tmpfs rw 0 0\n";
-        assert!(is_mounted(mounts, "/dev"));
-        assert!(!is_mounted(mounts, "/tmp"));
-        assert!(!is_mounted(mounts, "/dev/pts"));
-    }
 }

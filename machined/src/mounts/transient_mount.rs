@@ -3,20 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use sys_mount::{Mount, MountFlags, UnmountFlags};
-
-/// What is mounted, and how: mount(2).
-#[derive(Debug, Clone, Copy)]
-pub struct Filesystem<'a> {
-    /// Its type.
-    pub kind: &'a str,
-    /// The block device, or what stands for one.
-    pub source: &'a Path,
-    /// Beside nosuid, nodev and noexec, which always hold.
-    pub flags: MountFlags,
-    /// Of this type of filesystem.
-    pub options: &'a str,
-}
+use super::filesystem::{Filesystem, MountFlags, UnmountFlags, unmount};
 
 /// A mount; dropping it unmounts.
 #[derive(Debug)]
@@ -25,15 +12,13 @@ pub struct TransientMount {
 }
 
 impl TransientMount {
-    /// Mounts it at `target`, which is made. Nobody else mounts there: what is there was left by a machined that died.
-    pub fn new(filesystem: Filesystem<'_>, target: &Path) -> io::Result<Self> {
+    /// Mounts it at `target`, which is made, and beside its own flags nosuid, nodev and noexec. Nobody else mounts there: what is there was
+    /// left by a machined that died.
+    pub fn new(mut filesystem: Filesystem<'_>, target: &Path) -> io::Result<Self> {
         std::fs::create_dir_all(target)?;
-        while unmount(target).is_ok() {}
-        Mount::builder()
-            .fstype(filesystem.kind)
-            .flags(filesystem.flags | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC)
-            .data(filesystem.options)
-            .mount(filesystem.source, target)?;
+        while free(target).is_ok() {}
+        filesystem.flags |= MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        filesystem.mount(target)?;
         Ok(Self {
             target: target.to_owned(),
         })
@@ -42,7 +27,7 @@ impl TransientMount {
 
 impl Drop for TransientMount {
     fn drop(&mut self) {
-        if let Err(error) = unmount(&self.target) {
+        if let Err(error) = free(&self.target) {
             tracing::warn!("{} stays mounted: {error}", self.target.display());
         }
     }
@@ -50,6 +35,6 @@ impl Drop for TransientMount {
 
 /// Has the place free at once. A child that another thread forks has all descriptors of this process until it executes its program,
 /// those of files in here too; it would make a plain umount(2) fail with EBUSY, and every mount in this place after it.
-fn unmount(target: &Path) -> io::Result<()> {
-    sys_mount::unmount(target, UnmountFlags::DETACH)
+fn free(target: &Path) -> io::Result<()> {
+    unmount(target, UnmountFlags::DETACH)
 }

@@ -12,6 +12,7 @@ use super::cgroup::Cgroup;
 use super::log_ring::LogRing;
 use super::workload::{Running, Signal, Step, Workload};
 use crate::base::Exit;
+use crate::base::lock::Lock as _;
 use crate::containers::{
     ContainerSpec, HostView, ImageStore, ImagesInForce, Limits, PullError, PulledImage, Puller,
     ResolvedImage, RunningContainer, Runtime, Streams,
@@ -149,9 +150,7 @@ impl ContainerWorkload {
     }
 
     fn lock_prepared(&self) -> MutexGuard<'_, Option<PulledImage>> {
-        self.prepared
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.prepared.locked()
     }
 
     async fn run(&self, log: LogRing) -> anyhow::Result<Box<dyn Running>> {
@@ -188,11 +187,7 @@ impl ContainerWorkload {
     }
 
     async fn take_over(&self, log: LogRing) -> Option<Box<dyn Running>> {
-        let output = self
-            .kept_output
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-            .take();
+        let output = self.kept_output.locked().take();
         let container = self.runtime.adopt(&self.spec.name).await.ok().flatten()?;
         if let Some(output) = output
             && let Err(error) = follow(output, log)

@@ -22,6 +22,7 @@ use tokio::sync::watch;
 use super::log_files::{LogFiles, OldLines, make_directory};
 use super::log_ring::{LogRing, Older, Reader, Tail};
 use crate::base::blocking_io::{self, ANSWER};
+use crate::base::lock::Lock as _;
 
 /// At most this much is written at a time.
 const BATCH: usize = 64 * 1024;
@@ -64,9 +65,7 @@ impl Default for LogDisk {
 
 impl LogDisk {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, SharedFiles>> {
-        self.logs
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.logs.locked()
     }
 
     /// Copies this log from now on, whenever the disk is there. The name is that of a service.

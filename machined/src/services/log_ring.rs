@@ -2,6 +2,7 @@
 //!
 //! A slow reader loses the oldest lines and is told how many bytes it lost; it never holds the service up.
 
+use crate::base::lock::Lock as _;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -71,9 +72,7 @@ impl Default for LogRing {
 
 impl LogRing {
     fn lock(&self) -> MutexGuard<'_, Lines> {
-        self.lines
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.lines.locked()
     }
 
     /// Adds output as it came; lines may begin in one chunk and end in another.

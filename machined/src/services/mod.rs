@@ -31,6 +31,7 @@ pub use workload::{Running, Signal, Step, Workload};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use crate::base::lock::Lock as _;
 use crate::store::event_log::EventLog;
 use crate::store::{MachineStatus, ServiceFact, Store};
 
@@ -106,9 +107,7 @@ impl Services {
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
-        self.known
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.known.locked()
     }
 
     /// Adds a service, wanted down. A second one of the same name is refused.

@@ -2,6 +2,8 @@
 
 use instar_api::machine::MountStat;
 
+use crate::mounts::mount_table::unescape;
+
 /// Room on a filesystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
@@ -98,27 +100,6 @@ fn parse(table: &str) -> impl Iterator<Item = MountStat> {
     })
 }
 
-/// Blank, tab, newline and backslash are written as a backslash and three octal digits.
-fn unescape(text: &str) -> String {
-    let mut plain = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find('\\') {
-        plain.push_str(&rest[..at]);
-        let code = rest.get(at + 1..at + 4);
-        match code.and_then(|code| u8::from_str_radix(code, 8).ok()) {
-            Some(byte) if byte.is_ascii() => {
-                plain.push(char::from(byte));
-                rest = &rest[at + 4..];
-            }
-            _ => {
-                plain.push('\\');
-                rest = &rest[at + 1..];
-            }
-        }
-    }
-    plain + rest
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -131,8 +112,6 @@ mod tests {
         assert_eq!(names, ["/var/a b\\040", "/run"]);
         let mounts: Vec<_> = parse_mounted("/dev/loop0 / squashfs ro,relatime 0 0\n").collect();
         assert!(mounts[0].read_only && mounts[0].filesystem == "squashfs");
-        assert_eq!(unescape("end\\"), "end\\");
-        assert_eq!(unescape("\\0ä"), "\\0ä");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! The history is as long as a generation lives. A reader that falls behind by more than the whole history is told so
 //! by a gap in its stream, never by a stall of the machine.
 
+use crate::base::lock::Lock as _;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -90,9 +91,7 @@ impl Default for EventLog {
 
 impl EventLog {
     fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.kept
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.kept.locked()
     }
 
     /// Adds an event.

@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::SystemTime;
 
 use super::Metadata;
+use crate::base::lock::Lock as _;
 
 /// What was seen of each resource, by type and id.
 #[derive(Default)]
@@ -23,9 +24,7 @@ struct Seen {
 
 impl Ledger {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, BTreeMap<String, Seen>>> {
-        self.0
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.0.locked()
     }
 
     /// Takes down all resources of a type as they are now (id and content), and tells version and times of each, in the same

@@ -11,6 +11,7 @@ mod ledger;
 pub use facts::{ClockFact, MachineStage, MachineStatus, NetworkFact, Problem, ServiceFact};
 pub use ledger::Ledger;
 
+use crate::base::lock::Lock as _;
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -76,9 +77,7 @@ impl Default for Store {
 impl Store {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<(&'static str, String), Entry>> {
         // No code panics while it holds this lock; the map would be whole even then.
-        self.entries
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.entries.locked()
     }
 
     /// Publishes the content of a resource. Putting equal content changes nothing and wakes nobody.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
+use crate::base::lock::Lock as _;
 use crate::services::{Question, Service, Services};
 
 /// How long a service must stay up to count: one that crashes at once has been "running" for a moment too.
@@ -43,9 +44,7 @@ impl GateProbe {
     }
 
     fn progress(&self) -> MutexGuard<'_, Progress> {
-        self.progress
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.progress.locked()
     }
 
     /// Asks until there is an answer.

@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use super::failed::FailedImages;
 use super::prepared::Prepared;
+use crate::base::lock::Lock as _;
 use crate::init_link::InitLink;
 
 /// The state of upgrades, which every operation shares.
@@ -26,9 +27,7 @@ impl UpgradeState {
 
     /// The record of images that failed here.
     pub fn failed_images(&self) -> MutexGuard<'_, FailedImages> {
-        self.failed
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.failed.locked()
     }
 
     /// Has a version wait for a reboot into it, in the place of another one. init keeps it over a restart of machined.
@@ -61,8 +60,6 @@ impl UpgradeState {
     }
 
     fn lock_prepared(&self) -> MutexGuard<'_, Option<Prepared>> {
-        self.prepared
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.prepared.locked()
     }
 }

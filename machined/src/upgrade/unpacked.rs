@@ -7,14 +7,14 @@ use std::io;
 use std::path::Path;
 
 use anyhow::Context as _;
-use sys_mount::MountFlags;
 
 use super::check::Room;
 use super::error::UpgradeError;
 use crate::containers::{
     ImageStore, Limits, PullError, PulledImage, Puller, ResolvedImage, StoreError,
 };
-use crate::mounts::transient_mount::{Filesystem, TransientMount};
+use crate::mounts::filesystem::{Filesystem, MountFlags};
+use crate::mounts::transient_mount::TransientMount;
 
 /// Where memory is mounted for it.
 const MEMORY: &str = "/run/machined/installer";

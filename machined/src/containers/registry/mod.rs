@@ -23,6 +23,7 @@ use tokio::time::timeout;
 use super::manifest::{self, ImageConfig, Layer, MANIFEST_MEDIA_TYPES, Manifest, ManifestError};
 use super::registries::{Endpoint, Registries, RegistryAuth};
 use crate::base::error_chain::chain;
+use crate::base::lock::Lock as _;
 use crate::values::Digest;
 use crate::values::ImageReference;
 use challenge::Challenge;
@@ -499,9 +500,7 @@ impl RegistryClient {
     }
 
     fn authorizations(&self) -> std::sync::MutexGuard<'_, HashMap<String, HeaderValue>> {
-        self.authorizations
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.authorizations.locked()
     }
 
     /// What to answer to a challenge; `None` if there is nothing to answer with.

@@ -22,6 +22,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use super::tls::{self, TlsError};
+use crate::base::lock::Lock as _;
 use crate::containers::registries::Registries;
 
 /// Connecting, and the TLS handshake.
@@ -435,10 +436,7 @@ impl Transport {
     }
 
     fn tls_config(&self, authority: &str) -> Result<Arc<rustls::ClientConfig>, TlsError> {
-        let mut configs = self
-            .configs
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut configs = self.configs.locked();
         if let Some(config) = configs.get(authority) {
             return Ok(Arc::clone(config));
         }
