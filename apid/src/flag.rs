@@ -1,4 +1,4 @@
-//! Something that becomes so once and stays so, as a connection and its calls tell each other.
+//! A flag that can be set once; a connection and its calls share it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

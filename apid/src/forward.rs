@@ -9,12 +9,12 @@ use hyper::body::Incoming;
 use super::caller::{Caller, Mode};
 use super::counted::Counted;
 use super::exchange::{Body, NO_LONGER_ACCEPTED, refuse};
+use super::fan_out::{self, Ways};
 use super::flag::Flag;
 use super::grpc_status::Code;
 use super::identity::Credentials;
 use super::proxy::Proxy;
 use super::revocable::{Revocable, Revocation};
-use super::several::{self, Ways};
 use super::target::{self, Target};
 use super::uploads::{Room, Upload};
 use super::{impersonation, permissions};
@@ -107,7 +107,7 @@ impl Proxy {
                     caller,
                     revocation: revocation.clone(),
                 };
-                Box::pin(several::ask(nodes, request, ways)).await
+                Box::pin(fan_out::ask(nodes, request, ways)).await
             }
             Err((code, message)) => refuse(code, message),
         }

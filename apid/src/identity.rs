@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio_rustls::TlsAcceptor;
 
 use super::caller::{Caller, Mode};
-use super::other::Other;
+use super::node_ref::Other;
 use super::peers::Peers;
 use super::tls;
 

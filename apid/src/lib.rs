@@ -14,36 +14,38 @@
 #![forbid(unsafe_code)]
 
 mod caller;
+mod control_message;
 mod counted;
-mod elements;
+mod credential_watch;
 mod exchange;
+mod fan_out;
 mod flag;
 mod forward;
+mod grpc_framing;
 mod grpc_status;
 mod identity;
 mod impersonation;
 mod lookup;
-mod messages;
+mod merge_replies;
 mod metadata;
-mod order;
-mod other;
+mod node_ref;
 mod peers;
 mod permissions;
 mod proxy;
 mod revocable;
 mod sandbox;
 mod self_check;
-mod several;
-mod standing;
-mod strangers;
 mod target;
 mod tls;
+mod unauthenticated_limit;
 mod uploads;
 
 pub use caller::Mode;
+pub use control_message::{
+    Answer, ControlMessage, Found, Question, receive as receive_question, send as send_order,
+};
 pub use identity::Identity;
 pub use lookup::LOOKUPS;
-pub use order::{Answer, Found, Order, Question, receive as receive_question, send as send_order};
 pub use permissions::{is_judged_again, may_call};
 pub use sandbox::enter as enter_sandbox;
 pub use self_check::SelfCheck;
@@ -60,13 +62,13 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::{Semaphore, watch};
 
 use counted::Counted;
+use credential_watch::CredentialWatch;
 use exchange::{NO_LONGER_ACCEPTED, refuse};
 use grpc_status::Code;
 use identity::Credentials;
 use lookup::Lookups;
 use proxy::Proxy;
-use standing::Standing;
-use strangers::{Place, Strangers};
+use unauthenticated_limit::{Place, UnauthenticatedLimit};
 
 use instar_base::quota::{Quota, Rank};
 use instar_sys::text;
@@ -100,7 +102,7 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Decodes bytes as the answer of another node.
 #[cfg(feature = "fuzzing")]
 pub fn decode_answer_of_another_node(bytes: &[u8]) {
-    several::decode(bytes);
+    fan_out::decode(bytes);
 }
 
 /// Runs apid until machined closes the stream of orders.
@@ -125,7 +127,7 @@ pub async fn serve(listener: OwnedFd, orders: OwnedFd) -> anyhow::Result<()> {
     let stream = UnixStream::from_std(stream).context("take the stream of orders")?;
     let (mut orders, to_machined) = stream.into_split();
 
-    let Some(Order::Identity(first)) = order::receive(&mut orders).await? else {
+    let Some(ControlMessage::Identity(first)) = control_message::receive(&mut orders).await? else {
         bail!("machined did not begin with an identity");
     };
     let (sender, credentials) = watch::channel(Arc::new(Credentials::new(&first)?));
@@ -142,9 +144,9 @@ async fn follow_orders(
     sender: watch::Sender<Arc<Credentials>>,
     lookups: Lookups,
 ) -> anyhow::Result<()> {
-    while let Some(order) = order::receive(&mut orders).await? {
+    while let Some(order) = control_message::receive(&mut orders).await? {
         match order {
-            Order::Identity(identity) => match Credentials::new(&identity) {
+            ControlMessage::Identity(identity) => match Credentials::new(&identity) {
                 Ok(credentials) => {
                     sender.send_replace(Arc::new(credentials));
                 }
@@ -152,12 +154,12 @@ async fn follow_orders(
                     eprintln!("apid: the new identity is unusable, the old one stays: {error:#}")
                 }
             },
-            Order::ForgetStart => {
+            ControlMessage::ForgetStart => {
                 if let Err(error) = text::forget() {
                     eprintln!("apid: the code of its start stays in memory: {error}");
                 }
             }
-            Order::TakeAddresses(answer) => lookups.answer(answer),
+            ControlMessage::TakeAddresses(answer) => lookups.answer(answer),
         }
     }
     Ok(())
@@ -170,7 +172,10 @@ async fn accept(
 ) -> std::convert::Infallible {
     let proxy = Proxy::new(SOCKET, lookups);
     let places = Arc::new(Semaphore::new(CONNECTIONS));
-    let (strangers, own) = (Strangers::new(STRANGERS), Strangers::new(OWN));
+    let (strangers, own) = (
+        UnauthenticatedLimit::new(STRANGERS),
+        UnauthenticatedLimit::new(OWN),
+    );
     let known = Quota::new(CONNECTIONS, OTHERS);
     loop {
         // The semaphore is never closed.
@@ -224,7 +229,7 @@ async fn serve_connection(
         Mode::Maintenance | Mode::Closed => (Some(unknown), None),
     };
     let current = newest.clone();
-    let mut standing = Standing::of(caller.certificates.clone(), newest);
+    let mut standing = CredentialWatch::of(caller.certificates.clone(), newest);
     let lost = standing.is_lost();
     let calls = proxy.clone();
     let service = hyper::service::service_fn(move |request| {

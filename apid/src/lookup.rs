@@ -11,7 +11,7 @@ use rustls_pki_types::DnsName;
 use tokio::io::AsyncWrite;
 use tokio::sync::{mpsc, oneshot};
 
-use super::order::{self, Answer, Found, Question};
+use super::control_message::{self, Answer, Found, Question};
 use instar_base::lock::Lock as _;
 use instar_base::quota::{Permit, Quota, Rank};
 
@@ -20,7 +20,7 @@ pub const LOOKUPS: usize = 16;
 /// How many of them may be of others than administrators: names that nobody answers for take their time.
 const OTHERS_LOOKUPS: usize = 12;
 
-/// A name of which nothing is known by then has no address.
+/// DNS timeout: after this the name counts as one without an address.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why a name leads nowhere.
@@ -131,7 +131,7 @@ impl Questions {
     /// Asks them one after the other, until nobody can ask any more.
     pub(super) async fn ask(mut self, mut machined: impl AsyncWrite + Unpin) -> anyhow::Result<()> {
         while let Some(question) = self.0.recv().await {
-            let asked = order::send(&mut machined, &question).await;
+            let asked = control_message::send(&mut machined, &question).await;
             asked.context("ask machined for an address")?;
         }
         Ok(())
@@ -174,7 +174,10 @@ mod tests {
         let asked = ask(&lookups, Rank::Administrator, &names);
         let mut questions = Vec::new();
         while questions.len() < asked.len() {
-            let question: Question = order::receive(&mut machined).await.unwrap().unwrap();
+            let question: Question = control_message::receive(&mut machined)
+                .await
+                .unwrap()
+                .unwrap();
             questions.push(question);
         }
         // In another order than they were asked in.

@@ -19,7 +19,7 @@ use super::grpc_status::Code;
 use super::impersonation;
 use super::lookup::LookupError;
 use super::metadata::{NODE, NODES, PROXY_FROM, drop_claims};
-use super::other::Other;
+use super::node_ref::Other;
 use instar_base::quota::{Quota, Rank};
 
 /// A node that takes longer to be connected to is away.

@@ -21,7 +21,7 @@ use super::grpc_status;
 use super::identity::Credentials;
 use super::lookup::Lookups;
 use super::metadata::set_caller;
-use super::other::Other;
+use super::node_ref::Other;
 use super::peers::{CallError, Calls};
 use super::permissions;
 use super::uploads::Uploads;

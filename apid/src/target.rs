@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderValue, Request};
 use super::grpc_status::Code;
 use super::identity::Credentials;
 use super::metadata::{NODE, NODES, PROXY_FROM};
-use super::other::Other;
+use super::node_ref::Other;
 
 /// Each is a connection for as long as the call takes.
 const MOST_NODES: usize = 64;

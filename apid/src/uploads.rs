@@ -1,5 +1,5 @@
-//! What callers send at a time: machined holds a message until it is whole, so many of them that never are would have it hold more
-//! than the machine has.
+//! Limits the memory that unfinished requests may take: machined holds a message until it is whole, and callers may leave many of them
+//! unfinished.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -48,7 +48,7 @@ impl Image {
 
     /// A next image, from machined.
     pub(crate) fn of_memfd(memfd: OwnedFd, digest: Blake3, version: Line) -> Result<Self> {
-        // What is no memfd has none.
+        // A file that is not a memfd has no seals.
         let missing = SEALS.difference(fcntl_get_seals(&memfd).unwrap_or(SealFlags::empty()));
         if !missing.is_empty() {
             return fail!(NotSealed: "the image lacks the seals {missing:?}");

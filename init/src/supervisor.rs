@@ -31,7 +31,7 @@ pub(crate) struct Supervisor {
     watchdog: Watchdog,
     /// The machine before the first generation.
     fresh: Fingerprint,
-    /// The time to report healthy, for every start but those that `next` gives another.
+    /// Default deadline for "healthy"; `next` may set another.
     patience: Duration,
     /// The image that runs.
     image: Image,

@@ -79,7 +79,7 @@ const RESTARTS: (usize, Duration) = (3, Duration::from_secs(60));
 /// A machine that needs two fresh generations in ten minutes has something that only a reboot may cure.
 const FRESH_STARTS: (usize, Duration) = (1, Duration::from_secs(600));
 
-/// Takes one of so many within so long, if one is left.
+/// Spends one of `many` starts per `long`; false if none is left.
 fn take(spent: &mut Vec<Instant>, (many, long): (usize, Duration), now: Instant) -> bool {
     spent.retain(|then| now.saturating_duration_since(*then) < long);
     let left = spent.len() < many;

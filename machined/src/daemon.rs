@@ -16,8 +16,8 @@ use crate::init_link::{InitLink, Introduction, Scope, StartReason};
 use crate::intent;
 use crate::machine::{Generation, Machine, Parts};
 use crate::mounts::special_mounts;
-use crate::network::{Leftovers, Network, Options};
-use crate::sequences::{Beginning, Rollback, SystemServices, boot, note_time};
+use crate::network::{CleanupPolicy, Network, Options};
+use crate::sequences::{BootArguments, Rollback, SystemServices, boot, note_time};
 use crate::services::LogRing;
 use crate::time::{Beforehand, TimeSync, TimeWish, raise_to_floor};
 use crate::upgrade::{Handover, HistoryKeeper, RunningSystem, handover};
@@ -38,11 +38,11 @@ pub fn run() -> anyhow::Result<()> {
     logging::start(own_log.clone());
     allow_descriptors().context("set the limit of descriptors")?;
     sys::oom_score::set_own(sys::oom_score::KEPT).context("set its own oom_score_adj")?;
-    let pulse = hang_guard::start().context("start the guard against hanging")?;
+    let heartbeat = hang_guard::start().context("start the guard against hanging")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.spawn(pulse.answer());
+    runtime.spawn(heartbeat.answer());
     runtime
         .block_on(live(own_log))
         .inspect_err(|error| tracing::error!("{error:#}"))
@@ -88,9 +88,9 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         ..
     } = left.clone().unwrap_or_default();
     let options = Options {
-        leftovers: match welcome.start {
-            StartReason::Restart => Leftovers::Keep,
-            _ => Leftovers::Remove,
+        cleanup: match welcome.start {
+            StartReason::Restart => CleanupPolicy::Keep,
+            _ => CleanupPolicy::Remove,
         },
         ..Options::default()
     };
@@ -121,7 +121,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
     machine.services.add_machined(machine.own_log.clone());
     start_followers(&machine);
     let api = tokio::spawn(api::serve(api::bind()?, machine.clone()));
-    let beginning = Beginning {
+    let arguments = BootArguments {
         start: welcome.start,
         rollback: rollback(&welcome),
         deadline,
@@ -133,7 +133,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
             dashboard: Box::new(console::definition),
         },
     };
-    tokio::spawn(boot(machine, beginning));
+    tokio::spawn(boot(machine, arguments));
     api.await.context("the API's task")?
 }
 

@@ -35,12 +35,12 @@ const TICKS: u64 = 100;
 
 /// The runtime's end: answers for as long as the runtime does its work.
 #[derive(Debug, Default)]
-pub struct Pulse {
+pub struct Heartbeat {
     asked: Notify,
     answered: AtomicBool,
 }
 
-impl Pulse {
+impl Heartbeat {
     /// Answers, for ever.
     pub async fn answer(self: Arc<Self>) {
         loop {
@@ -60,29 +60,29 @@ impl Pulse {
 }
 
 /// Starts the guard over the process's first thread, which is to run the runtime that answers.
-pub fn start() -> io::Result<Arc<Pulse>> {
-    let pulse = Arc::new(Pulse::default());
-    let watched = pulse.clone();
+pub fn start() -> io::Result<Arc<Heartbeat>> {
+    let heartbeat = Arc::new(Heartbeat::default());
+    let watched = heartbeat.clone();
     // Logging takes locks that the silent thread may hold; the kernel's log does not.
     let kernel_log = File::options().write(true).open("/dev/kmsg").ok();
     std::thread::Builder::new()
         .name("hang-guard".to_owned())
         .stack_size(STACK)
         .spawn(move || guard(&watched, kernel_log))?;
-    Ok(pulse)
+    Ok(heartbeat)
 }
 
-fn guard(pulse: &Pulse, mut kernel_log: Option<File>) {
-    let mut suspicion = Suspicion::default();
+fn guard(heartbeat: &Heartbeat, mut kernel_log: Option<File>) {
+    let mut detector = HangDetector::default();
     loop {
-        pulse.ask();
+        heartbeat.ask();
         let begun = Instant::now();
         std::thread::sleep(TURN);
         let turn = Turn {
             took: begun.elapsed(),
-            silent: (!pulse.is_answered()).then(|| Thread::first_of_this_process().ok()),
+            silent: (!heartbeat.is_answered()).then(|| Thread::first_of_this_process().ok()),
         };
-        if suspicion.note(turn) {
+        if detector.note(turn) {
             let words: &[u8] =
                 b"<2>machined: it gave no sign of life for half a minute and ends itself, to be started again\n";
             if let Some(log) = &mut kernel_log {
@@ -144,17 +144,17 @@ impl Thread {
 
 /// How many turns of silence there were in a row.
 #[derive(Debug, Default)]
-struct Suspicion {
+struct HangDetector {
     turns: u32,
     /// What the thread had run when the silence began or at its last turn.
     ran: Option<u64>,
 }
 
-impl Suspicion {
+impl HangDetector {
     /// Takes a turn into account; true when it is certain.
     fn note(&mut self, turn: Turn) -> bool {
         let Some(thread) = turn.silent else {
-            *self = Suspicion::default();
+            *self = HangDetector::default();
             return false;
         };
         let ran = thread.map(|thread| thread.ran);
@@ -188,8 +188,8 @@ mod tests {
 
     /// After how many of these turns the guard is certain, of a hundred.
     fn certain(turn: impl Fn(u64) -> Turn) -> Option<u64> {
-        let mut suspicion = Suspicion::default();
-        (1..=100).find(|number| suspicion.note(turn(*number)))
+        let mut detector = HangDetector::default();
+        (1..=100).find(|number| detector.note(turn(*number)))
     }
 
     #[test]
@@ -237,18 +237,18 @@ mod tests {
 
     #[test]
     fn a_runtime_that_works_answers() {
-        let pulse = Arc::new(Pulse::default());
+        let heartbeat = Arc::new(Heartbeat::default());
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
             .unwrap();
-        let asking = pulse.clone();
+        let asking = heartbeat.clone();
         let asked = std::thread::spawn(move || {
             asking.ask();
             while !asking.is_answered() {
                 std::thread::sleep(Duration::from_millis(1));
             }
         });
-        runtime.spawn(pulse.answer());
+        runtime.spawn(heartbeat.answer());
         runtime.block_on(async {
             while !asked.is_finished() {
                 tokio::task::yield_now().await;

@@ -29,7 +29,7 @@ use crate::network::Network;
 use crate::operation_lock::{Busy, Operation, OperationLock, Operations};
 use crate::services::{LogDisk, LogRing, MACHINED, Services};
 use crate::store::event_log::{ActorId, EventLog};
-use crate::store::{Ledger, MachineStage, MachineStatus, Store};
+use crate::store::{MachineStage, MachineStatus, ObservedVersions, Store};
 use crate::time::TimeSync;
 use crate::trust::Maintenance;
 use crate::upgrade::{FailedImages, RunningSystem, UpgradeState};
@@ -89,7 +89,7 @@ pub struct Machine {
     /// What is true.
     pub store: Store,
     /// Versions of what is shown to clients without being in the store.
-    pub ledger: Ledger,
+    pub observed_versions: ObservedVersions,
     /// What is kept running.
     pub services: Services,
     /// The way to init.
@@ -180,7 +180,7 @@ impl Machine {
             services: Services::new(events.clone(), store.clone(), log_disk.clone()),
             events,
             store,
-            ledger: Ledger::default(),
+            observed_versions: ObservedVersions::default(),
             init: parts.init,
             images: parts.images,
             images_in_force: ImagesInForce::new(parts.images_in_force),
@@ -266,12 +266,12 @@ impl Machine {
         self.trial.locked()
     }
 
-    /// Tells that the boot has ended, and what it set off.
+    /// Marks the boot as ended. Tasks that wait for it go on.
     pub fn settle(&self) {
         self.settled.send_replace(true);
     }
 
-    /// Whether the boot has ended, and what it set off.
+    /// Whether the boot has ended.
     pub fn watch_settled(&self) -> watch::Receiver<bool> {
         self.settled.subscribe()
     }

@@ -13,9 +13,9 @@ use std::{
 use machined::disk::{
     DiskSelector, DiskWish, Label, OwnedDisk, OwnedDiskStatus, Places, Takeover, Wipe,
 };
-use machined::mounts::transient_mount::{Filesystem, TransientMount};
+use machined::mounts::filesystem::{Filesystem, MountFlags};
+use machined::mounts::transient_mount::TransientMount;
 use namespace::{block_on, isolated, run};
-use sys_mount::MountFlags;
 
 const SIZE: u64 = 256 * 1024 * 1024;
 /// The number of the partition at /var; STATE comes before it.

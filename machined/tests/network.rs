@@ -11,8 +11,8 @@ use std::{
 };
 
 use machined::network::{
-    DhcpWish, HostnameOrigin, HostnamePolicy, Lease, Leftovers, LinkWish, Network, NetworkStatus,
-    NetworkWish, Options, RouteWish,
+    CleanupPolicy, DhcpWish, HostnameOrigin, HostnamePolicy, Lease, LinkWish, Network,
+    NetworkStatus, NetworkWish, Options, RouteWish,
 };
 use namespace::{block_on, isolated, run};
 
@@ -135,10 +135,10 @@ impl Lab {
             .contains(what)
     }
 
-    fn options(&self, leftovers: Leftovers) -> Options {
+    fn options(&self, cleanup: CleanupPolicy) -> Options {
         Options {
             etc: self.etc(""),
-            leftovers,
+            cleanup,
             ..Options::default()
         }
     }
@@ -194,7 +194,7 @@ fn has_address(status: &NetworkStatus, prefix: &str) -> bool {
 
 async fn leased(lab: &Lab) -> Vec<Lease> {
     let network = Network::start(
-        lab.options(Leftovers::Remove),
+        lab.options(CleanupPolicy::Remove),
         Some(dhcp_on_eth0()),
         Vec::new(),
     )
@@ -225,7 +225,7 @@ fn a_lease_is_taken_and_everything_follows_from_it() {
             );
             block_on(async {
                 let network = Network::start(
-                    lab.options(Leftovers::Remove),
+                    lab.options(CleanupPolicy::Remove),
                     Some(dhcp_on_eth0()),
                     Vec::new(),
                 )
@@ -311,7 +311,7 @@ fn the_next_generation_keeps_the_address_and_cleans_up() {
                 let inherited: Vec<Lease> = serde_json::from_str(&json).unwrap();
                 let started = Instant::now();
                 let network = Network::start(
-                    lab.options(Leftovers::Remove),
+                    lab.options(CleanupPolicy::Remove),
                     Some(dhcp_on_eth0()),
                     inherited,
                 )
@@ -364,9 +364,12 @@ fn a_refused_lease_is_replaced() {
         // The same cable, another network: nobody acknowledges the old address.
         lab.serve(2, &[]);
         block_on(async {
-            let network =
-                Network::start(lab.options(Leftovers::Remove), Some(dhcp_on_eth0()), leases)
-                    .unwrap();
+            let network = Network::start(
+                lab.options(CleanupPolicy::Remove),
+                Some(dhcp_on_eth0()),
+                leases,
+            )
+            .unwrap();
             let status = wait_for(&network, 60, |status| has_address(status, "10.77.2.")).await;
             assert!(!has_address(&status, "10.77.1."), "{status:#?}");
             let routes = run("ip", &["-4", "route", "show", "default"]);
@@ -390,9 +393,12 @@ fn a_lease_that_ends_takes_its_address_along() {
             lab.server = None;
             block_on(async {
                 leases[0].lifetime = 5;
-                let network =
-                    Network::start(lab.options(Leftovers::Remove), Some(dhcp_on_eth0()), leases)
-                        .unwrap();
+                let network = Network::start(
+                    lab.options(CleanupPolicy::Remove),
+                    Some(dhcp_on_eth0()),
+                    leases,
+                )
+                .unwrap();
                 wait_for(&network, 5, |status| has_address(status, "10.77.1.")).await;
                 let status =
                     wait_for(&network, 15, |status| !has_address(status, "10.77.1.")).await;
@@ -416,7 +422,7 @@ fn a_lease_is_renewed() {
         );
         block_on(async {
             let network = Network::start(
-                lab.options(Leftovers::Remove),
+                lab.options(CleanupPolicy::Remove),
                 Some(dhcp_on_eth0()),
                 Vec::new(),
             )
@@ -442,7 +448,7 @@ fn a_cable_can_be_pulled_and_put_back() {
         lab.serve(1, &[]);
         block_on(async {
             let network = Network::start(
-                lab.options(Leftovers::Remove),
+                lab.options(CleanupPolicy::Remove),
                 Some(dhcp_on_eth0()),
                 Vec::new(),
             )
@@ -507,7 +513,7 @@ fn static_config_is_applied_and_changed() {
         };
         block_on(async {
             let network = Network::start(
-                lab.options(Leftovers::Remove),
+                lab.options(CleanupPolicy::Remove),
                 Some(wish.clone()),
                 Vec::new(),
             )

@@ -48,7 +48,7 @@ pub(super) fn containers(machine: &Machine) -> anyhow::Result<Vec<ContainerFacts
     Ok(found)
 }
 
-/// The lowest number is that of the process that the others descend from, but for a machine that has run for ages.
+/// The container's first process: the lowest PID, unless PIDs have wrapped around.
 fn first_process(cgroup: &Path) -> Option<u32> {
     let processes = fs::read_to_string(cgroup.join("cgroup.procs")).ok()?;
     processes.lines().filter_map(|pid| pid.parse().ok()).min()

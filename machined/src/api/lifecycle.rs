@@ -17,7 +17,7 @@ use crate::base::error_chain::chain;
 use crate::machine::Machine;
 use crate::operation_lock::{Operation, OperationLock};
 use crate::sequences::{self, InstallError, Staged};
-use crate::upgrade::{Narrator, UpgradeError, UpgradeMode, UpgradeRequest};
+use crate::upgrade::{ProgressSink, UpgradeError, UpgradeMode, UpgradeRequest};
 
 /// The exit code of an installation that failed.
 const INSTALL_FAILED: i32 = 7;
@@ -48,7 +48,7 @@ fn install_status(error: InstallError) -> Status {
 /// Does what takes long, whoever listens, and tells of it line by line, in messages of the method's own type; the last that is told
 /// is the exit code. The work ends with its last words and that code.
 async fn narrate<Message>(
-    work: impl AsyncFnOnce(&Narrator) -> (String, i32),
+    work: impl AsyncFnOnce(&ProgressSink) -> (String, i32),
     caller: mpsc::Sender<Result<Message, Status>>,
     message: impl Fn(Option<wire::LifecycleServiceInstallProgress>) -> Message,
 ) {
@@ -59,12 +59,12 @@ async fn narrate<Message>(
         // A caller who went away left something that goes on.
         let _ = caller.send(Ok(message(Some(progress)))).await;
     };
-    let (narrator, mut lines) = Narrator::new();
+    let (progress, mut lines) = ProgressSink::new();
     let working = async {
-        let (last_words, code) = work(&narrator).await;
-        narrator.say(last_words);
+        let (last_words, code) = work(&progress).await;
+        progress.say(last_words);
         // The lines end with it.
-        drop(narrator);
+        drop(progress);
         code
     };
     let telling = async {
@@ -81,14 +81,14 @@ async fn prepare(
     machine: Arc<Machine>,
     lock: OperationLock,
     image: String,
-    narrator: &Narrator,
+    progress: &ProgressSink,
 ) -> (String, i32) {
     let request = UpgradeRequest {
         image,
         force: false,
         mode: UpgradeMode::Quickest,
     };
-    let prepared = sequences::prepare_upgrade(&machine, lock, request, narrator).await;
+    let prepared = sequences::prepare_upgrade(&machine, lock, request, progress).await;
     if let Err(error) = &prepared {
         tracing::warn!("no version was prepared: {}", chain(error));
     }
@@ -124,8 +124,8 @@ impl LifecycleService for LifecycleApi {
         }
         tracing::info!("installation of {image} asked for by {peer}");
         let machine = self.machine.clone();
-        let work = async move |narrator: &Narrator| {
-            let installed = sequences::install_image(&machine, lock, &image, narrator).await;
+        let work = async move |progress: &ProgressSink| {
+            let installed = sequences::install_image(&machine, lock, &image, progress).await;
             match installed {
                 Ok(()) => (format!("{image} is installed; the next boot starts it"), 0),
                 Err(error) => {
@@ -157,8 +157,8 @@ impl LifecycleService for LifecycleApi {
             .map_err(busy)?;
         tracing::info!("preparation of {} asked for by {peer}", source.image_name);
         let machine = self.machine.clone();
-        let work = async move |narrator: &Narrator| {
-            prepare(machine, lock, source.image_name, narrator).await
+        let work = async move |progress: &ProgressSink| {
+            prepare(machine, lock, source.image_name, progress).await
         };
         let (sender, receiver) = mpsc::channel(16);
         tokio::spawn(narrate(work, sender, |progress| {
@@ -172,7 +172,7 @@ impl LifecycleService for LifecycleApi {
 mod tests {
     use super::*;
     use crate::store::event_log::ActorId;
-    use crate::upgrade::Path;
+    use crate::upgrade::Route;
 
     #[test]
     fn the_last_words_say_what_a_reboot_will_do() {
@@ -183,8 +183,8 @@ mod tests {
                 path,
             }))
         };
-        assert!(staged(Path::Soft).ends_with("without the kernel"));
-        assert!(staged(Path::Reboot("init is another one")).contains("init is another one"));
+        assert!(staged(Route::Soft).ends_with("without the kernel"));
+        assert!(staged(Route::Reboot("init is another one")).contains("init is another one"));
         let error = last_words(&Err(UpgradeError::NowhereToKeep("init is another one")));
         assert!(error.contains("nowhere to keep it"), "{error}");
     }

@@ -16,7 +16,7 @@ use tokio::net::unix::OwnedWriteHalf;
 use tokio::process::Command;
 use tokio::sync::{mpsc, watch};
 
-use crate::apid::{Answer, Identity, Order, send_order};
+use crate::apid::{Answer, ControlMessage, Identity, send_order};
 use crate::base::Exit;
 use crate::intent;
 use crate::machine::Machine;
@@ -104,7 +104,7 @@ impl Apid {
         // Until it has its identity it waits.
         let mut command = Command::from(command);
         let process = OwnProcess::start(&mut command, &self.cgroup, oom_score::KEPT, log)?;
-        send_order(&mut ours, &Order::Identity(first))
+        send_order(&mut ours, &ControlMessage::Identity(first))
             .await
             .context("send the identity")?;
         let settled = self.settled.clone();
@@ -137,14 +137,14 @@ async fn give_orders(
         let order = tokio::select! {
             changed = identity.changed() => {
                 changed?;
-                identity.borrow_and_update().clone().map(Order::Identity)
+                identity.borrow_and_update().clone().map(ControlMessage::Identity)
             }
             settled = settled.wait_for(|settled| *settled), if !forgotten => {
                 settled?;
                 forgotten = true;
-                Some(Order::ForgetStart)
+                Some(ControlMessage::ForgetStart)
             }
-            Some(answer) = answers.recv() => Some(Order::TakeAddresses(answer)),
+            Some(answer) = answers.recv() => Some(ControlMessage::TakeAddresses(answer)),
         };
         if let Some(order) = order {
             send_order(&mut apid, &order).await?;

@@ -20,6 +20,6 @@ pub use next_loader::{
     forget_next_loader, start_next_loader_once, take_next_loader, was_started_by_next_loader,
 };
 pub use partition::{
-    EspError, MountedEsp, TurnedAway, bless, forget, free_lost_clusters, is_installed,
+    EspError, MountedEsp, RefusedEntry, bless, forget, free_lost_clusters, is_installed,
     prefer_other, state,
 };

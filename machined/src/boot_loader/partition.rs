@@ -196,7 +196,7 @@ pub fn forget(device: &Path, order: u32) -> Result<(), EspError> {
 
 /// What a machine turns away from when it goes back to another version.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TurnedAway {
+pub struct RefusedEntry {
     /// The order of the entry that was booted, where it is known.
     pub booted: Option<u32>,
     /// The version that runs: another one than was booted, after an upgrade without a reboot.
@@ -206,7 +206,7 @@ pub struct TurnedAway {
 }
 
 /// Has the newest version booted next that was healthy once and is not the one that runs; gives its name.
-pub fn prefer_other(device: &Path, from: &TurnedAway) -> Result<String, EspError> {
+pub fn prefer_other(device: &Path, from: &RefusedEntry) -> Result<String, EspError> {
     let mut esp = MountedEsp::of(device)?;
     let state = esp.state()?;
     let is_running = |entry: &&Entry| entry.name.version.to_string() == from.version;

@@ -132,7 +132,7 @@ pub enum FetchError {
         source: InvalidDnsNameError,
     },
     /// TLS failed: mostly a certificate that isn't trusted.
-    #[error("{host} was not taken as who it says it is")]
+    #[error("TLS with {host} failed; its certificate may not be valid here")]
     Tls {
         /// Host and port.
         host: String,

@@ -4,7 +4,7 @@ use rustix::process::{Pid, Signal};
 
 /// Whether the kernel drops this signal: the first process of a PID namespace gets only signals that it handles or has
 /// blocked to fetch them itself (pid_namespaces(7)). SIGKILL from outside always arrives. A process that is gone hears nothing.
-pub(super) fn is_deaf_to(pid: Pid, signal: Signal) -> bool {
+pub(super) fn ignores_signal(pid: Pid, signal: Signal) -> bool {
     std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero()))
         .is_ok_and(|status| !hears(&status, signal))
 }

@@ -26,7 +26,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::process::{ChildStderr, Command};
 
-use super::disposition::is_deaf_to;
+use super::disposition::ignores_signal;
 use super::host_path::{HostPathError, HostPaths};
 use super::rootfs::{self, RootfsError};
 use super::spec::{ContainerName, ContainerSpec, HostView, SpecError, runtime_config};
@@ -188,7 +188,7 @@ impl RunningContainer {
     /// Asks the first process to end. One that cannot hear SIGTERM, as most programs that were not written to be first in a
     /// container, would only be waited for in vain: it is killed at once.
     pub fn terminate(&self) -> io::Result<()> {
-        match is_deaf_to(self.pid, Signal::TERM) {
+        match ignores_signal(self.pid, Signal::TERM) {
             true => self.kill(Signal::KILL),
             false => self.kill(Signal::TERM),
         }

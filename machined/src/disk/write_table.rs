@@ -232,7 +232,7 @@ mod tests {
         }
     }
 
-    /// A power cut leaves any prefix of a half, or (as disks reorder what is not flushed) any single sector of it out.
+    /// A power cut leaves a prefix of a half, or all of it but one sector: disks reorder unflushed writes.
     #[test]
     fn a_power_cut_while_the_first_table_is_written_leaves_a_blank_disk_or_ours() {
         let file = blank();

@@ -1,4 +1,4 @@
-//! What of the machine's files is given out.
+//! Which files clients may read.
 //!
 //! - Of **filesystems that hold data** everything, but for the places of secrets: STATE (the machine config with the
 //!   authority's key), machined's sockets and bundles, and the container runtime's own files (both repeat what a container is

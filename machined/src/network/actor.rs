@@ -10,7 +10,7 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{
-    AddressStatus, DhcpWish, KernelState, Lease, Leftovers, Link, LinkStatus, NetlinkError,
+    AddressStatus, CleanupPolicy, DhcpWish, KernelState, Lease, Link, LinkStatus, NetlinkError,
     NetworkStatus, NetworkWish, Options, Ours, RouteStatus, desired,
     dhcp::{self, DhcpEvent, Port},
     dhcp_links, etc, hostname,
@@ -35,7 +35,7 @@ pub(super) struct Actor {
     clients: BTreeMap<String, Client>,
     /// The link that automatic DHCP has settled on.
     automatic: Option<String>,
-    leftovers: Leftovers,
+    cleanup: CleanupPolicy,
     ours: Ours,
     stable_name: String,
     hostname: String,
@@ -76,7 +76,7 @@ impl Actor {
             .map(|lease| (lease.link.clone(), lease))
             .collect();
         let actor = Self {
-            leftovers: options.leftovers,
+            cleanup: options.cleanup,
             options,
             wishes,
             kernel,
@@ -161,7 +161,7 @@ impl Actor {
             };
             self.leases.retain(|link, _| dhcp.contains_key(link));
             let desired = desired(&wish, &kernel, &dhcp, &self.leases);
-            let plan = plan(&desired, &kernel, self.leftovers, &self.ours);
+            let plan = plan(&desired, &kernel, self.cleanup, &self.ours);
             if plan.steps.is_empty() {
                 problems.clear();
                 self.ours.remember(&desired);
@@ -177,7 +177,7 @@ impl Actor {
             }
             self.ours.remember(&desired);
         }
-        self.leftovers = Leftovers::Keep;
+        self.cleanup = CleanupPolicy::Keep;
         self.keep_clients(&dhcp, &kernel);
         self.publish(&wish, &dhcp, &kernel, problems)
     }

@@ -27,7 +27,7 @@ pub struct DesiredLink {
     pub addresses: Vec<Cidr>,
     /// All routes over it.
     pub routes: Vec<DesiredRoute>,
-    /// Whether it is ours to clean up: leftovers of an earlier generation on it are removed.
+    /// Whether it is ours to clean up: cleanup of an earlier generation on it are removed.
     pub managed: bool,
 }
 

@@ -38,7 +38,7 @@ pub use etc::EtcError;
 pub use hostname::HostnameOrigin;
 pub use kernel::NetlinkError;
 pub use lease::{BadLease, Lease};
-pub use plan::{Leftovers, NetworkPlan, Ours, Step, plan};
+pub use plan::{CleanupPolicy, NetworkPlan, Ours, Step, plan};
 pub use state::{Address, KernelState, Link, Route};
 pub use status::{AddressStatus, LinkStatus, NetworkStatus, RouteStatus};
 pub use wish::{Cidr, CidrError, DhcpWish, HostnamePolicy, LinkWish, NetworkWish, RouteWish};
@@ -52,9 +52,9 @@ pub struct Options {
     pub sysfs: PathBuf,
     /// The mounted procfs.
     pub procfs: PathBuf,
-    /// What the first plan may remove. [`Leftovers::Remove`] at the start of a generation, before its first container;
-    /// [`Leftovers::Keep`] when machined was restarted within one.
-    pub leftovers: Leftovers,
+    /// What the first plan may remove. [`CleanupPolicy::Remove`] at the start of a generation, before its first container;
+    /// [`CleanupPolicy::Keep`] when machined was restarted within one.
+    pub cleanup: CleanupPolicy,
 }
 
 impl Default for Options {
@@ -63,7 +63,7 @@ impl Default for Options {
             etc: "/run/etc".into(),
             sysfs: "/sys".into(),
             procfs: "/proc".into(),
-            leftovers: Leftovers::Remove,
+            cleanup: CleanupPolicy::Remove,
         }
     }
 }

@@ -8,7 +8,7 @@ use super::{Address, Cidr, Desired, DesiredLink, DesiredRoute, KernelState, Link
 
 /// What may be removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Leftovers {
+pub enum CleanupPolicy {
     /// Everything on our links that is not desired, and links that an earlier generation made.
     /// Only right before anything of this generation runs that makes links or addresses of its own.
     Remove,
@@ -99,11 +99,11 @@ const REMOVABLE_KINDS: &[&str] = &[
 pub fn plan(
     desired: &Desired,
     kernel: &KernelState,
-    leftovers: Leftovers,
+    cleanup: CleanupPolicy,
     ours: &Ours,
 ) -> NetworkPlan {
     let mut steps = Vec::new();
-    if leftovers == Leftovers::Remove {
+    if cleanup == CleanupPolicy::Remove {
         steps.extend(leftover_links(desired, kernel));
     }
     for (name, wanted) in &desired.links {
@@ -112,9 +112,9 @@ pub fn plan(
         }
     }
     // Before routes are added that would be the same to the kernel, and while their source addresses are there.
-    steps.extend(routes_to_remove(desired, kernel, leftovers, ours));
+    steps.extend(routes_to_remove(desired, kernel, cleanup, ours));
     steps.extend(routes_to_add(desired, kernel));
-    steps.extend(addresses_to_remove(desired, kernel, leftovers, ours));
+    steps.extend(addresses_to_remove(desired, kernel, cleanup, ours));
     NetworkPlan { steps }
 }
 
@@ -155,7 +155,7 @@ fn link_steps(wanted: &DesiredLink, link: &Link, kernel: &KernelState) -> Vec<St
 fn routes_to_remove(
     desired: &Desired,
     kernel: &KernelState,
-    leftovers: Leftovers,
+    cleanup: CleanupPolicy,
     ours: &Ours,
 ) -> Vec<Step> {
     let mut steps = Vec::new();
@@ -165,7 +165,8 @@ fn routes_to_remove(
             continue;
         };
         let key = (name.to_owned(), route.destination, route.metric);
-        let mine = ours.routes.contains(&key) || (leftovers == Leftovers::Remove && wanted.managed);
+        let mine =
+            ours.routes.contains(&key) || (cleanup == CleanupPolicy::Remove && wanted.managed);
         // One in the place of a desired route has to go as well, whoever put it there.
         let takes_the_place = |other: &DesiredRoute| {
             other.destination == route.destination && other.metric == route.metric
@@ -205,7 +206,7 @@ fn routes_to_add(desired: &Desired, kernel: &KernelState) -> Vec<Step> {
 fn addresses_to_remove(
     desired: &Desired,
     kernel: &KernelState,
-    leftovers: Leftovers,
+    cleanup: CleanupPolicy,
     ours: &Ours,
 ) -> Vec<Step> {
     let mut steps = Vec::new();
@@ -216,7 +217,7 @@ fn addresses_to_remove(
             continue;
         };
         let mine = ours.addresses.contains(&(name.to_owned(), address.cidr))
-            || (leftovers == Leftovers::Remove && wanted.managed);
+            || (cleanup == CleanupPolicy::Remove && wanted.managed);
         if mine && !wanted.addresses.contains(&address.cidr) {
             steps.push(Step::RemoveAddress {
                 name: name.to_owned(),

@@ -35,7 +35,7 @@ const USUAL_SNAP_LEN: u32 = 65_535;
 /// The most, as in libpcap (MAXIMUM_SNAPLEN): programs take a file with more for a broken one.
 const LARGEST_SNAP_LEN: u32 = 262_144;
 
-/// Why there is no capture, or no more of it.
+/// Why a capture could not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
     /// No link has the name.

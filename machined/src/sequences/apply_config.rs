@@ -13,7 +13,7 @@ use similar::TextDiff;
 use super::steps::needs_uefi::refuse_without_uefi;
 use super::steps::overlay::load_overlay;
 use super::steps::{disk, find_config};
-use super::{ConfigChange, ending, settings};
+use super::{ConfigChange, settings, shutdown};
 use crate::base::blocking_io::{self, ANSWER};
 use crate::config::{self, ConfigErrors};
 use crate::config_source::persisted;
@@ -294,7 +294,7 @@ impl Change {
             ApplyMode::Auto | ApplyMode::NoReboot => format!("Applied without a reboot: {change}."),
             ApplyMode::Staged => format!("Kept for the next reboot: {change}."),
             ApplyMode::Reboot => {
-                ending::reboot_next(machine, lock);
+                shutdown::reboot_next(machine, lock);
                 format!("Kept, and the node reboots to take it over: {change}.")
             }
             ApplyMode::Try(time) => format!(

@@ -35,7 +35,7 @@ use crate::upgrade::trial::{
 use crate::upgrade::{Handover, UpgradeRecord};
 
 /// What a generation begins with.
-pub struct Beginning {
+pub struct BootArguments {
     /// Why it was started.
     pub start: StartReason,
     /// What was given up for it, on a rollback.
@@ -70,16 +70,16 @@ struct Boot {
 }
 
 /// Boots the generation and tells init how it went.
-pub async fn boot(machine: Arc<Machine>, beginning: Beginning) {
+pub async fn boot(machine: Arc<Machine>, arguments: BootArguments) {
     // Nobody else can hold it yet: the API is not up.
     let mut lock = machine.operations.lock_when_free(Operation::Boot).await;
-    let Beginning {
+    let BootArguments {
         start,
         rollback,
         deadline,
         handover,
         system_services,
-    } = beginning;
+    } = arguments;
     let SystemServices { apid, dashboard } = system_services;
     let mut boot = Boot::gather(&machine, start, deadline, handover).await;
     // First in the history, so that a client that waits for the upgrade sees its failure before anything else.

@@ -22,7 +22,9 @@ use crate::machine::Machine;
 use crate::operation_lock::{Busy, Operation, OperationLock};
 use crate::status;
 use crate::store::MachineStage;
-use crate::upgrade::{Candidate, EspForInstaller, Narrator, Resources, Unpacked, check, installer};
+use crate::upgrade::{
+    Candidate, EspForInstaller, ProgressSink, Resources, Unpacked, check, installer,
+};
 use crate::values::ImageReference;
 
 /// What is installed.
@@ -127,7 +129,7 @@ async fn install_and_reboot(
     tracing::info!("installing {origin}");
     let name = origin.to_string();
     let installed = match origin {
-        Origin::Image(reference) => install(machine, &reference, &Narrator::silent()).await,
+        Origin::Image(reference) => install(machine, &reference, &ProgressSink::silent()).await,
         Origin::Medium(medium) => copy(machine, medium).await,
     };
     if let Err(error) = &installed {
@@ -208,21 +210,21 @@ pub async fn install_image(
     machine: &Machine,
     lock: OperationLock,
     image: &str,
-    narrator: &Narrator,
+    progress: &ProgressSink,
 ) -> anyhow::Result<()> {
     let reference = image.parse().context("the installer's image")?;
-    narrator.say(format!("pulling {image}"));
+    progress.say(format!("pulling {image}"));
     let downloaded = lock.interruptible(download(machine, &reference)).await??;
-    write(machine, downloaded, narrator).await
+    write(machine, downloaded, progress).await
 }
 
 async fn install(
     machine: &Machine,
     reference: &ImageReference,
-    narrator: &Narrator,
+    progress: &ProgressSink,
 ) -> anyhow::Result<()> {
     let downloaded = download(machine, reference).await?;
-    write(machine, downloaded, narrator).await
+    write(machine, downloaded, progress).await
 }
 
 /// An installer that suits this machine. The disk is as it was.
@@ -252,7 +254,7 @@ async fn download(machine: &Machine, reference: &ImageReference) -> anyhow::Resu
 async fn write(
     machine: &Machine,
     downloaded: Downloaded,
-    narrator: &Narrator,
+    progress: &ProgressSink,
 ) -> anyhow::Result<()> {
     let Downloaded { image, candidate } = downloaded;
     // What an interrupted installation left is not worth keeping: without a loader nothing boots from it.
@@ -263,7 +265,7 @@ async fn write(
         folder: mounted.path().to_owned(),
         running: None,
     };
-    installer::run(&machine.init, &image, &candidate, Some(&esp), narrator).await?;
+    installer::run(&machine.init, &image, &candidate, Some(&esp), progress).await?;
     drop(mounted);
     image.remove().await?;
     boot_assets::keep_boot_entries(machine, When::Installing).await

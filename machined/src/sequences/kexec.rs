@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::ending;
+use super::shutdown;
 use super::steps::boot_assets;
 use crate::init_link::End;
 use crate::machine::Machine;
@@ -33,7 +33,7 @@ pub enum KexecRefused {
 pub async fn reboot_by_kexec(machine: &Arc<Machine>) -> Result<ActorId, KexecRefused> {
     let lock = machine.lock_operation(Operation::Reboot)?;
     load(machine).await?;
-    Ok(ending::start(
+    Ok(shutdown::start(
         machine,
         lock,
         "reboot",

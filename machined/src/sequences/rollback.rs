@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::ending;
+use super::shutdown;
 use super::steps::boot_assets;
 use super::upgrade::trial_record;
 use crate::machine::Machine;
@@ -44,5 +44,5 @@ pub async fn rollback(machine: &Arc<Machine>) -> Result<ActorId, RollbackError> 
     // What was under way is over: the next boot is what was asked for, and no failure.
     trial_record::remove_record(machine).map_err(RollbackError::Failed)?;
     tracing::warn!("rollback: {version} is booted next");
-    Ok(ending::reboot_next(machine, lock))
+    Ok(shutdown::reboot_next(machine, lock))
 }

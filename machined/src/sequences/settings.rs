@@ -98,7 +98,7 @@ impl Step {
                 blocking_io::within(ANSWER, move || etc_files::apply(&files)).await??;
             }
             Step::Clock => machine.clock.set_wish(intent::time(config)),
-            Step::Volumes => disk::furnish(machine).await,
+            Step::Volumes => disk::prepare_volumes(machine).await,
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::ending;
+use super::shutdown;
 use super::steps::leave::ANSWER_FIRST;
 use super::steps::{next_config, resume, stop};
 use super::upgrade::next_generation;
@@ -24,7 +24,7 @@ pub fn reboot_quickest(machine: &Arc<Machine>) -> Result<ActorId, Busy> {
 /// The same by who holds the lock already, because he has prepared a version.
 pub fn reboot_holding(machine: &Arc<Machine>, lock: OperationLock) -> ActorId {
     let Some(prepared) = machine.upgrades.take_prepared() else {
-        return ending::reboot_next(machine, lock);
+        return shutdown::reboot_next(machine, lock);
     };
     let actor = ActorId::new();
     let lock = lock.hand_over(Operation::Reboot);

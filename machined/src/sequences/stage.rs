@@ -15,7 +15,7 @@ use crate::machine::Machine;
 use crate::operation_lock::{Operation, OperationLock};
 use crate::store::event_log::ActorId;
 use crate::upgrade::{
-    Narrator, Path, Prepared, UpgradeError, UpgradeRecord, UpgradeRequest, installer,
+    Prepared, ProgressSink, Route, UpgradeError, UpgradeRecord, UpgradeRequest, installer,
 };
 
 /// What the next boot tries.
@@ -26,7 +26,7 @@ pub struct Staged {
     /// The call that asked for it.
     pub actor: ActorId,
     /// How a reboot starts it, unless a way is asked for.
-    pub path: Path,
+    pub path: Route,
 }
 
 impl Staged {
@@ -34,8 +34,8 @@ impl Staged {
     #[must_use]
     pub fn start(&self) -> String {
         match self.path {
-            Path::Soft => "a reboot starts it, without the kernel".to_owned(),
-            Path::Reboot(why) => format!("a reboot starts it ({why})"),
+            Route::Soft => "a reboot starts it, without the kernel".to_owned(),
+            Route::Reboot(why) => format!("a reboot starts it ({why})"),
         }
     }
 }
@@ -59,7 +59,14 @@ pub async fn stage(
     request: UpgradeRequest,
 ) -> Result<(Staged, OperationLock), UpgradeError> {
     let lock = machine.lock_operation(Operation::StageUpgrade)?;
-    let staged = prepare(machine, &lock, request, Start::Boot, &Narrator::silent()).await?;
+    let staged = prepare(
+        machine,
+        &lock,
+        request,
+        Start::Boot,
+        &ProgressSink::silent(),
+    )
+    .await?;
     Ok((staged, lock))
 }
 
@@ -71,9 +78,9 @@ pub async fn prepare_upgrade(
     machine: &Arc<Machine>,
     lock: OperationLock,
     request: UpgradeRequest,
-    narrator: &Narrator,
+    progress: &ProgressSink,
 ) -> Result<Staged, UpgradeError> {
-    let prepared = prepare(machine, &lock, request, Start::CallersReboot, narrator).await;
+    let prepared = prepare(machine, &lock, request, Start::CallersReboot, progress).await;
     drop(lock);
     prepared
 }
@@ -83,7 +90,7 @@ async fn prepare(
     lock: &OperationLock,
     request: UpgradeRequest,
     start: Start,
-    narrator: &Narrator,
+    progress: &ProgressSink,
 ) -> Result<Staged, UpgradeError> {
     let installed = boot_assets::installed(machine).await;
     let installed = installed.map_err(UpgradeError::Machine)?;
@@ -92,17 +99,17 @@ async fn prepare(
         return Err(UpgradeError::NotInstalled);
     }
     let actor = ActorId::new();
-    let checked = lock.interruptible(check_first(machine, &request, &actor, narrator));
+    let checked = lock.interruptible(check_first(machine, &request, &actor, progress));
     let checked = checked.await??;
     let (pending, image, path) = (checked.pending.clone(), checked.image.clone(), checked.path);
     let outcome = match path {
-        Path::Reboot(why) if !is_kept => Err(UpgradeError::NowhereToKeep(why)),
+        Route::Reboot(why) if !is_kept => Err(UpgradeError::NowhereToKeep(why)),
         _ => {
             let sequence = Sequence {
                 name: "stageUpgrade",
                 phases: vec![Phase::of(
                     "upgrade",
-                    write(machine.clone(), checked, narrator.clone()),
+                    write(machine.clone(), checked, progress.clone()),
                 )],
             };
             run(sequence, &actor, &machine.events)
@@ -131,7 +138,11 @@ async fn prepare(
 }
 
 /// Puts the version beside the one that runs, and notes what its start is to make of it.
-async fn write(machine: Arc<Machine>, checked: Checked, narrator: Narrator) -> anyhow::Result<()> {
+async fn write(
+    machine: Arc<Machine>,
+    checked: Checked,
+    progress: ProgressSink,
+) -> anyhow::Result<()> {
     trial_record::unstage(&machine).await?;
     let mut record = UpgradeRecord {
         upgrade: checked.pending,
@@ -139,9 +150,9 @@ async fn write(machine: Arc<Machine>, checked: Checked, narrator: Narrator) -> a
         failures: Vec::new(),
     };
     let (image, candidate) = (&checked.image, &checked.candidate);
-    let delivery = run_installer(&machine, image, candidate, &mut record, &narrator).await?;
+    let delivery = run_installer(&machine, image, candidate, &mut record, &progress).await?;
     let upgrade = record.upgrade;
-    if checked.path == Path::Soft {
+    if checked.path == Route::Soft {
         installer::verify(&delivery).await?;
         let prepared = Prepared { delivery, upgrade };
         machine.upgrades.set_prepared(prepared, &machine.init).await;

@@ -24,8 +24,8 @@ use crate::operation_lock::{Operation, OperationLock};
 use crate::store::MachineStage;
 use crate::store::event_log::ActorId;
 use crate::upgrade::{
-    Candidate, Delivery, EspForInstaller, Handover, INSTALLER_FILES, Narrator, Path,
-    PendingUpgrade, Plan, Refusal, Resources, Room, Unpacked, UpgradeError, UpgradeMode,
+    Candidate, EspForInstaller, Handover, INSTALLER_FILES, InstallerOutput, PendingUpgrade, Plan,
+    ProgressSink, Refusal, Resources, Room, Route, Unpacked, UpgradeError, UpgradeMode,
     UpgradeRecord, UpgradeRequest, check, handover, installer, is_full,
 };
 use crate::values::ImageReference;
@@ -37,7 +37,7 @@ const DEADLINE: Duration = Duration::from_secs(300);
 pub(super) struct Checked {
     pub(super) image: Arc<Unpacked>,
     pub(super) candidate: Candidate,
-    pub(super) path: Path,
+    pub(super) path: Route,
     by_kexec: bool,
     pub(super) pending: PendingUpgrade,
 }
@@ -49,7 +49,7 @@ pub async fn upgrade(
 ) -> Result<ActorId, UpgradeError> {
     let lock = machine.lock_operation(Operation::Upgrade)?;
     let actor = ActorId::new();
-    let silent = Narrator::silent();
+    let silent = ProgressSink::silent();
     let checked = lock.interruptible(check_first(&machine, &request, &actor, &silent));
     let checked = checked.await??;
     tokio::spawn(go_on(machine, lock, checked, actor.clone()));
@@ -61,9 +61,9 @@ pub(super) async fn check_first(
     machine: &Machine,
     request: &UpgradeRequest,
     actor: &ActorId,
-    narrator: &Narrator,
+    progress: &ProgressSink,
 ) -> Result<Checked, UpgradeError> {
-    narrator.say(format!("looking up {}", request.image));
+    progress.say(format!("looking up {}", request.image));
     let reference: ImageReference = request.image.parse().map_err(UpgradeError::Reference)?;
     let puller = intent::puller(machine.config().as_deref()).map_err(UpgradeError::Machine)?;
     let resolved = puller.resolve(&reference).await?;
@@ -75,12 +75,12 @@ pub(super) async fn check_first(
     let Plan { path, room } = plan_with_room(machine, &candidate).await?;
     let path = match request.mode {
         UpgradeMode::Quickest => path,
-        UpgradeMode::Reboot => Path::Reboot("a reboot was asked for"),
-        UpgradeMode::Kexec => Path::Reboot("a reboot by kexec was asked for"),
+        UpgradeMode::Reboot => Route::Reboot("a reboot was asked for"),
+        UpgradeMode::Kexec => Route::Reboot("a reboot by kexec was asked for"),
     };
     // The installer runs in a container, perhaps the first of this machine. Without it there is nothing to pull for.
     load_overlay(machine).await.map_err(UpgradeError::Machine)?;
-    narrator.say(format!(
+    progress.say(format!(
         "{} to {}: pulling {digest}",
         machine.running.version, candidate.version
     ));
@@ -181,8 +181,8 @@ pub(super) fn installer_limits(candidate: &Candidate) -> Limits {
 async fn go_on(machine: Arc<Machine>, lock: OperationLock, checked: Checked, actor: ActorId) {
     tokio::time::sleep(ANSWER_FIRST).await;
     match checked.path {
-        Path::Soft => tracing::info!("upgrade to {}: without a reboot", checked.candidate.version),
-        Path::Reboot(why) => tracing::info!(
+        Route::Soft => tracing::info!("upgrade to {}: without a reboot", checked.candidate.version),
+        Route::Reboot(why) => tracing::info!(
             "upgrade to {}: with a reboot, {why}",
             checked.candidate.version
         ),
@@ -192,7 +192,7 @@ async fn go_on(machine: Arc<Machine>, lock: OperationLock, checked: Checked, act
     let (path, by_kexec) = (checked.path, checked.by_kexec);
     let pending = checked.pending.clone();
     let outcome = run(phases(&machine, checked), &actor, &machine.events).await;
-    if outcome.is_ok() && path != Path::Soft {
+    if outcome.is_ok() && path != Route::Soft {
         let end = match by_kexec {
             true => kexec::or_reboot(&machine).await,
             false => End::Reboot,
@@ -232,11 +232,11 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
         };
         async move {
             trial_record::unstage(&machine).await?;
-            let silent = Narrator::silent();
+            let silent = ProgressSink::silent();
             let delivery =
                 run_installer(&machine, &image, &candidate, &mut record, &silent).await?;
             // A new loader comes with a new start of the machine.
-            if path != Path::Soft {
+            if path != Route::Soft {
                 boot_assets::try_next_loader(&machine).await?;
             }
             // The memfd is all that is needed from here on; the image may lie in memory as well.
@@ -252,7 +252,7 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
         stop::unmount(machine),
     ];
     match path {
-        Path::Soft => {
+        Route::Soft => {
             phases.push(stop::undo_settings(machine));
             let machine = machine.clone();
             phases.push(Phase::of("nextGeneration", async move {
@@ -264,7 +264,7 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
                 next_generation(&machine, delivery, configured, pending, services_up).await
             }));
         }
-        Path::Reboot(_) => phases.push(stop::stop_everything()),
+        Route::Reboot(_) => phases.push(stop::stop_everything()),
     }
     Sequence {
         name: "upgrade",
@@ -279,10 +279,10 @@ pub(super) async fn run_installer(
     image: &Unpacked,
     candidate: &Candidate,
     record: &mut UpgradeRecord,
-    narrator: &Narrator,
-) -> anyhow::Result<Delivery> {
+    progress: &ProgressSink,
+) -> anyhow::Result<InstallerOutput> {
     let Some(installed) = boot_assets::installed(machine).await? else {
-        return installer::run(&machine.init, image, candidate, None, narrator).await;
+        return installer::run(&machine.init, image, candidate, None, progress).await;
     };
     let partition = boot_assets::ForInstaller::mount(&installed).await?;
     let esp = EspForInstaller {
@@ -291,7 +291,7 @@ pub(super) async fn run_installer(
     };
     let delivery = async {
         let delivery =
-            installer::run(&machine.init, image, candidate, Some(&esp), narrator).await?;
+            installer::run(&machine.init, image, candidate, Some(&esp), progress).await?;
         record.upgrade.boot_entry = delivery.boot_entry;
         // Written for every upgrade: the power may go before a soft one is committed, too.
         if let (Some(state), Some(_)) = (machine.disk.state(), delivery.boot_entry) {
@@ -312,7 +312,7 @@ pub(super) async fn run_installer(
 /// Leaves everything to the next generation, with this config. Does not return when init takes it.
 pub(super) async fn next_generation(
     machine: &Machine,
-    delivery: Delivery,
+    delivery: InstallerOutput,
     configured: Option<Arc<Configured>>,
     pending: PendingUpgrade,
     services_up: Vec<String>,

@@ -26,15 +26,15 @@ const GRACE: Duration = Duration::from_secs(10);
 const STOPPING: Duration = Duration::from_secs(60);
 
 /// Between two health checks of a service that is not healthy: somebody waits for it.
-const IMPATIENT: Duration = Duration::from_secs(1);
+const UNHEALTHY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The first pause between two checks of a service that has not answered yet; each is twice as long as the one before it. It may
 /// be ready in a moment.
-const EAGER: Duration = Duration::from_millis(100);
+const FIRST_PROBE: Duration = Duration::from_millis(100);
 
-/// How long a service's checks must have failed until it is started again for that: some failures pass by themselves, such
-/// as a certificate that is out of date until ten seconds after the clock was set.
-const HOPELESS: Duration = Duration::from_secs(20);
+/// Restart a service whose health checks have failed for this long. Shorter failures often pass by themselves, such as a certificate
+/// that is out of date until ten seconds after the clock was set.
+const RESTART_AFTER: Duration = Duration::from_secs(20);
 
 /// The same for one whose callers are more than it can take: their crowd may be all that is wrong with it, and to start it again would
 /// cut off those who are in.
@@ -346,8 +346,8 @@ impl Actor {
             return std::future::pending().await;
         };
         let restarts = self.service.definition.restart_unhealthy;
-        let patience = check.interval.min(IMPATIENT);
-        let (started, mut eager) = (Instant::now(), EAGER);
+        let patience = check.interval.min(UNHEALTHY_INTERVAL);
+        let (started, mut eager) = (Instant::now(), FIRST_PROBE);
         let (mut failures, mut failing_since) = (0, started);
         loop {
             let asked = Instant::now();
@@ -373,7 +373,7 @@ impl Actor {
                         let workload = &self.service.definition.workload;
                         let patience = match restarts && workload.is_overrun() {
                             true => OVERRUN,
-                            false => HOPELESS,
+                            false => RESTART_AFTER,
                         };
                         if restarts && failing_since.elapsed() >= patience {
                             return why;

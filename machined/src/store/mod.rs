@@ -6,10 +6,10 @@
 
 pub mod event_log;
 mod facts;
-mod ledger;
+mod observed_versions;
 
 pub use facts::{ClockFact, MachineStage, MachineStatus, NetworkFact, Problem, ServiceFact};
-pub use ledger::Ledger;
+pub use observed_versions::ObservedVersions;
 
 use crate::base::lock::Lock as _;
 use std::any::Any;

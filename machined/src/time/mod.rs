@@ -9,8 +9,8 @@
 
 #[cfg(feature = "fuzzing")]
 mod canned_answer;
-mod judge;
 mod query;
+mod sample_filter;
 
 use std::time::{Duration, SystemTime};
 
@@ -19,8 +19,8 @@ use serde::Serialize;
 use tokio::{sync::watch, task::JoinHandle};
 use tracing::{debug, info, warn};
 
-pub use judge::{Beforehand, Doubt, Judge, Sample, Verdict, Witness};
 pub use query::QueryError;
+pub use sample_filter::{Beforehand, Rejection, Sample, SampleFilter, Verdict, Witness};
 
 /// The clock is set when it is off by at least this much; the same as ntpd's threshold.
 pub const STEP: Duration = Duration::from_millis(128);
@@ -213,7 +213,7 @@ async fn sync(
     status: watch::Sender<TimeStatus>,
     floor: u64,
 ) {
-    let mut judge = Judge::new(floor);
+    let mut judge = SampleFilter::new(floor);
     let mut poll = POLL.0;
     let mut retry = RETRY.0;
     loop {
@@ -270,7 +270,7 @@ struct Done {
 }
 
 /// Asks the servers in order until one gives a time that can be believed.
-async fn attempt(wish: &TimeWish, judge: &mut Judge) -> Result<Done, String> {
+async fn attempt(wish: &TimeWish, judge: &mut SampleFilter) -> Result<Done, String> {
     let mut problems = Vec::new();
     for server in &wish.servers {
         let sample = match query::query(server, ()).await {
@@ -295,12 +295,12 @@ async fn attempt(wish: &TimeWish, judge: &mut Judge) -> Result<Done, String> {
                 info!(server, offset_us = sample.offset_us, "the clock was set");
                 true
             }
-            Verdict::Doubt(doubt) => {
+            Verdict::Rejection(doubt) => {
                 problems.push(format!("{server}: {doubt}"));
                 continue;
             }
         };
-        judge.believe();
+        judge.accept();
         let status = TimeStatus {
             synced: true,
             disabled: false,
@@ -339,5 +339,5 @@ pub(crate) fn judge_answer(packet: &[u8]) -> Option<Verdict> {
         server: "",
         is_alone: true,
     };
-    Some(Judge::new(0).judge(&sample, witness, 1))
+    Some(SampleFilter::new(0).judge(&sample, witness, 1))
 }

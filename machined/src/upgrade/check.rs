@@ -29,7 +29,7 @@ pub struct Candidate {
 
 /// How the new version gets to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Path {
+pub enum Route {
     /// As the next generation under the running kernel and init.
     Soft,
     /// By a reboot, for this reason.
@@ -49,7 +49,7 @@ pub enum Room {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
     /// How it gets to run.
-    pub path: Path,
+    pub path: Route,
     /// Where its image is unpacked.
     pub room: Room,
 }
@@ -269,10 +269,10 @@ pub fn check(
         });
     }
     let path = match (&running.kernel, candidate.init == running.init) {
-        (Some(kernel), true) if *kernel == candidate.kernel => Path::Soft,
-        (Some(_), true) => Path::Reboot("the kernel is another one"),
-        (None, _) => Path::Reboot("the running kernel did not come with this version of Instar"),
-        (_, false) => Path::Reboot("init is another one"),
+        (Some(kernel), true) if *kernel == candidate.kernel => Route::Soft,
+        (Some(_), true) => Route::Reboot("the kernel is another one"),
+        (None, _) => Route::Reboot("the running kernel did not come with this version of Instar"),
+        (_, false) => Route::Reboot("init is another one"),
     };
     Ok(Plan { path, room })
 }
@@ -333,14 +333,14 @@ mod tests {
             let room = Room::Var;
             Ok(Plan { path, room })
         };
-        assert_eq!(verdict(&labels(), PLENTY), plan(Path::Soft));
+        assert_eq!(verdict(&labels(), PLENTY), plan(Route::Soft));
         for (label, why) in [
             ("dev.instar.kernel.blake3", "the kernel is another one"),
             ("dev.instar.init.blake3", "init is another one"),
         ] {
             let mut labels = labels();
             labels.insert(label.into(), blake3::hash(b"new").to_hex().to_string());
-            assert_eq!(verdict(&labels, PLENTY), plan(Path::Reboot(why)));
+            assert_eq!(verdict(&labels, PLENTY), plan(Route::Reboot(why)));
         }
     }
 
@@ -409,7 +409,7 @@ mod tests {
         };
         for full in [no_bytes, no_inodes] {
             let plan = verdict(&labels(), full).unwrap();
-            assert_eq!((plan.path, plan.room), (Path::Soft, Room::Memory));
+            assert_eq!((plan.path, plan.room), (Route::Soft, Room::Memory));
         }
         let nowhere = Resources {
             memory: 100 << 20,

@@ -26,7 +26,7 @@ const WHAT: &str = "the history of upgrades";
 const UPGRADES: [&str; 2] = ["upgrade", "stageUpgrade"];
 /// So many entries are kept; the oldest go first.
 const REMEMBERED: usize = 32;
-/// Larger than so many entries with long reasons; what is larger is none of ours.
+/// Upper limit of the file, in bytes: more than 32 entries with long reasons need. A larger file was not written by us.
 const LARGEST: u64 = 1 << 20;
 /// A reason that is longer than this, in bytes, is cut off.
 const REASON: usize = 2048;

@@ -19,7 +19,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader, Interest};
 use tokio::time::timeout;
 
 use super::check::Candidate;
-use super::narrator::Narrator;
+use super::progress_sink::ProgressSink;
 use super::unpacked::Unpacked;
 use crate::base::Exit;
 use crate::containers::{
@@ -57,7 +57,7 @@ pub struct EspForInstaller {
 
 /// The next root filesystem.
 #[derive(Debug)]
-pub struct Delivery {
+pub struct InstallerOutput {
     /// Sealed; init checks that, and its digest.
     pub memfd: OwnedFd,
     /// What the installer says it is.
@@ -86,8 +86,8 @@ pub async fn run(
     unpacked: &Unpacked,
     candidate: &Candidate,
     esp: Option<&EspForInstaller>,
-    narrator: &Narrator,
-) -> anyhow::Result<Delivery> {
+    progress: &ProgressSink,
+) -> anyhow::Result<InstallerOutput> {
     let (ours, theirs) = line()?;
     let name = CONTAINER.parse()?;
     let cgroup = Cgroup::beside_machined(CONTAINER)?;
@@ -110,7 +110,7 @@ pub async fn run(
     }
     let (output, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
         .context("make the output's pipe")?;
-    let said = tokio::spawn(collect(output, narrator.clone()));
+    let said = tokio::spawn(collect(output, progress.clone()));
     let streams = Streams {
         stdout: write.try_clone()?,
         stderr: write,
@@ -173,7 +173,7 @@ async fn end(running: &RunningContainer, patience: Duration) -> anyhow::Result<(
 }
 
 /// What the installer prints, as much as an error can hold; told line by line as it comes.
-async fn collect(output: OwnedFd, narrator: Narrator) -> String {
+async fn collect(output: OwnedFd, progress: ProgressSink) -> String {
     let Ok(output) = tokio::net::unix::pipe::Receiver::from_owned_fd(output) else {
         return String::new();
     };
@@ -182,7 +182,7 @@ async fn collect(output: OwnedFd, narrator: Narrator) -> String {
     // What cannot be read is not shown.
     while let Ok(1..) = output.read_until(b'\n', &mut line).await {
         let text = String::from_utf8_lossy(&line);
-        narrator.say(text.trim_end());
+        progress.say(text.trim_end());
         said.push_str(&text);
         line.clear();
     }
@@ -190,7 +190,7 @@ async fn collect(output: OwnedFd, narrator: Narrator) -> String {
 }
 
 /// Holds what was delivered against its digest. init does that as well, when it is too late to refuse without a reboot.
-pub async fn verify(delivery: &Delivery) -> anyhow::Result<()> {
+pub async fn verify(delivery: &InstallerOutput) -> anyhow::Result<()> {
     let file = File::from(delivery.memfd.try_clone().context("copy the descriptor")?);
     let hash = tokio::task::spawn_blocking(move || hash_from_start(&file));
     let hash = hash.await.context("hashing was interrupted")??;
@@ -230,7 +230,7 @@ pub fn line() -> anyhow::Result<(OwnedFd, OwnedFd)> {
 }
 
 /// Takes the delivery and holds it against the image's labels. init verifies the bytes themselves.
-pub async fn receive(ours: OwnedFd, candidate: &Candidate) -> anyhow::Result<Delivery> {
+pub async fn receive(ours: OwnedFd, candidate: &Candidate) -> anyhow::Result<InstallerOutput> {
     let socket =
         readiness::watch(ours, Interest::READABLE).context("watch the installer's socket")?;
     let received = socket.async_io(Interest::READABLE, receive_packet);
@@ -250,7 +250,7 @@ pub async fn receive(ours: OwnedFd, candidate: &Candidate) -> anyhow::Result<Del
     check(&message.rootfs, candidate)?;
     let blake3 =
         blake3::Hash::from_hex(&message.rootfs.blake3).context("parse the delivered digest")?;
-    Ok(Delivery {
+    Ok(InstallerOutput {
         memfd,
         blake3,
         boot_entry: message.boot_entry,
@@ -329,7 +329,7 @@ mod tests {
         format!(r#"{{"rootfs":{{"blake3":"{digest}","bytes":1,"version":"{version}"}}}}"#)
     }
 
-    async fn deliver(text: &str, with_memfd: bool) -> anyhow::Result<Delivery> {
+    async fn deliver(text: &str, with_memfd: bool) -> anyhow::Result<InstallerOutput> {
         let (ours, theirs) = line().unwrap();
         let memfd = rustix::fs::memfd_create("t", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -383,7 +383,7 @@ mod tests {
         let memfd = rustix::fs::memfd_create("t", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         let mut file = File::from(memfd);
         file.write_all(&[7; 200_000]).unwrap();
-        let mut delivery = Delivery {
+        let mut delivery = InstallerOutput {
             memfd: file.into(),
             blake3: blake3::hash(&[7; 200_000]),
             boot_entry: None,

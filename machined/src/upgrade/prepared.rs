@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
 use super::handover::PendingUpgrade;
-use super::installer::Delivery;
+use super::installer::InstallerOutput;
 use crate::base::sealed_json;
 use crate::init_link::{InitLink, Scope};
 
@@ -26,7 +26,7 @@ const LARGEST: u64 = 64 << 10;
 #[derive(Debug)]
 pub struct Prepared {
     /// The root filesystem.
-    pub delivery: Delivery,
+    pub delivery: InstallerOutput,
     /// Who asked for it, and for what.
     pub upgrade: PendingUpgrade,
 }
@@ -77,7 +77,7 @@ impl Prepared {
         let facts: Facts = sealed_json::from_memfd(facts, WHAT, LARGEST)?;
         let blake3 = blake3::Hash::from_hex(&facts.blake3).context("parse its digest")?;
         Ok(Prepared {
-            delivery: Delivery {
+            delivery: InstallerOutput {
                 memfd,
                 blake3,
                 boot_entry: facts.upgrade.boot_entry,

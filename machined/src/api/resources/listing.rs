@@ -50,7 +50,7 @@ pub fn list(
         .map(|(item, yaml)| (item.id.as_str(), yaml.as_bytes()))
         .collect();
     let mut noted = machine
-        .ledger
+        .observed_versions
         .note(kind.name, &seen, SystemTime::now())
         .into_iter();
     let listed = encoded.into_iter().filter_map(|(item, yaml)| {

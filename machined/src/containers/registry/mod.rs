@@ -128,7 +128,7 @@ pub enum RequestError {
         said: Said,
     },
     /// The realm that hands out tokens.
-    #[error("it wants a token from {realm:?}, which is not asked: a token service must use https")]
+    #[error("refused to ask {realm:?} for a token: token services must use https")]
     Realm {
         /// Its URL.
         realm: String,

@@ -47,7 +47,7 @@ fn steps(
     wish: &NetworkWish,
     kernel: &KernelState,
     leases: &[Lease],
-    leftovers: Leftovers,
+    cleanup: CleanupPolicy,
     ours: &Ours,
 ) -> Vec<String> {
     let leases: BTreeMap<_, _> = leases
@@ -58,7 +58,7 @@ fn steps(
     let plan = plan(
         &desired(wish, kernel, &dhcp, &leases),
         kernel,
-        leftovers,
+        cleanup,
         ours,
     );
     plan.steps.iter().map(ToString::to_string).collect()
@@ -117,7 +117,7 @@ fn a_fresh_boot_brings_links_up_and_then_takes_the_lease() {
     let wish = NetworkWish::default();
     let mut kernel = fresh_kernel();
     assert_eq!(
-        steps(&wish, &kernel, &[], Leftovers::Remove, &Ours::default()),
+        steps(&wish, &kernel, &[], CleanupPolicy::Remove, &Ours::default()),
         ["bring eth0 up", "bring eth1 up", "bring lo up"]
     );
     for link in &mut kernel.links {
@@ -129,7 +129,7 @@ fn a_fresh_boot_brings_links_up_and_then_takes_the_lease() {
             &wish,
             &kernel,
             &[lease()],
-            Leftovers::Remove,
+            CleanupPolicy::Remove,
             &Ours::default()
         ),
         [
@@ -148,7 +148,7 @@ fn the_next_generation_adopts_what_is_right() {
             &wish,
             &configured_kernel(),
             &[lease()],
-            Leftovers::Remove,
+            CleanupPolicy::Remove,
             &Ours::default()
         ),
         nothing
@@ -184,7 +184,7 @@ fn the_next_generation_removes_what_does_not_belong() {
             &wish,
             &kernel,
             &[lease()],
-            Leftovers::Remove,
+            CleanupPolicy::Remove,
             &Ours::default()
         ),
         [
@@ -199,7 +199,7 @@ fn the_next_generation_removes_what_does_not_belong() {
             &wish,
             &kernel,
             &[lease()],
-            Leftovers::Keep,
+            CleanupPolicy::Keep,
             &Ours::default()
         ),
         nothing,
@@ -216,7 +216,7 @@ fn a_lost_lease_takes_its_address_and_route_along() {
     let mut ours = Ours::default();
     ours.remember(&desired(&wish, &kernel, &dhcp, &leases));
     assert_eq!(
-        steps(&wish, &kernel, &[], Leftovers::Keep, &ours),
+        steps(&wish, &kernel, &[], CleanupPolicy::Keep, &ours),
         [
             "remove route 0.0.0.0/0 over eth0 via 10.0.2.2 metric 1024",
             "remove 10.0.2.15/24 from eth0"
@@ -233,7 +233,7 @@ fn a_changed_gateway_is_replaced_old_first() {
             &NetworkWish::default(),
             &configured_kernel(),
             &[changed],
-            Leftovers::Keep,
+            CleanupPolicy::Keep,
             &Ours::default()
         ),
         [
@@ -263,7 +263,7 @@ fn static_config_turns_automatic_dhcp_off() {
             &wish,
             &fresh_kernel(),
             &[lease()],
-            Leftovers::Remove,
+            CleanupPolicy::Remove,
             &Ours::default()
         ),
         [

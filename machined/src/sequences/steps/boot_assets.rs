@@ -8,7 +8,7 @@ use instar_esp::EntryName;
 
 use super::load_modules::{load_disk_drivers, load_modules};
 use crate::base::blocking_io::{self, ANSWER};
-use crate::boot_loader::{self, Booted, Medium, MountedEsp, TurnedAway, When};
+use crate::boot_loader::{self, Booted, Medium, MountedEsp, RefusedEntry, When};
 use crate::machine::Machine;
 
 /// The modules of the EFI system partition's filesystem.
@@ -125,7 +125,7 @@ pub(in crate::sequences) async fn prefer_other(
     staged: Option<u32>,
 ) -> anyhow::Result<String> {
     let efi = installed.efi.clone();
-    let from = TurnedAway {
+    let from = RefusedEntry {
         booted: installed.booted,
         version: machine.running.version.clone(),
         staged,

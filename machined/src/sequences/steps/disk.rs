@@ -114,7 +114,7 @@ pub(in crate::sequences) async fn unmount(machine: &Machine) -> Result<(), Owned
 }
 
 /// Makes what belongs on /var: the logs and the user volumes.
-pub(in crate::sequences) async fn furnish(machine: &Machine) {
+pub(in crate::sequences) async fn prepare_volumes(machine: &Machine) {
     keep_logs(machine).await;
     make_user_volumes(machine);
 }

@@ -22,7 +22,7 @@ async fn mount_again(machine: &Machine) -> anyhow::Result<()> {
     let mounted = machine.disk.status().borrow().var_mounted;
     if !mounted {
         disk::mount(machine).await?;
-        disk::furnish(machine).await;
+        disk::prepare_volumes(machine).await;
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Whether somebody who was let in still would be. A connection outlives its handshake by far: the authority of its caller may be
-//! removed meanwhile, the caller's certificate may end, and a node that let everybody in may get its config.
+//! Closes connections whose credentials are no longer valid. A connection outlives its handshake by far: the authority of its caller may be
+//! removed meanwhile, the caller's certificate may expire, and a node in maintenance mode may get its config.
 //!
 //! It is asked again whenever the node's identity changes, which it does twice a day by itself.
 
@@ -12,20 +12,20 @@ use super::flag::Flag;
 use super::identity::Credentials;
 
 /// The standing of one connection's caller.
-pub(super) struct Standing {
+pub(super) struct CredentialWatch {
     newest: watch::Receiver<Arc<Credentials>>,
     /// The certificates that the caller showed, its own first; none where nobody was asked.
     chain: Arc<[CertificateDer<'static>]>,
     is_lost: Flag,
 }
 
-impl Standing {
+impl CredentialWatch {
     /// Of a caller who showed these certificates; `newest` has seen the credentials that accepted them.
     pub(super) fn of(
         chain: Arc<[CertificateDer<'static>]>,
         newest: watch::Receiver<Arc<Credentials>>,
     ) -> Self {
-        Standing {
+        CredentialWatch {
             newest,
             chain,
             is_lost: Flag::default(),

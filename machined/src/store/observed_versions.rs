@@ -13,7 +13,7 @@ use crate::base::lock::Lock as _;
 
 /// What was seen of each resource, by type and id.
 #[derive(Default)]
-pub struct Ledger(Mutex<BTreeMap<&'static str, BTreeMap<String, Seen>>>);
+pub struct ObservedVersions(Mutex<BTreeMap<&'static str, BTreeMap<String, Seen>>>);
 
 struct Seen {
     fingerprint: u64,
@@ -22,7 +22,7 @@ struct Seen {
     updated: SystemTime,
 }
 
-impl Ledger {
+impl ObservedVersions {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, BTreeMap<String, Seen>>> {
         self.0.locked()
     }
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn versions_count_what_was_seen_to_change() {
-        let ledger = Ledger::default();
+        let ledger = ObservedVersions::default();
         let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
         let versions = |seen: &[(&str, &[u8])], now| {
             let told = ledger.note("Lamps", seen, at(now));

@@ -15,7 +15,7 @@ const LARGEST: u32 = 1 << 20;
 /// One order.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Order {
+pub enum ControlMessage {
     /// To be this node from now on. The first order is one of these.
     Identity(Identity),
     /// To let go of the code that only its start needed.
@@ -91,22 +91,27 @@ mod tests {
             vec!["node".to_owned()],
         );
         let mut stream = Vec::new();
-        for order in [Order::Identity(identity), Order::ForgetStart] {
+        for order in [
+            ControlMessage::Identity(identity),
+            ControlMessage::ForgetStart,
+        ] {
             send(&mut stream, &order).await.unwrap();
         }
         let mut stream = stream.as_slice();
         let first = receive(&mut stream).await.unwrap();
-        assert!(matches!(first, Some(Order::Identity(identity)) if identity.names == ["node"]));
+        assert!(
+            matches!(first, Some(ControlMessage::Identity(identity)) if identity.names == ["node"])
+        );
         let second = receive(&mut stream).await.unwrap();
-        assert!(matches!(second, Some(Order::ForgetStart)));
-        let end: Option<Order> = receive(&mut stream).await.unwrap();
+        assert!(matches!(second, Some(ControlMessage::ForgetStart)));
+        let end: Option<ControlMessage> = receive(&mut stream).await.unwrap();
         assert!(end.is_none());
     }
 
     #[tokio::test]
     async fn what_is_too_large_or_cut_off_is_an_error() {
         for bytes in [&[0x7f, 0, 0, 0][..], &[0, 0, 0, 9, b'"']] {
-            let received: anyhow::Result<Option<Order>> = receive(&mut &*bytes).await;
+            let received: anyhow::Result<Option<ControlMessage>> = receive(&mut &*bytes).await;
             assert!(received.is_err(), "{bytes:?}");
         }
     }

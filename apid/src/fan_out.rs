@@ -17,11 +17,11 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::caller::Caller;
-use super::elements::{self, Failure};
 use super::exchange::{Body, RequestBody, refuse};
+use super::grpc_framing::{Messages, framed};
 use super::grpc_status::{self, Code};
 use super::identity::Credentials;
-use super::messages::{Messages, framed};
+use super::merge_replies::{self, Failure};
 use super::metadata::{NODE, NODES};
 use super::proxy::Proxy;
 use super::revocable::{Revocable, Revocation};
@@ -57,7 +57,7 @@ pub(super) struct Ways {
     pub(super) revocation: Revocation,
 }
 
-/// The largest message of one of so many nodes: all of theirs together are what one node may send.
+/// The size limit is shared: with N nodes, each may send 1/N of it.
 fn share(nodes: usize) -> usize {
     MAX_MESSAGE_BYTES / nodes.max(1)
 }
@@ -132,14 +132,14 @@ async fn replies(questions: Vec<(Node, Request<RequestBody>)>, ways: Ways) -> Re
         let answer = async {
             let response = ways.ask(&node.place, question).await?;
             let reply = whole(response, share).await?;
-            elements::of_reply(&reply, &node.name).map_err(|error| broken(error.to_string()))
+            merge_replies::of_reply(&reply, &node.name).map_err(|error| broken(error.to_string()))
         };
         answer
             .await
-            .unwrap_or_else(|failure| vec![elements::failed(&failure, &node.name)])
+            .unwrap_or_else(|failure| vec![merge_replies::failed(&failure, &node.name)])
     });
     let elements: Vec<Vec<u8>> = join_all(answers).await.into_iter().flatten().collect();
-    let reply = framed(&elements::reply(elements));
+    let reply = framed(&merge_replies::reply(elements));
     answer(StreamBody::new(stream::iter([
         Ok(Frame::data(reply)),
         Ok(end()),
@@ -157,7 +157,7 @@ fn streams(questions: Vec<(Node, Request<RequestBody>)>, ways: Ways) -> Response
             if let Err(failure) = relay(&node, question, &ways, share, &sender).await {
                 // A caller who went away needs no reason.
                 let _ = sender
-                    .send(framed(&elements::failed(&failure, &node.name)))
+                    .send(framed(&merge_replies::failed(&failure, &node.name)))
                     .await;
             }
         });
@@ -185,7 +185,7 @@ async fn relay(
     while let Some(piece) = body.piece().await? {
         messages.push(&piece);
         while let Some(message) = messages.next().map_err(|error| broken(error.to_string()))? {
-            let element = framed(&elements::named(&message, &node.name));
+            let element = framed(&merge_replies::named(&message, &node.name));
             if listener.send(element).await.is_err() {
                 return Ok(());
             }
@@ -264,10 +264,10 @@ pub(super) fn decode(bytes: &[u8]) {
         while let Ok(Some(message)) = messages.next() {
             assert!(message.len() <= LIMIT);
             if how & 1 == 1 {
-                assert!(elements::named(&message, "n").starts_with(&message));
-            } else if let Ok(named) = elements::of_reply(&message, "n") {
+                assert!(merge_replies::named(&message, "n").starts_with(&message));
+            } else if let Ok(named) = merge_replies::of_reply(&message, "n") {
                 let count = named.len();
-                let again = elements::of_reply(&elements::reply(named), "n");
+                let again = merge_replies::of_reply(&merge_replies::reply(named), "n");
                 assert!(again.is_ok_and(|again| again.len() == count));
             }
         }

@@ -1,4 +1,4 @@
-//! Whether to believe a time server, and what to do about it.
+//! Whether to accept a time server, and what to do about it.
 
 use std::time::Duration;
 
@@ -25,12 +25,12 @@ pub enum Verdict {
     /// Set the clock.
     Step,
     /// Do nothing, ask another one.
-    Doubt(Doubt),
+    Rejection(Rejection),
 }
 
 /// Why an answer is not believed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Doubt {
+pub enum Rejection {
     /// No reference behind it.
     #[error("it is not synchronized itself")]
     Unsynchronized,
@@ -63,7 +63,7 @@ const FIFTY_YEARS_US: i64 = 50 * 365 * 86_400 * 1_000_000;
 
 /// Believes servers, with a memory.
 #[derive(Debug)]
-pub struct Judge {
+pub struct SampleFilter {
     floor_us: i64,
     /// How much is known of the time without servers.
     before: Beforehand,
@@ -91,7 +91,7 @@ pub struct Witness<'a> {
     pub is_alone: bool,
 }
 
-impl Judge {
+impl SampleFilter {
     /// `floor` is the build date in seconds since 1970.
     pub fn new(floor: u64) -> Self {
         Self {
@@ -110,17 +110,17 @@ impl Judge {
     /// What to do about `sample` of `witness`, at `now_us` (microseconds since 1970 by our clock).
     pub fn judge(&mut self, sample: &Sample, witness: Witness<'_>, now_us: i64) -> Verdict {
         if sample.unsynchronized || !(1..=15).contains(&sample.stratum) {
-            return Verdict::Doubt(Doubt::Unsynchronized);
+            return Verdict::Rejection(Rejection::Unsynchronized);
         }
         if u128::from(sample.roundtrip_us) > SLOWEST.as_micros() {
-            return Verdict::Doubt(Doubt::Slow(sample.roundtrip_us / 1000));
+            return Verdict::Rejection(Rejection::Slow(sample.roundtrip_us / 1000));
         }
         let target = now_us.saturating_add(sample.offset_us);
         if target < self.floor_us {
-            return Verdict::Doubt(Doubt::Past);
+            return Verdict::Rejection(Rejection::Past);
         }
         if target > self.floor_us.saturating_add(FIFTY_YEARS_US) {
-            return Verdict::Doubt(Doubt::Future);
+            return Verdict::Rejection(Rejection::Future);
         }
         let size = sample.offset_us.unsigned_abs();
         // Half of the way there and back is the error of the measurement.
@@ -144,11 +144,11 @@ impl Judge {
             return Verdict::Step;
         }
         self.far = Some((sample.offset_us, witness.server.to_owned()));
-        Verdict::Doubt(Doubt::Far(sample.offset_us / 1_000_000))
+        Verdict::Rejection(Rejection::Far(sample.offset_us / 1_000_000))
     }
 
     /// The clock agrees with a believed answer now.
-    pub fn believe(&mut self) {
+    pub fn accept(&mut self) {
         self.synced = true;
         self.far = None;
     }
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn small_errors_stay_and_large_ones_are_stepped() {
-        let mut judge = Judge::new(BUILD);
+        let mut judge = SampleFilter::new(BUILD);
         assert_eq!(judge.judge(&sample(127_000), ONE, NOW), Verdict::Close);
         assert_eq!(judge.judge(&sample(-127_000), ONE, NOW), Verdict::Close);
         assert_eq!(judge.judge(&sample(-128_000), ONE, NOW), Verdict::Step);
@@ -199,44 +199,44 @@ mod tests {
 
     #[test]
     fn bad_servers_are_not_believed() {
-        let mut judge = Judge::new(BUILD);
+        let mut judge = SampleFilter::new(BUILD);
         let doubts = [
             (
                 Sample {
                     unsynchronized: true,
                     ..sample(0)
                 },
-                Doubt::Unsynchronized,
+                Rejection::Unsynchronized,
             ),
             (
                 Sample {
                     stratum: 0,
                     ..sample(0)
                 },
-                Doubt::Unsynchronized,
+                Rejection::Unsynchronized,
             ),
             (
                 Sample {
                     stratum: 16,
                     ..sample(0)
                 },
-                Doubt::Unsynchronized,
+                Rejection::Unsynchronized,
             ),
             (
                 Sample {
                     roundtrip_us: 3_000_000,
                     ..sample(0)
                 },
-                Doubt::Slow(3000),
+                Rejection::Slow(3000),
             ),
-            (sample(-6_000_000_000_000), Doubt::Past),
-            (sample(i64::MIN), Doubt::Past),
-            (sample(i64::MAX), Doubt::Future),
+            (sample(-6_000_000_000_000), Rejection::Past),
+            (sample(i64::MIN), Rejection::Past),
+            (sample(i64::MAX), Rejection::Future),
         ];
         for (sample, doubt) in doubts {
             assert_eq!(
                 judge.judge(&sample, ONE, NOW),
-                Verdict::Doubt(doubt),
+                Verdict::Rejection(doubt),
                 "{sample:?}"
             );
         }
@@ -244,16 +244,16 @@ mod tests {
 
     #[test]
     fn a_far_leap_of_a_right_clock_wants_a_second_opinion() {
-        let mut judge = Judge::new(BUILD);
-        judge.believe();
+        let mut judge = SampleFilter::new(BUILD);
+        judge.accept();
         let far = sample(3_600_000_000);
         assert_eq!(
             judge.judge(&far, ONE, NOW),
-            Verdict::Doubt(Doubt::Far(3600))
+            Verdict::Rejection(Rejection::Far(3600))
         );
         assert_eq!(
             judge.judge(&sample(7_200_000_000), ONE, NOW),
-            Verdict::Doubt(Doubt::Far(7200)),
+            Verdict::Rejection(Rejection::Far(7200)),
             "they disagree"
         );
         assert_eq!(
@@ -261,10 +261,10 @@ mod tests {
             Verdict::Step,
             "they agree"
         );
-        judge.believe();
+        judge.accept();
         assert_eq!(
             judge.judge(&far, ONE, NOW),
-            Verdict::Doubt(Doubt::Far(3600)),
+            Verdict::Rejection(Rejection::Far(3600)),
             "agreement is not kept"
         );
     }
@@ -276,8 +276,8 @@ mod tests {
             is_alone: false,
         });
         let days = |days: i64| sample(days * 86_400_000_000);
-        let far = Verdict::Doubt(Doubt::Far(3000 * 86_400));
-        let mut judge = Judge::new(BUILD);
+        let far = Verdict::Rejection(Rejection::Far(3000 * 86_400));
+        let mut judge = SampleFilter::new(BUILD);
         assert_eq!(judge.judge(&days(3000), a, NOW), Verdict::Step, "who knows");
         judge.know(Beforehand::Roughly);
         assert_eq!(judge.judge(&days(300), a, NOW), Verdict::Step);
@@ -287,7 +287,7 @@ mod tests {
         }
         assert_eq!(judge.judge(&days(3000), b, NOW), Verdict::Step);
         // Where there is no other, it is asked twice.
-        let mut judge = Judge::new(BUILD);
+        let mut judge = SampleFilter::new(BUILD);
         judge.know(Beforehand::Roughly);
         assert_eq!(judge.judge(&days(3000), ONE, NOW), far);
         assert_eq!(judge.judge(&days(3000), ONE, NOW), Verdict::Step);

@@ -7,9 +7,9 @@ const WAITING: usize = 256;
 
 /// Takes lines for one listener; clones tell the same one.
 #[derive(Debug, Clone, Default)]
-pub struct Narrator(Option<mpsc::Sender<String>>);
+pub struct ProgressSink(Option<mpsc::Sender<String>>);
 
-impl Narrator {
+impl ProgressSink {
     /// One, and what it tells, until the last of its clones is gone.
     pub fn new() -> (Self, mpsc::Receiver<String>) {
         let (sender, receiver) = mpsc::channel(WAITING);
@@ -36,12 +36,12 @@ mod tests {
 
     #[tokio::test]
     async fn who_does_not_listen_misses_lines_and_holds_nobody_up() {
-        Narrator::silent().say("into the void");
-        let (narrator, mut lines) = Narrator::new();
+        ProgressSink::silent().say("into the void");
+        let (progress, mut lines) = ProgressSink::new();
         for number in 0..WAITING + 10 {
-            narrator.say(number.to_string());
+            progress.say(number.to_string());
         }
-        drop(narrator);
+        drop(progress);
         let mut heard = 0;
         while lines.recv().await.is_some() {
             heard += 1;

@@ -11,7 +11,7 @@ use tokio::task::AbortHandle;
 
 /// The strangers of this node; clones share the places.
 #[derive(Clone)]
-pub(super) struct Strangers {
+pub(super) struct UnauthenticatedLimit {
     places: usize,
     shared: Arc<Mutex<Shared>>,
 }
@@ -25,13 +25,13 @@ struct Shared {
 /// A place among the strangers, given back when this is dropped: when the connection has ended, or is no stranger's any more.
 pub(super) struct Place {
     number: u64,
-    strangers: Strangers,
+    strangers: UnauthenticatedLimit,
 }
 
-impl Strangers {
+impl UnauthenticatedLimit {
     /// With this many places.
     pub(super) fn new(places: usize) -> Self {
-        Strangers {
+        UnauthenticatedLimit {
             places,
             shared: Arc::default(),
         }
@@ -89,7 +89,9 @@ mod tests {
     use tokio::sync::oneshot;
 
     /// Admits a connection that stays until it is ended, or until the sender is used to say that it is known now.
-    fn stay(strangers: &Strangers) -> (oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
+    fn stay(
+        strangers: &UnauthenticatedLimit,
+    ) -> (oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
         let (known, becomes_known) = oneshot::channel();
         let mut task = None;
         strangers.admit(|place| {
@@ -108,7 +110,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_new_one_takes_the_place_of_any_other() {
-        let strangers = Strangers::new(8);
+        let strangers = UnauthenticatedLimit::new(8);
         let mut all: Vec<_> = (0..8).map(|_| stay(&strangers)).collect();
         for _ in 0..4 {
             all.push(stay(&strangers));
@@ -129,7 +131,7 @@ mod tests {
         runtime.block_on(async {
             let mut gone = std::collections::BTreeSet::new();
             for _ in 0..64 {
-                let strangers = Strangers::new(4);
+                let strangers = UnauthenticatedLimit::new(4);
                 let all: Vec<_> = (0..5).map(|_| stay(&strangers)).collect();
                 tokio::task::yield_now().await;
                 gone.extend(all.iter().position(|(_, task)| task.is_finished()));
@@ -141,7 +143,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_is_known_is_not_ended() {
-        let strangers = Strangers::new(1);
+        let strangers = UnauthenticatedLimit::new(1);
         let (known, first) = stay(&strangers);
         known.send(()).unwrap();
         while !strangers.lock().connections.is_empty() {
