@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use instar_tests::{
-    Greeter, ImageUnderTest, Instarctl, Node, Outcome, Registry, Scratch, Test, push_greeter, tests,
+    Greeter, ImageUnderTest, Instarctl, Node, Outcome, Registry, Said, Scratch, Test, push_greeter,
+    tests,
 };
 
 use crate::PATIENCE;
@@ -16,155 +17,202 @@ pub(crate) fn tests() -> Vec<Test> {
     tests![is_changed_while_the_machine_runs]
 }
 
-/// One boot for all: each step begins where the one before ended.
+/// One boot for all: each chapter begins where the one before ended.
 async fn is_changed_while_the_machine_runs(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
-    push_greeter(&registry)?;
-    let host = registry.host_for_guest();
-    let image = format!("{host}/greeter:v1");
-    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
-        .blank_disk()?
-        .forward(FIRST_PORT)
-        .forward(SECOND_PORT)
-        .configure({
-            let (image, host) = (image.clone(), host.clone());
-            move |config| {
-                config
-                    .install_disk("/dev/vda")
-                    .registry(&host)
-                    .greeter_at("first", &image, FIRST_PORT, "")
-            }
-        })
-        .boot()
-        .await?;
-    node.wait_until_ready(PATIENCE).await?;
-    let config = node.config().to_owned();
-    let client = Instarctl::of(&node, &scratch)?;
-    let apply = async |yaml: &str, more: &[&str]| {
-        let file = scratch.write("next.yaml", yaml)?;
-        let file = file.display().to_string();
-        client
-            .run(&[&["apply-config", "--file", &file], more].concat())
-            .await
-    };
+    let story = Story::begin(&scratch, &registry).await?;
+    bad_input_changes_nothing(&story).await?;
+    what_takes_a_reboot_is_named(&story).await?;
+    the_next_pull_asks_where_the_config_says(&story).await?;
+    a_trial_is_taken_back_by_itself(&story).await?;
+    a_trial_that_is_confirmed_stays(&story).await?;
+    containers_come_and_go_one_by_one(&story).await?;
+    a_staged_config_waits_for_the_next_boot(&story).await
+}
 
-    // Bad input changes nothing.
-    let said = apply(&config.replace("hostname:", "hostnam:"), &[]).await?;
+/// A node and the config that it began with.
+struct Story<'a> {
+    scratch: &'a Scratch,
+    node: Node,
+    client: Instarctl,
+    /// The registry, as the node reaches it.
+    host: String,
+    image: String,
+    config: String,
+}
+
+impl<'a> Story<'a> {
+    async fn begin(scratch: &'a Scratch, registry: &Registry) -> anyhow::Result<Self> {
+        push_greeter(registry)?;
+        let host = registry.host_for_guest();
+        let image = format!("{host}/greeter:v1");
+        let node = Node::plan(scratch, &ImageUnderTest::first()?)
+            .blank_disk()?
+            .forward(FIRST_PORT)
+            .forward(SECOND_PORT)
+            .configure({
+                let (image, host) = (image.clone(), host.clone());
+                move |config| {
+                    config
+                        .install_disk("/dev/vda")
+                        .registry(&host)
+                        .greeter_at("first", &image, FIRST_PORT, "")
+                }
+            })
+            .boot()
+            .await?;
+        node.wait_until_ready(PATIENCE).await?;
+        Ok(Self {
+            scratch,
+            client: Instarctl::of(&node, scratch)?,
+            config: node.config().to_owned(),
+            node,
+            host,
+            image,
+        })
+    }
+
+    async fn apply(&self, yaml: &str, more: &[&str]) -> anyhow::Result<Said> {
+        let file = self.scratch.write("next.yaml", yaml)?;
+        let file = file.display().to_string();
+        let command = [&["apply-config", "--file", &file], more].concat();
+        self.client.run(&command).await
+    }
+
+    fn renamed(&self) -> String {
+        self.config.replace("hostname: node", "hostname: renamed")
+    }
+
+    /// With a second greeter.
+    fn with_another(&self) -> String {
+        format!(
+            "{}---\napiVersion: v1alpha1\nkind: ContainerConfig\nname: second\nimage: {}\nargs: [\"{SECOND_PORT}\"]\nnetwork: {{mode: host}}\n",
+            self.renamed(),
+            self.image
+        )
+    }
+
+    /// With images of another registry from this endpoint.
+    fn mirrored(&self, endpoint: &str) -> String {
+        format!(
+            "{}---\napiVersion: v1alpha1\nkind: RegistryMirrorConfig\nname: mirrored.example\nendpoints:\n  - url: http://{endpoint}\nskipFallback: true\n",
+            self.config
+        )
+    }
+
+    async fn is_called(&self, name: &str) -> Outcome {
+        self.node
+            .wait_until("it has its name", PATIENCE, async || {
+                let called = self.node.hostname().await?;
+                ensure!(called == name, "it is called {called}");
+                Ok(())
+            })
+            .await
+    }
+}
+
+async fn bad_input_changes_nothing(story: &Story<'_>) -> Outcome {
+    let wrong = story.config.replace("hostname:", "hostnam:");
+    let said = story.apply(&wrong, &[]).await?;
     ensure!(
         said.code != Some(0) && said.complaint.contains("hostnam"),
         "{said:?}"
     );
-    let renamed = config.replace("hostname: node", "hostname: renamed");
-    let said = apply(&renamed, &["--dry-run"]).await?;
-    ensure!(
-        said.output.contains("nothing was changed")
-            && said.output.contains("the host name")
-            && said
-                .output
-                .contains("-hostname: node\n+hostname: renamed\n"),
-        "{said:?}"
-    );
-    ensure!(node.hostname().await? == "node");
-    let said = apply(
-        &config.replace("/dev/vda", "/dev/vdb"),
-        &["--mode", "no-reboot"],
-    )
-    .await?;
+    let said = story.apply(&story.renamed(), &["--dry-run"]).await?;
+    for expected in [
+        "nothing was changed",
+        "the host name",
+        "-hostname: node\n+hostname: renamed\n",
+    ] {
+        ensure!(said.output.contains(expected), "{said:?}");
+    }
+    ensure!(story.node.hostname().await? == "node");
+    Ok(())
+}
+
+async fn what_takes_a_reboot_is_named(story: &Story<'_>) -> Outcome {
+    let other_disk = story.config.replace("/dev/vda", "/dev/vdb");
+    let said = story.apply(&other_disk, &["--mode", "no-reboot"]).await?;
     ensure!(
         said.code != Some(0) && said.complaint.contains("this takes a reboot: the disk"),
         "{said:?}"
     );
+    Ok(())
+}
 
-    // Where images come from is read at the next pull, while everything runs.
-    let elsewhere = "mirrored.example/greeter:v1";
-    let pid = node.service_pid("first").await?;
-    let mirrored = |endpoint: &str| {
-        format!(
-            "{config}---\napiVersion: v1alpha1\nkind: RegistryMirrorConfig\nname: mirrored.example\nendpoints:\n  - url: http://{endpoint}\nskipFallback: true\n"
-        )
-    };
+async fn the_next_pull_asks_where_the_config_says(story: &Story<'_>) -> Outcome {
+    let pull = ["image", "pull", "mirrored.example/greeter:v1"];
+    let pid = story.node.service_pid("first").await?;
     // Nobody listens there.
-    let said = apply(&mirrored("127.0.0.1:9"), &["--mode", "no-reboot"]).await?;
+    let nowhere = story.mirrored("127.0.0.1:9");
+    let said = story.apply(&nowhere, &["--mode", "no-reboot"]).await?;
     ensure!(
         said.code == Some(0) && said.output.contains("taken over now: registries"),
         "{said:?}"
     );
-    let said = client.run(&["image", "pull", elsewhere]).await?;
+    let said = story.client.run(&pull).await?;
     ensure!(said.code != Some(0), "{said:?}");
-    let said = apply(&mirrored(&host), &[]).await?;
-    ensure!(
-        said.output
-            .contains("Applied without a reboot: taken over now: registries."),
-        "{said:?}"
-    );
-    let said = client.run(&["image", "pull", elsewhere]).await?;
+    let said = story.apply(&story.mirrored(&story.host), &[]).await?;
+    let expected = "Applied without a reboot: taken over now: registries.";
+    ensure!(said.output.contains(expected), "{said:?}");
+    let said = story.client.run(&pull).await?;
     ensure!(said.code == Some(0), "{said:?}");
-    ensure!(
-        node.service_pid("first").await? == pid,
-        "the container was started again"
-    );
+    let now = story.node.service_pid("first").await?;
+    ensure!(now == pid, "the container was started again");
+    Ok(())
+}
 
-    // Tried, and taken back by itself.
-    let said = apply(&renamed, &["--mode", "try", "--timeout", "3s"]).await?;
+async fn a_trial_is_taken_back_by_itself(story: &Story<'_>) -> Outcome {
+    let trial = ["--mode", "try", "--timeout", "3s"];
+    let said = story.apply(&story.renamed(), &trial).await?;
     ensure!(said.code == Some(0), "{said:?}");
-    node.wait_until("it has its new name", PATIENCE, async || {
-        ensure!(node.hostname().await? == "renamed");
-        Ok(())
-    })
-    .await?;
-    node.wait_until("it has its old name again", PATIENCE, async || {
-        ensure!(node.hostname().await? == "node");
-        Ok(())
-    })
-    .await?;
+    story.is_called("renamed").await?;
+    story.is_called("node").await
+}
 
-    // Tried, and confirmed.
-    apply(&renamed, &["--mode", "try", "--timeout", "3s"]).await?;
-    let said = apply(&renamed, &[]).await?;
+async fn a_trial_that_is_confirmed_stays(story: &Story<'_>) -> Outcome {
+    let trial = ["--mode", "try", "--timeout", "3s"];
+    story.apply(&story.renamed(), &trial).await?;
+    let said = story.apply(&story.renamed(), &[]).await?;
     ensure!(said.code == Some(0), "{said:?}");
     tokio::time::sleep(Duration::from_secs(4)).await;
-    ensure!(
-        node.hostname().await? == "renamed",
-        "a confirmed trial was taken back"
-    );
+    let called = story.node.hostname().await?;
+    ensure!(called == "renamed", "a confirmed trial was taken back");
+    Ok(())
+}
 
-    // A container more; the other one is not touched. Then the first one goes.
-    let (first, second) = (
-        Greeter::at(&node, FIRST_PORT)?,
-        Greeter::at(&node, SECOND_PORT)?,
-    );
+/// A container more; the other one is not touched. Then the first one goes.
+async fn containers_come_and_go_one_by_one(story: &Story<'_>) -> Outcome {
+    let node = &story.node;
+    let first = Greeter::at(node, FIRST_PORT)?;
+    let second = Greeter::at(node, SECOND_PORT)?;
     first.greets()?;
     let pid = node.service_pid("first").await?;
-    let more = format!(
-        "{renamed}---\napiVersion: v1alpha1\nkind: ContainerConfig\nname: second\nimage: {image}\nargs: [\"{SECOND_PORT}\"]\nnetwork: {{mode: host}}\n"
-    );
-    let said = apply(&more, &[]).await?;
-    ensure!(
-        said.output.contains("containers started: second"),
-        "{said:?}"
-    );
+    let more = story.with_another();
+    let said = story.apply(&more, &[]).await?;
+    let expected = "containers started: second";
+    ensure!(said.output.contains(expected), "{said:?}");
     node.wait_until("the second container answers", PATIENCE, async || {
         second.greets()
     })
     .await?;
     first.greets()?;
-    ensure!(
-        node.service_pid("first").await? == pid,
-        "the first container was started again"
-    );
-    let said = apply(&more.replace("name: first", "name: third"), &[]).await?;
-    ensure!(
-        said.output.contains("containers removed: first"),
-        "{said:?}"
-    );
+    let now = node.service_pid("first").await?;
+    ensure!(now == pid, "the first container was started again");
+    let third = more.replace("name: first", "name: third");
+    let said = story.apply(&third, &[]).await?;
+    let expected = "containers removed: first";
+    ensure!(said.output.contains(expected), "{said:?}");
+    Ok(())
+}
 
-    // Kept for the next boot.
+async fn a_staged_config_waits_for_the_next_boot(story: &Story<'_>) -> Outcome {
+    let more = story.with_another();
     let staged = more.replace("hostname: renamed", "hostname: staged");
-    let said = apply(&staged, &["--mode", "staged"]).await?;
-    ensure!(
-        said.output.contains("Kept for the next reboot") && said.output.contains("fw_cfg"),
-        "{said:?}"
-    );
-    ensure!(node.hostname().await? == "renamed");
+    let said = story.apply(&staged, &["--mode", "staged"]).await?;
+    for expected in ["Kept for the next reboot", "fw_cfg"] {
+        ensure!(said.output.contains(expected), "{said:?}");
+    }
+    ensure!(story.node.hostname().await? == "renamed");
     Ok(())
 }
