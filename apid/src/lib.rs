@@ -42,7 +42,7 @@ mod uploads;
 
 pub use caller::Mode;
 pub use control_message::{
-    Answer, ControlMessage, Found, Question, receive as receive_question, send as send_order,
+    Answer, ControlMessage, Found, Question, receive as receive_question, send as send_control,
 };
 pub use identity::Identity;
 pub use lookup::LOOKUPS;

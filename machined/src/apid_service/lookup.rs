@@ -58,7 +58,7 @@ fn addresses(name: &str) -> Found {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::apid::send_order;
+    use crate::apid::send_control;
 
     #[tokio::test]
     async fn names_are_looked_up_and_failures_told() {
@@ -73,7 +73,7 @@ mod tests {
         ];
         for (number, name) in (0..).zip(names) {
             let question = Question { number, name };
-            send_order(&mut apid, &question).await.unwrap();
+            send_control(&mut apid, &question).await.unwrap();
         }
         drop(apid);
         let mut found = Vec::new();

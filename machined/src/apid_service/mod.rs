@@ -16,7 +16,7 @@ use tokio::net::unix::OwnedWriteHalf;
 use tokio::process::Command;
 use tokio::sync::{mpsc, watch};
 
-use crate::apid::{Answer, ControlMessage, Identity, send_order};
+use crate::apid::{Answer, ControlMessage, Identity, send_control};
 use crate::base::Exit;
 use crate::intent;
 use crate::machine::Machine;
@@ -104,7 +104,7 @@ impl Apid {
         // Until it has its identity it waits.
         let mut command = Command::from(command);
         let process = OwnProcess::start(&mut command, &self.cgroup, oom_score::KEPT, log)?;
-        send_order(&mut ours, &ControlMessage::Identity(first))
+        send_control(&mut ours, &ControlMessage::Identity(first))
             .await
             .context("send the identity")?;
         let settled = self.settled.clone();
@@ -147,7 +147,7 @@ async fn give_orders(
             Some(answer) = answers.recv() => Some(ControlMessage::TakeAddresses(answer)),
         };
         if let Some(order) = order {
-            send_order(&mut apid, &order).await?;
+            send_control(&mut apid, &order).await?;
         }
     }
 }

@@ -300,7 +300,7 @@ async fn attempt(wish: &TimeWish, judge: &mut SampleFilter) -> Result<Done, Stri
                 continue;
             }
         };
-        judge.accept();
+        judge.confirm();
         let status = TimeStatus {
             synced: true,
             disabled: false,

@@ -148,7 +148,7 @@ impl SampleFilter {
     }
 
     /// The clock agrees with a believed answer now.
-    pub fn accept(&mut self) {
+    pub fn confirm(&mut self) {
         self.synced = true;
         self.far = None;
     }
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn a_far_leap_of_a_right_clock_wants_a_second_opinion() {
         let mut judge = SampleFilter::new(BUILD);
-        judge.accept();
+        judge.confirm();
         let far = sample(3_600_000_000);
         assert_eq!(
             judge.judge(&far, ONE, NOW),
@@ -261,7 +261,7 @@ mod tests {
             Verdict::Step,
             "they agree"
         );
-        judge.accept();
+        judge.confirm();
         assert_eq!(
             judge.judge(&far, ONE, NOW),
             Verdict::Rejection(Rejection::Far(3600)),

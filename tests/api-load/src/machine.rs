@@ -12,7 +12,7 @@ use machined::containers::ImageStore;
 use machined::disk::{OwnedDisk, Places};
 use machined::init_link::InitLink;
 use machined::machine::{Generation, Machine, Parts};
-use machined::network::{Leftovers, Network, Options};
+use machined::network::{CleanupPolicy, Network, Options};
 use machined::services::LogRing;
 use machined::time::{Beforehand, TimeSync, TimeWish};
 use machined::upgrade::{FailedImages, RunningSystem};
@@ -38,7 +38,7 @@ pub(crate) async fn unbooted(directory: &Path) -> anyhow::Result<Arc<Machine>> {
     let welcome = introduction.welcome;
     let options = Options {
         etc: directory.join("etc"),
-        leftovers: Leftovers::Keep,
+        cleanup: CleanupPolicy::Keep,
         ..Options::default()
     };
     let clock = TimeWish {

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use instar_pki::{CertificateAuthority, IssuedCertificate, Role, SubjectName, with_standard_label};
-use machined::apid::{self, Identity, Mode, Order};
+use machined::apid::{self, ControlMessage, Identity, Mode};
 use tempfile::TempDir;
 use tokio::net::UnixListener;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
@@ -102,7 +102,7 @@ impl Node {
         );
         orders.set_nonblocking(true)?;
         let mut sending = tokio::net::UnixStream::from_std(orders.try_clone()?)?;
-        apid::send_order(&mut sending, &Order::Identity(identity)).await?;
+        apid::send_control(&mut sending, &ControlMessage::Identity(identity)).await?;
         let mut node = Node {
             authority,
             address,
