@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod back_off;
 pub mod blocking_io;
 pub mod error_chain;
 pub mod lock;

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use machined::containers::unpack::Unpacker;
-use machined::containers::{Layer, Limits, Ownership};
+use instar_oci::unpack::Unpacker;
+use instar_oci::{Layer, Limits, Ownership};
 use machined::values::Digest;
 
 /// A fraction of what a machine takes, so that thousands are tried in a second.

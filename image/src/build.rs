@@ -161,23 +161,8 @@ pub fn build(options: &Options) -> Result<Report> {
     let packages = debian::fetch(&options.packages, &packages(options.flavour))?;
     let kernel = Kernel::read(&packages, options.flavour)?;
 
-    let mut tree = Tree::new();
-    rootfs::add_system(&mut tree, &machined)?;
     let mut programs = Programs::new(&packages).standing_in_for(UNUSED_LIBRARY);
-    add_debian(&mut tree, &mut programs, &packages)?;
-    rootfs::add_modules(
-        &mut tree,
-        &kernel.banner.release,
-        &kernel.rootfs_modules,
-        &kernel.built_in,
-    )?;
-    rootfs::add_identity(
-        &mut tree,
-        &options.version,
-        &kernel.image,
-        &kernel.banner,
-        &init,
-    )?;
+    let tree = root_tree(options, &kernel, &mut programs, &packages, &machined, &init)?;
 
     let part = unfinished(&options.out);
     replace_folder(&part)?;
@@ -211,19 +196,18 @@ pub fn build(options: &Options) -> Result<Report> {
     let installer_manifest =
         oci::layout::write(&installer_image::compose(&parts)?, &part.join("installer"))?.digest;
 
-    let mut files = BTreeMap::new();
+    let mut files = write_files(
+        &part,
+        &[
+            ("base.cpio", &base),
+            ("initramfs", &initramfs),
+            ("vmlinuz", &kernel.image),
+            ("sbom.spdx.json", &contents),
+            (UKI_FILE, &boot.uki),
+            (LOADER_FILE, &boot.loader),
+        ],
+    )?;
     files.insert(ROOTFS_FILE.to_owned(), File::of(&rootfs));
-    for (name, bytes) in [
-        ("base.cpio", &base),
-        ("initramfs", &initramfs),
-        ("vmlinuz", &kernel.image),
-        ("sbom.spdx.json", &contents),
-        (UKI_FILE, &boot.uki),
-        (LOADER_FILE, &boot.loader),
-    ] {
-        fs::write(part.join(name), bytes).with_context(|| format!("cannot write {name}"))?;
-        files.insert(name.to_owned(), File::of(bytes));
-    }
     let report = Report {
         version: options.version.clone(),
         architecture: "amd64",
@@ -242,6 +226,44 @@ pub fn build(options: &Options) -> Result<Report> {
     fs::rename(&part, &options.out)
         .with_context(|| format!("cannot name the finished {}", options.out.display()))?;
     Ok(report)
+}
+
+/// Everything that the root filesystem holds.
+fn root_tree(
+    options: &Options,
+    kernel: &Kernel,
+    programs: &mut Programs<'_>,
+    packages: &[Fetched],
+    machined: &[u8],
+    init: &[u8],
+) -> Result<Tree> {
+    let mut tree = Tree::new();
+    rootfs::add_system(&mut tree, machined)?;
+    add_debian(&mut tree, programs, packages)?;
+    rootfs::add_modules(
+        &mut tree,
+        &kernel.banner.release,
+        &kernel.rootfs_modules,
+        &kernel.built_in,
+    )?;
+    rootfs::add_identity(
+        &mut tree,
+        &options.version,
+        &kernel.image,
+        &kernel.banner,
+        init,
+    )?;
+    Ok(tree)
+}
+
+/// Writes files into a folder, and says what is in them.
+fn write_files(folder: &Path, contents: &[(&str, &Vec<u8>)]) -> Result<BTreeMap<String, File>> {
+    let mut files = BTreeMap::new();
+    for (name, bytes) in contents {
+        fs::write(folder.join(name), bytes).with_context(|| format!("cannot write {name}"))?;
+        files.insert((*name).to_owned(), File::of(bytes));
+    }
+    Ok(files)
 }
 
 fn program(path: &Path) -> Result<Vec<u8>> {

@@ -10,13 +10,13 @@ use instar_init_protocol::{SOCKET_FD, Welcome};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use tokio::time::Instant;
 
-use crate::containers::ImageStore;
 use crate::disk::{OwnedDisk, Places};
 use crate::init_link::{InitLink, Introduction, Scope, StartReason};
 use crate::intent;
 use crate::machine::{Generation, Machine, Parts};
 use crate::mounts::special_mounts;
-use crate::network::{CleanupPolicy, Network, Options};
+use crate::network::{CleanupPolicy, Lease, Network, Options};
+use crate::oci::ImageStore;
 use crate::sequences::{BootArguments, Rollback, SystemServices, boot, note_time};
 use crate::services::LogRing;
 use crate::time::{Beforehand, TimeSync, TimeWish, raise_to_floor};
@@ -64,11 +64,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
     // What is left counts from now, not from when everything has been started.
     let deadline = Instant::now() + Duration::from_secs(welcome.deadline.into());
     special_mounts::mount()?;
-    // One that is before the build is none: an empty battery, or a board without a clock.
-    let before = match raise_to_floor(CLOCK_FLOOR)? {
-        true => Beforehand::Nothing,
-        false => Beforehand::Roughly,
-    };
+    let clock = start_clock()?;
     show_generation(&welcome)?;
     let running = RunningSystem::read()?;
     tracing::info!(
@@ -87,19 +83,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         images_in_force,
         ..
     } = left.clone().unwrap_or_default();
-    let options = Options {
-        cleanup: match welcome.start {
-            StartReason::Restart => CleanupPolicy::Keep,
-            _ => CleanupPolicy::Remove,
-        },
-        ..Options::default()
-    };
-    let network = Network::start(options, None, leases).context("start the network")?;
-    // Off until there is a config: nobody is asked for the time without being named.
-    let no_servers = TimeWish {
-        enabled: false,
-        servers: Vec::new(),
-    };
+    let network = start_network(welcome.start, leases)?;
     let generation = Generation {
         number: welcome.generation,
         boot_id: welcome.boot_id.clone(),
@@ -113,7 +97,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         own_log,
         network,
         disk: OwnedDisk::new(Places::default()),
-        clock: TimeSync::start(no_servers, CLOCK_FLOOR, before),
+        clock,
         failed,
         images_in_force,
         kept,
@@ -135,6 +119,32 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
     };
     tokio::spawn(boot(machine, arguments));
     api.await.context("the API's task")?
+}
+
+/// Raises the clock to the build's time, and follows no time server until the config names one.
+fn start_clock() -> anyhow::Result<TimeSync> {
+    // One that is before the build is none: an empty battery, or a board without a clock.
+    let before = match raise_to_floor(CLOCK_FLOOR)? {
+        true => Beforehand::Nothing,
+        false => Beforehand::Roughly,
+    };
+    let no_servers = TimeWish {
+        enabled: false,
+        servers: Vec::new(),
+    };
+    Ok(TimeSync::start(no_servers, CLOCK_FLOOR, before))
+}
+
+/// After a restart of machined alone, links and addresses stay as they are.
+fn start_network(start: StartReason, leases: Vec<Lease>) -> anyhow::Result<Network> {
+    let options = Options {
+        cleanup: match start {
+            StartReason::Restart => CleanupPolicy::Keep,
+            _ => CleanupPolicy::Remove,
+        },
+        ..Options::default()
+    };
+    Network::start(options, None, leases).context("start the network")
 }
 
 /// Tasks that follow the machine's state for as long as it runs.

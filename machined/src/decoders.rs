@@ -7,9 +7,8 @@ use mozim::{DhcpV4ClasslessRoute, DhcpV4Lease};
 use prost::Message;
 
 use crate::config;
-use crate::containers::manifest::{self, Manifest};
-use crate::containers::registry::answer_challenge;
 use crate::network::Lease;
+use crate::oci::decoders::{answer_challenge, image};
 use crate::time::judge_answer;
 use crate::upgrade::Candidate;
 use crate::values::ImageReference;
@@ -77,17 +76,12 @@ pub fn machine_config(bytes: &[u8]) {
 pub fn image_manifest(bytes: &[u8]) {
     let end = bytes.iter().position(|byte| *byte == b'\n');
     let (manifest, config) = bytes.split_at(end.unwrap_or(bytes.len()));
-    match Manifest::parse(manifest, None) {
-        Ok(Manifest::Index(entries)) => {
-            let _ = manifest::select(entries).inspect_err(say);
+    match image(manifest, config) {
+        Ok(None) => {}
+        Ok(Some((config, layers))) => {
+            assert!(layers.len() <= 256);
+            let _ = Candidate::from_labels(&config.labels).inspect_err(say);
         }
-        Ok(Manifest::Image { layers, .. }) => match manifest::image(config, &layers) {
-            Ok((config, layers)) => {
-                assert!(layers.len() <= 256);
-                let _ = Candidate::from_labels(&config.labels).inspect_err(say);
-            }
-            Err(refusal) => say(&refusal),
-        },
         Err(refusal) => say(&refusal),
     }
 }

@@ -19,6 +19,8 @@
 //! ```text
 //! apid        the program that strangers talk to            knows sys and base, no disk and no container
 //! config      from text to a checked model                  knows values alone
+//! oci         images, from a registry to a store            knows values, and the one HTTP client
+//! http-client requests within limits                        knows base alone
 //! values      names that several parts share
 //! base, sys   what knows nothing of the machine; `unsafe` is in sys alone
 //! ```
@@ -32,6 +34,7 @@
 pub use instar_apid as apid;
 pub use instar_base as base;
 pub use instar_config as config;
+pub use instar_oci as oci;
 pub use instar_sys as sys;
 pub use instar_values as values;
 

@@ -20,12 +20,13 @@ use config_trial::ConfigTrial;
 
 use crate::base::lock::Lock as _;
 use crate::config::MachineConfig;
-use crate::containers::{ImageStore, ImagesInForce, InForce, Puller};
+use crate::containers::{ImagesInForce, InForce};
 use crate::disk::OwnedDisk;
 use crate::init_link::{BootId, InitLink};
 use crate::kernel_settings::{KernelSettings, Undo};
 use crate::modules::{Drivers, ModuleError};
 use crate::network::Network;
+use crate::oci::{ImageStore, Puller};
 use crate::operation_lock::{Busy, Operation, OperationLock, Operations};
 use crate::services::{LogDisk, LogRing, MACHINED, Services};
 use crate::store::event_log::{ActorId, EventLog};

@@ -44,6 +44,7 @@ mod over_the_network;
 mod packet_capture;
 mod peers;
 mod power_cuts;
+mod proxies;
 mod refused_images;
 mod resources;
 mod rollback;
@@ -100,6 +101,7 @@ fn of_long_runs() -> Vec<Vec<Test>> {
         hangs::tests(),
         installed::tests(),
         power_cuts::tests(),
+        proxies::tests(),
         kexec::tests(),
         io_errors::tests(),
         loader::tests(),

@@ -29,8 +29,10 @@ impl HttpsRegistry {
         let lease = lease_port()?;
         let now = SystemTime::now();
         let authority = CertificateAuthority::generate(now)?;
-        let name = SubjectName::Ip(HOST_FOR_GUEST.parse()?);
-        let issued = authority.issue_server(&[name], now, LIFETIME)?;
+        let names = [HOST_FOR_GUEST, "127.0.0.1"].map(str::parse);
+        let names = names.into_iter().map(|name| Ok(SubjectName::Ip(name?)));
+        let names = names.collect::<Result<Vec<_>>>()?;
+        let issued = authority.issue_server(&names, now, LIFETIME)?;
         let certificate = scratch.write("https-registry.crt", issued.pem())?;
         let key = scratch.write("https-registry.key", issued.key_pem())?;
         let config = format!(
@@ -68,6 +70,11 @@ impl HttpsRegistry {
     /// How a guest names it: `10.0.2.2:PORT`.
     pub fn host_for_guest(&self) -> String {
         format!("{HOST_FOR_GUEST}:{}", self.lease.port())
+    }
+
+    /// How this machine names it: `127.0.0.1:PORT`.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.lease.port())
     }
 
     /// Its authority's certificate, PEM.

@@ -43,6 +43,7 @@ mod other_rootfs;
 mod outage;
 mod parked;
 pub mod power_cuts;
+mod proxy;
 mod python;
 mod registry;
 mod run_command;
@@ -89,6 +90,7 @@ pub use other_rootfs::{
 };
 pub use outage::{Outage, OutageProbe};
 pub use parked::Parked;
+pub use proxy::HttpProxy;
 pub use registry::{Registry, config as registry_config, sha256_digest};
 pub use runner::{Outcome, Test, run};
 pub use scratch::Scratch;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-use crate::containers::{Limits, Progress, PullError, PulledImage, StoreError};
 use crate::intent;
 use crate::machine::Machine;
+use crate::oci::{Limits, Progress, PullError, PulledImage, StoreError};
 use crate::operation_lock::{Busy, Holder, Interrupted, Operation};
 use crate::values::{ImageReference, ReferenceError};
 

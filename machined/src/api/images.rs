@@ -14,8 +14,8 @@ use tonic::{Request, Response, Status};
 use super::image_operations::{self, ImageError};
 use super::{caller, changing, streamed};
 use crate::base::error_chain::chain;
-use crate::containers::{Progress, PulledImage};
 use crate::machine::Machine;
+use crate::oci::{Progress, PulledImage};
 use crate::services::timestamp;
 
 /// Between two messages of progress, in bytes: a pull makes no more than some hundreds.

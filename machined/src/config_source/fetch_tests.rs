@@ -17,14 +17,19 @@ use tokio::{
 };
 
 use super::fetch::{FetchError, FetchPolicy, FetchStatus, fetch};
+use crate::base::back_off::BackOff;
+use crate::base::error_chain::chain;
 use crate::config::MAX_CONFIG_BYTES;
+use instar_http_client::HttpError;
 
 /// One try: the pause after it would be longer than all the time.
 fn once() -> FetchPolicy {
     FetchPolicy {
         within: Duration::from_secs(10),
-        first_pause: Duration::from_secs(60),
-        longest_pause: Duration::from_secs(60),
+        pauses: BackOff {
+            first: Duration::from_secs(60),
+            longest: Duration::from_secs(60),
+        },
         timeout: Duration::from_secs(10),
         redirects: 3,
         ca_bundle: "/nonexistent/bundle.pem".into(),
@@ -35,8 +40,10 @@ fn once() -> FetchPolicy {
 fn again_and_again(within: Duration) -> FetchPolicy {
     FetchPolicy {
         within,
-        first_pause: Duration::from_millis(5),
-        longest_pause: Duration::from_millis(10),
+        pauses: BackOff {
+            first: Duration::from_millis(5),
+            longest: Duration::from_millis(10),
+        },
         ..once()
     }
 }
@@ -144,7 +151,9 @@ async fn failures_are_tried_again_and_told() {
         format!("fetching the machine config from http://{address}/c, try 2")
     );
     assert!(
-        told[3].starts_with(&format!("{address} ended the conversation early: ")),
+        told[3].starts_with(&format!(
+            "http://{address}/c cannot be fetched: the connection to {address} broke: "
+        )),
         "{}",
         told[3]
     );
@@ -193,7 +202,9 @@ async fn nobody_listens() {
     let error = get(&format!("http://{address}/"), &once())
         .await
         .unwrap_err();
-    assert_eq!(error.to_string(), format!("cannot connect to {address}"));
+    let said = chain(&error).to_string();
+    let expected = format!("http://{address}/ cannot be fetched: connecting to {address} failed: ");
+    assert!(said.starts_with(&expected), "{said}");
 }
 
 #[tokio::test]
@@ -260,7 +271,13 @@ async fn redirects_are_followed_a_few_times() {
         .await
         .unwrap_err();
     assert!(
-        matches!(error, FetchError::TooManyRedirects { .. }),
+        matches!(
+            error,
+            FetchError::Http {
+                source: HttpError::TooManyRedirections { .. },
+                ..
+            }
+        ),
         "{error}"
     );
     assert_eq!(
@@ -275,7 +292,13 @@ async fn redirects_are_followed_a_few_times() {
             .await
             .unwrap_err();
         assert!(
-            matches!(error, FetchError::BadRedirect { .. }),
+            matches!(
+                error,
+                FetchError::Http {
+                    source: HttpError::Redirection { .. },
+                    ..
+                }
+            ),
             "{nowhere}: {error}"
         );
     }
@@ -312,6 +335,16 @@ async fn tls_server(answers: Vec<Vec<u8>>) -> (u16, String) {
     (port, made.cert.pem())
 }
 
+fn is_handshake(error: &FetchError) -> bool {
+    matches!(
+        error,
+        FetchError::Http {
+            source: HttpError::Handshake { .. },
+            ..
+        }
+    )
+}
+
 #[tokio::test]
 async fn https_trusts_the_bundle_and_nobody_else() {
     let (port, pem) = tls_server(vec![ok(b"secret config")]).await;
@@ -332,21 +365,24 @@ async fn https_trusts_the_bundle_and_nobody_else() {
     let error = get(&format!("https://127.0.0.1:{port}/"), &trusting)
         .await
         .unwrap_err();
-    assert!(matches!(error, FetchError::Tls { .. }), "{error}");
+    assert!(is_handshake(&error), "{error}");
 
     let (_, stranger) = tls_server(vec![ok(b"")]).await;
     std::fs::write(bundle.path(), stranger).unwrap();
     let error = get(&format!("https://localhost:{port}/"), &trusting)
         .await
         .unwrap_err();
-    assert!(matches!(error, FetchError::Tls { .. }), "{error}");
+    assert!(is_handshake(&error), "{error}");
 
     let error = get(&format!("https://localhost:{port}/"), &once())
         .await
         .unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "cannot read the certificates to trust from /nonexistent/bundle.pem"
+    let said = chain(&error).to_string();
+    assert!(
+        said.contains(
+            "there is no certificate authority to trust: /nonexistent/bundle.pem is missing"
+        ),
+        "{said}"
     );
 }
 
@@ -363,7 +399,13 @@ async fn https_does_not_become_http() {
         .await
         .unwrap_err();
     assert!(
-        matches!(error, FetchError::InsecureRedirect { .. }),
+        matches!(
+            error,
+            FetchError::Http {
+                source: HttpError::Redirection { .. },
+                ..
+            }
+        ),
         "{error}"
     );
 }

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+use crate::base::blocking_io;
 use crate::base::lock::Lock as _;
 use crate::base::whole_file;
 use crate::values::Digest;
@@ -144,7 +145,7 @@ impl ImagesInForce {
         };
         let Some(file) = file else { return };
         let write = move || whole_file::replace_json(&file, 0o644, &images);
-        let written = tokio::task::spawn_blocking(write).await;
+        let written = blocking_io::within(blocking_io::ANSWER, write).await;
         if let Err(error) = written.map_err(anyhow::Error::from).and_then(|done| done) {
             tracing::warn!("which images are in force is kept in memory alone: {error:#}");
         }

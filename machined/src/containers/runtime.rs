@@ -30,9 +30,10 @@ use super::disposition::ignores_signal;
 use super::host_path::{HostPathError, HostPaths};
 use super::rootfs::{self, RootfsError};
 use super::spec::{ContainerName, ContainerSpec, HostView, SpecError, runtime_config};
-use super::store::{ImageStore, PulledImage};
 use super::tail::Tail;
 use super::volume;
+use crate::base::blocking_io;
+use crate::oci::{ImageStore, PulledImage};
 use crate::sys::container::pass_descriptors;
 use crate::sys::oom_score;
 use crate::sys::readiness;
@@ -383,7 +384,7 @@ impl Runtime {
                 }),
             }
         };
-        let removed = tokio::task::spawn_blocking(removal).await;
+        let removed = blocking_io::within(blocking_io::ANSWER, removal).await;
         let removed = removed.unwrap_or_else(|error| {
             let path = self.bundle(name);
             Err(RootfsError::Io {

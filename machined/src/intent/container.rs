@@ -8,11 +8,12 @@ use anyhow::Context as _;
 
 use crate::config::{self, MachineConfig, NetworkCondition};
 use crate::containers::{
-    Capabilities, ContainerSpec, Mount, MountSource, NetworkMode, Profile, Puller, ResourceLimits,
-    RunAs, Runtime,
+    Capabilities, ContainerSpec, Mount, MountSource, NetworkMode, Profile, ResourceLimits, RunAs,
+    Runtime,
 };
 use crate::disk::user_volume;
 use crate::machine::{Configured, Machine};
+use crate::oci::Puller;
 use crate::services::{
     Cgroup, ContainerWorkload, Definition, Dependency, HealthCheck, Probe, Question, output_name,
 };

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use instar_http_client::{ClientIdentity, HostTls, Proxies, Trust};
 
 use crate::config::{self, MachineConfig};
-use crate::containers::{
-    ClientIdentity, Mirror, MirrorEndpoint, Puller, Registries, RegistryAuth, RegistryTls,
-};
 use crate::machine::Configured;
+use crate::oci::{Mirror, MirrorEndpoint, Puller, Registries, RegistryAuth};
 
 /// What pulls images as the config says; without one, from the registries themselves.
 pub fn puller(configured: Option<&Configured>) -> anyhow::Result<Arc<Puller>> {
@@ -20,12 +19,14 @@ pub fn puller(configured: Option<&Configured>) -> anyhow::Result<Arc<Puller>> {
 }
 
 fn registries(config: &MachineConfig) -> anyhow::Result<Registries> {
+    let roots = config.trusted_roots.iter();
+    let environment = |name: &str| config.environment.get(name).map(String::as_str);
     let mut registries = Registries {
-        trusted_roots: config
-            .trusted_roots
-            .iter()
-            .map(|roots| roots.certificates.clone())
-            .collect(),
+        trust: Trust {
+            roots: roots.map(|roots| roots.certificates.clone()).collect(),
+            ..Trust::default()
+        },
+        proxies: Proxies::from_environment(environment),
         ..Registries::default()
     };
     for (host, mirror) in &config.registries.mirrors {
@@ -56,12 +57,12 @@ fn registries(config: &MachineConfig) -> anyhow::Result<Registries> {
                     certificate: certificate.clone(),
                     key: key.expose().to_owned(),
                 });
-        let tls = RegistryTls {
+        let tls = HostTls {
             ca: tls.ca.clone(),
             client_identity,
             insecure_skip_verify: tls.insecure_skip_verify,
         };
-        registries.tls.insert(host.to_string(), tls);
+        registries.trust.hosts.insert(host.to_string(), tls);
     }
     for (host, auth) in &config.registries.auth {
         if let Some(auth) = credentials(auth) {

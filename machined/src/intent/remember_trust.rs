@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::base::blocking_io;
 use crate::config::MachineConfig;
 use crate::disk::EPHEMERAL_RECORDS;
 use crate::machine::Machine;
@@ -33,7 +34,8 @@ pub async fn remember_trust(machine: Arc<Machine>) {
         if let Some(configured) = known.filter(|_| is_mounted) {
             let authorities = authorities(&configured.config);
             let var = var_on_disk.then(|| PathBuf::from(EPHEMERAL_RECORDS));
-            let written = tokio::task::spawn_blocking(move || write(authorities, state, var)).await;
+            let write = move || write(authorities, state, var);
+            let written = blocking_io::within(blocking_io::ANSWER, write).await;
             if let Ok(Err(error)) | Err(error) = written.map_err(std::io::Error::other) {
                 tracing::warn!(
                     "whom the API believes is not kept on the disk beside the config: {error}"

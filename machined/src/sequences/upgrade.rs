@@ -15,11 +15,11 @@ use super::steps::overlay::load_overlay;
 use super::steps::{boot_assets, next_config, resume, stop};
 use super::{Phase, Sequence, kexec, run};
 
-use crate::containers::Limits;
 use crate::image_collection;
 use crate::init_link::{End, Scope};
 use crate::intent;
 use crate::machine::{Configured, Machine};
+use crate::oci::Limits;
 use crate::operation_lock::{Operation, OperationLock};
 use crate::store::MachineStage;
 use crate::store::event_log::ActorId;

@@ -14,10 +14,10 @@ use super::workload::{Running, Signal, Step, Workload};
 use crate::base::Exit;
 use crate::base::lock::Lock as _;
 use crate::containers::{
-    ContainerSpec, HostView, ImageStore, ImagesInForce, Limits, PullError, PulledImage, Puller,
-    ResolvedImage, RunningContainer, Runtime, Streams,
+    ContainerSpec, HostView, ImagesInForce, RunningContainer, Runtime, Streams,
 };
 use crate::init_link::{InitLink, Scope};
+use crate::oci::{ImageStore, Limits, PullError, PulledImage, Puller, ResolvedImage};
 use crate::values::ImageReference;
 
 /// What it takes to run a container, again and again.

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use http_body_util::Empty;
-use hyper::body::Bytes;
-use hyper_util::rt::TokioIo;
+use http::HeaderMap;
+use instar_http_client::{Client, Get, Proxies, Trust};
 use tokio::net::TcpStream;
 
 use super::workload::Workload;
@@ -87,20 +86,20 @@ async fn within(
 }
 
 async fn get(authority: &str, path: &str) -> anyhow::Result<()> {
-    let stream = TcpStream::connect(authority)
-        .await
-        .with_context(|| format!("connect to {authority}"))?;
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    let connection = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(connection));
-    let request = http::Request::get(path)
-        .header(http::header::HOST, authority)
-        .body(Empty::<Bytes>::new())
-        .context("make the request")?;
-    let status = sender.send_request(request).await?.status();
-    drop(connection);
+    let url = format!("http://{authority}{path}");
+    let get = Get {
+        uri: &url
+            .parse()
+            .with_context(|| format!("{url} is no address"))?,
+        headers: &HeaderMap::new(),
+        form: None,
+        origin: None,
+        redirections: 0,
+    };
+    let client = Client::new(Trust::default(), &Proxies::default());
+    let status = client.send(get).await?.status;
     if !(200..400).contains(&status.as_u16()) {
-        bail!("GET http://{authority}{path} answered {status}");
+        bail!("GET {url} answered {status}");
     }
     Ok(())
 }

@@ -2,30 +2,31 @@
 
 use std::time::Duration;
 
-/// The first pause. Short: most stops are a dependency that comes a moment later.
-const FIRST: Duration = Duration::from_millis(500);
-/// The longest pause: a broken service costs one start per half minute, and one that is mended is back within that.
-const LONGEST: Duration = Duration::from_secs(30);
+use crate::base::back_off::BackOff;
+
+const PAUSES: BackOff = BackOff {
+    // Short: most stops are a dependency that comes a moment later.
+    first: Duration::from_millis(500),
+    // A broken service costs one start per half minute, and one that is mended is back within that.
+    longest: Duration::from_secs(30),
+};
 /// A run of this length counts as a success and starts the pauses anew.
 const GOOD_RUN: Duration = Duration::from_secs(60);
 
 /// Doubling pauses between the starts of one service.
 #[derive(Debug, Default)]
-pub(super) struct BackOff {
+pub(super) struct Restarts {
     failures: u32,
 }
 
-impl BackOff {
+impl Restarts {
     /// The pause after a run of the given length.
     pub(super) fn after(&mut self, run: Duration) -> Duration {
         if run >= GOOD_RUN {
             self.failures = 0;
         }
-        let pause = FIRST
-            .saturating_mul(1_u32.checked_shl(self.failures).unwrap_or(u32::MAX))
-            .min(LONGEST);
         self.failures = self.failures.saturating_add(1);
-        pause
+        PAUSES.after(self.failures)
     }
 }
 
@@ -35,13 +36,13 @@ mod tests {
 
     #[test]
     fn pauses_double_to_a_limit_and_start_anew_after_a_good_run() {
-        let mut back_off = BackOff::default();
+        let mut restarts = Restarts::default();
         let short = Duration::from_secs(1);
-        let pauses: Vec<u128> = (0..8).map(|_| back_off.after(short).as_millis()).collect();
+        let pauses: Vec<u128> = (0..8).map(|_| restarts.after(short).as_millis()).collect();
         assert_eq!(pauses, [500, 1000, 2000, 4000, 8000, 16000, 30000, 30000]);
         for _ in 0..100 {
-            assert_eq!(back_off.after(short), LONGEST);
+            assert_eq!(restarts.after(short), PAUSES.longest);
         }
-        assert_eq!(back_off.after(GOOD_RUN), FIRST);
+        assert_eq!(restarts.after(GOOD_RUN), PAUSES.first);
     }
 }

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::health::HealthCheck;
 use super::log_ring::LogRing;
 use super::phase::{Event, Phase};
-use super::restart::BackOff;
+use super::restart::Restarts;
 use super::state::{Health, ServiceStatus};
 use super::wish::Wish;
 use super::workload::{Running, Signal, Step, Workload};
@@ -224,7 +224,7 @@ enum Ended {
 
 impl Actor {
     async fn live(self, mut wish: watch::Receiver<Wish>) {
-        let mut back_off = BackOff::default();
+        let mut restarts = Restarts::default();
         let mut adopted = self
             .service
             .definition
@@ -249,9 +249,9 @@ impl Actor {
                 None => self.run_once(&mut wish).await,
             };
             match ended {
-                Ended::Stopped => back_off = BackOff::default(),
+                Ended::Stopped => restarts = Restarts::default(),
                 Ended::Failed(why) => {
-                    let pause = back_off.after(begun.elapsed());
+                    let pause = restarts.after(begun.elapsed());
                     self.note(
                         Event::Fails,
                         format!("{why}; next start in {:.1} s", pause.as_secs_f64()),

@@ -19,6 +19,8 @@ use serde::Serialize;
 use tokio::{sync::watch, task::JoinHandle};
 use tracing::{debug, info, warn};
 
+use crate::base::back_off::BackOff;
+
 pub use query::QueryError;
 pub use sample_filter::{Beforehand, Rejection, Sample, SampleFilter, Verdict, Witness};
 
@@ -26,9 +28,15 @@ pub use sample_filter::{Beforehand, Rejection, Sample, SampleFilter, Verdict, Wi
 pub const STEP: Duration = Duration::from_millis(128);
 
 /// Pauses between measurements while all is well: more often in the beginning, when the drift is unknown.
-const POLL: (Duration, Duration) = (Duration::from_secs(64), Duration::from_secs(1024));
+const POLLS: BackOff = BackOff {
+    first: Duration::from_secs(64),
+    longest: Duration::from_secs(1024),
+};
 /// Pauses while no server answers: the network may come up any moment, but servers are others' property.
-const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(64));
+const RETRIES: BackOff = BackOff {
+    first: Duration::from_secs(1),
+    longest: Duration::from_secs(64),
+};
 
 /// What the config says about time.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -214,8 +222,8 @@ async fn sync(
     floor: u64,
 ) {
     let mut judge = SampleFilter::new(floor);
-    let mut poll = POLL.0;
-    let mut retry = RETRY.0;
+    let mut steady = 1;
+    let mut failures = 0;
     loop {
         let wish = wishes.borrow_and_update().clone();
         let pause = if !wish.enabled || wish.servers.is_empty() {
@@ -225,14 +233,10 @@ async fn sync(
             judge.know(*before.borrow());
             match attempt(&wish, &mut judge).await {
                 Ok(done) => {
-                    poll = if done.stepped {
-                        POLL.0
-                    } else {
-                        (poll * 2).min(POLL.1)
-                    };
-                    retry = RETRY.0;
+                    steady = if done.stepped { 1 } else { steady + 1 };
+                    failures = 0;
                     status.send_replace(done.status);
-                    Some(poll)
+                    Some(POLLS.after(steady))
                 }
                 Err(problem) => {
                     debug!(problem, "no time server");
@@ -240,9 +244,8 @@ async fn sync(
                         status.disabled = false;
                         status.problem = Some(problem);
                     });
-                    let pause = retry;
-                    retry = (retry * 2).min(RETRY.1);
-                    Some(pause)
+                    failures += 1;
+                    Some(RETRIES.after(failures))
                 }
             }
         };
@@ -258,7 +261,7 @@ async fn sync(
                 if changed.is_err() {
                     return;
                 }
-                retry = RETRY.0;
+                failures = 0;
             }
         }
     }

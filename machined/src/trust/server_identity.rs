@@ -178,26 +178,11 @@ fn issue(
         certificate.fingerprint()
     );
     let own_authority = instar_pki::certificate_from_pem(&authority.certificate_pem())?;
-    let client = match mode {
-        Mode::Maintenance | Mode::Closed => None,
-        Mode::Normal => {
-            let client = authority
-                .issue_client(&[Role::Reader], now, LIFETIME)
-                .context("issue the certificate of the API's check")?;
-            // A throw-away authority, whose key never leaves this process, lets nobody in but this check.
-            if !accepted.contains(&own_authority) {
-                accepted.push(own_authority.clone());
-            }
-            Some(client)
-        }
-    };
-    let self_check = SelfCheck::new(
-        &own_authority,
-        client
-            .as_ref()
-            .map(|client| (client.der().as_ref(), client.key_der())),
-    )
-    .context("make the API's check")?;
+    // A throw-away authority, whose key never leaves this process, lets nobody in but the API's check.
+    if mode == Mode::Normal && !accepted.contains(&own_authority) {
+        accepted.push(own_authority.clone());
+    }
+    let self_check = self_check(authority, &own_authority, mode, now)?;
     let mut identity = Identity::new(
         mode,
         certificate.der(),
@@ -216,6 +201,26 @@ fn issue(
         identity,
         self_check,
     })
+}
+
+/// The check by which the machine calls its own API: as a reader where callers need a certificate.
+fn self_check(
+    authority: &CertificateAuthority,
+    own_authority: &[u8],
+    mode: Mode,
+    now: SystemTime,
+) -> anyhow::Result<SelfCheck> {
+    let client = match mode {
+        Mode::Maintenance | Mode::Closed => None,
+        Mode::Normal => Some(
+            authority
+                .issue_client(&[Role::Reader], now, LIFETIME)
+                .context("issue the certificate of the API's check")?,
+        ),
+    };
+    let client = client.as_ref();
+    let shown = client.map(|client| (client.der().as_ref(), client.key_der()));
+    SelfCheck::new(own_authority, shown).context("make the API's check")
 }
 
 /// The names that the machine is known by, and with them those that the config adds, for the certificate.

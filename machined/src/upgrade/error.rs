@@ -1,7 +1,7 @@
 //! What is asked of an upgrade, and why it is not begun.
 
 use super::check::Refusal;
-use crate::containers::PullError;
+use crate::oci::PullError;
 use crate::operation_lock::{Busy, Interrupted};
 use crate::values::ReferenceError;
 

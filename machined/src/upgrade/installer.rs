@@ -22,6 +22,7 @@ use super::check::Candidate;
 use super::progress_sink::ProgressSink;
 use super::unpacked::Unpacked;
 use crate::base::Exit;
+use crate::base::blocking_io;
 use crate::containers::{
     ContainerSpec, HostView, Mount, MountSource, RunningContainer, Runtime, Streams,
 };
@@ -192,8 +193,7 @@ async fn collect(output: OwnedFd, progress: ProgressSink) -> String {
 /// Holds what was delivered against its digest. init does that as well, when it is too late to refuse without a reboot.
 pub async fn verify(delivery: &InstallerOutput) -> anyhow::Result<()> {
     let file = File::from(delivery.memfd.try_clone().context("copy the descriptor")?);
-    let hash = tokio::task::spawn_blocking(move || hash_from_start(&file));
-    let hash = hash.await.context("hashing was interrupted")??;
+    let hash = blocking_io::within(blocking_io::ANSWER, move || hash_from_start(&file)).await??;
     ensure!(
         hash == delivery.blake3,
         "the installer said {} of a root filesystem of digest {hash}",

@@ -10,11 +10,9 @@ use anyhow::Context as _;
 
 use super::check::Room;
 use super::error::UpgradeError;
-use crate::containers::{
-    ImageStore, Limits, PullError, PulledImage, Puller, ResolvedImage, StoreError,
-};
 use crate::mounts::filesystem::{Filesystem, MountFlags};
 use crate::mounts::transient_mount::TransientMount;
+use crate::oci::{ImageStore, Limits, PullError, PulledImage, Puller, ResolvedImage, StoreError};
 
 /// Where memory is mounted for it.
 const MEMORY: &str = "/run/machined/installer";

@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use instar_init_protocol::{
     BootId, Line, RecvFlags, Reply, Request, SendFlags, StartReason, Welcome, receive, send,
 };
-use machined::containers::ImageStore;
+use instar_oci::ImageStore;
 use machined::disk::{OwnedDisk, Places};
 use machined::init_link::InitLink;
 use machined::machine::{Generation, Machine, Parts};

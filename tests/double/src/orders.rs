@@ -64,6 +64,21 @@ impl Double {
     }
 
     fn order(&mut self, words: &[&str]) -> Result<Option<ExitCode>> {
+        if let ["exit", code] = words {
+            return Ok(Some(ExitCode::from(code.parse::<u8>()?)));
+        }
+        let known = self.tell_init(words)?
+            || self.watch_processes(words)?
+            || leave(words)?
+            || misbehave(words)?;
+        if !known {
+            bail!("unknown");
+        }
+        Ok(None)
+    }
+
+    /// Messages to init, right and wrong ones. `false` for an order that is none of these.
+    fn tell_init(&mut self, words: &[&str]) -> Result<bool> {
         match words {
             ["hello"] => self.hello()?,
             ["healthy"] => {
@@ -111,6 +126,23 @@ impl Double {
                 let packet = vec![b'x'; bytes.parse()?];
                 report_answer(&self.link.ask_raw(&packet, &[])?.0);
             }
+            ["deaf", count] => {
+                for _ in 0..count.parse::<u32>()? {
+                    self.link.send(&Request::Hello.encode(), &[])?;
+                }
+            }
+            ["shut-link"] => self.link.shut()?,
+            ["reboot" | "poweroff" | "halt" | "kexec"] => {
+                self.tell_last(&Request::End(words[0].parse::<End>()?), &[])?
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Processes that init adopts.
+    fn watch_processes(&mut self, words: &[&str]) -> Result<bool> {
+        match words {
             ["orphan", milliseconds] => {
                 let mut parent = Command::new("/sbin/machined");
                 let output = parent.args(["parent", milliseconds]).output()?;
@@ -127,57 +159,9 @@ impl Double {
                 }
                 other => report!("unexpected {other:?}"),
             },
-            ["deaf", count] => {
-                for _ in 0..count.parse::<u32>()? {
-                    self.link.send(&Request::Hello.encode(), &[])?;
-                }
-            }
-            ["shut-link"] => self.link.shut()?,
-            ["leave-loop"] => {
-                // It has no user but is not told to go with its last one.
-                let device = LoopControl::open()?.next_free()?;
-                let backing = memfd(&[0; 4096], &[])?;
-                device.attach_file(format!("/proc/self/fd/{}", backing.as_raw_fd()))?;
-                report!("attached {}", device.path().unwrap_or_default().display());
-            }
-            ["service"] => service()?,
-            ["services"] => report!("services {}", sleepers()),
-            ["leave-sysctl", path, value] => {
-                fs::write(path, value)?;
-                report!("{path} is {}", fs::read_to_string(path)?.trim());
-            }
-            ["leave-cgroup", name] => fs::create_dir(format!("/sys/fs/cgroup/{name}"))?,
-            ["cat", path] => report!("{path}: {}", fs::read_to_string(path)?.trim_end()),
-            ["say", text @ ..] => report!("{}", text.join(" ")),
-            ["print", text @ ..] => println!("{}", text.join(" ")),
-            ["state"] => state()?,
-            ["sleep", milliseconds] => sleep(Duration::from_millis(milliseconds.parse()?)),
-            ["hang"] => hang(),
-            ["abort"] => std::process::abort(),
-            ["kill"] => {
-                rustix::process::kill_process(
-                    rustix::process::getpid(),
-                    rustix::process::Signal::KILL,
-                )?;
-            }
-            ["kill-init"] => {
-                // The kernel protects PID 1 from signals that it does not handle.
-                for signal in [rustix::process::Signal::KILL, rustix::process::Signal::TERM] {
-                    rustix::process::kill_process(rustix::process::Pid::INIT, signal)?;
-                }
-            }
-            ["become", program] => {
-                // It has been introduced; whoever it becomes greets init again.
-                let error = Command::new(program).arg0("machined").exec();
-                return Err(error).with_context(|| format!("become {program}"));
-            }
-            ["exit", code] => return Ok(Some(ExitCode::from(code.parse::<u8>()?))),
-            ["reboot" | "poweroff" | "halt" | "kexec"] => {
-                self.tell_last(&Request::End(words[0].parse::<End>()?), &[])?
-            }
-            _ => bail!("unknown"),
+            _ => return Ok(false),
         }
-        Ok(None)
+        Ok(true)
     }
 
     fn hello(&mut self) -> Result<()> {
@@ -280,6 +264,60 @@ impl Double {
         };
         self.tell_last(&request, many.get(..count).unwrap_or_default())
     }
+}
+
+/// Things that a generation leaves behind or looks at.
+fn leave(words: &[&str]) -> Result<bool> {
+    match words {
+        ["leave-loop"] => {
+            // It has no user but is not told to go with its last one.
+            let device = LoopControl::open()?.next_free()?;
+            let backing = memfd(&[0; 4096], &[])?;
+            device.attach_file(format!("/proc/self/fd/{}", backing.as_raw_fd()))?;
+            report!("attached {}", device.path().unwrap_or_default().display());
+        }
+        ["service"] => service()?,
+        ["services"] => report!("services {}", sleepers()),
+        ["leave-sysctl", path, value] => {
+            fs::write(path, value)?;
+            report!("{path} is {}", fs::read_to_string(path)?.trim());
+        }
+        ["leave-cgroup", name] => fs::create_dir(format!("/sys/fs/cgroup/{name}"))?,
+        ["cat", path] => report!("{path}: {}", fs::read_to_string(path)?.trim_end()),
+        ["say", text @ ..] => report!("{}", text.join(" ")),
+        ["print", text @ ..] => println!("{}", text.join(" ")),
+        ["state"] => state()?,
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// Ends and silences of its own.
+fn misbehave(words: &[&str]) -> Result<bool> {
+    match words {
+        ["sleep", milliseconds] => sleep(Duration::from_millis(milliseconds.parse()?)),
+        ["hang"] => hang(),
+        ["abort"] => std::process::abort(),
+        ["kill"] => {
+            rustix::process::kill_process(
+                rustix::process::getpid(),
+                rustix::process::Signal::KILL,
+            )?;
+        }
+        ["kill-init"] => {
+            // The kernel protects PID 1 from signals that it does not handle.
+            for signal in [rustix::process::Signal::KILL, rustix::process::Signal::TERM] {
+                rustix::process::kill_process(rustix::process::Pid::INIT, signal)?;
+            }
+        }
+        ["become", program] => {
+            // It has been introduced; whoever it becomes greets init again.
+            let error = Command::new(program).arg0("machined").exec();
+            return Err(error).with_context(|| format!("become {program}"));
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
 }
 
 fn report_answer(reply: &Reply) {

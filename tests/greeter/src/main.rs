@@ -181,102 +181,108 @@ fn serve(mut stream: TcpStream) -> Result<()> {
     )
 }
 
+/// What a path asks for, its rest behind the prefix, and the status where that fails.
+type Act = (&'static str, fn(&str) -> Result<String>, &'static str);
+
+const NOT_FOUND: &str = "404 Not Found";
+const FORBIDDEN: &str = "403 Forbidden";
+
+const ACTS: [Act; 13] = [
+    ("/read", |file| fs::read_to_string(file), NOT_FOUND),
+    ("/list", names, NOT_FOUND),
+    ("/owner", owner, NOT_FOUND),
+    ("/stat", stat, NOT_FOUND),
+    (
+        "/socket/",
+        |family| open_socket(family.parse().unwrap_or(0)).map(|()| format!("{family}: opened\n")),
+        FORBIDDEN,
+    ),
+    (
+        "/pipe",
+        |file| make_pipe(file).map(|()| format!("{file}: made\n")),
+        FORBIDDEN,
+    ),
+    (
+        "/fill",
+        |file| fill(file).map(|bytes| bytes.to_string()),
+        FORBIDDEN,
+    ),
+    (
+        "/spread",
+        |directory| spread(directory).map(|files| files.to_string()),
+        FORBIDDEN,
+    ),
+    (
+        "/remove",
+        |file| fs::remove_file(file).map(|()| format!("{file}: removed\n")),
+        FORBIDDEN,
+    ),
+    ("/rename", rename, FORBIDDEN),
+    ("/write", write, FORBIDDEN),
+    ("/link", link, FORBIDDEN),
+    (
+        "/exit/",
+        |code| std::process::exit(code.parse().unwrap_or(1)),
+        FORBIDDEN,
+    ),
+];
+
 fn answer(path: &str) -> (&'static str, String) {
-    if let Some(code) = path.strip_prefix("/exit/") {
-        std::process::exit(code.parse().unwrap_or(1));
+    for (prefix, act, failure) in ACTS {
+        if let Some(rest) = path.strip_prefix(prefix) {
+            let name = rest.split('?').next().unwrap_or_default();
+            return match act(rest) {
+                Ok(text) => ("200 OK", text),
+                Err(error) => (failure, format!("{name}: {error}\n")),
+            };
+        }
     }
-    if let Some(file) = path.strip_prefix("/read") {
-        return match fs::read_to_string(file) {
-            Ok(text) => ("200 OK", text),
-            Err(error) => ("404 Not Found", format!("{file}: {error}\n")),
-        };
-    }
-    if let Some(directory) = path.strip_prefix("/list") {
-        return match names(directory) {
-            Ok(text) => ("200 OK", text),
-            Err(error) => ("404 Not Found", format!("{directory}: {error}\n")),
-        };
-    }
-    if let Some(file) = path.strip_prefix("/owner") {
-        return match fs::metadata(file) {
-            Ok(facts) => ("200 OK", format!("{}:{}", facts.uid(), facts.gid())),
-            Err(error) => ("404 Not Found", format!("{file}: {error}\n")),
-        };
-    }
-    if let Some(file) = path.strip_prefix("/stat") {
-        return match fs::symlink_metadata(file) {
-            Ok(facts) => {
-                let (mode, size, blocks) = (facts.mode(), facts.size(), facts.blocks());
-                ("200 OK", format!("{mode:o} {size} {}", blocks * 512))
-            }
-            Err(error) => ("404 Not Found", format!("{file}: {error}\n")),
-        };
-    }
-    if let Some(family) = path.strip_prefix("/socket/") {
-        return match open_socket(family.parse().unwrap_or(0)) {
-            Ok(()) => ("200 OK", format!("{family}: opened\n")),
-            Err(error) => ("403 Forbidden", format!("{family}: {error}\n")),
-        };
-    }
-    if let Some(file) = path.strip_prefix("/pipe") {
-        return match make_pipe(file) {
-            Ok(()) => ("200 OK", format!("{file}: made\n")),
-            Err(error) => ("403 Forbidden", format!("{file}: {error}\n")),
-        };
-    }
-    if let Some(file) = path.strip_prefix("/fill") {
-        return match fill(file) {
-            Ok(bytes) => ("200 OK", bytes.to_string()),
-            Err(error) => ("403 Forbidden", format!("{file}: {error}\n")),
-        };
-    }
-    if let Some(directory) = path.strip_prefix("/spread") {
-        return match spread(directory) {
-            Ok(files) => ("200 OK", files.to_string()),
-            Err(error) => ("403 Forbidden", format!("{directory}: {error}\n")),
-        };
-    }
-    if let Some(file) = path.strip_prefix("/remove") {
-        return match fs::remove_file(file) {
-            Ok(()) => ("200 OK", format!("{file}: removed\n")),
-            Err(error) => ("403 Forbidden", format!("{file}: {error}\n")),
-        };
-    }
-    if let Some(file) = path.strip_prefix("/rename") {
-        let (from, to) = file.split_once('?').unwrap_or((file, file));
-        return match fs::rename(from, to) {
-            Ok(()) => ("200 OK", format!("{from}: is {to}\n")),
-            Err(error) => ("403 Forbidden", format!("{from}: {error}\n")),
-        };
-    }
-    if let Some(file) = path.strip_prefix("/write") {
-        let (file, text) = file
-            .split_once('?')
-            .unwrap_or((file, "written by greeter\n"));
-        return match fs::write(file, text) {
-            Ok(()) => ("200 OK", format!("{file}: written\n")),
-            Err(error) => ("403 Forbidden", format!("{file}: {error}\n")),
-        };
-    }
-    if let Some(link) = path.strip_prefix("/link") {
-        let (link, target) = link.split_once('?').unwrap_or((link, "/"));
-        return match std::os::unix::fs::symlink(target, link) {
-            Ok(()) => ("200 OK", format!("{link}: points to {target}\n")),
-            Err(error) => ("403 Forbidden", format!("{link}: {error}\n")),
-        };
-    }
+    ("200 OK", greeting())
+}
+
+fn greeting() -> String {
     let fact = |name: &str| {
         fs::read_to_string(format!("/proc/sys/kernel/{name}"))
             .map_or("?".to_owned(), |text| text.trim().to_owned())
     };
-    (
-        "200 OK",
-        format!(
-            "hello from {} on kernel {}\n",
-            fact("hostname"),
-            fact("osrelease")
-        ),
+    format!(
+        "hello from {} on kernel {}\n",
+        fact("hostname"),
+        fact("osrelease")
     )
+}
+
+fn owner(file: &str) -> Result<String> {
+    let facts = fs::metadata(file)?;
+    Ok(format!("{}:{}", facts.uid(), facts.gid()))
+}
+
+fn stat(file: &str) -> Result<String> {
+    let facts = fs::symlink_metadata(file)?;
+    let (mode, size, blocks) = (facts.mode(), facts.size(), facts.blocks());
+    Ok(format!("{mode:o} {size} {}", blocks * 512))
+}
+
+fn rename(names: &str) -> Result<String> {
+    let (from, to) = names.split_once('?').unwrap_or((names, names));
+    fs::rename(from, to)?;
+    Ok(format!("{from}: is {to}\n"))
+}
+
+fn write(file_and_text: &str) -> Result<String> {
+    let (file, text) = file_and_text
+        .split_once('?')
+        .unwrap_or((file_and_text, "written by greeter\n"));
+    fs::write(file, text)?;
+    Ok(format!("{file}: written\n"))
+}
+
+fn link(link_and_target: &str) -> Result<String> {
+    let (link, target) = link_and_target
+        .split_once('?')
+        .unwrap_or((link_and_target, "/"));
+    std::os::unix::fs::symlink(target, link)?;
+    Ok(format!("{link}: points to {target}\n"))
 }
 
 fn open_socket(family: u16) -> Result<()> {

@@ -44,7 +44,7 @@ const FLOORS: [(&str, &[&str]); 9] = [
 ];
 
 /// Crates by the names that the rooms know them by. The compiler holds them to their place below all rooms.
-const CRATES: [&str; 5] = ["apid", "base", "config", "sys", "values"];
+const CRATES: [&str; 6] = ["apid", "base", "config", "oci", "sys", "values"];
 
 /// Imports that run up still, as (importer, imported). The list may only shrink.
 const KNOWN: [(&str, &str); 0] = [];
@@ -118,7 +118,7 @@ fn machined() -> BTreeSet<Import> {
         import.imported != Path::new("lib.rs") || !CRATES.contains(&first)
     });
     assert!(
-        imports.len() > 700,
+        imports.len() > 600,
         "only {} imports were found",
         imports.len()
     );

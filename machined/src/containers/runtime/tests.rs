@@ -6,7 +6,7 @@ mod namespace;
 use namespace::{block_on, isolated};
 
 use super::*;
-use crate::containers::manifest::ImageConfig;
+use crate::oci::manifest::ImageConfig;
 use crate::values::Digest;
 
 fn name() -> ContainerName {

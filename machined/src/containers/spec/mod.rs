@@ -14,7 +14,7 @@ use std::str::FromStr;
 
 use serde_json::{Value, json};
 
-use super::manifest::ImageConfig;
+use crate::oci::ImageConfig;
 pub use capabilities::{Capabilities, Profile, UnknownCapability};
 use user::Database;
 pub use user::{RunAs, User, UserError};

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use crate::base::blocking_io;
 use crate::intent;
 use crate::machine::Machine;
 use crate::trust::REMEMBERED;
@@ -46,7 +47,7 @@ pub async fn note_time(machine: Arc<Machine>) {
             continue;
         };
         let file = state.join(REMEMBERED);
-        let noted = tokio::task::spawn_blocking(move || {
+        let noted = blocking_io::within(blocking_io::ANSWER, move || {
             File::options()
                 .append(true)
                 .open(file)?

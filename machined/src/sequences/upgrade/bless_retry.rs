@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::trial_record;
+use crate::base::back_off::BackOff;
 use crate::boot_loader::EspError;
 use crate::machine::Machine;
 use crate::operation_lock::Operation;
@@ -15,8 +16,11 @@ use crate::upgrade::trial::Bless;
 
 /// The machine is not ready for this.
 const PROBLEM: &str = "boot entry";
-/// The first pause, and the longest: each is twice as long as the one before it.
-const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
+/// Between two tries.
+const PAUSES: BackOff = BackOff {
+    first: Duration::from_secs(1),
+    longest: Duration::from_secs(300),
+};
 
 /// Notes that the machine is not ready, and why, until the entry is blessed.
 pub(in crate::sequences) fn start(machine: &Arc<Machine>, bless: Bless, error: &anyhow::Error) {
@@ -32,10 +36,8 @@ pub(in crate::sequences) fn start(machine: &Arc<Machine>, bless: Bless, error: &
 
 async fn until_blessed(machine: &Machine, bless: Bless) {
     let record = recorded(machine);
-    let (mut pause, longest) = PAUSES;
-    loop {
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(longest);
+    for failures in 1.. {
+        tokio::time::sleep(PAUSES.after(failures)).await;
         let Ok(_lock) = machine.lock_operation(Operation::BlessBootEntry) else {
             continue;
         };

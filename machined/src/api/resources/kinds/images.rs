@@ -1,7 +1,8 @@
 //! Images of containers, unpacked on the machine.
 
 use super::{Item, Kind, Namespace, Record, Sensitivity, Source, Value};
-use crate::containers::{InForce, PulledImage};
+use crate::containers::InForce;
+use crate::oci::PulledImage;
 
 /// What is in the store.
 pub(super) const IMAGES: Kind = Kind {

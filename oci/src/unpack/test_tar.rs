@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
-use crate::containers::manifest::Layer;
-use crate::values::Digest;
+use crate::manifest::Layer;
+use instar_values::Digest;
 
 /// An archive under construction.
 #[derive(Default)]

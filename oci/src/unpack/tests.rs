@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use super::test_tar::{TarBuilder, TestEntry, describe, gzip, zstd};
 use super::*;
-use crate::base::error_chain::chain;
+use instar_base::error_chain::chain;
 
 /// Root keeps owners as a node does; everybody else tests the rest.
 fn ownership() -> Ownership {
@@ -823,7 +823,7 @@ fn one_hostile_layer_costs_little_memory() {
     const MOST_KIB: u64 = 32 * 1024;
     for kind in ["directories", "names", "records"] {
         let output = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "containers::unpack::tests::a_hostile_layer"])
+            .args(["--exact", "unpack::tests::a_hostile_layer"])
             .args(["--ignored", "--nocapture"])
             .env("HOSTILE_LAYER", kind)
             .output()

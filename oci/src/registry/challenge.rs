@@ -3,11 +3,11 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use crate::containers::registries::RegistryAuth;
+use crate::registries::RegistryAuth;
 
 /// What is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Challenge {
+pub(crate) enum Challenge {
     Basic,
     /// A token from another place.
     Bearer {
@@ -19,7 +19,7 @@ pub(super) enum Challenge {
 
 impl Challenge {
     /// The first challenge in these headers that can be met; Bearer is preferred, as registries do.
-    pub(super) fn find<'a>(headers: impl Iterator<Item = &'a str>) -> Option<Challenge> {
+    pub(crate) fn find<'a>(headers: impl Iterator<Item = &'a str>) -> Option<Challenge> {
         let all: Vec<Challenge> = headers.flat_map(parse).collect();
         let bearer = all
             .iter()
@@ -113,7 +113,7 @@ pub(super) fn basic(username: &str, password: &str) -> String {
 }
 
 /// How a token is asked for: the URL, and the form if it is a POST (an identity token goes nowhere else).
-pub(super) fn token_request(
+pub(crate) fn token_request(
     realm: &str,
     service: Option<&str>,
     scope: &str,

@@ -1,7 +1,9 @@
-//! TLS for registries: the system's authorities, the config's, or none at all where the config says so.
+//! Whom to trust: the system's authorities, the config's, or anybody where the config says so.
 
-use std::io;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::{fmt, io};
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -10,19 +12,70 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
-use crate::containers::registries::RegistryTls;
-
 /// The authorities that the root filesystem ships.
-const SYSTEM_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
+pub const SYSTEM_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// Whom a client trusts, and how it shows itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trust {
+    /// A file of authorities (PEM). A root filesystem without it has none.
+    pub bundle: PathBuf,
+    /// More authorities for all hosts (PEM).
+    pub roots: Vec<String>,
+    /// Settings of hosts of their own, by `HOST[:PORT]`.
+    pub hosts: BTreeMap<String, HostTls>,
+}
+
+impl Default for Trust {
+    fn default() -> Self {
+        Trust {
+            bundle: SYSTEM_BUNDLE.into(),
+            roots: Vec::new(),
+            hosts: BTreeMap::new(),
+        }
+    }
+}
+
+/// How to trust a host, and how to be trusted by it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HostTls {
+    /// Certificate authorities beside the system's (PEM).
+    pub ca: Option<String>,
+    /// Our certificate chain and key (PEM).
+    pub client_identity: Option<ClientIdentity>,
+    /// Take any certificate.
+    pub insecure_skip_verify: bool,
+}
+
+/// A client certificate.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ClientIdentity {
+    /// Chain, PEM.
+    pub certificate: String,
+    /// Private key, PEM.
+    pub key: String,
+}
+
+/// Keys don't belong into logs.
+impl fmt::Debug for ClientIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ClientIdentity(..)")
+    }
+}
 
 /// Why there can be no TLS connection with these settings.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// The file.
-    #[error("the system's certificate authorities at {SYSTEM_BUNDLE} cannot be read")]
-    Bundle(#[source] io::Error),
+    #[error("the certificate authorities in {} cannot be read", bundle.display())]
+    Bundle {
+        /// Which file.
+        bundle: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// PEM of the config.
-    #[error("the {what} in the registry settings is not usable PEM")]
+    #[error("the {what} in the TLS settings is not usable PEM")]
     Pem {
         /// Which of them.
         what: &'static str,
@@ -30,34 +83,43 @@ pub enum TlsError {
         source: rustls_pki_types::pem::Error,
     },
     /// Certificate and key of the config.
-    #[error("the client identity in the registry settings cannot be used")]
+    #[error("the client identity in the TLS settings cannot be used")]
     Identity(#[source] rustls::Error),
     /// An authority's certificate.
-    #[error("a certificate authority in the registry settings cannot be used")]
+    #[error("a certificate authority in the TLS settings cannot be used")]
     Authority(#[source] rustls::Error),
     /// No bundle and no settings.
     #[error(
-        "there is no certificate authority to check a registry against: {SYSTEM_BUNDLE} is missing and the config names \
-         none; give the registry a CA in RegistryTLSConfig, or add TrustedRootsConfig"
+        "there is no certificate authority to trust: {} is missing and the config names none; give the host a CA in \
+         RegistryTLSConfig, or add TrustedRootsConfig",
+        bundle.display()
     )]
-    NoRoots,
+    NoRoots {
+        /// Where a bundle would be.
+        bundle: PathBuf,
+    },
     /// rustls itself.
     #[error("TLS cannot be set up")]
     Setup(#[source] rustls::Error),
 }
 
-/// The system's authorities and the config's. Without a bundle (a minimal root filesystem) only the latter.
-pub(super) fn roots(configured: &[String]) -> Result<RootCertStore, TlsError> {
+/// The bundle's authorities and the config's. Without a bundle (a minimal root filesystem) only the latter.
+fn roots(trust: &Trust) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
-    match std::fs::read(SYSTEM_BUNDLE) {
+    match std::fs::read(&trust.bundle) {
         Ok(bundle) => {
             // One odd certificate of a large bundle is no reason to trust none.
             roots.add_parsable_certificates(CertificateDer::pem_slice_iter(&bundle).flatten());
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(TlsError::Bundle(error)),
+        Err(source) => {
+            return Err(TlsError::Bundle {
+                bundle: trust.bundle.clone(),
+                source,
+            });
+        }
     }
-    for pem in configured {
+    for pem in &trust.roots {
         add(&mut roots, pem, "trusted root")?;
     }
     Ok(roots)
@@ -81,27 +143,26 @@ fn add(roots: &mut RootCertStore, pem: &str, what: &'static str) -> Result<(), T
 }
 
 /// The settings of one host as rustls takes them.
-pub(super) fn client_config(
-    roots: &RootCertStore,
-    settings: Option<&RegistryTls>,
-) -> Result<ClientConfig, TlsError> {
+pub(crate) fn client_config(trust: &Trust, authority: &str) -> Result<ClientConfig, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(TlsError::Setup)?;
-    let nothing = RegistryTls::default();
-    let settings = settings.unwrap_or(&nothing);
+    let nothing = HostTls::default();
+    let settings = trust.hosts.get(authority).unwrap_or(&nothing);
     let builder = if settings.insecure_skip_verify {
         builder
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(TakeAny(provider)))
     } else {
-        let mut roots = roots.clone();
+        let mut roots = roots(trust)?;
         if let Some(ca) = &settings.ca {
             add(&mut roots, ca, "CA")?;
         }
         if roots.is_empty() {
-            return Err(TlsError::NoRoots);
+            return Err(TlsError::NoRoots {
+                bundle: trust.bundle.clone(),
+            });
         }
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
             .build()

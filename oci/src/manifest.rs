@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::values::Digest;
+use instar_values::Digest;
 
 /// What this machine runs.
 pub const PLATFORM: Platform<'static> = Platform {

@@ -22,10 +22,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::manifest::ImageConfig;
-use crate::base::lock::Lock as _;
-use crate::values::Digest;
-use crate::values::ImageReference;
+use crate::manifest::ImageConfig;
+use instar_base::blocking_io;
+use instar_base::lock::Lock as _;
+use instar_values::Digest;
+use instar_values::ImageReference;
 
 /// What starts the names of directories that are no images.
 const INCOMING: &str = ".incoming-";
@@ -222,7 +223,7 @@ impl ImageStore {
     }
 
     /// Where a container's writable layer is.
-    pub(super) fn container_directory(&self, name: &str) -> PathBuf {
+    pub fn container_directory(&self, name: &str) -> PathBuf {
         self.shared.directory.join("containers").join(name)
     }
 
@@ -335,7 +336,7 @@ impl ImageStore {
 
     async fn remove_for_good(&self, removed: PathBuf) -> Result<(), StoreError> {
         let path = removed.clone();
-        let work = tokio::task::spawn_blocking(move || remove_tree(&path));
+        let work = blocking_io::within(blocking_io::ANSWER, move || remove_tree(&path));
         let done = work
             .await
             .unwrap_or_else(|error| Err(io::Error::other(error)));
@@ -364,7 +365,7 @@ impl ImageStore {
     }
 
     /// A place for an image that is about to be unpacked.
-    pub(super) fn incoming(&self, digest: Digest) -> Result<Incoming, StoreError> {
+    pub fn incoming(&self, digest: Digest) -> Result<Incoming, StoreError> {
         self.prepare()?;
         let directory = self.temporary(INCOMING, digest);
         let rootfs = directory.join("rootfs");
@@ -421,7 +422,7 @@ impl ImageStore {
 }
 
 /// An image that is being unpacked. Unless it is committed, dropping it removes it.
-pub(super) struct Incoming {
+pub struct Incoming {
     store: ImageStore,
     digest: Digest,
     directory: PathBuf,
@@ -429,12 +430,12 @@ pub(super) struct Incoming {
 
 impl Incoming {
     /// Where its layers go.
-    pub(super) fn rootfs(&self) -> PathBuf {
+    pub fn rootfs(&self) -> PathBuf {
         self.directory.join("rootfs")
     }
 
     /// Makes it an image of the store. Blocks until the disk has it.
-    pub(super) fn commit(
+    pub fn commit(
         self,
         name: &ImageReference,
         config: ImageConfig,

@@ -17,8 +17,10 @@ use serde_json::json;
 
 use super::unpack::test_tar::{TarBuilder, gzip};
 use super::*;
-use crate::base::error_chain::chain;
-use crate::values::{Digest, ImageReference};
+use instar_base::back_off::BackOff;
+use instar_base::error_chain::chain;
+use instar_http_client::{ClientIdentity, HostTls, Trust};
+use instar_values::{Digest, ImageReference};
 
 const GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 
@@ -156,7 +158,10 @@ fn mirrored(registry: &str, urls: &[&str]) -> Registries {
 fn puller(settings: Registries) -> Puller {
     let retries = Retries {
         attempts: 3,
-        first_delay: Duration::from_millis(10),
+        pauses: BackOff {
+            first: Duration::from_millis(10),
+            longest: Duration::from_secs(1),
+        },
     };
     Puller::with_retries(Arc::new(settings), retries)
 }
@@ -639,7 +644,7 @@ async fn tls_client_certificates_and_passwords() {
         certificate: client,
         key: client_key,
     };
-    let tls = RegistryTls {
+    let tls = HostTls {
         ca: Some(ca.pem()),
         client_identity: Some(identity),
         insecure_skip_verify: false,
@@ -648,8 +653,11 @@ async fn tls_client_certificates_and_passwords() {
         username: "bob".into(),
         password: password.into(),
     };
-    let settings = |tls: &RegistryTls, auth: Option<RegistryAuth>| Registries {
-        tls: [(registry.host(), tls.clone())].into(),
+    let settings = |tls: &HostTls, auth: Option<RegistryAuth>| Registries {
+        trust: Trust {
+            hosts: [(registry.host(), tls.clone())].into(),
+            ..Trust::default()
+        },
         auth: auth
             .map(|auth| (registry.host(), auth))
             .into_iter()
@@ -665,7 +673,7 @@ async fn tls_client_certificates_and_passwords() {
     assert!(said.contains("it refuses access (UNAUTHORIZED"), "{said}");
     let said = resolve(settings(&tls, None)).await;
     assert!(said.contains("it refuses access"), "{said}");
-    let unknown_authority = RegistryTls {
+    let unknown_authority = HostTls {
         ca: None,
         ..tls.clone()
     };
@@ -674,14 +682,14 @@ async fn tls_client_certificates_and_passwords() {
         said.contains("certificate") || said.contains("no certificate authority"),
         "{said}"
     );
-    let anybody = RegistryTls {
+    let anybody = HostTls {
         ca: None,
         insecure_skip_verify: true,
         ..tls.clone()
     };
     let said = resolve(settings(&anybody, Some(password("hunter2")))).await;
     assert!(said.contains("MANIFEST_UNKNOWN"), "{said}");
-    let unknown_client = RegistryTls {
+    let unknown_client = HostTls {
         client_identity: None,
         ..tls
     };

@@ -20,11 +20,11 @@ use std::fmt;
 use std::io::{self, Read};
 use std::path::Path;
 
-use super::manifest::Layer;
-use crate::values::Digest;
+use crate::manifest::Layer;
 use archive::Archive;
 pub use entry::EntryRefusal;
 use entry::{Change, EntryParser, NoEntry};
+use instar_values::Digest;
 pub use path::PathRefusal;
 pub use sparse::SparseRefusal;
 use stream::{Blob, Unpacked};

@@ -11,7 +11,7 @@ use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 use super::{Limits, UnpackError};
-use crate::values::digest::{Digest, Hasher};
+use instar_values::digest::{Digest, Hasher};
 
 /// What decompressors read at a time.
 const BUFFER: usize = 64 * 1024;

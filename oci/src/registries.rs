@@ -4,17 +4,19 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use instar_http_client::{Proxies, Trust};
+
 /// Everything the machine config says about registries. Keys are hosts as image names have them (`HOST[:PORT]`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Registries {
     /// Mirrors by registry; `*` is for every registry without an entry of its own.
     pub mirrors: BTreeMap<String, Mirror>,
-    /// TLS by the host that is spoken to (a mirror's settings are under the mirror's name).
-    pub tls: BTreeMap<String, RegistryTls>,
     /// Credentials by the host that is spoken to.
     pub auth: BTreeMap<String, RegistryAuth>,
-    /// More certificate authorities for all of them (PEM).
-    pub trusted_roots: Vec<String>,
+    /// Whom to trust, with TLS settings by the host that is spoken to (a mirror's are under the mirror's name).
+    pub trust: Trust,
+    /// What the machine's environment says about proxies.
+    pub proxies: Proxies,
 }
 
 /// Other places that have a registry's images.
@@ -33,32 +35,6 @@ pub struct MirrorEndpoint {
     pub url: EndpointUrl,
     /// The URL is the whole prefix: `/v2` is not added to it.
     pub override_path: bool,
-}
-
-/// How to trust a host, and how to be trusted by it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RegistryTls {
-    /// Certificate authorities beside the system's (PEM).
-    pub ca: Option<String>,
-    /// Our certificate chain and key (PEM).
-    pub client_identity: Option<ClientIdentity>,
-    /// Take any certificate.
-    pub insecure_skip_verify: bool,
-}
-
-/// A client certificate.
-#[derive(Clone, PartialEq, Eq)]
-pub struct ClientIdentity {
-    /// Chain, PEM.
-    pub certificate: String,
-    /// Private key, PEM.
-    pub key: String,
-}
-
-impl fmt::Debug for ClientIdentity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ClientIdentity(..)")
-    }
 }
 
 /// Credentials.

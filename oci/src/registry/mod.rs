@@ -3,10 +3,8 @@
 //! Written on hyper and rustls rather than on a registry crate: client certificates, mirrors with a path of their
 //! own, bounded documents and resumed downloads are all needed here, and it is 2 MB less in the root filesystem.
 
-mod challenge;
+pub(crate) mod challenge;
 mod download;
-mod tls;
-mod transport;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -20,22 +18,23 @@ use http::{StatusCode, Uri};
 use serde::Deserialize;
 use tokio::time::timeout;
 
-use super::manifest::{self, ImageConfig, Layer, MANIFEST_MEDIA_TYPES, Manifest, ManifestError};
-use super::registries::{Endpoint, Registries, RegistryAuth};
-use crate::base::error_chain::chain;
-use crate::base::lock::Lock as _;
-use crate::values::Digest;
-use crate::values::ImageReference;
+use crate::manifest::{self, ImageConfig, Layer, MANIFEST_MEDIA_TYPES, Manifest, ManifestError};
+use crate::registries::{Endpoint, Registries, RegistryAuth};
 use challenge::Challenge;
 pub(super) use download::Download;
-pub use tls::TlsError;
-pub use transport::TransportError;
-use transport::{Answer, Place, Transport};
+use instar_base::back_off::BackOff;
+use instar_base::error_chain::chain;
+use instar_base::lock::Lock as _;
+use instar_http_client::{Answer, Client, Get, HttpError, Place};
+use instar_values::Digest;
+use instar_values::ImageReference;
 
 /// Registries take no manifest above 4 MiB; real ones have a few KiB.
 const LARGEST_DOCUMENT: u64 = 1 << 20;
 /// Manifest, config and tokens of one image, redirections and retries counted.
 const RESOLVE: Duration = Duration::from_secs(300);
+/// A registry sends to a store of blobs, which may send to another.
+const MOST_REDIRECTIONS: usize = 5;
 /// Tokens and error messages.
 const LARGEST_ANSWER: usize = 256 * 1024;
 
@@ -44,15 +43,18 @@ const LARGEST_ANSWER: usize = 256 * 1024;
 pub struct Retries {
     /// All attempts, the first one counted.
     pub attempts: u32,
-    /// Before the second attempt; doubles with each further one.
-    pub first_delay: Duration,
+    /// The pauses between them.
+    pub pauses: BackOff,
 }
 
 impl Default for Retries {
     fn default() -> Self {
         Retries {
             attempts: 4,
-            first_delay: Duration::from_millis(500),
+            pauses: BackOff {
+                first: Duration::from_millis(500),
+                longest: Duration::from_secs(128),
+            },
         }
     }
 }
@@ -60,8 +62,7 @@ impl Default for Retries {
 impl Retries {
     /// How long to wait after that many failed attempts; `None` to give up.
     fn delay(&self, failed: u32) -> Option<Duration> {
-        (failed < self.attempts)
-            .then(|| self.first_delay * 2_u32.saturating_pow(failed.saturating_sub(1).min(8)))
+        (failed < self.attempts).then(|| self.pauses.after(failed))
     }
 }
 
@@ -104,7 +105,7 @@ impl ResolvedImage {
 pub enum RequestError {
     /// No answer.
     #[error("there was no answer")]
-    Transport(#[from] TransportError),
+    Http(#[from] HttpError),
     /// 404.
     #[error("it does not have it{said}")]
     NotFound {
@@ -187,7 +188,7 @@ pub enum RequestError {
         /// Where.
         at: u64,
         /// The last reason.
-        source: TransportError,
+        source: HttpError,
     },
 }
 
@@ -207,7 +208,7 @@ impl fmt::Display for Said {
 impl RequestError {
     fn is_transient(&self) -> bool {
         match self {
-            RequestError::Transport(error) => error.is_transient(),
+            RequestError::Http(error) => error.is_transient(),
             RequestError::Status { status, .. } => {
                 matches!(status.as_u16(), 408 | 429 | 500 | 502 | 503 | 504)
             }
@@ -218,7 +219,7 @@ impl RequestError {
     /// Whether this says nothing about the image: the endpoint is away, or there but unable to answer now.
     fn is_unreachable(&self) -> bool {
         match self {
-            RequestError::Transport(source) | RequestError::Interrupted { source, .. } => {
+            RequestError::Http(source) | RequestError::Interrupted { source, .. } => {
                 source.is_unreachable()
             }
             RequestError::Late => true,
@@ -312,7 +313,7 @@ impl Document {
 /// A client for all registries. It keeps tokens and TLS settings: make one for a pull and drop it after.
 pub struct RegistryClient {
     registries: Arc<Registries>,
-    transport: Transport,
+    http: Client,
     retries: Retries,
     /// Header values by endpoint and repository.
     authorizations: Mutex<HashMap<String, HeaderValue>>,
@@ -321,18 +322,18 @@ pub struct RegistryClient {
 impl RegistryClient {
     /// With these settings.
     pub fn new(registries: Arc<Registries>, retries: Retries) -> Self {
-        let transport = Transport::new(Arc::clone(&registries));
+        let http = Client::new(registries.trust.clone(), &registries.proxies);
         RegistryClient {
             registries,
-            transport,
+            http,
             retries,
             authorizations: Mutex::default(),
         }
     }
 
     /// Whether the TLS settings of every host can be used.
-    pub fn check_settings(&self) -> Result<(), TransportError> {
-        self.transport.check_settings()
+    pub fn check_settings(&self) -> Result<(), HttpError> {
+        self.http.check_settings()
     }
 
     /// Finds out what a name means. Nothing but manifest and config is transferred.
@@ -465,14 +466,14 @@ impl RegistryClient {
             .map(|registry| format!("?ns={}", challenge::escaped(registry)));
         let uri: Uri = format!("{}/{path}{}", endpoint.root, namespace.unwrap_or_default())
             .parse()
-            .map_err(|error: http::uri::InvalidUri| TransportError::Request(error.into()))?;
+            .map_err(|error: http::uri::InvalidUri| HttpError::Request(error.into()))?;
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, HeaderValue::from_static(accept));
         if offset > 0 {
             let range = HeaderValue::try_from(format!("bytes={offset}-"));
             headers.insert(
                 RANGE,
-                range.map_err(|error| TransportError::Request(error.into()))?,
+                range.map_err(|error| HttpError::Request(error.into()))?,
             );
         }
         let key = format!("{} {}", endpoint.root, reference.repository());
@@ -480,7 +481,7 @@ impl RegistryClient {
         if let Some(known) = &known {
             headers.insert(AUTHORIZATION, known.clone());
         }
-        let mut answer = self.transport.send(&uri, &headers, None, None).await?;
+        let mut answer = self.send(&uri, &headers, None, None).await?;
         // Whoever the endpoint sends us to may not ask for the endpoint's credentials, nor say who is to be given them.
         if answer.status == StatusCode::UNAUTHORIZED && answer.authority != endpoint.root.authority
         {
@@ -494,9 +495,26 @@ impl RegistryClient {
         {
             self.authorizations().insert(key, authorization.clone());
             headers.insert(AUTHORIZATION, authorization);
-            answer = self.transport.send(&uri, &headers, None, None).await?;
+            answer = self.send(&uri, &headers, None, None).await?;
         }
         checked(answer).await
+    }
+
+    async fn send(
+        &self,
+        uri: &Uri,
+        headers: &HeaderMap,
+        form: Option<&str>,
+        origin: Option<Place>,
+    ) -> Result<Answer, HttpError> {
+        let get = Get {
+            uri,
+            headers,
+            form,
+            origin,
+            redirections: MOST_REDIRECTIONS,
+        };
+        self.http.send(get).await
     }
 
     fn authorizations(&self) -> std::sync::MutexGuard<'_, HashMap<String, HeaderValue>> {
@@ -578,7 +596,7 @@ impl RegistryClient {
             let basic = HeaderValue::try_from(challenge::basic(username, password));
             headers.insert(AUTHORIZATION, basic.map_err(|_| RequestError::Token)?);
         }
-        let answer = self.transport.send(&uri, &headers, form, Some(origin));
+        let answer = self.send(&uri, &headers, form, Some(origin));
         let mut answer = checked(answer.await?).await?;
         let document = answer.document(LARGEST_ANSWER).await?;
         let token: Token = serde_json::from_slice(&document).map_err(|_| RequestError::Token)?;
@@ -634,22 +652,6 @@ fn said(body: &[u8]) -> Said {
     }))
 }
 
-/// Reads `WWW-Authenticate` headers, one a line. The answer is the URL of the token that they ask for, if they ask for one.
-#[cfg(feature = "fuzzing")]
-pub(crate) fn answer_challenge(headers: &str) -> Option<String> {
-    match Challenge::find(headers.lines())? {
-        Challenge::Basic => None,
-        Challenge::Bearer {
-            realm,
-            service,
-            scope,
-        } => {
-            let scope = scope.unwrap_or_default();
-            Some(challenge::token_request(&realm, service.as_deref(), &scope, None).0)
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -659,7 +661,10 @@ mod tests {
     fn retries_back_off_and_end() {
         let retries = Retries {
             attempts: 4,
-            first_delay: Duration::from_secs(1),
+            pauses: BackOff {
+                first: Duration::from_secs(1),
+                longest: Duration::from_secs(60),
+            },
         };
         let delays: Vec<_> = (1..=4)
             .map(|failed| retries.delay(failed).map(|delay| delay.as_secs()))
@@ -671,15 +676,15 @@ mod tests {
     fn unreachable_is_told_from_every_answer() {
         let authority = || "r:5000".to_owned();
         let io = |kind: std::io::ErrorKind| std::io::Error::from(kind);
-        let transport = RequestError::Transport;
+        let transport = RequestError::Http;
         let connect = |kind| {
-            transport(TransportError::Connect {
+            transport(HttpError::Connect {
                 authority: authority(),
                 source: io(kind),
             })
         };
         let handshake = |kind| {
-            transport(TransportError::Handshake {
+            transport(HttpError::Handshake {
                 authority: authority(),
                 source: io(kind),
             })
@@ -701,21 +706,21 @@ mod tests {
         };
         use std::io::ErrorKind as Kind;
         let silent = || {
-            transport(TransportError::Silent {
+            transport(HttpError::Silent {
                 authority: authority(),
             })
         };
-        let nameless = transport(TransportError::Resolve {
+        let nameless = transport(HttpError::Resolve {
             host: "r".into(),
             source: io(Kind::Other),
         });
         let broken_off = RequestError::Interrupted {
             at: 7,
-            source: TransportError::Silent {
+            source: HttpError::Silent {
                 authority: authority(),
             },
         };
-        let elsewhere = transport(TransportError::Redirection {
+        let elsewhere = transport(HttpError::Redirection {
             authority: authority(),
             location: "x".into(),
         });

@@ -307,6 +307,31 @@ fn without_content(
     }
 }
 
+/// A file with its content, of which a sparse one has only the pieces that are not zero.
+fn file<R: Read>(
+    header: &Header,
+    records: Option<&SparseRecords>,
+    archive: &mut Archive<R>,
+    size: u64,
+) -> io::Result<Result<Change, EntryRefusal>> {
+    let map = match (header.entry_type(), records) {
+        (EntryType::GNUSparse, Some(_)) => {
+            return Ok(Err(EntryRefusal::Sparse(SparseRefusal::NoFile)));
+        }
+        (EntryType::GNUSparse, None) => {
+            let Some(header) = header.as_gnu() else {
+                return Ok(Err(EntryRefusal::Header(malformed("sparse header"))));
+            };
+            let map = SparseMap::of_old_header(header, archive, size)?;
+            archive.set_content(size);
+            map
+        }
+        (_, Some(records)) => SparseMap::of_records(records, archive, size)?,
+        (_, None) => return Ok(Ok(Change::File { size })),
+    };
+    Ok(map.map(Change::SparseFile).map_err(EntryRefusal::Sparse))
+}
+
 impl EntryParser {
     fn make<R: Read>(self, header: &Header, archive: &mut Archive<R>) -> Result<Entry, NoEntry> {
         let pax = Pax::parse(&self.pax);
@@ -357,30 +382,14 @@ impl EntryParser {
                 metadata,
             });
         }
-        let is_file = matches!(
-            header.entry_type(),
-            EntryType::Regular | EntryType::Continuous
-        );
-        if pax.sparse.is_some() && !is_file {
-            return Err(refuse(EntryRefusal::Sparse(SparseRefusal::NoFile)));
-        }
         let change = match header.entry_type() {
             // Before ustar, a directory was a file with a slash at the end.
             EntryType::Regular if name.ends_with(b"/") => Change::Directory,
-            EntryType::Regular | EntryType::Continuous => match &pax.sparse {
-                None => Change::File { size },
-                Some(records) => Change::SparseFile(
-                    SparseMap::of_records(records, archive, size)?
-                        .map_err(|refusal| refuse(EntryRefusal::Sparse(refusal)))?,
-                ),
-            },
-            EntryType::GNUSparse => {
-                let header = header
-                    .as_gnu()
-                    .ok_or_else(|| header_refusal(malformed("sparse header")))?;
-                let map = SparseMap::of_old_header(header, archive, size)?;
-                archive.set_content(size);
-                Change::SparseFile(map.map_err(|refusal| refuse(EntryRefusal::Sparse(refusal)))?)
+            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
+                file(header, pax.sparse.as_ref(), archive, size)?.map_err(refuse)?
+            }
+            _ if pax.sparse.is_some() => {
+                return Err(refuse(EntryRefusal::Sparse(SparseRefusal::NoFile)));
             }
             other => without_content(other, &path, link).map_err(refuse)?,
         };

@@ -7,9 +7,9 @@ use http::StatusCode;
 use tokio::sync::mpsc;
 
 use super::{RegistryClient, RegistryError, RequestError, Tried};
-use crate::containers::manifest::Layer;
-use crate::containers::registries::Endpoint;
-use crate::values::ImageReference;
+use crate::manifest::Layer;
+use crate::registries::Endpoint;
+use instar_values::ImageReference;
 
 /// Pieces between network and unpacking. With hyper's buffer, some 256 KiB.
 const PIECES: usize = 4;
@@ -18,7 +18,7 @@ const MOST_BREAKS: u32 = 50;
 
 /// The unpacking end. A plain `Read` that blocks; it ends early (and the layer is then refused as truncated) when the
 /// other end is given up.
-pub(in crate::containers) struct Download {
+pub(crate) struct Download {
     pieces: mpsc::Receiver<io::Result<Bytes>>,
     current: Bytes,
 }
@@ -38,10 +38,10 @@ impl Read for Download {
 }
 
 /// The network end.
-pub(in crate::containers) struct Upstream(mpsc::Sender<io::Result<Bytes>>);
+pub(crate) struct Upstream(mpsc::Sender<io::Result<Bytes>>);
 
 impl Download {
-    pub(in crate::containers) fn channel() -> (Upstream, Download) {
+    pub(crate) fn channel() -> (Upstream, Download) {
         let (sender, pieces) = mpsc::channel(PIECES);
         (
             Upstream(sender),
@@ -64,7 +64,7 @@ enum Ended {
 impl RegistryClient {
     /// Sends a layer's blob through the channel, from whichever endpoint has it.
     /// Failures go through the channel as well: the unpacking end is where they count.
-    pub(in crate::containers) async fn download(
+    pub(crate) async fn download(
         &self,
         reference: &ImageReference,
         layer: &Layer,
@@ -123,12 +123,10 @@ impl RegistryClient {
                 }
                 _ => {
                     return Err(match error {
-                        RequestError::Transport(source) if *offset > 0 => {
-                            RequestError::Interrupted {
-                                at: *offset,
-                                source,
-                            }
-                        }
+                        RequestError::Http(source) if *offset > 0 => RequestError::Interrupted {
+                            at: *offset,
+                            source,
+                        },
                         other => other,
                     });
                 }

@@ -12,14 +12,13 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use tokio::time::timeout;
 
-use super::registries::Registries;
-use super::registry::{
-    Download, RegistryClient, RegistryError, ResolvedImage, Retries, TransportError,
-};
-use super::store::{ImageStore, Incoming, PulledImage, StoreError};
-use super::unpack::{Limits, Ownership, UnpackError, Unpacker};
-use crate::values::Digest;
-use crate::values::ImageReference;
+use crate::registries::Registries;
+use crate::registry::{Download, RegistryClient, RegistryError, ResolvedImage, Retries};
+use crate::store::{ImageStore, Incoming, PulledImage, StoreError};
+use crate::unpack::{Limits, Ownership, UnpackError, Unpacker};
+use instar_http_client::HttpError;
+use instar_values::Digest;
+use instar_values::ImageReference;
 
 /// For a whole image, however fast it comes: a registry that keeps to the lowest speed could hold an upgrade for weeks.
 const LONGEST_PULL: Duration = Duration::from_secs(6 * 3600);
@@ -131,7 +130,7 @@ impl Puller {
     ///
     /// # Errors
     /// The first one that cannot, by its host.
-    pub fn check_settings(&self) -> Result<(), TransportError> {
+    pub fn check_settings(&self) -> Result<(), HttpError> {
         self.client.check_settings()
     }
 

@@ -1,0 +1,91 @@
+//! Images that can be reached through the site's proxy alone.
+
+use anyhow::ensure;
+use instar_tests::{
+    Greeter, HttpProxy, HttpsRegistry, ImageUnderTest, Instarctl, MachineConfig, Node, Outcome,
+    Registry, Scratch, Test, push_greeter, tests,
+};
+
+use crate::PATIENCE;
+
+const PLAIN_PORT: u16 = 8080;
+const TLS_PORT: u16 = 8082;
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![images_come_through_the_proxy_or_not_at_all]
+}
+
+/// Both registries are at the node's own loopback as far as the node knows: only from the proxy's side is one there.
+async fn images_come_through_the_proxy_or_not_at_all(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    push_greeter(&registry)?;
+    let https = HttpsRegistry::over(&registry, &scratch)?;
+    let proxy = HttpProxy::start(&scratch)?;
+    let (plain, tls) = (registry.address(), https.address());
+    let (authority, wrong) = (https.authority_certificate(), proxy.url_for_guest("wrong"));
+    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+        .blank_disk()?
+        .forward(PLAIN_PORT)
+        .forward(TLS_PORT)
+        .configure(move |config| {
+            let config = config
+                .install_disk("/dev/vda")
+                .registry(&plain)
+                .greeter_at("plain", &format!("{plain}/greeter:v1"), PLAIN_PORT, "")
+                .registry_authority(&tls, &authority)
+                .greeter_at("tls", &format!("{tls}/greeter:v1"), TLS_PORT, "");
+            environment(config, &wrong)
+        })
+        .boot()
+        .await?;
+    a_wrong_password_is_named(&node).await?;
+    the_right_one_lets_images_in(&node, &scratch, &proxy).await
+}
+
+fn environment(config: MachineConfig, proxy: &str) -> MachineConfig {
+    config.document(&format!(
+        "apiVersion: v1alpha1\nkind: EnvironmentConfig\nvariables: {{http_proxy: \"{proxy}\", HTTPS_PROXY: \"{proxy}\"}}\n"
+    ))
+}
+
+async fn a_wrong_password_is_named(node: &Node) -> Outcome {
+    for (service, said) in [("plain", "407"), ("tls", "it answers 407")] {
+        node.wait_until("the proxy's refusal is shown", PATIENCE, async || {
+            let events = node.service(service).await?.events.unwrap_or_default();
+            let events = format!("{:?}", events.events);
+            ensure!(events.contains(said), "{service}: {events}");
+            ensure!(!events.contains("wrong"), "the password is shown: {events}");
+            Ok(())
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+async fn the_right_one_lets_images_in(
+    node: &Node,
+    scratch: &Scratch,
+    proxy: &HttpProxy,
+) -> Outcome {
+    let (right, wrong) = (proxy.url(), proxy.url_for_guest("wrong"));
+    let config = scratch.write("right.yaml", node.config().replace(&wrong, &right))?;
+    let file = config.display().to_string();
+    let client = Instarctl::of(node, scratch)?;
+    let said = client
+        .run(&["apply-config", "--file", &file, "--mode", "no-reboot"])
+        .await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    for port in [PLAIN_PORT, TLS_PORT] {
+        let greeter = Greeter::at(node, port)?;
+        node.wait_until("its image came through the proxy", PATIENCE, async || {
+            greeter.greets()
+        })
+        .await?;
+    }
+    let log = proxy.log()?;
+    ensure!(
+        log.contains("CONNECT 127.0.0.1:") && log.contains("GET http://127.0.0.1:"),
+        "{log}"
+    );
+    Ok(())
+}
