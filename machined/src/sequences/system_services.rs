@@ -5,12 +5,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
-
 use crate::machine::Machine;
 use crate::services::Definition;
 
-/// apid that takes longer than this to start is broken.
+/// How long the boot waits for apid.
 const APID: Duration = Duration::from_secs(60);
 
 /// Defines a service of the machine when it is about to start.
@@ -24,17 +22,22 @@ pub struct SystemServices {
     pub dashboard: Define<Option<Definition>>,
 }
 
-/// Starts apid and waits until it answers.
+/// Starts apid and waits until it answers, for a while. The boot goes on without it: the disk and the services are worth having on a
+/// machine so slow, its service goes on trying, and a version on trial has to answer before it is kept.
 pub(super) async fn start_apid(
     machine: Arc<Machine>,
     define: Define<Definition>,
 ) -> anyhow::Result<()> {
     let apid = machine.services.add(define(&machine)?)?;
     apid.start();
-    tokio::time::timeout(APID, apid.up())
-        .await
-        .context("apid does not answer")?;
-    tracing::info!("the API answers on port {}", instar_api::PORT);
+    match tokio::time::timeout(APID, apid.up()).await {
+        Ok(()) => tracing::info!("the API answers on port {}", instar_api::PORT),
+        Err(_) => tracing::error!(
+            "the API does not answer after {} s, and the boot goes on: {}",
+            APID.as_secs(),
+            apid.summary()
+        ),
+    }
     Ok(())
 }
 
