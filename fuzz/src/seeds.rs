@@ -106,72 +106,25 @@ pub(crate) fn image_references() -> Vec<Vec<u8>> {
 /// would leave the directory.
 pub(crate) fn image_layers() -> Vec<Vec<u8>> {
     use tar::EntryType;
-    let archive = |entries: &[(&str, EntryType, &str)]| {
-        let mut archive = tar::Builder::new(Vec::new());
-        for (path, kind, target) in entries {
-            let mut header = tar::Header::new_ustar();
-            header.set_entry_type(*kind);
-            header.set_mode(0o644);
-            // As it is, also where a well-meaning library would refuse.
-            if let Some(field) = header.as_old_mut().name.get_mut(..path.len()) {
-                field.copy_from_slice(path.as_bytes());
-            }
-            let content: &[u8] = if *kind == EntryType::Regular {
-                b"content"
-            } else {
-                b""
-            };
-            header.set_size(content.len() as u64);
-            if !target.is_empty()
-                && let Some(field) = header.as_old_mut().linkname.get_mut(..target.len())
-            {
-                field.copy_from_slice(target.as_bytes());
-            }
-            header.set_cksum();
-            // Writing to memory does not fail.
-            let _ = archive.append(&header, content);
-        }
-        archive.into_inner().unwrap_or_default()
-    };
-    let with_records = |records: &[(&str, &str)], content: &[u8]| {
-        let mut archive = tar::Builder::new(Vec::new());
-        let records = records.iter().map(|(key, value)| (*key, value.as_bytes()));
-        let _ = archive.append_pax_extensions(records);
-        let mut header = tar::Header::new_ustar();
-        header.set_size(content.len() as u64);
-        let _ = archive.append_data(&mut header, "file", content);
-        archive.into_inner().unwrap_or_default()
-    };
+    let everything = archive_of_everything();
+    let (first, rest) = everything.split_at(1000);
+    let framed = [
+        stored_zstd(first),
+        b"\x50\x2a\x4d\x18\x01\0\0\0x".to_vec(),
+        stored_zstd(rest),
+    ];
     let mut in_front = b"2\n5\n3\n90\n4\n".to_vec();
     in_front.resize(512, 0);
     in_front.extend_from_slice(b"content");
-    let everything = archive(&[
-        ("dir", EntryType::Directory, ""),
-        ("dir/file", EntryType::Regular, ""),
-        ("dir/link", EntryType::Symlink, "file"),
-        ("absolute", EntryType::Symlink, "/later/dir"),
-        ("absolute/file", EntryType::Regular, ""),
-        ("dir/hard", EntryType::Link, "dir/file"),
-        ("dir/pipe", EntryType::Fifo, ""),
-        ("dev/sda", EntryType::Block, ""),
-        ("dir/.wh.file", EntryType::Regular, ""),
-        ("dir/.wh..wh..opq", EntryType::Regular, ""),
-    ]);
-    let (first, rest) = everything.split_at(1000);
     vec![
-        [
-            stored_zstd(first),
-            b"\x50\x2a\x4d\x18\x01\0\0\0x".to_vec(),
-            stored_zstd(rest),
-        ]
-        .concat(),
+        framed.concat(),
         everything,
-        with_records(&[("size", "3")], b"content"),
-        with_records(
+        archive_with_records(&[("size", "3")], b"content"),
+        archive_with_records(
             &[("GNU.sparse.size", "100"), ("GNU.sparse.map", "5,3,90,4")],
             b"content",
         ),
-        with_records(
+        archive_with_records(
             &[
                 ("GNU.sparse.major", "1"),
                 ("GNU.sparse.minor", "0"),
@@ -186,6 +139,61 @@ pub(crate) fn image_layers() -> Vec<Vec<u8>> {
             ("hard", EntryType::Link, "../sentinel"),
         ]),
     ]
+}
+
+fn archive_of_everything() -> Vec<u8> {
+    use tar::EntryType;
+    archive(&[
+        ("dir", EntryType::Directory, ""),
+        ("dir/file", EntryType::Regular, ""),
+        ("dir/link", EntryType::Symlink, "file"),
+        ("absolute", EntryType::Symlink, "/later/dir"),
+        ("absolute/file", EntryType::Regular, ""),
+        ("dir/hard", EntryType::Link, "dir/file"),
+        ("dir/pipe", EntryType::Fifo, ""),
+        ("dev/sda", EntryType::Block, ""),
+        ("dir/.wh.file", EntryType::Regular, ""),
+        ("dir/.wh..wh..opq", EntryType::Regular, ""),
+    ])
+}
+
+/// Each entry's name, kind, and what it leads to, as they are: also where a well-meaning library would refuse.
+fn archive(entries: &[(&str, tar::EntryType, &str)]) -> Vec<u8> {
+    let mut archive = tar::Builder::new(Vec::new());
+    for (path, kind, target) in entries {
+        let mut header = tar::Header::new_ustar();
+        header.set_entry_type(*kind);
+        header.set_mode(0o644);
+        if let Some(field) = header.as_old_mut().name.get_mut(..path.len()) {
+            field.copy_from_slice(path.as_bytes());
+        }
+        let content: &[u8] = if *kind == tar::EntryType::Regular {
+            b"content"
+        } else {
+            b""
+        };
+        header.set_size(content.len() as u64);
+        if !target.is_empty()
+            && let Some(field) = header.as_old_mut().linkname.get_mut(..target.len())
+        {
+            field.copy_from_slice(target.as_bytes());
+        }
+        header.set_cksum();
+        // Writing to memory does not fail.
+        let _ = archive.append(&header, content);
+    }
+    archive.into_inner().unwrap_or_default()
+}
+
+/// One file behind records of pax.
+fn archive_with_records(records: &[(&str, &str)], content: &[u8]) -> Vec<u8> {
+    let mut archive = tar::Builder::new(Vec::new());
+    let records = records.iter().map(|(key, value)| (*key, value.as_bytes()));
+    let _ = archive.append_pax_extensions(records);
+    let mut header = tar::Header::new_ustar();
+    header.set_size(content.len() as u64);
+    let _ = archive.append_data(&mut header, "file", content);
+    archive.into_inner().unwrap_or_default()
 }
 
 /// A frame of one block that is not compressed, of 256 bytes to 64 KiB.

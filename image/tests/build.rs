@@ -66,65 +66,15 @@ impl Site {
         for name in ["init", "machined", "installer"] {
             site.write(&format!("bin/{name}"), &program(name));
         }
-        // All modules that the list wants are built into this kernel.
-        let wanted = ["init", "all"]
-            .map(|section| image::kernel::modules::wanted(section).unwrap())
-            .concat();
-        let built_in: String = wanted
-            .iter()
-            .map(|name| format!("kernel/{name}.ko\n"))
-            .collect();
-        let modules = format!("usr/lib/modules/{RELEASE}/modules.builtin");
         let packages = [
-            site.package(
-                "ca-certificates",
-                &[(
-                    "usr/share/ca-certificates/mozilla/ISRG_Root_X1.crt",
-                    b"-----BEGIN CERTIFICATE-----\n",
-                )],
-            ),
-            site.package(
-                "crun",
-                &[
-                    ("usr/bin/crun", &program("crun")),
-                    (
-                        "usr/share/doc/crun/copyright",
-                        b"Format: 1.0\nLicense: GPL-2+\n",
-                    ),
-                ],
-            ),
-            site.package("dosfstools", &[("usr/sbin/mkfs.fat", &program("mkfs.fat"))]),
-            site.package(
-                "e2fsprogs",
-                &[
-                    ("usr/sbin/mke2fs", &program("mke2fs")),
-                    ("usr/sbin/e2fsck", &program("e2fsck")),
-                    ("usr/sbin/resize2fs", &program("resize2fs")),
-                    ("etc/mke2fs.conf", b"[defaults]\n"),
-                ],
-            ),
-            site.package(
-                "systemd-boot-efi",
-                &[
-                    (
-                        "usr/lib/systemd/boot/efi/linuxx64.efi.stub",
-                        &uefi_program(),
-                    ),
-                    (
-                        "usr/lib/systemd/boot/efi/systemd-bootx64.efi",
-                        &uefi_program(),
-                    ),
-                ],
-            ),
-            site.package("unused", &[]),
-            site.package(
-                &format!("linux-image-{RELEASE}"),
-                &[
-                    (&format!("boot/vmlinuz-{RELEASE}"), &kernel()),
-                    (&modules, built_in.as_bytes()),
-                ],
-            ),
-        ];
+            site.programs(),
+            vec![
+                site.boot_loader(),
+                site.package("unused", &[]),
+                site.linux(),
+            ],
+        ]
+        .concat();
         let requested = [
             "crun",
             "dosfstools",
@@ -139,6 +89,64 @@ impl Site {
             lock.to_string().as_bytes(),
         );
         site
+    }
+
+    fn programs(&self) -> Vec<Value> {
+        let authority = "usr/share/ca-certificates/mozilla/ISRG_Root_X1.crt";
+        let copyright = "usr/share/doc/crun/copyright";
+        vec![
+            self.package(
+                "ca-certificates",
+                &[(authority, b"-----BEGIN CERTIFICATE-----\n")],
+            ),
+            self.package(
+                "crun",
+                &[
+                    ("usr/bin/crun", &program("crun")),
+                    (copyright, b"Format: 1.0\nLicense: GPL-2+\n"),
+                ],
+            ),
+            self.package("dosfstools", &[("usr/sbin/mkfs.fat", &program("mkfs.fat"))]),
+            self.package(
+                "e2fsprogs",
+                &[
+                    ("usr/sbin/mke2fs", &program("mke2fs")),
+                    ("usr/sbin/e2fsck", &program("e2fsck")),
+                    ("usr/sbin/resize2fs", &program("resize2fs")),
+                    ("etc/mke2fs.conf", b"[defaults]\n"),
+                ],
+            ),
+        ]
+    }
+
+    fn boot_loader(&self) -> Value {
+        let folder = "usr/lib/systemd/boot/efi";
+        self.package(
+            "systemd-boot-efi",
+            &[
+                (&format!("{folder}/linuxx64.efi.stub"), &uefi_program()),
+                (&format!("{folder}/systemd-bootx64.efi"), &uefi_program()),
+            ],
+        )
+    }
+
+    /// All modules that the list wants are built into this kernel.
+    fn linux(&self) -> Value {
+        let wanted = ["init", "all"]
+            .map(|section| image::kernel::modules::wanted(section).unwrap())
+            .concat();
+        let built_in: String = wanted
+            .iter()
+            .map(|name| format!("kernel/{name}.ko\n"))
+            .collect();
+        let modules = format!("usr/lib/modules/{RELEASE}/modules.builtin");
+        self.package(
+            &format!("linux-image-{RELEASE}"),
+            &[
+                (&format!("boot/vmlinuz-{RELEASE}"), &kernel()),
+                (&modules, built_in.as_bytes()),
+            ],
+        )
     }
 
     fn path(&self, below: &str) -> PathBuf {
@@ -253,7 +261,16 @@ fn the_parts_are_what_the_contracts_say() {
     let out = site.path("out");
     succeeds(&site.build("v0.1.0", &out, "022", "UTC"));
     let rootfs = fs::read(out.join("rootfs.squashfs")).unwrap();
+    the_root_filesystem_has_its_files_and_links(&out);
+    the_root_filesystem_knows_what_it_is(&out);
+    the_manifest_has_the_digest_of_the_root_filesystem(&out, &rootfs);
+    let initramfs = fs::read(out.join("initramfs")).unwrap();
+    assert!(initramfs.starts_with(&fs::read(out.join("base.cpio")).unwrap()));
+    the_uki_holds_all_that_boots(&out, &initramfs);
+    the_sbom_lists_what_is_inside_and_no_more(&out);
+}
 
+fn the_root_filesystem_has_its_files_and_links(out: &Path) {
     let listing = Command::new("unsquashfs")
         .arg("-lln")
         .arg(out.join("rootfs.squashfs"))
@@ -281,7 +298,9 @@ fn the_parts_are_what_the_contracts_say() {
         });
         assert!(found, "{line} is not in\n{listing}");
     }
+}
 
+fn the_root_filesystem_knows_what_it_is(out: &Path) {
     let identity = Command::new("unsquashfs")
         .arg("-cat")
         .arg(out.join("rootfs.squashfs"))
@@ -295,17 +314,22 @@ fn the_parts_are_what_the_contracts_say() {
         identity["init_blake3"],
         Blake3::of(&program("init")).to_string()
     );
+}
 
-    let manifest: Value =
-        serde_json::from_slice(&fs::read(out.join("manifest.json")).unwrap()).unwrap();
+fn read_json(file: &Path) -> Value {
+    serde_json::from_slice(&fs::read(file).unwrap()).unwrap()
+}
+
+fn the_manifest_has_the_digest_of_the_root_filesystem(out: &Path, rootfs: &[u8]) {
+    let manifest = read_json(&out.join("manifest.json"));
     assert_eq!(manifest["kernel_release"], RELEASE);
     assert_eq!(
         manifest["files"]["rootfs.squashfs"]["blake3"],
-        Blake3::of(&rootfs).to_string()
+        Blake3::of(rootfs).to_string()
     );
-    let initramfs = fs::read(out.join("initramfs")).unwrap();
-    assert!(initramfs.starts_with(&fs::read(out.join("base.cpio")).unwrap()));
+}
 
+fn the_uki_holds_all_that_boots(out: &Path, initramfs: &[u8]) {
     let uki = fs::read(out.join("instar.efi")).unwrap();
     let layout = Layout::read(&uki).unwrap();
     let section = |name: &str| {
@@ -324,13 +348,12 @@ fn the_parts_are_what_the_contracts_say() {
         arguments.starts_with("console=tty0 console=ttyS0 panic=10 "),
         "{arguments}"
     );
+}
 
-    let contents: Value =
-        serde_json::from_slice(&fs::read(out.join("sbom.spdx.json")).unwrap()).unwrap();
-    let names: Vec<_> = contents["packages"]
-        .as_array()
-        .unwrap()
-        .iter()
+fn the_sbom_lists_what_is_inside_and_no_more(out: &Path) {
+    let contents = read_json(&out.join("sbom.spdx.json"));
+    let packages = contents["packages"].as_array().unwrap().iter();
+    let names: Vec<_> = packages
         .map(|package| package["name"].as_str().unwrap())
         .collect();
     for name in [
@@ -362,7 +385,6 @@ fn a_dynamic_program_is_refused_and_the_old_build_stays() {
         !output.status.success() && complaint.contains("is not static"),
         "{complaint}"
     );
-    let manifest: Value =
-        serde_json::from_slice(&fs::read(out.join("manifest.json")).unwrap()).unwrap();
+    let manifest = read_json(&out.join("manifest.json"));
     assert_eq!(manifest["version"], "v0.1.0");
 }

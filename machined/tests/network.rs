@@ -5,7 +5,7 @@ mod namespace;
 
 use std::{
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
@@ -281,69 +281,18 @@ fn the_next_generation_keeps_the_address_and_cleans_up() {
             lab.serve(1, &[]);
             let json = block_on(async { serde_json::to_string(&leased(&lab).await).unwrap() });
             let before = run("ip", &["-4", "-o", "address", "show", "eth0"]);
-            run("ip", &["address", "add", "192.0.2.9/32", "dev", "eth0"]);
-            run(
-                "ip",
-                &["link", "add", "old0", "type", "veth", "peer", "old1"],
-            );
-            run(
-                "ip",
-                &[
-                    "route",
-                    "add",
-                    "198.51.100.0/24",
-                    "via",
-                    "10.77.1.9",
-                    "dev",
-                    "eth0",
-                ],
-            );
+            the_generation_before_leaves_things_behind();
             fs::write(lab.log(), "").unwrap();
             let events = lab.directory.path().join("events");
-            let mut monitor = Command::new("ip");
-            monitor
-                .args(["-4", "monitor", "address"])
-                .stdout(fs::File::create(&events).unwrap());
-            let _monitor = Started(monitor.spawn().unwrap());
-            std::thread::sleep(Duration::from_millis(300));
-
+            let _monitor = changes_of_addresses(&events);
             block_on(async {
                 let inherited: Vec<Lease> = serde_json::from_str(&json).unwrap();
                 let started = Instant::now();
-                let network = Network::start(
-                    lab.options(CleanupPolicy::Remove),
-                    Some(dhcp_on_eth0()),
-                    inherited,
-                )
-                .unwrap();
-                let status = wait_for(&network, 5, |status| {
-                    status.ready && status.connectivity_ready
-                })
-                .await;
-                assert!(
-                    started.elapsed() < Duration::from_secs(1),
-                    "no DHCP is waited for: {:?}",
-                    started.elapsed()
-                );
-                assert!(
-                    status.links.iter().all(|link| link.name != "old0"),
-                    "{status:#?}"
-                );
-                assert!(!has_address(&status, "192.0.2.9"), "{status:#?}");
-                assert!(!run("ip", &["route"]).contains("198.51.100"));
-                let deadline = Instant::now() + Duration::from_secs(8);
-                while !lab.said("DHCPACK") {
-                    assert!(
-                        Instant::now() < deadline,
-                        "the lease is confirmed in the background"
-                    );
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-                assert!(
-                    !lab.said("DHCPDISCOVER"),
-                    "{}",
-                    fs::read_to_string(lab.log()).unwrap()
-                );
+                let wish = Some(dhcp_on_eth0());
+                let options = lab.options(CleanupPolicy::Remove);
+                let network = Network::start(options, wish, inherited).unwrap();
+                an_inherited_lease_is_not_waited_for(&network, started).await;
+                an_inherited_lease_is_confirmed_in_the_background(&lab).await;
             });
             assert_eq!(run("ip", &["-4", "-o", "address", "show", "eth0"]), before);
             let events = fs::read_to_string(&events).unwrap();
@@ -352,6 +301,72 @@ fn the_next_generation_keeps_the_address_and_cleans_up() {
                 "the address was touched:\n{events}"
             );
         },
+    );
+}
+
+fn the_generation_before_leaves_things_behind() {
+    run("ip", &["address", "add", "192.0.2.9/32", "dev", "eth0"]);
+    run(
+        "ip",
+        &["link", "add", "old0", "type", "veth", "peer", "old1"],
+    );
+    run(
+        "ip",
+        &[
+            "route",
+            "add",
+            "198.51.100.0/24",
+            "via",
+            "10.77.1.9",
+            "dev",
+            "eth0",
+        ],
+    );
+}
+
+/// Written to the file, from now on.
+fn changes_of_addresses(events: &Path) -> Started {
+    let mut monitor = Command::new("ip");
+    monitor
+        .args(["-4", "monitor", "address"])
+        .stdout(fs::File::create(events).unwrap());
+    let monitor = Started(monitor.spawn().unwrap());
+    std::thread::sleep(Duration::from_millis(300));
+    monitor
+}
+
+/// And nothing of what was left is there.
+async fn an_inherited_lease_is_not_waited_for(network: &Network, started: Instant) {
+    let status = wait_for(network, 5, |status| {
+        status.ready && status.connectivity_ready
+    })
+    .await;
+    assert!(
+        started.elapsed() < Duration::from_secs(1),
+        "no DHCP is waited for: {:?}",
+        started.elapsed()
+    );
+    assert!(
+        status.links.iter().all(|link| link.name != "old0"),
+        "{status:#?}"
+    );
+    assert!(!has_address(&status, "192.0.2.9"), "{status:#?}");
+    assert!(!run("ip", &["route"]).contains("198.51.100"));
+}
+
+async fn an_inherited_lease_is_confirmed_in_the_background(lab: &Lab) {
+    let deadline = Instant::now() + Duration::from_secs(8);
+    while !lab.said("DHCPACK") {
+        assert!(
+            Instant::now() < deadline,
+            "the lease is confirmed in the background"
+        );
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(
+        !lab.said("DHCPDISCOVER"),
+        "{}",
+        fs::read_to_string(lab.log()).unwrap()
     );
 }
 
@@ -485,87 +500,104 @@ fn a_cable_can_be_pulled_and_put_back() {
 fn static_config_is_applied_and_changed() {
     isolated("static_config_is_applied_and_changed", NAMESPACES, || {
         let lab = Lab::new();
-        let mut eth0 = LinkWish::new("eth0");
-        eth0.mtu = Some(1300);
-        eth0.addresses = vec![
-            "192.0.2.7/24".parse().unwrap(),
-            "2001:db8::7/64".parse().unwrap(),
-        ];
-        let route = |gateway: &str| RouteWish {
-            destination: None,
-            gateway: Some(gateway.parse().unwrap()),
-            source: None,
-            metric: None,
-        };
-        eth0.routes = vec![
-            route("192.0.2.1"),
-            route("2001:db8::1"),
-            RouteWish {
-                metric: Some(5),
-                ..route("10.0.0.1")
-            },
-        ];
-        let mut wish = NetworkWish {
-            links: vec![eth0],
-            nameservers: vec!["192.0.2.53".parse().unwrap()],
-            hostname: HostnamePolicy::Fixed("node-1.example.org".to_owned()),
-            ..NetworkWish::default()
-        };
+        let mut wish = static_on_eth0();
         block_on(async {
-            let network = Network::start(
-                lab.options(CleanupPolicy::Remove),
-                Some(wish.clone()),
-                Vec::new(),
-            )
-            .unwrap();
-            let status = wait_for(&network, 5, |status| {
-                status.ready && status.routes.len() >= 4
-            })
-            .await;
-            assert_eq!(status.problems, Vec::<String>::new());
-            assert_eq!(status.hostname_origin, Some(HostnameOrigin::Config));
-            assert!(
-                lab.read_etc("hosts")
-                    .contains("192.0.2.7 node-1.example.org node-1\n")
-            );
-            let routes = run("ip", &["route"]);
-            assert!(
-                routes.contains("default via 192.0.2.1 dev eth0 proto static metric 1024"),
-                "{routes}"
-            );
-            assert!(
-                routes.contains("default via 10.0.0.1 dev eth0 proto static metric 5 onlink"),
-                "{routes}"
-            );
-            assert!(
-                run("ip", &["-6", "route"])
-                    .contains("default via 2001:db8::1 dev eth0 proto static metric 1024")
-            );
-
-            // Somebody else removes what is ours: it comes back. Somebody else adds: it stays.
-            run("ip", &["address", "del", "2001:db8::7/64", "dev", "eth0"]);
-            run("ip", &["address", "add", "192.0.2.200/32", "dev", "eth0"]);
-            wait_for(&network, 5, |status| {
-                has_address(status, "192.0.2.200") && has_address(status, "2001:db8::7")
-            })
-            .await;
-
+            let options = lab.options(CleanupPolicy::Remove);
+            let network = Network::start(options, Some(wish.clone()), Vec::new()).unwrap();
+            static_addresses_have_a_name(&lab, &network).await;
+            static_routes_have_their_metrics();
+            what_others_remove_comes_back_and_what_they_add_stays(&network).await;
             wish.links[0].addresses = vec!["192.0.2.8/24".parse().unwrap()];
-            wish.links[0].routes = vec![route("192.0.2.1")];
+            wish.links[0].routes = vec![default_route("192.0.2.1")];
             network.set_wish(wish.clone());
-            let status = wait_for(&network, 5, |status| {
-                has_address(status, "192.0.2.8") && !has_address(status, "192.0.2.7")
-            })
-            .await;
-            assert!(
-                has_address(&status, "192.0.2.200") && !has_address(&status, "2001:db8::7"),
-                "{status:#?}"
-            );
-            assert_eq!(status.problems, Vec::<String>::new());
-            assert!(
-                run("ip", &["route"]).contains("default via 192.0.2.1 dev eth0"),
-                "the new address has a route"
-            );
+            another_static_config_takes_the_place_of_the_first(&network).await;
         });
     });
+}
+
+fn default_route(gateway: &str) -> RouteWish {
+    RouteWish {
+        destination: None,
+        gateway: Some(gateway.parse().unwrap()),
+        source: None,
+        metric: None,
+    }
+}
+
+fn static_on_eth0() -> NetworkWish {
+    let mut eth0 = LinkWish::new("eth0");
+    eth0.mtu = Some(1300);
+    eth0.addresses = vec![
+        "192.0.2.7/24".parse().unwrap(),
+        "2001:db8::7/64".parse().unwrap(),
+    ];
+    eth0.routes = vec![
+        default_route("192.0.2.1"),
+        default_route("2001:db8::1"),
+        RouteWish {
+            metric: Some(5),
+            ..default_route("10.0.0.1")
+        },
+    ];
+    NetworkWish {
+        links: vec![eth0],
+        nameservers: vec!["192.0.2.53".parse().unwrap()],
+        hostname: HostnamePolicy::Fixed("node-1.example.org".to_owned()),
+        ..NetworkWish::default()
+    }
+}
+
+async fn static_addresses_have_a_name(lab: &Lab, network: &Network) {
+    let status = wait_for(network, 5, |status| {
+        status.ready && status.routes.len() >= 4
+    })
+    .await;
+    assert_eq!(status.problems, Vec::<String>::new());
+    assert_eq!(status.hostname_origin, Some(HostnameOrigin::Config));
+    assert!(
+        lab.read_etc("hosts")
+            .contains("192.0.2.7 node-1.example.org node-1\n")
+    );
+}
+
+fn static_routes_have_their_metrics() {
+    let routes = run("ip", &["route"]);
+    assert!(
+        routes.contains("default via 192.0.2.1 dev eth0 proto static metric 1024"),
+        "{routes}"
+    );
+    assert!(
+        routes.contains("default via 10.0.0.1 dev eth0 proto static metric 5 onlink"),
+        "{routes}"
+    );
+    assert!(
+        run("ip", &["-6", "route"])
+            .contains("default via 2001:db8::1 dev eth0 proto static metric 1024")
+    );
+}
+
+async fn what_others_remove_comes_back_and_what_they_add_stays(network: &Network) {
+    run("ip", &["address", "del", "2001:db8::7/64", "dev", "eth0"]);
+    run("ip", &["address", "add", "192.0.2.200/32", "dev", "eth0"]);
+    wait_for(network, 5, |status| {
+        has_address(status, "192.0.2.200") && has_address(status, "2001:db8::7")
+    })
+    .await;
+}
+
+/// What others have added stays.
+async fn another_static_config_takes_the_place_of_the_first(network: &Network) {
+    let status = wait_for(network, 5, |status| {
+        has_address(status, "192.0.2.8") && !has_address(status, "192.0.2.7")
+    })
+    .await;
+    assert!(
+        has_address(&status, "192.0.2.200") && !has_address(&status, "2001:db8::7"),
+        "{status:#?}"
+    );
+    assert_eq!(status.problems, Vec::<String>::new());
+    assert!(
+        run("ip", &["route"]).contains("default via 192.0.2.1 dev eth0"),
+        "the new address has a route"
+    );
 }

@@ -10,8 +10,8 @@ use instar_api::machine::{
 };
 use instar_pki::Role;
 use instar_tests::{
-    GREETER, Greeter, Grpcio, Instarctl, Node, Outcome, Registry, Scratch, Test, WrongTimeServer,
-    plan_with_greeter, tests,
+    GREETER, Greeter, Grpcio, Instarctl, Machine, Node, Outcome, Registry, Scratch, Test,
+    WrongTimeServer, plan_with_greeter, tests,
 };
 use serde_json::{Value, json};
 use tonic::{Code, Status, Streaming};
@@ -43,7 +43,11 @@ async fn show_the_node_and_none_of_its_secrets(scratch: Scratch) -> Outcome {
         instarctl: &instarctl,
     };
     told.figures().await?;
-    told.processes_and_sockets(&node).await?;
+    let apid = told.processes_with_their_programs().await?;
+    told.sockets_with_their_processes(&apid).await?;
+    the_load_is_the_kernels(&node).await?;
+    every_processor_has_figures(&node).await?;
+    the_card_and_the_disk_have_figures(&node).await?;
     told.containers().await?;
     told.disks_and_mounts().await?;
     told.files(&scratch, &greeter).await?;
@@ -144,7 +148,8 @@ impl Told<'_> {
         Ok(())
     }
 
-    async fn processes_and_sockets(&self, node: &Node) -> Outcome {
+    /// Returns apid's number.
+    async fn processes_with_their_programs(&self) -> anyhow::Result<Value> {
         let listed = self.one(&["processes"]).await?;
         let processes = listed["processes"].as_array().context("no processes")?;
         let named = |name: &str| {
@@ -161,8 +166,10 @@ impl Told<'_> {
             "{machined}"
         );
         ensure!(named("kthreadd")?["args"] == "");
-        let apid = named("apid")?["pid"].clone();
+        Ok(named("apid")?["pid"].clone())
+    }
 
+    async fn sockets_with_their_processes(&self, apid: &Value) -> Outcome {
         let listening = self
             .one(&["netstat", "--listening", "--programs", "--tcp"])
             .await?;
@@ -186,68 +193,8 @@ impl Told<'_> {
                 .as_array()
                 .is_some_and(|sockets| sockets
                     .iter()
-                    .any(|socket| socket["state"] == "ESTABLISHED" && socket["pid"] == apid)),
+                    .any(|socket| socket["state"] == "ESTABLISHED" && socket["pid"] == *apid)),
             "our own connection is not there: {connected}"
-        );
-        let mut machine = node.machine().await?;
-        // Unless it changes in between.
-        node.wait_until("it tells the kernel's load", PATIENCE, async || {
-            let load = node.machine().await?.load_avg(()).await?.into_inner();
-            let load = load.messages.first().context("no load")?;
-            let told = format!("{:.2} {:.2} {:.2} ", load.load1, load.load5, load.load15);
-            let kernel = node.read("/proc/loadavg").await?;
-            ensure!(kernel.starts_with(&told), "{load:?}, and {kernel}");
-            Ok(())
-        })
-        .await?;
-        let stat = machine
-            .system_stat(())
-            .await?
-            .into_inner()
-            .messages
-            .remove(0);
-        ensure!(
-            stat.boot_time > 1_700_000_000 && !stat.cpu.is_empty() && stat.process_created > 10,
-            "{stat:?}"
-        );
-        let cpus = machine.cpu_info(()).await?.into_inner().messages.remove(0);
-        ensure!(cpus.cpu_info.len() == stat.cpu.len(), "{cpus:?}");
-        ensure!(cpus.cpu_info[0].flags.iter().any(|flag| flag == "fpu"));
-        // A virtual machine has no frequencies to tell; the answer is there.
-        ensure!(
-            machine
-                .cpu_freq_stats(())
-                .await?
-                .into_inner()
-                .messages
-                .len()
-                == 1
-        );
-        let network = machine
-            .network_device_stats(())
-            .await?
-            .into_inner()
-            .messages
-            .remove(0);
-        ensure!(
-            network
-                .devices
-                .iter()
-                .any(|device| device.name != "lo" && device.rx_bytes > 1000),
-            "{network:?}"
-        );
-        let disks = machine
-            .disk_stats(())
-            .await?
-            .into_inner()
-            .messages
-            .remove(0);
-        ensure!(
-            disks
-                .devices
-                .iter()
-                .any(|disk| disk.name == "vda" && disk.write_sectors > 1000),
-            "{disks:?}"
         );
         Ok(())
     }
@@ -519,6 +466,56 @@ impl Told<'_> {
     }
 }
 
+/// Unless it changes in between.
+async fn the_load_is_the_kernels(node: &Node) -> Outcome {
+    node.wait_until("it tells the kernel's load", PATIENCE, async || {
+        let load = node.machine().await?.load_avg(()).await?.into_inner();
+        let load = load.messages.first().context("no load")?;
+        let told = format!("{:.2} {:.2} {:.2} ", load.load1, load.load5, load.load15);
+        let kernel = node.read("/proc/loadavg").await?;
+        ensure!(kernel.starts_with(&told), "{load:?}, and {kernel}");
+        Ok(())
+    })
+    .await
+}
+
+async fn every_processor_has_figures(node: &Node) -> Outcome {
+    let mut machine = node.machine().await?;
+    let stat = machine.system_stat(()).await?.into_inner();
+    let stat = stat.messages.first().context("no figures")?;
+    ensure!(
+        stat.boot_time > 1_700_000_000 && !stat.cpu.is_empty() && stat.process_created > 10,
+        "{stat:?}"
+    );
+    let cpus = machine.cpu_info(()).await?.into_inner();
+    let cpus = cpus.messages.first().context("no processors")?;
+    ensure!(cpus.cpu_info.len() == stat.cpu.len(), "{cpus:?}");
+    ensure!(cpus.cpu_info[0].flags.iter().any(|flag| flag == "fpu"));
+    // A virtual machine has no frequencies to tell; the answer is there.
+    let frequencies = machine.cpu_freq_stats(()).await?.into_inner();
+    ensure!(frequencies.messages.len() == 1);
+    Ok(())
+}
+
+async fn the_card_and_the_disk_have_figures(node: &Node) -> Outcome {
+    let mut machine = node.machine().await?;
+    let network = machine.network_device_stats(()).await?.into_inner();
+    let network = network.messages.first().context("no figures of cards")?;
+    let has_received = network
+        .devices
+        .iter()
+        .any(|device| device.name != "lo" && device.rx_bytes > 1000);
+    ensure!(has_received, "{network:?}");
+    let disks = machine.disk_stats(()).await?.into_inner();
+    let disks = disks.messages.first().context("no figures of disks")?;
+    let was_written = disks
+        .devices
+        .iter()
+        .any(|disk| disk.name == "vda" && disk.write_sectors > 1000);
+    ensure!(was_written, "{disks:?}");
+    Ok(())
+}
+
 async fn all<T>(stream: Result<tonic::Response<Streaming<T>>, Status>) -> Result<Vec<T>, Status> {
     let mut stream = stream?.into_inner();
     let mut messages = Vec::new();
@@ -527,6 +524,34 @@ async fn all<T>(stream: Result<tonic::Response<Streaming<T>>, Status>) -> Result
     }
     Ok(messages)
 }
+
+/// Names of secrets, and ways around: through links of a container, and through processes.
+const SECRETS: [&str; 23] = [
+    "/system/state",
+    "/system/state/config.yaml",
+    "/usr/../system/./state/config.yaml",
+    "/proc/self/root/system/state/config.yaml",
+    "/proc/1/root/system/state/config.yaml",
+    "/proc/2/root/proc/sys/kernel/random/boot_id",
+    "/proc/self/cwd/system/state/config.yaml",
+    "/proc/self/fd/3",
+    "/proc/self/environ",
+    "/proc/1/environ",
+    "/proc/1/mem",
+    "/proc/self/task/1/mem",
+    "/proc/kmsg",
+    "/proc/keys",
+    "/proc/kallsyms",
+    "/proc/sys/net/ipv4/tcp_fastopen_key",
+    "/run/machined",
+    "/run/crun",
+    // The config that the firmware handed over.
+    "/sys/firmware/qemu_fw_cfg/by_name/opt/dev.instar/config/raw",
+    "/var/link-to-state",
+    "/var/link-to-root",
+    "/var/link-to-root/etc/os-release",
+    "/var/link-out",
+];
 
 /// Not even an administrator gets at them: not by another name, not by a link, not through another process.
 async fn secrets_stay(node: &Node, greeter: &Greeter) -> Outcome {
@@ -539,85 +564,62 @@ async fn secrets_stay(node: &Node, greeter: &Greeter) -> Outcome {
     ] {
         greeter.link_in_var(name, target)?;
     }
-    let firmware = "/sys/firmware/qemu_fw_cfg/by_name/opt/dev.instar/config/raw";
-    for path in [
-        "/system/state",
-        "/system/state/config.yaml",
-        "/usr/../system/./state/config.yaml",
-        "/proc/self/root/system/state/config.yaml",
-        "/proc/1/root/system/state/config.yaml",
-        "/proc/2/root/proc/sys/kernel/random/boot_id",
-        "/proc/self/cwd/system/state/config.yaml",
-        "/proc/self/fd/3",
-        "/proc/self/environ",
-        "/proc/1/environ",
-        "/proc/1/mem",
-        "/proc/self/task/1/mem",
-        "/proc/kmsg",
-        "/proc/keys",
-        "/proc/kallsyms",
-        "/proc/sys/net/ipv4/tcp_fastopen_key",
-        "/run/machined",
-        "/run/crun",
-        firmware,
-        "/var/link-to-state",
-        "/var/link-to-root",
-        "/var/link-to-root/etc/os-release",
-        "/var/link-out",
-    ] {
-        let request = ReadRequest {
-            path: path.to_owned(),
-        };
-        let read: Result<Vec<Data>, _> = all(machine.read(request).await).await;
-        let copied = all(machine
-            .copy(CopyRequest {
-                root_path: path.to_owned(),
-            })
-            .await)
-        .await;
-        let listed = all(machine
-            .list(ListRequest {
-                root: path.to_owned(),
-                recurse: true,
-                ..ListRequest::default()
-            })
-            .await)
-        .await
-        .map(drop);
-        let counted = all(machine
-            .disk_usage(DiskUsageRequest {
-                paths: vec![path.to_owned()],
-                all: true,
-                ..DiskUsageRequest::default()
-            })
-            .await)
-        .await
-        .map(drop);
-        for (method, refused) in [
-            ("Read", read.map(drop)),
-            ("Copy", copied.map(drop)),
-            ("List", listed),
-            ("DiskUsage", counted),
-        ] {
-            let code = refused.as_ref().err().map(Status::code);
-            // What a process does not have, nobody sees.
-            let absent = path == "/proc/self/task/1/mem" && code == Some(Code::NotFound);
-            ensure!(
-                code == Some(Code::PermissionDenied) || absent,
-                "{method} of {path}: {refused:?}"
-            );
-        }
+    for path in SECRETS {
+        no_method_gives_a_secret_away(&mut machine, path).await?;
     }
-    // Nor do they come along with what is around them.
-    let packed: Vec<u8> = all(machine
-        .copy(CopyRequest {
-            root_path: "/system".to_owned(),
-        })
-        .await)
-    .await?
-    .into_iter()
-    .flat_map(|piece| piece.bytes)
-    .collect();
+    secrets_do_not_come_along_with_what_is_around_them(&mut machine).await?;
+    what_is_no_secret_can_still_be_read(node).await
+}
+
+async fn no_method_gives_a_secret_away(machine: &mut Machine, path: &str) -> Outcome {
+    for (method, refused) in asked_by_every_method(machine, path).await {
+        let code = refused.as_ref().err().map(Status::code);
+        // What a process does not have, nobody sees.
+        let absent = path == "/proc/self/task/1/mem" && code == Some(Code::NotFound);
+        ensure!(
+            code == Some(Code::PermissionDenied) || absent,
+            "{method} of {path}: {refused:?}"
+        );
+    }
+    Ok(())
+}
+
+/// The methods that look at files, and how each ended.
+async fn asked_by_every_method(
+    machine: &mut Machine,
+    path: &str,
+) -> [(&'static str, Result<(), Status>); 4] {
+    let root = || path.to_owned();
+    let read = machine.read(ReadRequest { path: root() }).await;
+    let read: Result<Vec<Data>, _> = all(read).await;
+    let copied = machine.copy(CopyRequest { root_path: root() }).await;
+    let copied = all(copied).await;
+    let list = ListRequest {
+        root: root(),
+        recurse: true,
+        ..ListRequest::default()
+    };
+    let listed = all(machine.list(list).await).await;
+    let count = DiskUsageRequest {
+        paths: vec![root()],
+        all: true,
+        ..DiskUsageRequest::default()
+    };
+    let counted = all(machine.disk_usage(count).await).await;
+    [
+        ("Read", read.map(drop)),
+        ("Copy", copied.map(drop)),
+        ("List", listed.map(drop)),
+        ("DiskUsage", counted.map(drop)),
+    ]
+}
+
+async fn secrets_do_not_come_along_with_what_is_around_them(machine: &mut Machine) -> Outcome {
+    let around = CopyRequest {
+        root_path: "/system".to_owned(),
+    };
+    let packed = all(machine.copy(around).await).await?.into_iter();
+    let packed: Vec<u8> = packed.flat_map(|piece| piece.bytes).collect();
     let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(packed.as_slice()));
     let mut names = Vec::new();
     for entry in archive.entries()? {
@@ -628,7 +630,10 @@ async fn secrets_stay(node: &Node, greeter: &Greeter) -> Outcome {
             && (name == Path::new(".") || name.ends_with("state"))),
         "{names:?}"
     );
-    // And what is no secret can still be read next to them.
+    Ok(())
+}
+
+async fn what_is_no_secret_can_still_be_read(node: &Node) -> Outcome {
     ensure!(node.boot_id().await? != node.kernel_boot_id().await?);
     ensure!(node.read("/proc/1/status").await?.contains("init"));
     ensure!(!node.read("/proc/cmdline").await?.is_empty());
@@ -711,13 +716,19 @@ fn learned_by_reflection(grpcio: &Grpcio, node: &Node) -> Outcome {
         ]),
     )?;
     ensure!(learned["health"] == "SERVING", "{learned}");
+    the_services_that_are_served_are_told(&learned)?;
+    calls_of_learned_methods_are_answered(&learned["said"])?;
+    calls_of_learned_methods_are_refused(&learned["said"])
+}
+
+/// And no others that the protos know.
+fn the_services_that_are_served_are_told(learned: &Value) -> Outcome {
     let services: Vec<&str> = learned["services"]
         .as_array()
         .into_iter()
         .flatten()
         .filter_map(Value::as_str)
         .collect();
-    // Those that are served, and no others that the protos know.
     ensure!(
         services
             == [
@@ -734,43 +745,40 @@ fn learned_by_reflection(grpcio: &Grpcio, node: &Node) -> Outcome {
             ],
         "{services:?}"
     );
-    let said = |index: usize| &learned["said"][index];
-    ensure!(
-        said(0)["answer"]["messages"][0]["load1"].is_number(),
-        "{}",
-        said(0)
-    );
-    ensure!(
-        said(1)["answers"].as_array().map(Vec::len) > Some(5),
-        "{}",
-        said(1)
-    );
-    ensure!(said(2)["answer"]["inodes"].is_string(), "{}", said(2));
-    let disk = &said(3)["answer"]["messages"][0]["disks"][0];
+    Ok(())
+}
+
+fn calls_of_learned_methods_are_answered(said: &Value) -> Outcome {
+    let load = &said[0]["answer"]["messages"][0];
+    ensure!(load["load1"].is_number(), "{}", said[0]);
+    let files = said[1]["answers"].as_array();
+    ensure!(files.map(Vec::len) > Some(5), "{}", said[1]);
+    ensure!(said[2]["answer"]["inodes"].is_string(), "{}", said[2]);
+    let disk = &said[3]["answer"]["messages"][0]["disks"][0];
     ensure!(disk["deviceName"] == "/dev/vda", "{disk}");
-    ensure!(
-        said(4)["answer"]["messages"].as_array().map(Vec::len) == Some(1),
-        "{}",
-        said(4)
-    );
-    ensure!(said(5)["code"] == "INVALID_ARGUMENT", "{}", said(5));
+    let edges = said[4]["answer"]["messages"].as_array();
+    ensure!(edges.map(Vec::len) == Some(1), "{}", said[4]);
+    Ok(())
+}
+
+fn calls_of_learned_methods_are_refused(said: &Value) -> Outcome {
+    ensure!(said[5]["code"] == "INVALID_ARGUMENT", "{}", said[5]);
     for (index, words) in [
         (6, "no Kubernetes"),
         (7, "no Kubernetes"),
         (8, "no Kubernetes"),
     ] {
-        let said = said(index);
+        let said = &said[index];
+        let details = said["details"].as_str();
         ensure!(
             said["code"] == "UNIMPLEMENTED"
-                && said["details"]
-                    .as_str()
-                    .is_some_and(|details| details.contains(words)),
+                && details.is_some_and(|details| details.contains(words)),
             "{said}"
         );
     }
-    ensure!(said(10)["code"] == "INVALID_ARGUMENT", "{}", said(10));
+    ensure!(said[10]["code"] == "INVALID_ARGUMENT", "{}", said[10]);
     // A service, and no container.
-    ensure!(said(9)["code"] == "NOT_FOUND", "{}", said(9));
-    ensure!(said(11)["code"] == "PERMISSION_DENIED", "{}", said(11));
+    ensure!(said[9]["code"] == "NOT_FOUND", "{}", said[9]);
+    ensure!(said[11]["code"] == "PERMISSION_DENIED", "{}", said[11]);
     Ok(())
 }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use instar_api::cosi::resource::state_client::StateClient;
-use instar_api::cosi::resource::{GetRequest, WatchOptions, WatchRequest};
+use instar_api::cosi::resource::{GetRequest, WatchOptions, WatchRequest, WatchResponse};
 use instar_api::machine::apply_configuration_request::Mode;
 use instar_api::machine::machine_service_client::MachineServiceClient;
 use instar_api::machine::{
-    ApplyConfigurationRequest, EventsRequest, GenerateClientConfigurationRequest, MetaWriteRequest,
-    ServiceRestartRequest, UpgradeRequest,
+    ApplyConfigurationRequest, Event, EventsRequest, GenerateClientConfigurationRequest,
+    MetaWriteRequest, ServiceRestartRequest, UpgradeRequest,
 };
 use instar_pki::Role;
 use instar_tests::{
@@ -17,7 +17,8 @@ use instar_tests::{
     Registry, Release, Scratch, Test, TlsClient, plan_with_greeter, rotate_ca, tests,
 };
 use prost::Message as _;
-use tonic::Code;
+use tonic::transport::Channel;
+use tonic::{Code, Streaming};
 
 use crate::PATIENCE;
 use crate::trust::methods_that_change;
@@ -190,53 +191,138 @@ async fn shows(node: &Node, authority: &Identity, who: &Identity) -> Outcome {
 
 async fn an_authority_takes_anothers_place_while_everything_runs(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
-    let node = plan_with_greeter(&scratch, &registry, |config| config)?
-        .blank_disk()?
-        .boot()
-        .await?;
-    node.wait_until_ready(PATIENCE).await?;
-    let greeter = Greeter::of(&node)?;
-    greeter.greets()?;
-    let (_, rest) = node
-        .config()
-        .split_once("---\n")
-        .context("a config of one document")?;
-    let with = |main: MachineConfig| format!("{}---\n{rest}", main.to_yaml());
+    let story = Story::begin(&scratch, &registry).await?;
+    a_stranger_is_not_let_in(&story).await?;
+    a_new_authority_is_accepted(&story).await?;
+    a_new_authority_takes_the_place_of_the_old_one(&story).await?;
+    let mut begun = Begun::as_the_old_authority(&story).await?;
+    let marked = MachineConfig::new(&story.new).extra_name("after-the-removal");
+    story.node.apply_as(&story.new, story.with(marked)).await?;
+    calls_that_the_old_authority_began_are_not_carried_out(&story, &mut begun.parked).await?;
+    who_watches_as_the_old_authority_is_not_told_of_its_removal(&mut begun.configs).await?;
+    the_old_authority_does_not_get_through_the_handshake(&story).await?;
+    events_for_the_old_authority_end(&mut begun.from_before).await?;
+    events_for_the_new_authority_go_on(&mut begun.of_others).await?;
+    everything_has_run_on_since_the_beginning(&story, &story.new).await?;
+    story.greeter.greets()?;
+    let third = talosctl_rotates_to_a_third_authority(&story).await?;
+    everything_has_run_on_since_the_beginning(&story, &third).await?;
+    no_document_of_the_config_was_lost(&story, &third).await?;
+    story.greeter.greets()
+}
 
-    let old = node.identity().with_role(Role::Admin)?;
-    let new = Identity::administrator()?.trusting(&old);
-    let old = old.trusting(&new);
-    let before = Running::of(&node, &old).await?;
-    ensure!(
-        is_let_in(&node, &new).await.is_err(),
-        "a stranger was let in"
-    );
+/// A node with a greeter, and the two authorities.
+struct Story {
+    node: Node,
+    greeter: Greeter,
+    /// The documents of its config after the first, which names the authorities.
+    rest: String,
+    old: Identity,
+    new: Identity,
+    /// Before anything changed.
+    running: Running,
+}
 
-    // The new one is accepted.
-    let both = MachineConfig::new(&old).accepting(&new);
-    node.apply_as(&old, with(both)).await?;
+impl Story {
+    async fn begin(scratch: &Scratch, registry: &Registry) -> anyhow::Result<Self> {
+        let node = plan_with_greeter(scratch, registry, |config| config)?
+            .blank_disk()?
+            .boot()
+            .await?;
+        node.wait_until_ready(PATIENCE).await?;
+        let greeter = Greeter::of(&node)?;
+        greeter.greets()?;
+        let documents = node.config().split_once("---\n");
+        let (_, rest) = documents.context("a config of one document")?;
+        let old = node.identity().with_role(Role::Admin)?;
+        let new = Identity::administrator()?.trusting(&old);
+        let old = old.trusting(&new);
+        Ok(Self {
+            running: Running::of(&node, &old).await?,
+            rest: rest.to_owned(),
+            node,
+            greeter,
+            old,
+            new,
+        })
+    }
+
+    /// The node's config with another first document.
+    fn with(&self, main: MachineConfig) -> String {
+        format!("{}---\n{}", main.to_yaml(), self.rest)
+    }
+}
+
+async fn a_stranger_is_not_let_in(story: &Story) -> Outcome {
+    let let_in = is_let_in(&story.node, &story.new).await;
+    ensure!(let_in.is_err(), "a stranger was let in");
+    Ok(())
+}
+
+async fn a_new_authority_is_accepted(story: &Story) -> Outcome {
+    let Story { node, old, new, .. } = story;
+    let both = MachineConfig::new(old).accepting(new);
+    node.apply_as(old, story.with(both)).await?;
     node.wait_until("the new one is let in", PATIENCE, async || {
-        is_let_in(&node, &new).await
+        is_let_in(node, new).await
     })
     .await?;
-    shows(&node, &old, &old).await?;
+    shows(node, old, old).await
+}
 
-    // It takes the other's place, which is still accepted.
-    let both = MachineConfig::new(&new).accepting(&old);
-    node.apply_as(&old, with(both)).await?;
-    shows(&node, &new, &new).await?;
-    is_let_in(&node, &old).await?;
+/// Which is still accepted.
+async fn a_new_authority_takes_the_place_of_the_old_one(story: &Story) -> Outcome {
+    let Story { node, old, new, .. } = story;
+    let both = MachineConfig::new(new).accepting(old);
+    node.apply_as(old, story.with(both)).await?;
+    shows(node, new, new).await?;
+    is_let_in(node, old).await
+}
 
-    // The old one goes. Whoever has it does not get through the handshake, and a connection from before ends. What was begun on it is
-    // not carried out, whether it is finished at once or a little later, and nothing is told of the config that did it.
-    let hostile = with(MachineConfig::new(&old).accepting(&new));
-    let mut parked = Vec::new();
-    for _ in 0..2 {
-        let stream = TlsClient::of(&old).connect(&node.endpoint()?).await?;
-        let mut calls = Parked::on(stream).await?;
-        park_all(&mut calls, &hostile).await?;
-        parked.push(calls);
+/// Somebody's client, and the events that it is told.
+type Events = (MachineServiceClient<Channel>, Streaming<Event>);
+
+async fn events_as(node: &Node, who: &Identity) -> anyhow::Result<Events> {
+    let mut client = MachineServiceClient::new(node.channel_as(who).await?);
+    let events = client.events(EventsRequest::default()).await?.into_inner();
+    Ok((client, events))
+}
+
+/// Somebody's client, and the configs that it is told.
+type Configs = (StateClient<Channel>, Streaming<WatchResponse>);
+
+/// What was begun before the old authority goes.
+struct Begun {
+    parked: [Parked; 2],
+    configs: Configs,
+    from_before: Events,
+    of_others: Events,
+}
+
+impl Begun {
+    async fn as_the_old_authority(story: &Story) -> anyhow::Result<Self> {
+        let Story { node, old, new, .. } = story;
+        let hostile = story.with(MachineConfig::new(old).accepting(new));
+        Ok(Self {
+            parked: [
+                all_parked_as(node, old, &hostile).await?,
+                all_parked_as(node, old, &hostile).await?,
+            ],
+            configs: configs_as(node, old).await?,
+            from_before: events_as(node, old).await?,
+            of_others: events_as(node, new).await?,
+        })
     }
+}
+
+async fn all_parked_as(node: &Node, who: &Identity, config: &str) -> anyhow::Result<Parked> {
+    let stream = TlsClient::of(who).connect(&node.endpoint()?).await?;
+    let mut calls = Parked::on(stream).await?;
+    park_all(&mut calls, config).await?;
+    Ok(calls)
+}
+
+async fn configs_as(node: &Node, who: &Identity) -> anyhow::Result<Configs> {
     let watch = WatchRequest {
         namespace: "config".to_owned(),
         r#type: "MachineConfigs.config.talos.dev".to_owned(),
@@ -246,21 +332,24 @@ async fn an_authority_takes_anothers_place_while_everything_runs(scratch: Scratc
         }),
         ..WatchRequest::default()
     };
-    let mut state = StateClient::new(node.channel_as(&old).await?);
-    let mut configs = state.watch(watch).await?.into_inner();
-    let mut from_before = MachineServiceClient::new(node.channel_as(&old).await?);
-    let events = from_before.events(EventsRequest::default()).await?;
-    let mut stays = MachineServiceClient::new(node.channel_as(&new).await?);
-    let others_events = stays.events(EventsRequest::default()).await?;
-    let ended = async {
-        let mut events = events.into_inner();
-        while let Ok(Some(_)) = events.message().await {}
-    };
-    let marked = MachineConfig::new(&new).extra_name("after-the-removal");
-    node.apply_as(&new, with(marked)).await?;
-    none_is_carried_out("finished at once", &mut parked[0]).await?;
-    lost_its_standing(&node, &parked[1]).await?;
-    none_is_carried_out("finished later", &mut parked[1]).await?;
+    let mut client = StateClient::new(node.channel_as(who).await?);
+    let configs = client.watch(watch).await?.into_inner();
+    Ok((client, configs))
+}
+
+/// Whether they are finished at once or a little later.
+async fn calls_that_the_old_authority_began_are_not_carried_out(
+    story: &Story,
+    [at_once, later]: &mut [Parked; 2],
+) -> Outcome {
+    none_is_carried_out("finished at once", at_once).await?;
+    lost_its_standing(&story.node, later).await?;
+    none_is_carried_out("finished later", later).await
+}
+
+async fn who_watches_as_the_old_authority_is_not_told_of_its_removal(
+    (_, configs): &mut Configs,
+) -> Outcome {
     let told = async {
         let mut told = String::new();
         while let Ok(Some(message)) = configs.message().await {
@@ -274,55 +363,67 @@ async fn an_authority_takes_anothers_place_while_everything_runs(scratch: Scratc
     let told = tokio::time::timeout(STAY, told).await?;
     ensure!(told.contains("machine:"), "{told}");
     ensure!(!told.contains("after-the-removal"), "{told}");
+    Ok(())
+}
+
+async fn the_old_authority_does_not_get_through_the_handshake(story: &Story) -> Outcome {
+    let Story { node, old, new, .. } = story;
     node.wait_until("the old one is turned away", PATIENCE, async || {
-        ensure!(is_let_in(&node, &old).await.is_err());
+        ensure!(is_let_in(node, old).await.is_err());
         Ok(())
     })
     .await?;
-    let refused = is_let_in(&node, &old).await;
+    let refused = is_let_in(node, old).await;
     let refused = format!("{:#}", refused.err().context("it was let in")?);
     println!("{refused}");
     ensure!(!refused.contains("not authorized"), "{refused}");
-    is_let_in(&node, &new).await?;
-    shows(&node, &new, &new).await?;
+    is_let_in(node, new).await?;
+    shows(node, new, new).await
+}
+
+async fn events_for_the_old_authority_end((client, events): &mut Events) -> Outcome {
+    let ended = async { while let Ok(Some(_)) = events.message().await {} };
     tokio::time::timeout(STAY, ended)
         .await
         .context("its events went on")?;
-    ensure!(from_before.version(()).await.is_err(), "it is answered");
-    // That of others goes on.
-    let mut others_events = others_events.into_inner();
-    let end = async { while let Ok(Some(_)) = others_events.message().await {} };
-    ensure!(
-        tokio::time::timeout(Duration::from_secs(1), end)
-            .await
-            .is_err(),
-        "it ended as well"
-    );
+    ensure!(client.version(()).await.is_err(), "it is answered");
+    Ok(())
+}
 
-    // The node finds its own way in, so apid is not taken to be broken.
-    let after = Running::of(&node, &new).await?;
-    ensure!(before == after, "{before:?} became {after:?}");
-    greeter.greets()?;
+async fn events_for_the_new_authority_go_on((_, events): &mut Events) -> Outcome {
+    let end = async { while let Ok(Some(_)) = events.message().await {} };
+    let ended = tokio::time::timeout(Duration::from_secs(1), end).await;
+    ensure!(ended.is_err(), "it ended as well");
+    Ok(())
+}
 
-    // As talosctl does it, which decodes and encodes the whole config each time.
+/// The node finds its own way in with each authority, so apid is not taken to be broken.
+async fn everything_has_run_on_since_the_beginning(story: &Story, who: &Identity) -> Outcome {
+    let (before, after) = (&story.running, Running::of(&story.node, who).await?);
+    ensure!(*before == after, "{before:?} became {after:?}");
+    Ok(())
+}
+
+/// It decodes and encodes the whole config each time.
+async fn talosctl_rotates_to_a_third_authority(story: &Story) -> anyhow::Result<Identity> {
+    let Story { node, new, .. } = story;
     let third = Identity::administrator()?;
-    rotate_ca(&node, &new, &third, Release::V1_14).await?;
+    rotate_ca(node, new, &third, Release::V1_14).await?;
     node.wait_until("the former one is turned away", PATIENCE, async || {
-        ensure!(
-            is_let_in(&node, &new.with_role(Role::Admin)?.trusting(&third))
-                .await
-                .is_err()
-        );
+        let former = new.with_role(Role::Admin)?.trusting(&third);
+        ensure!(is_let_in(node, &former).await.is_err());
         Ok(())
     })
     .await?;
-    let after = Running::of(&node, &third).await?;
-    ensure!(before == after, "{before:?} became {after:?}");
-    let mut state = StateClient::new(node.channel_as(&third).await?);
+    Ok(third)
+}
+
+async fn no_document_of_the_config_was_lost(story: &Story, who: &Identity) -> Outcome {
+    let mut state = StateClient::new(story.node.channel_as(who).await?);
     let config = state.get(in_force()).await?.into_inner();
     let config = format!("{config:?}");
     ensure!(config.contains("ContainerHealthConfig"), "{config}");
-    greeter.greets()
+    Ok(())
 }
 
 /// In maintenance mode everybody may bring a config. Once there is one, nobody who connected before may.

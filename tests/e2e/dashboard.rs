@@ -49,8 +49,23 @@ async fn shows_a_node_through_an_upgrade_and_gives_the_terminal_back(scratch: Sc
     let instarctl = Instarctl::of(&node, &scratch)?;
     let arguments = ["dashboard", "--update-interval", "1s"];
     let mut terminal = instarctl.on_terminal(&arguments, UTF8, SMALL)?;
+    shows_what_the_node_is_does_and_says(&node, &terminal).await?;
+    let generation = node.boot_id().await?;
+    shows(&node, &terminal, &generation[..28]).await?;
+    shows_figures(&node, &terminal).await?;
+    shows_another_log_and_processes_by_keys(&node, &mut terminal).await?;
+    has_three_columns_on_a_larger_terminal(&node, &mut terminal).await?;
+    takes_a_key_that_comes_with_a_new_size(&node, &mut terminal).await?;
+    only_what_changes_is_sent(&node, &mut terminal).await?;
+    tells_that_a_node_is_away_and_back(&node, &terminal).await?;
+    goes_on_through_an_upgrade(&node, &registry, &terminal, &generation).await?;
+    gives_the_terminal_back_at_a_key(&node, &mut terminal).await?;
+    gives_a_serial_line_back_when_told_to_end(&node, &instarctl).await?;
+    ends_when_its_terminal_goes(&node, &instarctl).await?;
+    says_what_is_wrong(&instarctl).await
+}
 
-    // What it is, its services, what it does, what it says.
+async fn shows_what_the_node_is_does_and_says(node: &Node, terminal: &Terminal) -> Outcome {
     for text in [
         "Version     Instar v0.1.0",
         "running, ready",
@@ -61,25 +76,31 @@ async fn shows_a_node_through_an_upgrade_and_gives_the_terminal_back(scratch: Sc
         "log: kernel (1 of ",
         "machined",
     ] {
-        shows(&node, &terminal, text).await?;
+        shows(node, terminal, text).await?;
     }
-    let generation = node.boot_id().await?;
-    shows(&node, &terminal, &generation[..28]).await?;
+    Ok(())
+}
+
+async fn shows_figures(node: &Node, terminal: &Terminal) -> Outcome {
     node.wait_until("there are figures", PATIENCE, async || {
         let screen = terminal.screen();
         let cpu = screen.lines().find(|line| line.starts_with("CPU "));
         ensure!(cpu.is_some_and(|line| line.contains(" % ")), "{screen}");
         Ok(())
     })
-    .await?;
+    .await
+}
 
-    // Another log, then processes, then a larger terminal.
+async fn shows_another_log_and_processes_by_keys(node: &Node, terminal: &mut Terminal) -> Outcome {
     terminal.press("\t")?;
-    shows(&node, &terminal, "log: apid (2 of ").await?;
+    shows(node, terminal, "log: apid (2 of ").await?;
     terminal.press("2")?;
-    shows(&node, &terminal, "COMMAND").await?;
-    shows(&node, &terminal, "machined").await?;
-    terminal.press("1")?;
+    shows(node, terminal, "COMMAND").await?;
+    shows(node, terminal, "machined").await?;
+    terminal.press("1")
+}
+
+async fn has_three_columns_on_a_larger_terminal(node: &Node, terminal: &mut Terminal) -> Outcome {
     terminal.resize(140, 40)?;
     node.wait_until("three columns", PATIENCE, async || {
         let screen = terminal.screen();
@@ -91,42 +112,46 @@ async fn shows_a_node_through_an_upgrade_and_gives_the_terminal_back(scratch: Sc
         Ok(())
     })
     .await?;
-    terminal.resize(80, 24)?;
-    takes_a_key_that_comes_with_a_new_size(&node, &mut terminal).await?;
+    terminal.resize(80, 24)
+}
 
-    only_what_changes_is_sent(&node, &mut terminal).await?;
-
-    // Away, and back without a word of anybody.
+/// Without a word of anybody.
+async fn tells_that_a_node_is_away_and_back(node: &Node, terminal: &Terminal) -> Outcome {
     node.vm().pause()?;
-    shows(&node, &terminal, "AWAY for ").await?;
+    shows(node, terminal, "AWAY for ").await?;
     terminal.shows("Instar v0.1.0")?;
     node.vm().resume()?;
     node.wait_until("it is back", PATIENCE, async || {
         ensure!(!terminal.screen().contains("AWAY"), "{}", terminal.screen());
         Ok(())
     })
-    .await?;
+    .await
+}
 
-    // An upgrade without a reboot: the same kernel boot, another generation and version.
+/// Without a reboot: the same kernel boot, another generation and version.
+async fn goes_on_through_an_upgrade(
+    node: &Node,
+    registry: &Registry,
+    terminal: &Terminal,
+    generation: &str,
+) -> Outcome {
     let kernel = node.kernel_boot_id().await?;
-    node.upgrade(&registry.image_for_guest("instar/installer:v0.2.0"))
-        .await??;
-    shows(&node, &terminal, "Version     Instar v0.2.0").await?;
-    shows(&node, &terminal, "running, ready").await?;
+    let image = registry.image_for_guest("instar/installer:v0.2.0");
+    node.upgrade(&image).await??;
+    shows(node, terminal, "Version     Instar v0.2.0").await?;
+    shows(node, terminal, "running, ready").await?;
     let after = node.boot_id().await?;
     ensure!(after != generation);
-    shows(&node, &terminal, &format!("Generation  {}", &after[..28])).await?;
-    shows(&node, &terminal, &format!("Kernel boot {}", &kernel[..28])).await?;
-    Greeter::of(&node)?.greets()?;
+    shows(node, terminal, &format!("Generation  {}", &after[..28])).await?;
+    shows(node, terminal, &format!("Kernel boot {}", &kernel[..28])).await?;
+    Greeter::of(node)?.greets()
+}
 
+async fn gives_the_terminal_back_at_a_key(node: &Node, terminal: &mut Terminal) -> Outcome {
     terminal.press(END)?;
     terminal.press("q")?;
-    ensure!(ends(&node, &mut terminal).await? == 0);
-    terminal.is_restored()?;
-
-    gives_a_serial_line_back_when_told_to_end(&node, &instarctl).await?;
-    ends_when_its_terminal_goes(&node, &instarctl).await?;
-    says_what_is_wrong(&instarctl).await
+    ensure!(ends(node, terminal).await? == 0);
+    terminal.is_restored()
 }
 
 /// What comes at the same moment counts, both of it.

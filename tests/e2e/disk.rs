@@ -1,14 +1,14 @@
 //! The owned disk over boots: made once, reused, and grown when the disk has grown.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::ensure;
 use instar_pki::Role;
 use instar_qemu::{DiskFormat, create_blank_disk};
 use instar_tests::{
-    Identity, ImageUnderTest, Instarctl, MachineConfig, Node, NodePlan, Outcome, Release, Scratch,
-    Talosctl, Test, tests,
+    Identity, ImageUnderTest, Instarctl, MachineConfig, Node, NodePlan, Outcome, Release, Said,
+    Scratch, Talosctl, Test, tests,
 };
 
 use crate::PATIENCE;
@@ -254,70 +254,139 @@ async fn is_not_needed_and_its_absence_is_told(scratch: Scratch) -> Outcome {
 
 /// What the disks of [`is_the_only_one_that_is_written`] have on them before.
 const OTHERS_DATA: &[u8] = b"somebody else's data, of no kind that anybody knows; ";
+/// The one disk that it is about.
+const LARGEST: &str = "disk.size > 1500u * MiB && !disk.readonly";
 
 /// One disk is chosen; of the others not a byte changes, whatever is asked for. A node in maintenance mode is asked what it
 /// would do, which says what is in the way, and then told to do it.
 async fn is_the_only_one_that_is_written(scratch: Scratch) -> Outcome {
-    let foreign = scratch.join("foreign.img");
-    create_blank_disk(&foreign, DiskFormat::Raw, GIB)?;
-    let made = Command::new("mkfs.ext4").arg("-q").arg(&foreign).status()?;
-    ensure!(made.success());
-    let unknown = scratch.write("unknown.img", OTHERS_DATA.repeat(1 << 14))?;
-    std::fs::File::options()
-        .write(true)
-        .open(&unknown)?
-        .set_len(GIB)?;
-    let small = scratch.join("small.img");
-    create_blank_disk(&small, DiskFormat::Raw, 64 << 20)?;
-    let read_only = scratch.join("read-only.img");
-    create_blank_disk(&read_only, DiskFormat::Raw, GIB)?;
-    let chosen = scratch.join("chosen.img");
-    create_blank_disk(&chosen, DiskFormat::Raw, 2 * GIB)?;
-    let others = [&foreign, &unknown, &small, &read_only];
-    let before = others.map(|file| digest(file));
-    let blank = digest(&chosen)?;
+    let disks = Disks::make(&scratch)?;
+    let before = disks.others().map(|file| digest(file));
+    let blank = digest(&disks.chosen)?;
+    let story = Story::begin(&scratch, &disks).await?;
+    whoever_has_seen_the_console_is_answered(&story).await?;
+    a_disk_that_cannot_be_taken_is_refused_with_the_reason(&story).await?;
+    to_wipe_is_told_as_destruction(&story).await?;
+    the_plan_for_the_chosen_disk_is_told(&story).await?;
+    ensure!(
+        digest(&disks.chosen)? == blank,
+        "a dry run wrote to the disk"
+    );
+    an_image_that_could_not_be_started_is_refused(&story).await?;
+    ensure!(
+        digest(&disks.chosen)? == blank,
+        "a config that was refused wrote to the disk"
+    );
+    the_chosen_disk_is_taken(&story).await?;
+    the_machine_is_shut_down(&story.node).await?;
+    for (file, before) in disks.others().into_iter().zip(before) {
+        ensure!(digest(file)? == before?, "{} has changed", file.display());
+    }
+    Ok(())
+}
 
-    let identity = Identity::administrator()?;
-    let config = MachineConfig::new(&identity).hostname("node");
-    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
-        .disk(&foreign)
-        .disk(&unknown)
-        .disk(&small)
-        .disk(&chosen)
-        .spec(|spec| {
-            spec.extra_argument("-drive").extra_argument(format!(
-                "file={},format=raw,if=virtio,readonly=on",
-                read_only.display()
-            ))
+struct Disks {
+    foreign: PathBuf,
+    unknown: PathBuf,
+    small: PathBuf,
+    read_only: PathBuf,
+    chosen: PathBuf,
+}
+
+impl Disks {
+    fn make(scratch: &Scratch) -> anyhow::Result<Self> {
+        let disks = Self {
+            foreign: scratch.join("foreign.img"),
+            unknown: scratch.write("unknown.img", OTHERS_DATA.repeat(1 << 14))?,
+            small: scratch.join("small.img"),
+            read_only: scratch.join("read-only.img"),
+            chosen: scratch.join("chosen.img"),
+        };
+        create_blank_disk(&disks.foreign, DiskFormat::Raw, GIB)?;
+        let mut mkfs = Command::new("mkfs.ext4");
+        ensure!(mkfs.arg("-q").arg(&disks.foreign).status()?.success());
+        std::fs::File::options()
+            .write(true)
+            .open(&disks.unknown)?
+            .set_len(GIB)?;
+        create_blank_disk(&disks.small, DiskFormat::Raw, 64 << 20)?;
+        create_blank_disk(&disks.read_only, DiskFormat::Raw, GIB)?;
+        create_blank_disk(&disks.chosen, DiskFormat::Raw, 2 * GIB)?;
+        Ok(disks)
+    }
+
+    fn others(&self) -> [&PathBuf; 4] {
+        [&self.foreign, &self.unknown, &self.small, &self.read_only]
+    }
+}
+
+/// A node in maintenance mode, and whoever looks at its console.
+struct Story<'a> {
+    scratch: &'a Scratch,
+    node: Node,
+    client: Instarctl,
+    address: String,
+    fingerprint: String,
+    config: MachineConfig,
+}
+
+impl<'a> Story<'a> {
+    async fn begin(scratch: &'a Scratch, disks: &Disks) -> anyhow::Result<Self> {
+        let identity = Identity::administrator()?;
+        let config = MachineConfig::new(&identity).hostname("node");
+        let read_only = disks.read_only.display();
+        let read_only = format!("file={read_only},format=raw,if=virtio,readonly=on");
+        let node = Node::plan(scratch, &ImageUnderTest::first()?)
+            .disk(&disks.foreign)
+            .disk(&disks.unknown)
+            .disk(&disks.small)
+            .disk(&disks.chosen)
+            .spec(|spec| spec.extra_argument("-drive").extra_argument(read_only))
+            .without_config(identity)
+            .start()?;
+        node.wait_for_line("machined: the API answers on port", PATIENCE)?;
+        Ok(Self {
+            scratch,
+            address: node.endpoint()?,
+            client: Instarctl::of(&node, scratch)?,
+            // The first that the console shows holds for all that follow as addresses come.
+            fingerprint: node.fingerprint_on_console()?,
+            config,
+            node,
         })
-        .without_config(identity)
-        .start()?;
-    node.wait_for_line("machined: the API answers on port", PATIENCE)?;
-    let address = node.endpoint()?;
-    let client = Instarctl::of(&node, &scratch)?;
-    // The first that the console shows holds for all that follow as addresses come.
-    let fingerprint = node.fingerprint_on_console()?;
-    let insecure = async |arguments: &[&str]| {
+    }
+
+    async fn insecure(&self, arguments: &[&str]) -> anyhow::Result<Said> {
         let always = [
             "--insecure",
             "--cert-fingerprint",
-            &fingerprint,
+            &self.fingerprint,
             "-n",
-            &address,
+            &self.address,
         ];
-        client.run(&[&always, arguments].concat()).await
-    };
-    let said = insecure(&["version"]).await?;
-    ensure!(said.code == Some(0), "{said:?}");
-    let apply = async |matches: &str, wipe: bool, more: &[&str]| {
+        self.client.run(&[&always, arguments].concat()).await
+    }
+
+    /// With the disk that matches.
+    async fn apply(&self, matches: &str, wipe: bool, more: &[&str]) -> anyhow::Result<Said> {
         let document = format!(
             "apiVersion: v1alpha1\nkind: UnattendedInstallConfig\nprovisioning:\n  wipe: {wipe}\n  diskSelector:\n    match: {matches}\n"
         );
-        let file = scratch.write("config.yaml", config.clone().document(&document).to_yaml())?;
+        let config = self.config.clone().document(&document).to_yaml();
+        let file = self.scratch.write("config.yaml", config)?;
         let file = file.display().to_string();
-        insecure(&[&["apply-config", "--file", &file], more].concat()).await
-    };
+        let apply = [&["apply-config", "--file", &file], more].concat();
+        self.insecure(&apply).await
+    }
+}
 
+async fn whoever_has_seen_the_console_is_answered(story: &Story<'_>) -> Outcome {
+    let said = story.insecure(&["version"]).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    Ok(())
+}
+
+async fn a_disk_that_cannot_be_taken_is_refused_with_the_reason(story: &Story<'_>) -> Outcome {
     for (matches, said) in [
         (
             "disk.size >= 1u * GiB",
@@ -338,58 +407,62 @@ async fn is_the_only_one_that_is_written(scratch: Scratch) -> Outcome {
         ("disk.dev_path == \"/dev/vdc\"", &["/dev/vdc has 64 MiB"]),
         ("disk.dev_path == \"/dev/vde\"", &["/dev/vde is read-only"]),
     ] {
-        let refused = apply(matches, false, &["--dry-run"]).await?;
+        let refused = story.apply(matches, false, &["--dry-run"]).await?;
         ensure!(
             refused.code != Some(0) && said.iter().all(|part| refused.complaint.contains(part)),
             "{matches}: {refused:?}"
         );
     }
-    let by_force = apply("disk.dev_path == \"/dev/vda\"", true, &["--dry-run"]).await?;
+    Ok(())
+}
+
+async fn to_wipe_is_told_as_destruction(story: &Story<'_>) -> Outcome {
+    let foreign = "disk.dev_path == \"/dev/vda\"";
+    let by_force = story.apply(foreign, true, &["--dry-run"]).await?;
     ensure!(
         by_force.code == Some(0) && by_force.output.contains("DESTROYING"),
         "{by_force:?}"
     );
-    let largest = "disk.size > 1500u * MiB && !disk.readonly";
-    let plan = apply(largest, false, &["--dry-run"]).await?;
+    Ok(())
+}
+
+async fn the_plan_for_the_chosen_disk_is_told(story: &Story<'_>) -> Outcome {
+    let plan = story.apply(LARGEST, false, &["--dry-run"]).await?;
+    let table = "/dev/vdd (2 GiB): write a new partition table";
     ensure!(
-        plan.code == Some(0)
-            && plan
-                .output
-                .contains("/dev/vdd (2 GiB): write a new partition table")
-            && plan.output.contains("3 EPHEMERAL"),
+        plan.code == Some(0) && plan.output.contains(table) && plan.output.contains("3 EPHEMERAL"),
         "{plan:?}"
     );
-    ensure!(digest(&chosen)? == blank, "a dry run wrote to the disk");
+    Ok(())
+}
 
-    // It was not started by UEFI, so what would be installed could not be started.
-    let image = config
-        .clone()
-        .install("/dev/vdd", "registry.example/installer:v1");
-    let file = scratch
-        .write("image.yaml", image.to_yaml())?
-        .display()
-        .to_string();
-    let refused = insecure(&["apply-config", "--file", &file]).await?;
+/// The machine was not started by UEFI.
+async fn an_image_that_could_not_be_started_is_refused(story: &Story<'_>) -> Outcome {
+    let image = "registry.example/installer:v1";
+    let image = story.config.clone().install("/dev/vdd", image);
+    let file = story.scratch.write("image.yaml", image.to_yaml())?;
+    let file = file.display().to_string();
+    let refused = story.insecure(&["apply-config", "--file", &file]).await?;
     ensure!(
         refused.code != Some(0) && refused.complaint.contains("UEFI"),
         "{refused:?}"
     );
-    ensure!(
-        digest(&chosen)? == blank,
-        "a config that was refused wrote to the disk"
-    );
+    Ok(())
+}
 
-    let taken = apply(largest, false, &[]).await?;
+async fn the_chosen_disk_is_taken(story: &Story<'_>) -> Outcome {
+    let taken = story.apply(LARGEST, false, &[]).await?;
     ensure!(taken.code == Some(0), "{taken:?}");
+    let node = &story.node;
     node.wait_for_line("/var is the partition /dev/vdd3", PATIENCE)?;
-    node.wait_until_ready(PATIENCE).await?;
-    let talosctl = Talosctl::of(&node, Release::V1_13).await?;
+    node.wait_until_ready(PATIENCE).await
+}
+
+async fn the_machine_is_shut_down(node: &Node) -> Outcome {
+    let talosctl = Talosctl::of(node, Release::V1_13).await?;
     let said = talosctl.run("shutdown --wait=false").await;
     ensure!(said.code == Some(0), "{said:?}");
     ensure!(node.vm().wait_for_end(PATIENCE)?.is_clean());
-    for (file, before) in others.into_iter().zip(before) {
-        ensure!(digest(file)? == before?, "{} has changed", file.display());
-    }
     Ok(())
 }
 

@@ -4,12 +4,17 @@ use std::cell::RefCell;
 
 use anyhow::{Context as _, ensure};
 use instar_tests::{
-    ImageUnderTest, Instarctl, Node, Outcome, Release, Scratch, Talosctl, Test, tests,
+    ImageUnderTest, Instarctl, Node, Outcome, Release, Said, Scratch, Talosctl, Test, tests,
 };
 
 use crate::PATIENCE;
 
 const SIZE: (u16, u16) = (160, 50);
+
+/// With comments, which stay.
+const TIME: &str = "# of the cellar\napiVersion: v1alpha1\nkind: TimeSyncConfig\nenabled: false # no server there\n";
+/// A patch of one document.
+const HOSTNAME: &str = "apiVersion: v1alpha1\nkind: HostnameConfig\nhostname: patched\n";
 
 /// Of a kind that Talos does not have.
 const GATE: &str =
@@ -19,118 +24,206 @@ pub(crate) fn tests() -> Vec<Test> {
     tests![change_what_they_name_and_keep_the_rest]
 }
 
-/// Names are changed by whoever has the network, after the config was taken.
-async fn is_called(node: &Node, name: &str) -> Outcome {
-    node.wait_until("it has another name", PATIENCE, async || {
-        let called = node.hostname().await?;
-        ensure!(called == name, "it is called {called}");
-        Ok(())
-    })
-    .await
+async fn change_what_they_name_and_keep_the_rest(scratch: Scratch) -> Outcome {
+    let story = Story::begin(&scratch).await?;
+    let first = story.config().await?;
+    ensure!(first.contains("# of the cellar"), "{first}");
+    let names = scratch.write("names.yaml", "machine: {certSANs: [lamp.example]}\n")?;
+    let names = format!("@{}", names.display());
+    let two = ["patch", "mc", "--patch", &names, "-p", HOSTNAME];
+    a_dry_run_shows_the_change_and_makes_none(&story, &two, &first).await?;
+    let patched = two_patches_at_once_change_two_documents(&story, &two, &first).await?;
+    a_patch_of_what_is_there_applies_nothing(&story).await?;
+    an_operation_that_fails_takes_the_others_with_it(&story, &patched).await?;
+    let operated = operations_on_a_list_change_that_list(&story, &patched).await?;
+    a_key_that_the_node_does_not_know_changes_nothing(&story, &operated).await?;
+    let editor = Editor::of(&story)?;
+    an_editor_that_changes_nothing_applies_nothing(&editor).await?;
+    an_edit_is_applied(&editor, &operated).await?;
+    an_editor_that_fails_leaves_no_files(&editor).await?;
+    an_edit_that_is_refused_is_not_lost(&editor).await?;
+    let mut called = "edited";
+    for (release, next) in [(Release::V1_13, "older"), (Release::V1_14, "newer")] {
+        let talosctl = Talosctl::of(&story.node, release).await?;
+        let whole = talosctl_is_shown_no_document_of_ours(&story, &talosctl).await?;
+        for command in ["edit mc", "patch mc"] {
+            let to = format!("{next}-{}", &command[..4]);
+            let names = (called, to.as_str());
+            talosctl_leaves_what_it_is_not_shown(&story, &talosctl, command, &whole, names).await?;
+        }
+        a_name_is_patched_once_more(&story, next).await?;
+        called = next;
+    }
+    settings_that_nothing_applies_yet_need_no_reboot(&story).await
 }
 
-async fn change_what_they_name_and_keep_the_rest(scratch: Scratch) -> Outcome {
-    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
-        .configure(|config| {
-            config.document(
-                "# of the cellar\napiVersion: v1alpha1\nkind: TimeSyncConfig\nenabled: false # no server there\n",
-            )
-            .document(GATE)
+/// A node whose config has a comment, and a document of a kind that Talos does not have.
+struct Story<'a> {
+    scratch: &'a Scratch,
+    node: Node,
+    client: Instarctl,
+}
+
+impl<'a> Story<'a> {
+    async fn begin(scratch: &'a Scratch) -> anyhow::Result<Self> {
+        let node = Node::plan(scratch, &ImageUnderTest::first()?)
+            .configure(|config| config.document(TIME).document(GATE))
+            .boot()
+            .await?;
+        node.wait_until_ready(PATIENCE).await?;
+        Ok(Self {
+            scratch,
+            client: Instarctl::of(&node, scratch)?,
+            node,
         })
-        .boot()
-        .await?;
-    node.wait_until_ready(PATIENCE).await?;
-    let client = Instarctl::of(&node, &scratch)?;
-    let config = async || -> anyhow::Result<String> {
-        let said = client.run(&["get", "mc", "v1alpha1", "-o", "json"]).await?;
+    }
+
+    /// The config as it is now.
+    async fn config(&self) -> anyhow::Result<String> {
+        let get = ["get", "mc", "v1alpha1", "-o", "json"];
+        let said = self.client.run(&get).await?;
         let said: serde_json::Value = serde_json::from_str(&said.output).context(said.complaint)?;
         Ok(said["spec"].as_str().context("no text")?.to_owned())
-    };
-    let before = config().await?;
-    ensure!(before.contains("# of the cellar"), "{before}");
+    }
 
-    // Two patches at once, one from a file, of two documents.
-    let file = scratch.write(
-        "names.yaml",
-        "machine: {certSANs: [lamp.example]}
-",
-    )?;
-    let file = format!("@{}", file.display());
-    let hostname = "apiVersion: v1alpha1\nkind: HostnameConfig\nhostname: patched\n";
-    let patch = ["patch", "mc", "--patch", &file, "-p", hostname];
-    let said = client.run(&[&patch[..], &["--dry-run"]].concat()).await?;
+    async fn patch(&self, patch: &str) -> anyhow::Result<Said> {
+        self.client.run(&["patch", "mc", "-p", patch]).await
+    }
+
+    /// Names are changed by whoever has the network, after the config was taken.
+    async fn is_called(&self, name: &str) -> Outcome {
+        self.node
+            .wait_until("it has another name", PATIENCE, async || {
+                let called = self.node.hostname().await?;
+                ensure!(called == name, "it is called {called}");
+                Ok(())
+            })
+            .await
+    }
+}
+
+async fn a_dry_run_shows_the_change_and_makes_none(
+    story: &Story<'_>,
+    patch: &[&str],
+    before: &str,
+) -> Outcome {
+    let dry = [patch, &["--dry-run"]].concat();
+    let said = story.client.run(&dry).await?;
     ensure!(
         said.code == Some(0) && said.output.contains("+hostname: patched"),
         "{said:?}"
     );
-    ensure!(config().await? == before, "a dry run changed it");
-    let said = client.run(&patch).await?;
+    ensure!(story.config().await? == before, "a dry run changed it");
+    Ok(())
+}
+
+/// One from a file. Returns the config afterwards.
+async fn two_patches_at_once_change_two_documents(
+    story: &Story<'_>,
+    patch: &[&str],
+    before: &str,
+) -> anyhow::Result<String> {
+    let said = story.client.run(patch).await?;
     ensure!(said.code == Some(0), "{said:?}");
-    is_called(&node, "patched").await?;
-    let after = config().await?;
+    story.is_called("patched").await?;
+    let after = story.config().await?;
     let expected = before
         .replace("hostname: node", "hostname: patched")
         .replace("    - 127.0.0.1\n", "    - 127.0.0.1\n    - lamp.example\n");
     ensure!(after == expected, "{after}");
-    // A list would grow again, a value is there already.
-    let said = client.run(&["patch", "mc", "-p", hostname]).await?;
+    Ok(after)
+}
+
+/// Of a value: a list would grow again.
+async fn a_patch_of_what_is_there_applies_nothing(story: &Story<'_>) -> Outcome {
+    let said = story.patch(HOSTNAME).await?;
     ensure!(
         said.code == Some(0) && said.output.contains("nothing applied"),
         "{said:?}"
     );
+    Ok(())
+}
 
-    // Operations, of which one that fails takes the others with it.
-    let operations = |last: &str| {
-        format!(
-            "[{{op: test, path: /machine/certSANs/1, value: lamp.example}}, {{op: replace, path: /machine/certSANs/1, value: fan.example}}, {last}]"
-        )
-    };
+/// Two operations that succeed, and this one.
+fn operations(last: &str) -> String {
+    format!(
+        "[{{op: test, path: /machine/certSANs/1, value: lamp.example}}, {{op: replace, path: /machine/certSANs/1, value: fan.example}}, {last}]"
+    )
+}
+
+async fn an_operation_that_fails_takes_the_others_with_it(
+    story: &Story<'_>,
+    before: &str,
+) -> Outcome {
     let failing = operations("{op: remove, path: /machine/nowhere}");
-    let said = client.run(&["patch", "mc", "-p", &failing]).await?;
+    let said = story.patch(&failing).await?;
+    let which = "operation 3 (remove \"/machine/nowhere\")";
     ensure!(
-        said.code == Some(2)
-            && said
-                .complaint
-                .contains("operation 3 (remove \"/machine/nowhere\")"),
+        said.code == Some(2) && said.complaint.contains(which),
         "{said:?}"
     );
-    ensure!(config().await? == after, "a patch that failed changed it");
-    let good = operations("{op: add, path: /machine/certSANs/-, value: oven.example}");
-    let said = client.run(&["patch", "mc", "-p", &good]).await?;
-    ensure!(said.code == Some(0), "{said:?}");
-    let before = after;
-    let after = config().await?;
-    ensure!(
-        after
-            == before.replace(
-                "    - lamp.example\n",
-                "    - fan.example\n    - oven.example\n"
-            ),
-        "{after}"
-    );
+    let after = story.config().await?;
+    ensure!(after == before, "a patch that failed changed it");
+    Ok(())
+}
 
-    // What the node does not know is its word, and changes nothing.
-    let said = client
-        .run(&["patch", "mc", "-p", "machine: {nonsense: 1}"])
-        .await?;
+/// Returns the config afterwards.
+async fn operations_on_a_list_change_that_list(
+    story: &Story<'_>,
+    before: &str,
+) -> anyhow::Result<String> {
+    let good = operations("{op: add, path: /machine/certSANs/-, value: oven.example}");
+    let said = story.patch(&good).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    let after = story.config().await?;
+    let expected = before.replace(
+        "    - lamp.example\n",
+        "    - fan.example\n    - oven.example\n",
+    );
+    ensure!(after == expected, "{after}");
+    Ok(after)
+}
+
+/// The refusal is the node's: the client does not check the config.
+async fn a_key_that_the_node_does_not_know_changes_nothing(
+    story: &Story<'_>,
+    before: &str,
+) -> Outcome {
+    let said = story.patch("machine: {nonsense: 1}").await?;
     ensure!(
         said.code == Some(5) && said.complaint.contains("nonsense"),
         "{said:?}"
     );
-    ensure!(config().await? == after, "a refused patch changed it");
+    let after = story.config().await?;
+    ensure!(after == before, "a refused patch changed it");
+    Ok(())
+}
 
-    // The same by hand.
-    let temporary = scratch.below("edited")?;
-    let files = temporary.path().display().to_string();
-    let edit = async |editor: &str| -> anyhow::Result<(u32, String)> {
+/// `instarctl edit` on a terminal, with a folder of its own for what it writes.
+struct Editor<'a> {
+    story: &'a Story<'a>,
+    files: Scratch,
+}
+
+impl<'a> Editor<'a> {
+    fn of(story: &'a Story<'a>) -> anyhow::Result<Self> {
+        Ok(Self {
+            story,
+            files: story.scratch.below("edited")?,
+        })
+    }
+
+    /// Has this program edit the config; its exit code, and what was on the screen at its end.
+    async fn edit(&self, program: &str) -> anyhow::Result<(u32, String)> {
+        let files = self.files.path().display().to_string();
         let variables = [
-            ("EDITOR", editor),
+            ("EDITOR", program),
             ("PATH", "/usr/bin:/bin"),
             ("TERM", "xterm"),
             ("TMPDIR", &files),
         ];
-        let terminal = client.on_terminal(&["edit", "mc"], &variables, SIZE)?;
-        let terminal = RefCell::new(terminal);
+        let Story { node, client, .. } = self.story;
+        let terminal = RefCell::new(client.on_terminal(&["edit", "mc"], &variables, SIZE)?);
         let code = node
             .wait_until("the editor's work is done", PATIENCE, async || {
                 terminal.borrow_mut().ended()
@@ -138,69 +231,105 @@ async fn change_what_they_name_and_keep_the_rest(scratch: Scratch) -> Outcome {
             .await?;
         let screen = terminal.borrow().screen();
         Ok((code, screen))
-    };
-    let left = || std::fs::read_dir(temporary.path()).map(Iterator::count);
-    let (code, screen) = edit("true").await?;
+    }
+
+    fn files_left(&self) -> anyhow::Result<usize> {
+        Ok(std::fs::read_dir(self.files.path())?.count())
+    }
+}
+
+async fn an_editor_that_changes_nothing_applies_nothing(editor: &Editor<'_>) -> Outcome {
+    let (code, screen) = editor.edit("true").await?;
     ensure!(
         code == 0 && screen.contains("nothing applied"),
         "{code}: {screen}"
     );
-    let (code, screen) = edit("sed -i s/patched/edited/").await?;
+    Ok(())
+}
+
+async fn an_edit_is_applied(editor: &Editor<'_>, before: &str) -> Outcome {
+    let (code, screen) = editor.edit("sed -i s/patched/edited/").await?;
     ensure!(code == 0, "{code}: {screen}");
-    is_called(&node, "edited").await?;
-    ensure!(config().await? == after.replace("patched", "edited"));
-    let (code, screen) = edit("false").await?;
+    editor.story.is_called("edited").await?;
+    ensure!(editor.story.config().await? == before.replace("patched", "edited"));
+    Ok(())
+}
+
+async fn an_editor_that_fails_leaves_no_files(editor: &Editor<'_>) -> Outcome {
+    let (code, screen) = editor.edit("false").await?;
     ensure!(
         code == 1 && screen.contains("nothing was applied"),
         "{code}: {screen}"
     );
-    ensure!(left()? == 0, "files with secrets were left");
-    let (code, screen) = edit("sed -i s/hostname:/hostnam:/").await?;
+    ensure!(editor.files_left()? == 0, "files with secrets were left");
+    Ok(())
+}
+
+async fn an_edit_that_is_refused_is_not_lost(editor: &Editor<'_>) -> Outcome {
+    let (code, screen) = editor.edit("sed -i s/hostname:/hostnam:/").await?;
     ensure!(
         code == 5 && screen.contains("apply-config --file"),
         "{code}: {screen}"
     );
-    ensure!(left()? == 1, "what was written is lost");
-    ensure!(node.hostname().await? == "edited");
+    ensure!(editor.files_left()? == 1, "what was written is lost");
+    ensure!(editor.story.node.hostname().await? == "edited");
+    Ok(())
+}
 
-    // Talos's own client does it too, in either release, and leaves what it is not shown.
-    let mut called = "edited".to_owned();
-    for (release, next) in [(Release::V1_13, "older"), (Release::V1_14, "newer")] {
-        let talosctl = Talosctl::of(&node, release).await?;
-        let said = talosctl.run("health --wait-timeout 60").await;
-        ensure!(said.code == Some(0), "{said:?}");
-        let whole = config().await?;
-        let shown = whole.replace(&format!("---\n{GATE}"), "");
-        ensure!(shown != whole, "{whole}");
-        let said = talosctl.run_with("edit mc", &shown).await;
-        ensure!(said.output == "no changes\n", "{said:?}");
-        for command in ["edit mc", "patch mc"] {
-            let (from, to) = (called.clone(), format!("{next}-{}", &command[..4]));
-            let said = talosctl.run_with(command, &shown.replace(&from, &to)).await;
-            ensure!(
-                said.code == Some(0) && said.complaint.contains("WARNING: UpgradeGateConfig: "),
-                "{said:?}"
-            );
-            is_called(&node, &to).await?;
-            ensure!(config().await? == whole.replace(&from, &to));
-            let back = talosctl.run_with(command, &shown).await;
-            ensure!(back.code == Some(0), "{back:?}");
-            is_called(&node, &from).await?;
-        }
-        let said = client
-            .run(&["patch", "mc", "-p", &hostname.replace("patched", next)])
-            .await?;
-        ensure!(said.code == Some(0), "{said:?}");
-        called = next.to_owned();
-        is_called(&node, &called).await?;
-    }
+/// The config without the document of a kind that Talos does not have.
+fn as_shown(whole: &str) -> String {
+    whole.replace(&format!("---\n{GATE}"), "")
+}
 
-    // Settings that nothing applies yet need no reboot, and so no disk either.
+/// Talos's own client, in either release. Returns the config.
+async fn talosctl_is_shown_no_document_of_ours(
+    story: &Story<'_>,
+    talosctl: &Talosctl<'_>,
+) -> anyhow::Result<String> {
+    let said = talosctl.run("health --wait-timeout 60").await;
+    ensure!(said.code == Some(0), "{said:?}");
+    let whole = story.config().await?;
+    let shown = as_shown(&whole);
+    ensure!(shown != whole, "{whole}");
+    let said = talosctl.run_with("edit mc", &shown).await;
+    ensure!(said.output == "no changes\n", "{said:?}");
+    Ok(whole)
+}
+
+/// It renames the node, and back.
+async fn talosctl_leaves_what_it_is_not_shown(
+    story: &Story<'_>,
+    talosctl: &Talosctl<'_>,
+    command: &str,
+    whole: &str,
+    (from, to): (&str, &str),
+) -> Outcome {
+    let shown = as_shown(whole);
+    let renamed = shown.replace(from, to);
+    let said = talosctl.run_with(command, &renamed).await;
+    ensure!(
+        said.code == Some(0) && said.complaint.contains("WARNING: UpgradeGateConfig: "),
+        "{said:?}"
+    );
+    story.is_called(to).await?;
+    ensure!(story.config().await? == whole.replace(from, to));
+    let back = talosctl.run_with(command, &shown).await;
+    ensure!(back.code == Some(0), "{back:?}");
+    story.is_called(from).await
+}
+
+async fn a_name_is_patched_once_more(story: &Story<'_>, name: &str) -> Outcome {
+    let said = story.patch(&HOSTNAME.replace("patched", name)).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    story.is_called(name).await
+}
+
+/// And so no disk either.
+async fn settings_that_nothing_applies_yet_need_no_reboot(story: &Story<'_>) -> Outcome {
     for (mode, value) in [("no-reboot", "1"), ("auto", "2")] {
         let token = format!("machine: {{token: abcde{value}.0123456789abcdef}}");
-        let said = client
-            .run(&["patch", "mc", "-p", &token, "--mode", mode])
-            .await?;
+        let patch = ["patch", "mc", "-p", &token, "--mode", mode];
+        let said = story.client.run(&patch).await?;
         ensure!(
             said.code == Some(0)
                 && said.output.contains("kept, not served yet: the token")

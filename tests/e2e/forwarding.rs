@@ -90,7 +90,11 @@ async fn one_node_answers_for_another(scratch: Scratch) -> Outcome {
     })
     .await?;
 
-    a_call_for_one_passes_through(&one).await?;
+    a_call_for_one_is_answered_by_that_one(&one).await?;
+    a_stream_is_the_one_of_the_other(&one).await?;
+    errors_are_those_of_the_other(&one).await?;
+    services_without_metadata_are_those_of_the_other(&one).await?;
+    who_cannot_be_reached_or_proved_is_refused(&one).await?;
     calls_for_several_become_one(&one).await?;
     streams_of_several_become_one(&one).await?;
     roles_are_those_of_who_called(&one, &other).await?;
@@ -105,7 +109,7 @@ async fn hostname(node: &Node, keys: Keys<'_>) -> anyhow::Result<Vec<(String, Me
         .collect())
 }
 
-async fn a_call_for_one_passes_through(node: &Node) -> Outcome {
+async fn a_call_for_one_is_answered_by_that_one(node: &Node) -> Outcome {
     for (keys, name) in [
         (&[("node", OTHER)][..], "other"),
         (&[("node", ONE)], "one"),
@@ -120,18 +124,23 @@ async fn a_call_for_one_passes_through(node: &Node) -> Outcome {
         let rows = hostname(node, keys).await?;
         ensure!(rows == [(name.to_owned(), Metadata::default())], "{rows:?}");
     }
+    Ok(())
+}
 
-    // Streams, errors and services without a place for metadata are as if the other had been called.
-    let mut machine = node.machine().await?;
-    let read = |path: &str| ReadRequest {
+/// Who asks for something of the other one.
+const TO_OTHER: Keys<'_> = &[("node", OTHER)];
+
+fn file(path: &str) -> ReadRequest {
+    ReadRequest {
         path: path.to_owned(),
-    };
-    let to_other: Keys<'_> = &[("node", OTHER)];
-    let own = machine
-        .read(read("/proc/sys/kernel/random/boot_id"))
-        .await?;
-    let theirs = with(read("/proc/sys/kernel/random/boot_id"), to_other)?;
-    let theirs = machine.read(theirs).await?;
+    }
+}
+
+async fn a_stream_is_the_one_of_the_other(node: &Node) -> Outcome {
+    let path = "/proc/sys/kernel/random/boot_id";
+    let mut machine = node.machine().await?;
+    let own = machine.read(file(path)).await?;
+    let theirs = machine.read(with(file(path), TO_OTHER)?).await?;
     let (own, theirs) = (
         all(own.into_inner()).await?,
         all(theirs.into_inner()).await?,
@@ -144,22 +153,27 @@ async fn a_call_for_one_passes_through(node: &Node) -> Outcome {
         theirs.iter().all(|data| data.metadata.is_none()),
         "{theirs:?}"
     );
-    let missing = machine.read(with(read("/no/such/file"), to_other)?).await;
-    let missing = match missing {
+    Ok(())
+}
+
+async fn errors_are_those_of_the_other(node: &Node) -> Outcome {
+    let mut machine = node.machine().await?;
+    let missing = with(file("/no/such/file"), TO_OTHER)?;
+    let missing = match machine.read(missing).await {
         Ok(stream) => all(stream.into_inner()).await.err(),
         Err(status) => Some(status),
     };
     let missing = missing.context("there is such a file")?;
     ensure!(missing.code() == Code::NotFound, "{missing}");
-    let restart = ServiceRestartRequest {
-        id: "apid".to_owned(),
-    };
-    let refused = machine
-        .service_restart(with(restart, to_other)?)
-        .await
-        .err();
+    let id = "apid".to_owned();
+    let restart = with(ServiceRestartRequest { id }, TO_OTHER)?;
+    let refused = machine.service_restart(restart).await.err();
     let refused = refused.context("apid was restarted")?;
     ensure!(refused.code() == Code::FailedPrecondition, "{refused}");
+    Ok(())
+}
+
+async fn services_without_metadata_are_those_of_the_other(node: &Node) -> Outcome {
     let mut state = StateClient::new(node.channel().await?);
     let get = GetRequest {
         namespace: "network".to_owned(),
@@ -167,11 +181,15 @@ async fn a_call_for_one_passes_through(node: &Node) -> Outcome {
         id: "hostname".to_owned(),
         options: None,
     };
-    let got = state.get(with(get, to_other)?).await?.into_inner();
+    let got = state.get(with(get, TO_OTHER)?).await?.into_inner();
     let spec = got.resource.and_then(|it| it.spec).unwrap_or_default();
     ensure!(spec.yaml_spec.contains("hostname: other"), "{spec:?}");
+    Ok(())
+}
 
-    // Whom nobody has, what is neither address nor name, and names that lead to nodes whose certificates do not have them.
+/// Whom nobody has, what is neither address nor name, and names that lead to nodes whose certificates do not have them.
+async fn who_cannot_be_reached_or_proved_is_refused(node: &Node) -> Outcome {
+    let mut machine = node.machine().await?;
     for (name, code, words) in [
         (NOBODY, Code::Unavailable, NOBODY),
         ("10.77.0.2:50000", Code::InvalidArgument, "without a port"),

@@ -103,8 +103,31 @@ async fn mean_what_they_meant_until_an_operator_asks(scratch: Scratch) -> Outcom
     let second = ImageUnderTest::second()?;
     registry.push_layout(&second.installer(), "instar/installer", second.version())?;
     let one = push_greeter_edition(&registry, "one")?;
+    let subject = Subject::new(boot(&scratch, &registry).await?, &scratch).await?;
+    subject.runs("one", "at first").await?;
+    let two = push_greeter_edition(&registry, "two")?;
+    a_crash_starts_what_ran_before(&subject).await?;
+    a_crash_under_another_machined_starts_what_ran_before(&subject).await?;
+    an_upgrade_starts_what_ran_before(&subject, &registry).await?;
+    subject.keeps(&one).await?;
+    a_restart_asks_for_the_name(&subject, &two).await?;
+    subject.collects(&one).await?;
+    push_greeter_edition(&registry, "one")?;
+    a_restart_goes_back_with_the_name(&subject).await?;
+    subject.collects(&two).await?;
+    registry.remove_tag("greeter", "v1")?;
+    a_name_that_the_registry_does_not_know_is_an_error(&subject).await?;
+    push_greeter_edition(&registry, "two")?;
+    registry.freeze()?;
+    a_crash_asks_no_registry(&subject).await?;
+    a_restart_does_without_a_registry_that_is_silent(&subject).await?;
+    let subject = Subject::new(subject.node.power_cycle().await?, &scratch).await?;
+    subject.runs("one", "after the power was cut").await
+}
+
+async fn boot(scratch: &Scratch, registry: &Registry) -> anyhow::Result<Node> {
     let host = registry.host_for_guest();
-    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+    Node::plan(scratch, &ImageUnderTest::first()?)
         .blank_disk()?
         .forward(GREETER_PORT)
         .configure(move |config| {
@@ -113,53 +136,51 @@ async fn mean_what_they_meant_until_an_operator_asks(scratch: Scratch) -> Outcom
             config.greeter_at(GREETER, &image, GREETER_PORT, WITH_CGROUPS)
         })
         .boot()
-        .await?;
-    let subject = Subject::new(node, &scratch).await?;
-    subject.runs("one", "at first").await?;
+        .await
+}
 
-    let two = push_greeter_edition(&registry, "two")?;
+async fn a_crash_starts_what_ran_before(subject: &Subject) -> Outcome {
     subject.crash().await?;
-    subject.runs("one", "after a crash").await?;
-    let mark = subject.node.vm().console_mark()?;
-    subject
-        .greeter
-        .get("/write/cgroup/generation.1/machined/cgroup.kill?1")?;
+    subject.runs("one", "after a crash").await
+}
+
+async fn a_crash_under_another_machined_starts_what_ran_before(subject: &Subject) -> Outcome {
+    let Subject { node, greeter, .. } = subject;
+    let mark = node.vm().console_mark()?;
+    greeter.get("/write/cgroup/generation.1/machined/cgroup.kill?1")?;
     let line = "starting machined again";
-    subject
-        .node
-        .vm()
-        .wait_for_line_after(mark, line, PATIENCE)?;
-    subject.node.wait_for_api(PATIENCE).await?;
-    subject.node.wait_until_ready(PATIENCE).await?;
+    node.vm().wait_for_line_after(mark, line, PATIENCE)?;
+    node.wait_for_api(PATIENCE).await?;
+    node.wait_until_ready(PATIENCE).await?;
     subject.crash().await?;
-    subject
-        .runs("one", "after a crash under another machined")
-        .await?;
+    let since = "after a crash under another machined";
+    subject.runs("one", since).await
+}
+
+async fn an_upgrade_starts_what_ran_before(subject: &Subject, registry: &Registry) -> Outcome {
     let image = registry.image_for_guest("instar/installer:v0.2.0");
     let followed = upgrade_and_follow(&subject.node, &image, PATIENCE).await?;
     ensure!(followed.ending == Ending::Done, "{followed:#?}");
-    subject.runs("one", "after an upgrade").await?;
-    subject.keeps(&one).await?;
+    subject.runs("one", "after an upgrade").await
+}
 
+async fn a_restart_asks_for_the_name(subject: &Subject, digest: &str) -> Outcome {
     subject.restart().await?;
     subject.runs("two", "after a restart").await?;
-    subject.keeps(&two).await?;
-    subject.collects(&one).await?;
+    subject.keeps(digest).await
+}
 
-    // And back, to one that is older.
-    push_greeter_edition(&registry, "one")?;
+/// To an image that is older.
+async fn a_restart_goes_back_with_the_name(subject: &Subject) -> Outcome {
     subject.crash().await?;
-    subject
-        .runs("two", "after a crash with the tag moved back")
-        .await?;
+    let since = "after a crash with the tag moved back";
+    subject.runs("two", since).await?;
     subject.restart().await?;
-    subject
-        .runs("one", "after a restart with the tag moved back")
-        .await?;
-    subject.collects(&two).await?;
+    let since = "after a restart with the tag moved back";
+    subject.runs("one", since).await
+}
 
-    // What a registry says is an error, unless it says nothing at all.
-    registry.remove_tag("greeter", "v1")?;
+async fn a_name_that_the_registry_does_not_know_is_an_error(subject: &Subject) -> Outcome {
     let before = subject.node.service_pid(GREETER).await?;
     let said = subject.client.run(&["restart", GREETER]).await?;
     ensure!(
@@ -167,21 +188,25 @@ async fn mean_what_they_meant_until_an_operator_asks(scratch: Scratch) -> Outcom
         "{said:?}"
     );
     ensure!(subject.node.service_pid(GREETER).await? == before);
-    push_greeter_edition(&registry, "two")?;
-    registry.freeze()?;
+    Ok(())
+}
+
+async fn a_crash_asks_no_registry(subject: &Subject) -> Outcome {
     let took = subject.crash().await?;
     ensure!(
         took < SOON,
         "a registry that is not needed kept it for {took:?}"
     );
+    Ok(())
+}
+
+/// What a registry says is an error, unless it says nothing at all.
+async fn a_restart_does_without_a_registry_that_is_silent(subject: &Subject) -> Outcome {
     let begun = Instant::now();
     subject.restart().await?;
-    subject
-        .runs("one", "after a restart without the registry")
-        .await?;
+    let since = "after a restart without the registry";
+    subject.runs("one", since).await?;
     println!("a restart without the registry took {:?}", begun.elapsed());
     ensure!(begun.elapsed() < 2 * SOON, "{:?}", begun.elapsed());
-
-    let subject = Subject::new(subject.node.power_cycle().await?, &scratch).await?;
-    subject.runs("one", "after the power was cut").await
+    Ok(())
 }

@@ -127,6 +127,19 @@ async fn a_machined_that_gives_up_gets_one_fresh_generation(scratch: Scratch) ->
     ")
 }
 
+/// A part of a double's script, and the lines that are said while it runs.
+struct Chapter {
+    does: &'static str,
+    says: &'static str,
+}
+
+/// The whole script, and all lines.
+fn told(chapters: &[Chapter]) -> (String, String) {
+    let does = chapters.iter().map(|chapter| chapter.does);
+    let says = chapters.iter().map(|chapter| chapter.says);
+    (does.collect(), says.collect())
+}
+
 /// Seven upgrades: to versions that crash, hang, exit, cannot be started, give up and have no machined, and to one that
 /// works.
 async fn a_trial_that_fails_brings_the_previous_image_back(scratch: Scratch) -> Outcome {
@@ -136,39 +149,45 @@ async fn a_trial_that_fails_brings_the_previous_image_back(scratch: Scratch) -> 
     let empty = DoubleRootfs::new(&scratch, "empty", "")?
         .without("sbin/machined")?
         .squashfs()?;
-    let script = "
-        hello
-        =1 healthy
-        =1 next self v2 60
-        =2 abort
-        =3 healthy
-        =3 next self v3 2
-        =4 hang
-        =5 healthy
-        =5 next self v4 60
-        =6 exit 3
-        =7 healthy
-        =7 next /unstartable.squashfs v5 60
-        =9 healthy
-        =9 next self v6 60
-        =10 give-up the disk is gone
-        =11 healthy
-        =11 next /empty.squashfs v7 60
-        =13 healthy
-        =13 next self v8 60
-        =14 healthy
-        =14 poweroff
-    ";
-    let image = DoubleRootfs::new(&scratch, "rootfs", script)?
+    let (script, expected) = told(&[
+        A_VERSION_THAT_IS_GOOD,
+        A_TRIAL_THAT_CRASHES,
+        A_TRIAL_THAT_HANGS,
+        A_TRIAL_THAT_EXITS,
+        A_TRIAL_THAT_CANNOT_BE_STARTED,
+        A_TRIAL_THAT_GIVES_UP,
+        A_TRIAL_WITHOUT_A_MACHINED,
+        A_TRIAL_THAT_WORKS,
+    ]);
+    let image = DoubleRootfs::new(&scratch, "rootfs", &script)?
         .file("unstartable.squashfs", &unstartable, 0o644)?
         .file("empty.squashfs", &empty, 0o644)?
         .squashfs()?;
     let digest = blake3::hash(&image).to_string();
-    ScriptedInit::boot_image(&scratch, "", &image, Some(&digest))?.says_until_its_end("
+    ScriptedInit::boot_image(&scratch, "", &image, Some(&digest))?.says_until_its_end(&expected)
+}
+
+/// What each trial goes back to.
+const A_VERSION_THAT_IS_GOOD: Chapter = Chapter {
+    does: "
+        hello
+        =1 healthy
+    ",
+    says: "
         init: generation 1 starts, boot id …
         double: welcome generation=1 start=boot deadline=… kept=[] failed=- cause=-
         init: generation 1 is healthy and committed
         double: ok healthy
+    ",
+};
+
+const A_TRIAL_THAT_CRASHES: Chapter = Chapter {
+    does: "
+        =1 next self v2 60
+        =2 abort
+        =3 healthy
+    ",
+    says: "
         init: generation 2 starts, boot id …
         double: welcome generation=2 start=next deadline=… kept=[] failed=- cause=-
         init: generation 2: machined was killed by signal 6; starting machined again
@@ -182,6 +201,16 @@ async fn a_trial_that_fails_brings_the_previous_image_back(scratch: Scratch) -> 
         double: welcome generation=3 start=rollback deadline=… kept=[] failed=v2 cause=machined was killed by signal 6
         init: generation 3 is healthy and committed
         double: ok healthy
+    ",
+};
+
+const A_TRIAL_THAT_HANGS: Chapter = Chapter {
+    does: "
+        =3 next self v3 2
+        =4 hang
+        =5 healthy
+    ",
+    says: "
         init: generation 4 starts, boot id …
         double: welcome generation=4 start=next deadline=1 kept=[] failed=- cause=-
         init: generation 4: machined did not report healthy in time; going back from v3 to the previous image
@@ -189,6 +218,16 @@ async fn a_trial_that_fails_brings_the_previous_image_back(scratch: Scratch) -> 
         double: welcome generation=5 start=rollback deadline=… kept=[] failed=v3 cause=machined did not report healthy in time
         init: generation 5 is healthy and committed
         double: ok healthy
+    ",
+};
+
+const A_TRIAL_THAT_EXITS: Chapter = Chapter {
+    does: "
+        =5 next self v4 60
+        =6 exit 3
+        =7 healthy
+    ",
+    says: "
         init: generation 6 starts, boot id …
         double: welcome generation=6 start=next deadline=… kept=[] failed=- cause=-
         init: generation 6: machined exited with code 3; starting machined again
@@ -202,12 +241,31 @@ async fn a_trial_that_fails_brings_the_previous_image_back(scratch: Scratch) -> 
         double: welcome generation=7 start=rollback deadline=… kept=[] failed=v4 cause=machined exited with code 3
         init: generation 7 is healthy and committed
         double: ok healthy
+    ",
+};
+
+const A_TRIAL_THAT_CANNOT_BE_STARTED: Chapter = Chapter {
+    does: "
+        =7 next /unstartable.squashfs v5 60
+        =9 healthy
+    ",
+    says: "
         init: generation 8 starts, boot id …
         init: generation 8: cannot start /sbin/machined: Permission denied (os error 13); going back from v5 to the previous image
         init: generation 9 starts, boot id …
         double: welcome generation=9 start=rollback deadline=… kept=[] failed=v5 cause=cannot start /sbin/machined: Permission denied (os error 13)
         init: generation 9 is healthy and committed
         double: ok healthy
+    ",
+};
+
+const A_TRIAL_THAT_GIVES_UP: Chapter = Chapter {
+    does: "
+        =9 next self v6 60
+        =10 give-up the disk is gone
+        =11 healthy
+    ",
+    says: "
         init: generation 10 starts, boot id …
         double: welcome generation=10 start=next deadline=… kept=[] failed=- cause=-
         init: generation 10: machined gave up: the disk is gone; going back from v6 to the previous image
@@ -215,90 +273,177 @@ async fn a_trial_that_fails_brings_the_previous_image_back(scratch: Scratch) -> 
         double: welcome generation=11 start=rollback deadline=… kept=[] failed=v6 cause=machined gave up: the disk is gone
         init: generation 11 is healthy and committed
         double: ok healthy
+    ",
+};
+
+const A_TRIAL_WITHOUT_A_MACHINED: Chapter = Chapter {
+    does: "
+        =11 next /empty.squashfs v7 60
+        =13 healthy
+    ",
+    says: "
         init: generation 12 starts, boot id …
         init: generation 12: cannot start /sbin/machined: No such file or directory (os error 2); going back from v7 to the previous image
         init: generation 13 starts, boot id …
         double: welcome generation=13 start=rollback deadline=… kept=[] failed=v7 cause=cannot start /sbin/machined: No such file or directory (os error 2)
         init: generation 13 is healthy and committed
         double: ok healthy
+    ",
+};
+
+const A_TRIAL_THAT_WORKS: Chapter = Chapter {
+    does: "
+        =13 next self v8 60
+        =14 healthy
+        =14 poweroff
+    ",
+    says: "
         init: generation 14 starts, boot id …
         double: welcome generation=14 start=next deadline=… kept=[] failed=- cause=-
         init: generation 14 is healthy and committed
         double: ok healthy
         init: machined asks for poweroff
         reboot: Power down
-    ")
-}
+    ",
+};
 
 /// Requests that make no sense, and images that are not what they are said to be. The generation goes on through all of
 /// it, and nothing of it is left.
 async fn what_is_refused_changes_nothing(scratch: Scratch) -> Outcome {
-    let script = "
+    let (script, expected) = told(&[
+        ARGUMENTS_OF_THE_KERNEL_THAT_MAKE_NO_SENSE,
+        A_GENERATION_THAT_STARTS,
+        WHAT_COMES_TOO_EARLY_OR_FROM_ELSEWHERE,
+        OTHER_THAN_ONE_IMAGE,
+        IMAGES_WITHOUT_ALL_SEALS,
+        IMAGES_OF_ANOTHER_DIGEST,
+        IMAGES_THAT_ARE_NO_SQUASHFS,
+        WHAT_WAS_NOT_PREPARED,
+        MESSAGES_THAT_ARE_NONE,
+        A_MESSAGE_THAT_IS_TOO_LONG,
+        THE_STATE_OF_BEFORE,
+    ]);
+    let arguments = "instar.boot-deadline=soon instar.watchdog=on";
+    ScriptedInit::boot(&scratch, arguments, &script)?.says_until_it_halts(&expected)
+}
+
+const ARGUMENTS_OF_THE_KERNEL_THAT_MAKE_NO_SENSE: Chapter = Chapter {
+    does: "",
+    says: "
+        init: instar.boot-deadline=soon: not a number of seconds from 1 to 86400; ignored
+        init: instar.watchdog=on: can only be 'off'; ignored
+    ",
+};
+
+const A_GENERATION_THAT_STARTS: Chapter = Chapter {
+    does: "
         hello
+    ",
+    says: "
+        init: generation 1 starts, boot id …
+        double: welcome generation=1 start=boot deadline=299 kept=[] failed=- cause=-
+    ",
+};
+
+const WHAT_COMES_TOO_EARLY_OR_FROM_ELSEWHERE: Chapter = Chapter {
+    does: "
         next self v2 60
         healthy-elsewhere
         healthy
-        next self v2 60 none
-        next self v2 60 twice
-        next self v2 60 unsealed
-        next self v2 60 half-sealed
-        next self v2 60 file
-        next self v2 60 flipped
-        next self v2 60 truncated
-        next self v2 60 empty
-        next self v2 60 garbage
-        next self v2 60 short
-        keep-nothing api
-        drop api
-        kexec
-        raw hello
-        raw instar 2 hello
-        raw instar 1 explode
-        raw instar 1 drop
-        raw instar 1 next\\nblake3 a5\\nversion v2\\ndeadline 60
-        flood 5000
-        state
-        halt
-    ";
-    let arguments = "instar.boot-deadline=soon instar.watchdog=on";
-    ScriptedInit::boot(&scratch, arguments, script)?.says_until_it_halts(
-        "
-        init: instar.boot-deadline=soon: not a number of seconds from 1 to 86400; ignored
-        init: instar.watchdog=on: can only be 'off'; ignored
-        init: generation 1 starts, boot id …
-        double: welcome generation=1 start=boot deadline=299 kept=[] failed=- cause=-
+    ",
+    says: "
         init: refused 'next': this generation has not reported healthy yet
         double: error next wrong-state: this generation has not reported healthy yet
         init: refused 'healthy': this is the boot id of another generation
         double: error healthy other-boot-id: this is the boot id of another generation
         init: generation 1 is healthy and committed
         double: ok healthy
+    ",
+};
+
+const OTHER_THAN_ONE_IMAGE: Chapter = Chapter {
+    does: "
+        next self v2 60 none
+        next self v2 60 twice
+    ",
+    says: "
         init: refused 'next': 0 descriptors came with the message, not 1
         double: error next descriptors: 0 descriptors came with the message, not 1
         init: refused 'next': 2 descriptors came with the message, not 1
         double: error next descriptors: 2 descriptors came with the message, not 1
+    ",
+};
+
+const IMAGES_WITHOUT_ALL_SEALS: Chapter = Chapter {
+    does: "
+        next self v2 60 unsealed
+        next self v2 60 half-sealed
+        next self v2 60 file
+    ",
+    says: "
         init: refused 'next': the image lacks the seals …
         double: error next not-sealed: the image lacks the seals …
         init: refused 'next': the image lacks the seals …
         double: error next not-sealed: the image lacks the seals …
         init: refused 'next': the image lacks the seals …
         double: error next not-sealed: the image lacks the seals …
+    ",
+};
+
+const IMAGES_OF_ANOTHER_DIGEST: Chapter = Chapter {
+    does: "
+        next self v2 60 flipped
+        next self v2 60 truncated
+    ",
+    says: "
         init: refused 'next': the image hashes to …, not to …
         double: error next wrong-digest: the image hashes to …, not to …
         init: refused 'next': the image hashes to …, not to …
         double: error next wrong-digest: the image hashes to …, not to …
+    ",
+};
+
+const IMAGES_THAT_ARE_NO_SQUASHFS: Chapter = Chapter {
+    does: "
+        next self v2 60 empty
+        next self v2 60 garbage
+        next self v2 60 short
+    ",
+    says: "
         init: refused 'next': cannot mount the image as a squashfs: …
         double: error next not-mountable: cannot mount the image as a squashfs: …
         init: refused 'next': cannot mount the image as a squashfs: …
         double: error next not-mountable: cannot mount the image as a squashfs: …
         init: refused 'next': cannot mount the image as a squashfs: …
         double: error next not-mountable: cannot mount the image as a squashfs: …
+    ",
+};
+
+const WHAT_WAS_NOT_PREPARED: Chapter = Chapter {
+    does: "
+        keep-nothing api
+        drop api
+        kexec
+    ",
+    says: "
         init: refused 'keep': 0 descriptors came with the message, not 1
         double: error keep descriptors: 0 descriptors came with the message, not 1
         init: refused 'drop': nothing is kept under the name 'api'
         double: error drop not-kept: nothing is kept under the name 'api'
         init: refused 'kexec': no kernel is loaded for kexec
         double: error kexec kernel: no kernel is loaded for kexec
+    ",
+};
+
+const MESSAGES_THAT_ARE_NONE: Chapter = Chapter {
+    does: "
+        raw hello
+        raw instar 2 hello
+        raw instar 1 explode
+        raw instar 1 drop
+        raw instar 1 next\\nblake3 a5\\nversion v2\\ndeadline 60
+    ",
+    says: "
         init: refused '-': the first line is not 'instar 1 VERB'
         double: error - bad-message: the first line is not 'instar 1 VERB'
         init: refused 'hello': version '2', but only 1 is spoken here
@@ -309,14 +454,30 @@ async fn what_is_refused_changes_nothing(scratch: Scratch) -> Outcome {
         double: error drop bad-message: the key 'name' is missing
         init: refused 'next': the key 'blake3': not 64 lower-case hex digits
         double: error next bad-message: the key 'blake3': not 64 lower-case hex digits
+    ",
+};
+
+const A_MESSAGE_THAT_IS_TOO_LONG: Chapter = Chapter {
+    does: "
+        flood 5000
+    ",
+    says: "
         init: refused '-': more than 4096 bytes
         double: error - bad-message: more than 4096 bytes
+    ",
+};
+
+const THE_STATE_OF_BEFORE: Chapter = Chapter {
+    does: "
+        state
+        halt
+    ",
+    says: "
         double: state … loops=1 cgroups=1
         init: machined asks for halt
         reboot: System halted
     ",
-    )
-}
+};
 
 /// Over a restart of machined and over a swap: descriptors, a service, orphans and their ends, a sysctl.
 async fn what_is_kept_outlives_machined_and_what_is_not_is_gone(scratch: Scratch) -> Outcome {

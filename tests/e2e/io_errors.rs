@@ -1,14 +1,14 @@
 //! A disk that fails while it is written to: an upgrade says so, and what runs goes on, boots again, and can be upgraded later.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use instar_esp::{FileDigest, State, Volume as _};
 use instar_qemu::{Bus, Drive, Vm, VmSpec, WriteFailure, WriteFault};
 use instar_tests::{
-    EspImage, Fat, ImageUnderTest, Instarctl, Node, Outcome, Registry, Scratch, ServedDisk, Test,
-    tests, uefi,
+    EspImage, Fat, ImageUnderTest, Instarctl, Node, Outcome, Registry, Said, Scratch, ServedDisk,
+    Test, tests, uefi,
 };
 use serde_json::{Value, json};
 
@@ -83,77 +83,139 @@ async fn in_an_upgrade_leave_the_version_that_runs(scratch: Scratch) -> Outcome 
     registry.push_layout(&second.installer(), INSTALLER, second.version())?;
     let disk = scratch.join("disk.img");
     first.put_on_disk(&disk, DISK_BYTES)?;
+    let node = on_a_breakable_disk(&scratch, &registry, &disk).await?;
+    let image = registry.image_for_guest(&format!("{INSTALLER}:{}", second.version()));
+    let kernel = node.kernel_boot_id().await?;
+    let upgraded = Upgraded {
+        client: Instarctl::of(&node, &scratch)?,
+        node,
+        disk,
+        image,
+    };
+    for trouble in TROUBLES {
+        an_upgrade_says_that_the_disk_fails(&upgraded, trouble).await?;
+        the_version_that_runs_goes_on(&upgraded, &kernel).await?;
+        boots(&upgraded.disk, &first).with_context(|| format!("{trouble:?}"))?;
+    }
+    let upgraded = upgraded.power_cycle(&scratch).await?;
+    ensure!(upgraded.node.version().await?.tag == first.version());
+    an_upgrade_is_staged_on_a_disk_that_works_again(&upgraded).await?;
+    a_version_that_cannot_be_blessed_tries_until_it_can(&upgraded).await?;
+    ensure!(upgraded.node.version().await?.tag == second.version());
+    the_new_version_is_blessed_and_boots_next(&upgraded.disk, &second)
+}
 
+async fn on_a_breakable_disk(scratch: &Scratch, registry: &Registry, disk: &Path) -> Result<Node> {
     let host = registry.host_for_guest();
-    let spec = VmSpec::uefi(uefi()?).drive(Drive::raw(&disk).breakable());
-    let node = Node::plan_from(&scratch, spec)
+    let spec = VmSpec::uefi(uefi()?).drive(Drive::raw(disk).breakable());
+    let node = Node::plan_from(scratch, spec)
         .configure(move |config| config.registry(&host).install_disk("/dev/vda"))
         .boot()
         .await?;
     node.wait_until_ready(PATIENCE).await?;
-    let client = Instarctl::of(&node, &scratch)?;
-    let image = registry.image_for_guest(&format!("{INSTALLER}:{}", second.version()));
-    let upgrade = ["upgrade", "--image", &image, "--reboot-mode", "powercycle"];
-    let kernel = node.kernel_boot_id().await?;
-    for trouble in TROUBLES {
-        node.vm().fail_write(0, &trouble.fault(&disk)?)?;
-        let said = client.run(&upgrade).await?;
-        let mut words = said.complaint.lines();
-        let why = words.find(|line| line.contains("I/O error"));
-        println!("{trouble:?}: {}", why.unwrap_or_default());
-        ensure!(said.code != Some(0), "{trouble:?}: it succeeded");
-        ensure!(
-            said.complaint.contains("I/O error"),
-            "{trouble:?}: {said:?}"
-        );
-        node.vm().fail_write(0, &WriteFault::None)?;
-        ensure!(node.kernel_boot_id().await? == kernel, "it rebooted");
+    Ok(node)
+}
+
+/// A node, its disk, and the image to which it is upgraded.
+struct Upgraded {
+    node: Node,
+    client: Instarctl,
+    disk: PathBuf,
+    image: String,
+}
+
+impl Upgraded {
+    async fn power_cycle(self, scratch: &Scratch) -> Result<Self> {
+        let node = self.node.power_cycle().await?;
         node.wait_until_ready(PATIENCE).await?;
-        boots(&disk, &first).with_context(|| format!("{trouble:?}"))?;
+        Ok(Self {
+            client: Instarctl::of(&node, scratch)?,
+            node,
+            ..self
+        })
     }
-    let node = node.power_cycle().await?;
-    node.wait_until_ready(PATIENCE).await?;
-    ensure!(node.version().await?.tag == first.version());
-    // With a disk that works again, until the new version is to be blessed.
-    let client = Instarctl::of(&node, &scratch)?;
-    let said = client
-        .run(&["upgrade", "--image", &image, "--stage"])
-        .await?;
+}
+
+async fn an_upgrade_says_that_the_disk_fails(upgraded: &Upgraded, trouble: Trouble) -> Outcome {
+    let Upgraded { node, image, .. } = upgraded;
+    node.vm().fail_write(0, &trouble.fault(&upgraded.disk)?)?;
+    let upgrade = ["upgrade", "--image", image, "--reboot-mode", "powercycle"];
+    let said = upgraded.client.run(&upgrade).await?;
+    let mut words = said.complaint.lines();
+    let why = words.find(|line| line.contains("I/O error"));
+    println!("{trouble:?}: {}", why.unwrap_or_default());
+    ensure!(said.code != Some(0), "{trouble:?}: it succeeded");
+    ensure!(
+        said.complaint.contains("I/O error"),
+        "{trouble:?}: {said:?}"
+    );
+    Ok(())
+}
+
+/// With a disk that works again.
+async fn the_version_that_runs_goes_on(upgraded: &Upgraded, kernel: &str) -> Outcome {
+    let node = &upgraded.node;
+    node.vm().fail_write(0, &WriteFault::None)?;
+    ensure!(node.kernel_boot_id().await? == kernel, "it rebooted");
+    node.wait_until_ready(PATIENCE).await
+}
+
+async fn an_upgrade_is_staged_on_a_disk_that_works_again(upgraded: &Upgraded) -> Outcome {
+    let upgrade = ["upgrade", "--image", &upgraded.image, "--stage"];
+    let said = upgraded.client.run(&upgrade).await?;
     ensure!(said.code == Some(0), "the upgrade afterwards: {said:?}");
-    let before = node.vm().console().len();
-    let reboot = ["reboot", "--mode", "powercycle"];
+    Ok(())
+}
+
+/// The disk fails from the start of the new version on, until that has told of it.
+async fn a_version_that_cannot_be_blessed_tries_until_it_can(upgraded: &Upgraded) -> Outcome {
+    let vm = upgraded.node.vm();
+    let before = vm.console().len();
     let meanwhile = async {
-        // The loader has counted this start.
-        node.wait_until("it is started", PATIENCE, async || {
-            let console = node.vm().console();
-            let since = console.get(before..).context("a shorter console")?;
-            ensure!(since.contains("EFI stub"), "the loader is not done");
-            Ok(())
-        })
-        .await?;
+        the_loader_has_counted_the_start(&upgraded.node, before).await?;
         let trouble = Trouble::BadSector(Place::Entries);
-        node.vm().fail_write(0, &trouble.fault(&disk)?)?;
-        node.wait_until("it tells that it tries again", PATIENCE, async || {
-            let said = client.run(&["get", "machinestatus", "-o", "yaml"]).await?;
-            let is_told = said.output.contains("ready: false")
-                && said.output.contains("name: boot entry")
-                && node.vm().console().contains("is still not blessed");
-            ensure!(is_told, "{said:?}");
-            print!("{}", said.output);
-            Ok(())
-        })
-        .await?;
-        anyhow::Ok(node.vm().fail_write(0, &WriteFault::None)?)
+        vm.fail_write(0, &trouble.fault(&upgraded.disk)?)?;
+        the_node_tells_that_its_version_is_not_blessed(upgraded).await?;
+        anyhow::Ok(vm.fail_write(0, &WriteFault::None)?)
     };
-    let (said, told) = tokio::join!(client.run(&reboot), meanwhile);
+    let reboot = ["reboot", "--mode", "powercycle"];
+    let (said, told) = tokio::join!(upgraded.client.run(&reboot), meanwhile);
     told?;
     let said = said?;
     ensure!(said.code == Some(0), "{said:?}");
-    ensure!(node.version().await?.tag == second.version());
-    let state = State::read(&EspImage::of_disk(&disk))?;
+    Ok(())
+}
+
+async fn the_loader_has_counted_the_start(node: &Node, before: usize) -> Outcome {
+    node.wait_until("it is started", PATIENCE, async || {
+        let console = node.vm().console();
+        let since = console.get(before..).context("a shorter console")?;
+        ensure!(since.contains("EFI stub"), "the loader is not done");
+        Ok(())
+    })
+    .await
+}
+
+async fn the_node_tells_that_its_version_is_not_blessed(
+    Upgraded { node, client, .. }: &Upgraded,
+) -> Outcome {
+    node.wait_until("it tells that it tries again", PATIENCE, async || {
+        let said = client.run(&["get", "machinestatus", "-o", "yaml"]).await?;
+        let is_told = said.output.contains("ready: false")
+            && said.output.contains("name: boot entry")
+            && node.vm().console().contains("is still not blessed");
+        ensure!(is_told, "{said:?}");
+        print!("{}", said.output);
+        Ok(())
+    })
+    .await
+}
+
+fn the_new_version_is_blessed_and_boots_next(disk: &Path, version: &ImageUnderTest) -> Outcome {
+    let state = State::read(&EspImage::of_disk(disk))?;
     let next = state.next_boot().context("nothing boots")?;
     ensure!(
-        next.name.is_blessed() && next.name.version.to_string() == second.version(),
+        next.name.is_blessed() && next.name.version.to_string() == version.version(),
         "{} boots next",
         next.name
     );
@@ -268,111 +330,255 @@ impl FailingDisk {
 /// before that start is the same in an upgrade that is staged, which is over sooner.
 async fn one_by_one(scratch: Scratch, defect: Defect) -> Outcome {
     let registry = Registry::start(&scratch)?;
-    let images = [ImageUnderTest::first()?, ImageUnderTest::second()?];
-    for image in &images {
-        registry.push_layout(&image.installer(), INSTALLER, image.version())?;
-    }
-    let disk = scratch.join("disk.img");
-    images[0].put_on_disk(&disk, DISK_BYTES)?;
-    let host = registry.host_for_guest();
-    let failing = FailingDisk::of(&disk, defect)?;
-    let device = failing.device();
-    let spec = VmSpec::uefi(uefi()?)
-        .drive(failing.drive(&disk))
-        .deadline(LIFETIME);
-    let mut node = Node::plan_from(&scratch, spec)
-        .configure(move |config| config.registry(&host).install_disk(device))
-        .boot()
-        .await?;
-    node.wait_until_ready(PATIENCE).await?;
-    let upgrade = async |node: &Node, to: &ImageUnderTest, how: &[&str]| {
-        let image = registry.image_for_guest(&format!("{INSTALLER}:{}", to.version()));
-        let client = Instarctl::of(node, &scratch)?;
-        client
-            .run(&[&["upgrade", "--force", "--image", &image], how].concat())
-            .await
-    };
-
-    // Undisturbed, to count.
-    let start = writes(&node)?;
-    let said = upgrade(&node, &images[1], &STAGED).await?;
-    ensure!(said.code == Some(0), "{said:?}");
-    let before_the_start = writes(&node)? - start;
-    let start = writes(&node)?;
-    let said = upgrade(&node, &images[1], &AT_ONCE).await?;
-    ensure!(said.code == Some(0), "{said:?}");
-    node.wait_until_ready(PATIENCE).await?;
-    let all = writes(&node)? - start;
-    println!("{all} writes, {before_the_start} of them before the new version starts");
-    let wanted = which_writes(all)?;
-
-    let (mut runs, mut waits, mut refused, mut failed_in_all, mut stood) = (1, false, 0, 0, 0);
-    let (mut number, mut has_just_failed) = (0, false);
+    let mut story = Story::begin(&scratch, &registry, defect).await?;
+    let counted = undisturbed_upgrades_are_counted(&mut story).await?;
+    let wanted = which_writes(counted.all)?;
+    let mut tally = Tally::default();
+    let mut number = 0;
     while let Some(&write) = wanted.get(number) {
-        let how = if write <= before_the_start {
-            &STAGED[..]
+        let name = format!("write {write} of {}", counted.all);
+        let how = counted.how_to_come_to(write);
+        let tried = an_upgrade_loses_a_write(&story, write, how).await?;
+        let is_told_late = tally.is_told_late(&tried);
+        tally.add(&tried);
+        an_upgrade_succeeds_or_has_a_reason(&name, &tried, is_told_late)?;
+        let next = what_starts_next_is_whole(&mut story, &tried).await;
+        next.with_context(|| name.clone())?;
+        if story.is_given_up(&tried)? || (story.waits && number % STARTED == STARTED - 1) {
+            story = story.power_cycle().await?;
+        }
+        story.node.wait_until_ready(PATIENCE).await?;
+        story.runs_what_it_should().await.context(name)?;
+        number += usize::from(!is_told_late);
+    }
+    if story.waits {
+        story = story.power_cycle().await?;
+        story.node.wait_until_ready(PATIENCE).await?;
+        story.runs_what_it_should().await?;
+    }
+    tally.print(counted.all, wanted.len());
+    ensure!(tally.refused > 0, "no upgrade noticed");
+    Ok(())
+}
+
+/// A node with a disk of which one write fails, and two versions that take turns on it.
+struct Story<'a> {
+    scratch: &'a Scratch,
+    registry: &'a Registry,
+    node: Node,
+    images: [ImageUnderTest; 2],
+    disk: PathBuf,
+    failing: FailingDisk,
+    /// Which of the images.
+    runs: usize,
+    /// Whether the other one starts next.
+    waits: bool,
+}
+
+impl<'a> Story<'a> {
+    async fn begin(scratch: &'a Scratch, registry: &'a Registry, defect: Defect) -> Result<Self> {
+        let images = [ImageUnderTest::first()?, ImageUnderTest::second()?];
+        for image in &images {
+            registry.push_layout(&image.installer(), INSTALLER, image.version())?;
+        }
+        let disk = scratch.join("disk.img");
+        images[0].put_on_disk(&disk, DISK_BYTES)?;
+        let host = registry.host_for_guest();
+        let failing = FailingDisk::of(&disk, defect)?;
+        let device = failing.device();
+        let drive = failing.drive(&disk);
+        let spec = VmSpec::uefi(uefi()?).drive(drive).deadline(LIFETIME);
+        let node = Node::plan_from(scratch, spec)
+            .configure(move |config| config.registry(&host).install_disk(device))
+            .boot()
+            .await?;
+        node.wait_until_ready(PATIENCE).await?;
+        Ok(Self {
+            scratch,
+            registry,
+            node,
+            images,
+            disk,
+            failing,
+            runs: 0,
+            waits: false,
+        })
+    }
+
+    /// To the version that does not run.
+    async fn upgrade(&self, how: &[&str]) -> Result<Said> {
+        let to = self.images[1 - self.runs].version();
+        let image = format!("{INSTALLER}:{to}");
+        let image = self.registry.image_for_guest(&image);
+        let upgrade = [&["upgrade", "--force", "--image", &image], how].concat();
+        let client = Instarctl::of(&self.node, self.scratch)?;
+        client.run(&upgrade).await
+    }
+
+    /// Which of the images starts when the machine does.
+    fn next(&self) -> usize {
+        if self.waits { 1 - self.runs } else { self.runs }
+    }
+
+    async fn runs_what_it_should(&self) -> Outcome {
+        let now = self.node.version().await?.tag;
+        ensure!(now == self.images[self.runs].version(), "{now} runs");
+        Ok(())
+    }
+
+    /// Whether the filesystem takes no more writes since this upgrade began.
+    fn is_given_up(&self, tried: &Tried) -> Result<bool> {
+        let console = self.node.vm().console();
+        let since = console.get(tried.said_before..);
+        Ok(since.context("a shorter console")?.contains(GIVEN_UP))
+    }
+
+    async fn power_cycle(self) -> Result<Self> {
+        Ok(Self {
+            runs: self.next(),
+            waits: false,
+            node: self.node.power_cycle().await?,
+            ..self
+        })
+    }
+}
+
+/// The writes of an upgrade.
+struct Counted {
+    all: u64,
+    before_the_start: u64,
+}
+
+impl Counted {
+    /// The quickest upgrade that has this write.
+    fn how_to_come_to(&self, write: u64) -> &'static [&'static str] {
+        if write <= self.before_the_start {
+            &STAGED
         } else {
             &AT_ONCE
-        };
-        let name = format!("write {write} of {all}");
-        let (said_before, before) = (node.vm().console().len(), failures(&node)?);
-        failing.fail(node.vm(), Some(write))?;
-        let upgraded = upgrade(&node, &images[1 - runs], how);
-        let (said, resets) = reset_at_the_prompt(&node, said_before, upgraded).await?;
-        let said = said?;
-        stood += resets;
-        let failed = failures(&node)? > before;
-        failing.fail(node.vm(), None)?;
-        let succeeded = said.code == Some(0);
-        if !succeeded {
-            refused += 1;
-            let mut lines = said.complaint.lines();
-            let why = lines.find(|line| REASONS.iter().any(|reason| line.contains(reason)));
-            println!(
-                "{name}: {}",
-                why.with_context(|| format!("{name}: {said:?}"))?
-            );
-        }
-        // The kernel tells of a write in the background when somebody asks next: that may be the next upgrade, before its own.
-        let is_told_late = has_just_failed && !failed && !succeeded;
-        ensure!(failed || succeeded || is_told_late, "{name}: {said:?}");
-        if succeeded && how == AT_ONCE {
-            runs = 1 - runs;
-            waits = false;
-        }
-        let now = node.version().await?.tag;
-        ensure!(now == images[runs].version(), "{name}: {now} runs");
-        // What waited before may be gone when the next one could not take its place.
-        let staged = succeeded && how == STAGED;
-        waits = staged || (waits && boots(&disk, &images[runs]).is_err());
-        let next = if waits { 1 - runs } else { runs };
-        boots(&disk, &images[next]).with_context(|| name.clone())?;
-        let console = node.vm().console();
-        let since = console.get(said_before..).context("a shorter console")?;
-        if since.contains(GIVEN_UP) || (waits && number % STARTED == STARTED - 1) {
-            node = node.power_cycle().await?;
-            (runs, waits) = (next, false);
-        }
-        node.wait_until_ready(PATIENCE).await?;
-        let now = node.version().await?.tag;
-        ensure!(now == images[runs].version(), "{name}: {now} runs then");
-        has_just_failed = failed;
-        failed_in_all += u64::from(failed);
-        if !is_told_late {
-            number += 1;
         }
     }
-    if waits {
-        node = node.power_cycle().await?;
-        node.wait_until_ready(PATIENCE).await?;
-        ensure!(node.version().await?.tag == images[1 - runs].version());
+}
+
+async fn undisturbed_upgrades_are_counted(story: &mut Story<'_>) -> Result<Counted> {
+    let start = writes(&story.node)?;
+    let said = story.upgrade(&STAGED).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    let before_the_start = writes(&story.node)? - start;
+    let start = writes(&story.node)?;
+    let said = story.upgrade(&AT_ONCE).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    story.node.wait_until_ready(PATIENCE).await?;
+    story.runs = 1 - story.runs;
+    let all = writes(&story.node)? - start;
+    println!("{all} writes, {before_the_start} of them before the new version starts");
+    Ok(Counted {
+        all,
+        before_the_start,
+    })
+}
+
+/// An upgrade of which one write was to fail.
+struct Tried {
+    how: &'static [&'static str],
+    /// The length of the console at its beginning.
+    said_before: usize,
+    said: Said,
+    /// How often the machine had to be reset at the firmware's prompt.
+    resets: usize,
+    /// Whether the write has failed.
+    failed: bool,
+}
+
+impl Tried {
+    fn succeeded(&self) -> bool {
+        self.said.code == Some(0)
     }
-    println!(
-        "{failed_in_all} of {all} writes failed, one in each of as many upgrades ({} came to their end before it): {refused} upgrades were refused, the others did without; {stood} times the machine had to be reset at the firmware's prompt",
-        wanted.len() as u64 - failed_in_all
+}
+
+async fn an_upgrade_loses_a_write(
+    story: &Story<'_>,
+    write: u64,
+    how: &'static [&'static str],
+) -> Result<Tried> {
+    let Story { node, failing, .. } = story;
+    let (said_before, before) = (node.vm().console().len(), failures(node)?);
+    failing.fail(node.vm(), Some(write))?;
+    let (said, resets) = reset_at_the_prompt(node, said_before, story.upgrade(how)).await?;
+    let said = said?;
+    let failed = failures(node)? > before;
+    failing.fail(node.vm(), None)?;
+    Ok(Tried {
+        how,
+        said_before,
+        said,
+        resets,
+        failed,
+    })
+}
+
+fn an_upgrade_succeeds_or_has_a_reason(name: &str, tried: &Tried, is_told_late: bool) -> Outcome {
+    let said = &tried.said;
+    if !tried.succeeded() {
+        let mut lines = said.complaint.lines();
+        let why = lines.find(|line| REASONS.iter().any(|reason| line.contains(reason)));
+        let why = why.with_context(|| format!("{name}: {said:?}"))?;
+        println!("{name}: {why}");
+    }
+    ensure!(
+        tried.failed || tried.succeeded() || is_told_late,
+        "{name}: {said:?}"
     );
-    ensure!(refused > 0, "no upgrade noticed");
     Ok(())
+}
+
+async fn what_starts_next_is_whole(story: &mut Story<'_>, tried: &Tried) -> Outcome {
+    if tried.succeeded() && tried.how == AT_ONCE {
+        story.runs = 1 - story.runs;
+        story.waits = false;
+    }
+    story.runs_what_it_should().await?;
+    // What waited before may be gone when the next one could not take its place.
+    let staged = tried.succeeded() && tried.how == STAGED;
+    let running = &story.images[story.runs];
+    story.waits = staged || (story.waits && boots(&story.disk, running).is_err());
+    boots(&story.disk, &story.images[story.next()])
+}
+
+/// What came of the upgrades so far.
+#[derive(Default)]
+struct Tally {
+    refused: u64,
+    failed: u64,
+    resets: usize,
+    has_just_failed: bool,
+}
+
+impl Tally {
+    /// The kernel tells of a write in the background when somebody asks next: that may be the next upgrade, before its own.
+    fn is_told_late(&self, tried: &Tried) -> bool {
+        self.has_just_failed && !tried.failed && !tried.succeeded()
+    }
+
+    fn add(&mut self, tried: &Tried) {
+        self.refused += u64::from(!tried.succeeded());
+        self.failed += u64::from(tried.failed);
+        self.resets += tried.resets;
+        self.has_just_failed = tried.failed;
+    }
+
+    fn print(&self, all: u64, upgrades: usize) {
+        let Self {
+            refused,
+            failed,
+            resets,
+            ..
+        } = self;
+        println!(
+            "{failed} of {all} writes failed, one in each of as many upgrades ({} came to their end before it): {refused} upgrades were refused, the others did without; {resets} times the machine had to be reset at the firmware's prompt",
+            upgrades as u64 - failed
+        );
+    }
 }
 
 /// By their numbers.

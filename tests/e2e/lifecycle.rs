@@ -91,45 +91,68 @@ async fn a_reboot_starts_what_was_prepared_without_the_kernel(scratch: Scratch) 
     let greeter = Greeter::of(&node)?;
     greeter.greets()?;
     greeter.write_to_var("kept-over-upgrades")?;
+    what_cannot_be_prepared_ends_with_an_exit_code(&node, &registry).await?;
+    what_is_not_there_is_refused(&node, &registry).await?;
+    what_is_prepared_starts_although_machined_was_killed(&node, &registry).await?;
+    greeter.greets()?;
+    ensure!(greeter.read_from_var("kept-over-upgrades")? == "written by greeter\n");
+    the_config_in_force_outlives_machined(&scratch, &node).await?;
+    let kernel = who_asked_for_a_reboot_is_told_why_it_failed(&node, &registry).await?;
+    let client = Instarctl::of(&node, &scratch)?;
+    instarctl_prepares_a_version_and_starts_it(&node, &registry, &client, &kernel).await?;
+    instarctl_tells_why_nothing_can_be_prepared(&registry, &client).await?;
+    greeter.greets()
+}
 
-    // What cannot be prepared ends with another exit code, and nothing has happened.
+/// And nothing has happened.
+async fn what_cannot_be_prepared_ends_with_an_exit_code(
+    node: &Node,
+    registry: &Registry,
+) -> Outcome {
     for (tag, code, why) in [
         ("arm64", 3, "the image is for arm64"),
         ("kernel", 4, "there is nowhere to keep it"),
         ("other-digest", 7, "of digest"),
-        ("nowhere", -1, ""),
     ] {
-        if tag == "nowhere" {
-            let image = registry.image_for_guest(&format!("{INSTALLER}:{tag}"));
-            let refused = prepare_upgrade(&node, &image).await?.err();
-            let refused = refused.context("there is no such image")?;
-            ensure!(refused.code() == Code::FailedPrecondition, "{refused}");
-            continue;
-        }
-        let prepared = prepare(&node, &registry, tag).await?;
+        let prepared = prepare(node, registry, tag).await?;
         ensure!(
             prepared.exit_code == code && prepared.output.contains(why),
             "{tag}: {prepared:#?}"
         );
     }
+    Ok(())
+}
 
-    let prepared = prepare(&node, &registry, "v0.2.0").await?;
+async fn what_is_not_there_is_refused(node: &Node, registry: &Registry) -> Outcome {
+    let image = registry.image_for_guest(&format!("{INSTALLER}:nowhere"));
+    let refused = prepare_upgrade(node, &image).await?.err();
+    let refused = refused.context("there is no such image")?;
+    ensure!(refused.code() == Code::FailedPrecondition, "{refused}");
+    Ok(())
+}
+
+async fn what_is_prepared_starts_although_machined_was_killed(
+    node: &Node,
+    registry: &Registry,
+) -> Outcome {
+    let prepared = prepare(node, registry, "v0.2.0").await?;
     ensure!(
         prepared.exit_code == 0 && prepared.output.contains("v0.2.0 is ready"),
         "{prepared:#?}"
     );
-    machined_is_killed(&node, 1).await?;
-    starts_softly(&node, "v0.2.0").await?;
-    greeter.greets()?;
-    ensure!(greeter.read_from_var("kept-over-upgrades")? == "written by greeter\n");
+    machined_is_killed(node, 1).await?;
+    starts_softly(node, "v0.2.0").await
+}
 
-    the_config_in_force_outlives_machined(&scratch, &node).await?;
-
-    // One that gives itself up: who asked for the reboot is told why.
+/// By a version that gives itself up. Returns the kernel's boot id, which stays.
+async fn who_asked_for_a_reboot_is_told_why_it_failed(
+    node: &Node,
+    registry: &Registry,
+) -> anyhow::Result<String> {
     node.wait_until_ready(PATIENCE).await?;
-    ensure!(prepare(&node, &registry, "v0.3.4").await?.exit_code == 0);
+    ensure!(prepare(node, registry, "v0.3.4").await?.exit_code == 0);
     let kernel = node.kernel_boot_id().await?;
-    let followed = reboot_and_follow(&node, PATIENCE).await?;
+    let followed = reboot_and_follow(node, PATIENCE).await?;
     let Ending::Failed(why) = &followed.ending else {
         anyhow::bail!("it was kept: {followed:#?}");
     };
@@ -137,13 +160,18 @@ async fn a_reboot_starts_what_was_prepared_without_the_kernel(scratch: Scratch) 
     node.wait_until_ready(PATIENCE).await?;
     ensure!(node.version().await?.tag == "v0.2.0");
     ensure!(node.kernel_boot_id().await? == kernel, "it rebooted");
+    Ok(kernel)
+}
 
-    // By instarctl, back again.
-    let client = Instarctl::of(&node, &scratch)?;
+async fn instarctl_prepares_a_version_and_starts_it(
+    node: &Node,
+    registry: &Registry,
+    client: &Instarctl,
+    kernel: &str,
+) -> Outcome {
     let image = registry.image_for_guest(&format!("{INSTALLER}:v0.1.0"));
-    let said = client
-        .run(&["upgrade", "--image", &image, "--no-reboot"])
-        .await?;
+    let upgrade = ["upgrade", "--image", &image, "--no-reboot"];
+    let said = client.run(&upgrade).await?;
     ensure!(
         said.code == Some(0) && said.output.contains("v0.1.0 is ready"),
         "{said:#?}"
@@ -153,15 +181,21 @@ async fn a_reboot_starts_what_was_prepared_without_the_kernel(scratch: Scratch) 
     ensure!(said.code == Some(0), "{said:#?}");
     ensure!(node.version().await?.tag == "v0.1.0");
     ensure!(node.kernel_boot_id().await? == kernel, "it rebooted");
+    Ok(())
+}
+
+async fn instarctl_tells_why_nothing_can_be_prepared(
+    registry: &Registry,
+    client: &Instarctl,
+) -> Outcome {
     let image = registry.image_for_guest(&format!("{INSTALLER}:arm64"));
-    let said = client
-        .run(&["upgrade", "--image", &image, "--no-reboot"])
-        .await?;
+    let upgrade = ["upgrade", "--image", &image, "--no-reboot"];
+    let said = client.run(&upgrade).await?;
     ensure!(
         said.code == Some(5) && said.complaint.contains("the image is for arm64"),
         "{said:#?}"
     );
-    greeter.greets()
+    Ok(())
 }
 
 /// A config that came after an upgrade is not lost for the one that the upgrade handed over.

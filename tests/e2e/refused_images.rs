@@ -4,8 +4,9 @@ use std::io::Write as _;
 
 use anyhow::{Context, ensure};
 use instar_tests::{
-    GREETER, GREETER_PORT, Greeter, HOST_FOR_GUEST, HttpServer, ImageUnderTest, Node, OciImage,
-    Outcome, Registry, Reply, Scratch, ScriptedRegistry, Test, push_greeter, sha256_digest, tests,
+    GREETER, GREETER_PORT, Greeter, HOST_FOR_GUEST, HttpServer, ImageUnderTest, MachineConfig,
+    Node, NodePlan, OciImage, Outcome, Registry, Reply, Scratch, ScriptedRegistry, Test,
+    push_greeter, sha256_digest, tests,
 };
 use tonic::Code;
 
@@ -34,51 +35,105 @@ fn case(name: &str, code: Code, reason: &'static str) -> Case {
 }
 
 async fn nothing_changes(scratch: Scratch) -> Outcome {
-    let registry = Registry::start(&scratch)?;
+    let peers = Peers::start(&scratch)?;
     let gone = Registry::start(&scratch.below("gone")?)?;
-    let babbler = HttpServer::start()?;
-    let manifest = format!("/v2/{REPOSITORY}/manifests/v0.2.0");
-    babbler.serve(&manifest, "{\"schemaVersion\": 2, \"layers\": \"many\"}");
-    push_greeter(&registry)?;
-    let mut cases = wrong(&registry)?;
-    cases.extend(damaged(&registry)?);
-    cases.extend(hostile(&registry)?);
-    let liar = ScriptedRegistry::start()?;
-    let lies = lies(&liar);
-
-    let (host, away) = (registry.host_for_guest(), gone.host_for_guest());
-    let babbling = format!("{HOST_FOR_GUEST}:{}", babbler.port());
-    let mirrors = [host.clone(), away, babbling.clone(), liar.host_for_guest()];
-    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
-        .blank_disk()?
-        .forward(GREETER_PORT)
-        .configure(move |config| {
-            let config = mirrors
-                .iter()
-                .fold(config.install_disk("/dev/vda"), |config, mirror| {
-                    config.registry(mirror)
-                });
-            config.greeter(&host)
-        })
-        .boot()
-        .await?;
+    let mut cases = wrong(&peers.registry)?;
+    cases.extend(damaged(&peers.registry)?);
+    cases.extend(hostile(&peers.registry)?);
+    let lies = lies(&peers.liar);
+    let node = peers.plan(&scratch, gone.host_for_guest())?.boot().await?;
     let greeter = Greeter::of(&node)?;
     node.wait_until_ready(crate::PATIENCE).await?;
     greeter.greets()?;
     let before = (node.service_pid(GREETER).await?, node.boot_id().await?);
 
-    let mut wrongly = Vec::new();
-    for case in &cases {
-        let image = registry.image_for_guest(&format!("{REPOSITORY}:{}", case.name));
-        let refused = node.upgrade(&image).await?;
-        if let Some(complaint) = complaint(case, refused) {
-            wrongly.push(complaint);
-        }
+    let mut wrongly = images_of_a_registry_are_refused(&node, &peers, &cases).await?;
+    wrongly.extend(images_of_a_liar_are_refused(&node, &peers, &lies).await?);
+    wrongly.extend(a_registry_that_is_gone_has_no_image(&node, gone).await?);
+    wrongly.extend(what_is_no_manifest_is_refused(&node, &peers).await?);
+    wrongly.extend(a_name_that_is_none_is_refused(&node).await?);
+    ensure!(wrongly.is_empty(), "{wrongly:#?}");
+
+    let after = (node.service_pid(GREETER).await?, node.boot_id().await?);
+    ensure!(before == after, "{before:?} became {after:?}");
+    greeter.greets()?;
+    ensure!(node.version().await?.tag == "v0.1.0");
+    nothing_is_left_of_refused_images(&greeter)?;
+    a_good_image_is_taken_after_all_the_bad_ones(&node, &peers.registry).await
+}
+
+/// Whom the node asks for images.
+struct Peers {
+    registry: Registry,
+    babbler: HttpServer,
+    liar: ScriptedRegistry,
+}
+
+impl Peers {
+    fn start(scratch: &Scratch) -> anyhow::Result<Self> {
+        let registry = Registry::start(scratch)?;
+        let babbler = HttpServer::start()?;
+        let manifest = format!("/v2/{REPOSITORY}/manifests/v0.2.0");
+        babbler.serve(&manifest, "{\"schemaVersion\": 2, \"layers\": \"many\"}");
+        push_greeter(&registry)?;
+        Ok(Self {
+            registry,
+            babbler,
+            liar: ScriptedRegistry::start()?,
+        })
     }
-    for case in &lies {
-        let image = format!("{}/{}", liar.host_for_guest(), case.name);
+
+    fn babbling(&self) -> String {
+        format!("{HOST_FOR_GUEST}:{}", self.babbler.port())
+    }
+
+    /// A node that knows all of them, and one more.
+    fn plan(&self, scratch: &Scratch, gone: String) -> anyhow::Result<NodePlan> {
+        let host = self.registry.host_for_guest();
+        let liar = self.liar.host_for_guest();
+        let mirrors = [host.clone(), gone, self.babbling(), liar];
+        Ok(Node::plan(scratch, &ImageUnderTest::first()?)
+            .blank_disk()?
+            .forward(GREETER_PORT)
+            .configure(move |config| {
+                let config = config.install_disk("/dev/vda");
+                let mirrored = |config: MachineConfig, mirror: &String| config.registry(mirror);
+                mirrors.iter().fold(config, mirrored).greeter(&host)
+            }))
+    }
+}
+
+async fn images_of_a_registry_are_refused(
+    node: &Node,
+    peers: &Peers,
+    cases: &[Case],
+) -> anyhow::Result<Vec<String>> {
+    let mut wrongly = Vec::new();
+    for case in cases {
+        let image = format!("{REPOSITORY}:{}", case.name);
+        let image = peers.registry.image_for_guest(&image);
         wrongly.extend(complaint(case, node.upgrade(&image).await?));
     }
+    Ok(wrongly)
+}
+
+async fn images_of_a_liar_are_refused(
+    node: &Node,
+    peers: &Peers,
+    cases: &[Case],
+) -> anyhow::Result<Vec<String>> {
+    let mut wrongly = Vec::new();
+    for case in cases {
+        let image = format!("{}/{}", peers.liar.host_for_guest(), case.name);
+        wrongly.extend(complaint(case, node.upgrade(&image).await?));
+    }
+    Ok(wrongly)
+}
+
+async fn a_registry_that_is_gone_has_no_image(
+    node: &Node,
+    gone: Registry,
+) -> anyhow::Result<Option<String>> {
     let image = gone.image_for_guest(&format!("{REPOSITORY}:v0.2.0"));
     drop(gone);
     let down = case(
@@ -86,19 +141,25 @@ async fn nothing_changes(scratch: Scratch) -> Outcome {
         Code::FailedPrecondition,
         "cannot be resolved",
     );
-    wrongly.extend(complaint(&down, node.upgrade(&image).await?));
-    let garbage = case("garbage", Code::FailedPrecondition, "manifest");
-    let image = format!("{babbling}/{REPOSITORY}:v0.2.0");
-    wrongly.extend(complaint(&garbage, node.upgrade(&image).await?));
-    let nonsense = case("no reference", Code::InvalidArgument, "the image's name");
-    wrongly.extend(complaint(&nonsense, node.upgrade("UPPER CASE").await?));
-    ensure!(wrongly.is_empty(), "{wrongly:#?}");
+    Ok(complaint(&down, node.upgrade(&image).await?))
+}
 
-    let after = (node.service_pid(GREETER).await?, node.boot_id().await?);
-    ensure!(before == after, "{before:?} became {after:?}");
-    greeter.greets()?;
-    ensure!(node.version().await?.tag == "v0.1.0");
-    // What was begun to be unpacked has gone, and nothing has got out.
+async fn what_is_no_manifest_is_refused(
+    node: &Node,
+    peers: &Peers,
+) -> anyhow::Result<Option<String>> {
+    let garbage = case("garbage", Code::FailedPrecondition, "manifest");
+    let image = format!("{}/{REPOSITORY}:v0.2.0", peers.babbling());
+    Ok(complaint(&garbage, node.upgrade(&image).await?))
+}
+
+async fn a_name_that_is_none_is_refused(node: &Node) -> anyhow::Result<Option<String>> {
+    let nonsense = case("no reference", Code::InvalidArgument, "the image's name");
+    Ok(complaint(&nonsense, node.upgrade("UPPER CASE").await?))
+}
+
+/// What was begun to be unpacked has gone, and nothing has got out.
+fn nothing_is_left_of_refused_images(greeter: &Greeter) -> Outcome {
     let images = greeter.get("/list/data/lib/instar/images")?;
     ensure!(
         images.lines().count() == 1,
@@ -114,7 +175,11 @@ async fn nothing_changes(scratch: Scratch) -> Outcome {
             "{escaped}"
         );
     }
-    // The node is not stuck: a good image is taken after all the bad ones.
+    Ok(())
+}
+
+/// The node is not stuck.
+async fn a_good_image_is_taken_after_all_the_bad_ones(node: &Node, registry: &Registry) -> Outcome {
     let good = ImageUnderTest::second()?;
     registry.push_layout(&good.installer(), REPOSITORY, "v0.2.0")?;
     let image = registry.image_for_guest(&format!("{REPOSITORY}:v0.2.0"));

@@ -63,13 +63,7 @@ async fn the_old_version_is_back_and_says_why(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
     let good = OciImage::read(&ImageUnderTest::second()?.installer())?;
     let bad_versions = bad_versions(&scratch)?;
-    let early = rootfs_with_script(&scratch, EARLY, "hello\ngive-up it came too early\n")?;
-    let image = good.clone().installing(EARLY, &early)?;
-    image.push(&registry, "instar/installer", EARLY)?;
-    for bad in &bad_versions {
-        let image = good.clone().installing(bad.tag, &bad.rootfs)?;
-        image.push(&registry, "instar/installer", bad.tag)?;
-    }
+    push_bad_ones(&scratch, &registry, &good, &bad_versions)?;
     // Three times what a good version takes beside other machines: two of the bad ones wait for its end.
     let node = plan_with_greeter(&scratch, &registry, |config| config.gate_timeout("60s"))?
         .blank_disk()?
@@ -81,67 +75,127 @@ async fn the_old_version_is_back_and_says_why(scratch: Scratch) -> Outcome {
     greeter.greets()?;
     greeter.write_to_var("kept-over-rollbacks")?;
     let kernel = node.kernel_boot_id().await?;
-
     let instarctl = Instarctl::of(&node, &scratch)?;
     for (number, bad) in bad_versions.iter().enumerate() {
         let image = registry.image_for_guest(&format!("instar/installer:{}", bad.tag));
         let generation = node.boot_id().await?;
         // Every second one by the real client.
         let why = if number % 2 == 0 {
-            let followed = upgrade_and_follow(&node, &image, PATIENCE).await?;
-            let Ending::Failed(why) = followed.ending else {
-                anyhow::bail!("{} was kept: {:#?}", bad.tag, followed.told);
-            };
-            why
+            who_follows_the_events_is_told_why(&node, bad, &image).await?
         } else {
-            let said = instarctl
-                .run(&["upgrade", "--image", &image, "--wait"])
-                .await?;
-            ensure!(said.code == Some(ROLLED_BACK), "{}: {said:#?}", bad.tag);
-            said.complaint
+            instarctl_tells_why(&instarctl, bad, &image).await?
         };
-        println!("{}: {}", bad.tag, why.trim());
-        ensure!(
-            why.contains(bad.reason) && why.contains(bad.tag),
-            "{}: expected {:?} in {why:?}",
-            bad.tag,
-            bad.reason
-        );
-        ensure!(node.version().await?.tag == "v0.1.0", "after {}", bad.tag);
-        ensure!(
-            node.boot_id().await? != generation,
-            "{}: the generation of before did not start anew",
-            bad.tag
-        );
-        ensure!(
-            node.kernel_boot_id().await? == kernel,
-            "{}: the kernel rebooted",
-            bad.tag
-        );
-        node.wait_until_ready(PATIENCE).await?;
-        greeter.greets()?;
-        let kept = greeter.read_from_var("kept-over-rollbacks");
-        ensure!(kept? == "written by greeter\n");
+        the_reason_names_the_version_and_what_it_did(bad, &why)?;
+        the_old_version_runs_in_a_fresh_generation(&node, bad, &generation, &kernel).await?;
+        the_container_and_its_data_are_there_again(&node, &greeter).await?;
     }
-
     readiness_of_before_is_no_success(&node, &registry).await?;
+    what_failed_once_is_not_tried_again(&registry, &instarctl).await?;
+    good.push(&registry, "instar/installer", "v0.2.0")?;
+    a_good_version_is_taken_all_the_same(&node, &registry).await?;
+    greeter.greets().context("ready, but not greeting")
+}
 
-    // What failed once is not tried again unless forced.
+fn push_bad_ones(
+    scratch: &Scratch,
+    registry: &Registry,
+    good: &OciImage,
+    bad_versions: &[Bad],
+) -> Outcome {
+    let early = rootfs_with_script(scratch, EARLY, "hello\ngive-up it came too early\n")?;
+    let image = good.clone().installing(EARLY, &early)?;
+    image.push(registry, "instar/installer", EARLY)?;
+    for bad in bad_versions {
+        let image = good.clone().installing(bad.tag, &bad.rootfs)?;
+        image.push(registry, "instar/installer", bad.tag)?;
+    }
+    Ok(())
+}
+
+async fn who_follows_the_events_is_told_why(
+    node: &Node,
+    bad: &Bad,
+    image: &str,
+) -> anyhow::Result<String> {
+    let followed = upgrade_and_follow(node, image, PATIENCE).await?;
+    let Ending::Failed(why) = followed.ending else {
+        anyhow::bail!("{} was kept: {:#?}", bad.tag, followed.told);
+    };
+    Ok(why)
+}
+
+async fn instarctl_tells_why(
+    instarctl: &Instarctl,
+    bad: &Bad,
+    image: &str,
+) -> anyhow::Result<String> {
+    let upgrade = ["upgrade", "--image", image, "--wait"];
+    let said = instarctl.run(&upgrade).await?;
+    ensure!(said.code == Some(ROLLED_BACK), "{}: {said:#?}", bad.tag);
+    Ok(said.complaint)
+}
+
+fn the_reason_names_the_version_and_what_it_did(bad: &Bad, why: &str) -> Outcome {
+    println!("{}: {}", bad.tag, why.trim());
+    ensure!(
+        why.contains(bad.reason) && why.contains(bad.tag),
+        "{}: expected {:?} in {why:?}",
+        bad.tag,
+        bad.reason
+    );
+    Ok(())
+}
+
+async fn the_old_version_runs_in_a_fresh_generation(
+    node: &Node,
+    bad: &Bad,
+    generation: &str,
+    kernel: &str,
+) -> Outcome {
+    ensure!(node.version().await?.tag == "v0.1.0", "after {}", bad.tag);
+    ensure!(
+        node.boot_id().await? != generation,
+        "{}: the generation of before did not start anew",
+        bad.tag
+    );
+    ensure!(
+        node.kernel_boot_id().await? == kernel,
+        "{}: the kernel rebooted",
+        bad.tag
+    );
+    Ok(())
+}
+
+async fn the_container_and_its_data_are_there_again(node: &Node, greeter: &Greeter) -> Outcome {
+    node.wait_until_ready(PATIENCE).await?;
+    greeter.greets()?;
+    let kept = greeter.read_from_var("kept-over-rollbacks");
+    ensure!(kept? == "written by greeter\n");
+    Ok(())
+}
+
+/// Unless forced.
+async fn what_failed_once_is_not_tried_again(
+    registry: &Registry,
+    instarctl: &Instarctl,
+) -> Outcome {
     let image = registry.image_for_guest("instar/installer:v0.3.4");
-    let said = instarctl
-        .run(&["upgrade", "--image", &image, "--wait"])
-        .await?;
+    let upgrade = ["upgrade", "--image", &image, "--wait"];
+    let said = instarctl.run(&upgrade).await?;
     ensure!(
         said.code == Some(REFUSED) && said.complaint.contains("failed here before"),
         "{said:#?}"
     );
-    // The machine is not the worse for it.
-    good.push(&registry, "instar/installer", "v0.2.0")?;
+    Ok(())
+}
+
+/// The machine is not the worse for the bad ones.
+async fn a_good_version_is_taken_all_the_same(node: &Node, registry: &Registry) -> Outcome {
     let image = registry.image_for_guest("instar/installer:v0.2.0");
-    let followed = upgrade_and_follow(&node, &image, PATIENCE).await?;
+    let followed = upgrade_and_follow(node, &image, PATIENCE).await?;
     ensure!(followed.ending == Ending::Done, "{followed:#?}");
     ensure!(node.version().await?.tag == "v0.2.0");
-    greeter.greets().context("ready, but not greeting")
+    Ok(())
 }
 
 /// Fails as well, when it is asked for in the moment in which the node turns ready.

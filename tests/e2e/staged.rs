@@ -72,23 +72,42 @@ async fn a_staged_version_starts_at_the_next_boot_unless_another_takes_its_place
         registry,
     };
 
-    // An upgrade that does not wait takes its place.
+    let installed = an_upgrade_at_once_takes_the_place_of_a_staged_one(installed).await?;
+    a_rollback_takes_the_place_of_a_staged_version(&installed).await?;
+    let kernel = a_reboot_starts_a_staged_version_without_the_kernel(&installed).await?;
+    a_client_that_waits_for_the_boot_sees_one(&installed, &kernel).await?;
+    a_reboot_goes_through_the_firmware_if_asked_to(&installed, &kernel).await?;
+    let installed = a_power_cut_starts_a_staged_version(installed).await?;
+    installed.node.end();
+    all_versions_that_started_are_blessed(&scratch)
+}
+
+async fn an_upgrade_at_once_takes_the_place_of_a_staged_one(
+    installed: Installed,
+) -> anyhow::Result<Installed> {
     installed.stage("v0.2.0").await?;
     let said = installed.upgrade("again", &[]).await?;
     ensure!(said.code == Some(0), "{said:?}");
     installed.node.wait_until_ready(PATIENCE).await?;
     let installed = installed.power_cycle().await?;
     installed.runs("v0.1.0").await?;
+    Ok(installed)
+}
 
-    // So does a rollback.
+async fn a_rollback_takes_the_place_of_a_staged_version(installed: &Installed) -> Outcome {
     installed.stage("v0.2.0").await?;
     let said = installed.client.run(&["rollback"]).await?;
     ensure!(said.code == Some(0), "{said:?}");
     installed.runs("v0.1.0").await?;
     let console = installed.node.vm().console();
     ensure!(!console.contains("v0.2.0 as generation"), "it was started");
+    Ok(())
+}
 
-    // A reboot starts it, without the kernel where it is the same.
+/// Where it is the same. Returns its boot id.
+async fn a_reboot_starts_a_staged_version_without_the_kernel(
+    installed: &Installed,
+) -> anyhow::Result<String> {
     installed.stage("v0.2.0").await?;
     let kernel = installed.node.kernel_boot_id().await?;
     let said = installed.client.run(&["reboot"]).await?;
@@ -98,11 +117,12 @@ async fn a_staged_version_starts_at_the_next_boot_unless_another_takes_its_place
         installed.node.kernel_boot_id().await? == kernel,
         "the kernel started anew"
     );
+    Ok(kernel)
+}
 
-    // A client that waits for the boot has one.
-    let image = installed
-        .registry
-        .image_for_guest(&format!("{INSTALLER}:again"));
+async fn a_client_that_waits_for_the_boot_sees_one(installed: &Installed, kernel: &str) -> Outcome {
+    let image = format!("{INSTALLER}:again");
+    let image = installed.registry.image_for_guest(&image);
     let talosctl = Talosctl::of(&installed.node, Release::V1_13).await?;
     let said = talosctl.run(&format!("upgrade -i {image} --stage")).await;
     ensure!(said.code == Some(0), "{said:#?}");
@@ -111,11 +131,15 @@ async fn a_staged_version_starts_at_the_next_boot_unless_another_takes_its_place
         installed.node.kernel_boot_id().await? == kernel,
         "the kernel started anew"
     );
+    Ok(())
+}
 
-    // Or through the firmware, where that was asked for.
-    let said = installed
-        .upgrade("v0.2.0", &["--stage", "--reboot-mode", "powercycle"])
-        .await?;
+async fn a_reboot_goes_through_the_firmware_if_asked_to(
+    installed: &Installed,
+    kernel: &str,
+) -> Outcome {
+    let powercycle = ["--stage", "--reboot-mode", "powercycle"];
+    let said = installed.upgrade("v0.2.0", &powercycle).await?;
     ensure!(said.code == Some(0), "{said:?}");
     let said = installed.client.run(&["reboot"]).await?;
     ensure!(said.code == Some(0), "{said:?}");
@@ -124,14 +148,19 @@ async fn a_staged_version_starts_at_the_next_boot_unless_another_takes_its_place
         installed.node.kernel_boot_id().await? != kernel,
         "the kernel is the same"
     );
+    Ok(())
+}
 
-    // And so does a power cut.
+async fn a_power_cut_starts_a_staged_version(installed: Installed) -> anyhow::Result<Installed> {
     let again = installed.upgrade("again", &["--stage"]).await?;
     ensure!(again.code == Some(0), "{again:?}");
     let installed = installed.power_cycle().await?;
     installed.runs("v0.1.0").await?;
-    installed.node.end();
-    let entries = entries_on_disk(&scratch)?;
+    Ok(installed)
+}
+
+fn all_versions_that_started_are_blessed(scratch: &Scratch) -> Outcome {
+    let entries = entries_on_disk(scratch)?;
     ensure!(
         entries.iter().all(|name| !name.contains('+')),
         "not blessed: {entries:?}"

@@ -5,7 +5,7 @@ use instar_api::cosi::resource::GetRequest;
 use instar_api::cosi::resource::state_client::StateClient;
 use instar_tests::{
     GREETER, Greeter, Identity, ImageUnderTest, MachineConfig, Node, Outcome, Registry, Release,
-    Said, Scratch, Talosctl, Test, WrongTimeServer, plan_with_greeter, tests,
+    Scratch, Talosctl, Test, WrongTimeServer, plan_with_greeter, tests,
 };
 
 use crate::PATIENCE;
@@ -68,6 +68,7 @@ async fn do_what_they_were_recorded_to_do(scratch: Scratch) -> Outcome {
         time(&talosctl).await?;
         services_and_values(&talosctl).await?;
         configs(&talosctl, &node, release).await?;
+        edits(&talosctl, &node, release).await?;
         what_is_not_there(&talosctl, release).await?;
         many_calls(&talosctl, release).await?;
     }
@@ -264,63 +265,65 @@ async fn every_alias_means_one_type(talosctl: &Talosctl<'_>) -> Outcome {
 
 async fn resources(talosctl: &Talosctl<'_>) -> Outcome {
     every_alias_means_one_type(talosctl).await?;
-    rows(
-        talosctl,
+    rows(talosctl, RESOURCES).await?;
+    watches(talosctl).await
+}
+
+const RESOURCES: &[Row<'_>] = &[
+    (
+        "get members",
+        0,
+        &["HOSTNAME", "cluster Member node ", "controlplane"],
+    ),
+    (
+        "get machinestatus",
+        0,
+        &["runtime MachineStatus machine", "running true"],
+    ),
+    (
+        "get services",
+        0,
+        &["runtime Service greeter", " true true"],
+    ),
+    (
+        "get hostname",
+        0,
+        &["network HostnameStatus hostname 1 node"],
+    ),
+    ("get hostname hostname", 0, &["hostname 1 node"]),
+    ("get HOSTNAME -o yaml", 0, &["\"hostname\":\"node\""]),
+    (
+        "get rd",
+        0,
         &[
-            (
-                "get members",
-                0,
-                &["HOSTNAME", "cluster Member node ", "controlplane"],
-            ),
-            (
-                "get machinestatus",
-                0,
-                &["runtime MachineStatus machine", "running true"],
-            ),
-            (
-                "get services",
-                0,
-                &["runtime Service greeter", " true true"],
-            ),
-            (
-                "get hostname",
-                0,
-                &["network HostnameStatus hostname 1 node"],
-            ),
-            ("get hostname hostname", 0, &["hostname 1 node"]),
-            ("get HOSTNAME -o yaml", 0, &["\"hostname\":\"node\""]),
-            (
-                "get rd",
-                0,
-                &[
-                    "resourcedefinitions.meta.cosi.dev",
-                    "hostnamestatuses.net.talos.dev",
-                ],
-            ),
-            ("get nodeaddress current -o yaml", 0, &["10.0.2.15/24"]),
-            ("get addresses", 0, &["10.0.2.15/24 eth0"]),
-            ("get routes", 0, &["10.0.2.2"]),
-            ("get links", 0, &["eth0"]),
-            ("get disks vda", 0, &["runtime Disk vda"]),
-            ("get systemdisk", 0, &["vda"]),
-            ("get mc v1alpha1 -o yaml", 0, &["hostname: node"]),
-            ("get machinetype", 0, &["controlplane"]),
-            (
-                "get hostname --namespace runtime",
-                0,
-                &["NAMESPACE TYPE ID VERSION HOSTNAME"],
-            ),
-            // The server is older than the client.
-            (
-                "get nonsense",
-                1,
-                &["WARNING: v0.1.0 is older", "is not registered"],
-            ),
-            ("get services no-such", 1, &["NotFound"]),
-            ("get services GREETER", 1, &["NotFound"]),
+            "resourcedefinitions.meta.cosi.dev",
+            "hostnamestatuses.net.talos.dev",
         ],
-    )
-    .await?;
+    ),
+    ("get nodeaddress current -o yaml", 0, &["10.0.2.15/24"]),
+    ("get addresses", 0, &["10.0.2.15/24 eth0"]),
+    ("get routes", 0, &["10.0.2.2"]),
+    ("get links", 0, &["eth0"]),
+    ("get disks vda", 0, &["runtime Disk vda"]),
+    ("get systemdisk", 0, &["vda"]),
+    ("get mc v1alpha1 -o yaml", 0, &["hostname: node"]),
+    ("get machinetype", 0, &["controlplane"]),
+    (
+        "get hostname --namespace runtime",
+        0,
+        &["NAMESPACE TYPE ID VERSION HOSTNAME"],
+    ),
+    // The server is older than the client.
+    (
+        "get nonsense",
+        1,
+        &["WARNING: v0.1.0 is older", "is not registered"],
+    ),
+    ("get services no-such", 1, &["NotFound"]),
+    ("get services GREETER", 1, &["NotFound"]),
+];
+
+async fn watches(talosctl: &Talosctl<'_>) -> Outcome {
     goes_on(talosctl, "get services -w", |line| {
         line.starts_with("+ ") && line.contains(GREETER)
     })
@@ -452,92 +455,152 @@ async fn whole_config(node: &Node) -> anyhow::Result<String> {
     Ok(serde_saphyr::from_str(&spec.yaml_spec)?)
 }
 
+/// The host name is the config's, as soon as whoever has the network has changed it.
+async fn is_called(node: &Node, name: &str) -> Outcome {
+    node.wait_until("it has another name", PATIENCE, async || {
+        let called = node.hostname().await?;
+        ensure!(called == name, "it is called {called}");
+        Ok(())
+    })
+    .await
+}
+
+/// A config with another host name.
+fn renamed(config: &str) -> String {
+    config.replace("hostname: node", "hostname: renamed")
+}
+
 async fn configs(talosctl: &Talosctl<'_>, node: &Node, release: Release) -> Outcome {
-    let before = node.config();
-    let renamed = before.replace("hostname: node", "hostname: renamed");
-    ensure!(renamed != before);
-    let apply = async |command: &str, text: &str| -> anyhow::Result<Said> {
-        Ok(talosctl.run_with(command, text).await)
-    };
-    let is_called = async |name: &str| -> Outcome {
-        node.wait_until("it has another name", PATIENCE, async || {
-            let called = node.hostname().await?;
-            ensure!(called == name, "it is called {called}");
-            Ok(())
-        })
-        .await
-    };
-    let said = apply("apply-config --dry-run", &renamed).await?;
+    ensure!(renamed(node.config()) != node.config());
+    a_config_is_not_applied_by_a_dry_run(talosctl, node).await?;
+    a_config_that_is_none_is_refused(talosctl).await?;
+    a_config_is_applied_in_each_mode(talosctl, node).await?;
+    a_config_on_trial_ends_with_another(talosctl, node).await?;
+    // The newer release does not know the mode any more.
+    let reboot = "apply-config --mode reboot --dry-run";
+    let said = talosctl.run_with(reboot, &renamed(node.config())).await;
+    ensure!(
+        (said.code == Some(0)) == (release == Release::V1_13),
+        "{said:?}"
+    );
+    Ok(())
+}
+
+async fn a_config_is_not_applied_by_a_dry_run(talosctl: &Talosctl<'_>, node: &Node) -> Outcome {
+    let renamed = renamed(node.config());
+    let said = talosctl.run_with("apply-config --dry-run", &renamed).await;
     ensure!(
         said.code == Some(0) && said.complaint.contains("+hostname: renamed"),
         "{said:?}"
     );
     ensure!(node.hostname().await? == "node");
-    let said = apply("apply-config", "machine: {typ: worker}").await?;
+    Ok(())
+}
+
+async fn a_config_that_is_none_is_refused(talosctl: &Talosctl<'_>) -> Outcome {
+    let wrong = "machine: {typ: worker}";
+    let said = talosctl.run_with("apply-config", wrong).await;
     ensure!(
         said.code == Some(1) && said.complaint.contains("InvalidArgument"),
         "{said:?}"
     );
-    for (mode, text) in [
-        ("no-reboot", renamed.as_str()),
-        ("auto", before),
-        ("staged", before),
-    ] {
-        let said = apply(&format!("apply-config --mode {mode}"), text).await?;
-        ensure!(said.code == Some(0), "{mode}: {said:?}");
-        is_called(if text == before { "node" } else { "renamed" }).await?;
-    }
-    // It returns by itself after a minute, or when somebody brings another one.
-    let said = apply("apply-config --mode try", &renamed).await?;
-    ensure!(said.code == Some(0), "{said:?}");
-    is_called("renamed").await?;
-    let said = apply("apply-config", before).await?;
-    ensure!(said.code == Some(0), "{said:?}");
-    is_called("node").await?;
-    // The newer release does not know it any more.
-    let said = apply("apply-config --mode reboot --dry-run", &renamed).await?;
-    ensure!(
-        (said.code == Some(0)) == (release == Release::V1_13),
-        "{said:?}"
-    );
+    Ok(())
+}
 
-    // It is shown all but the kinds that Talos does not have.
-    let (shown, ours) = before
-        .split_once("---\napiVersion: instar.dev")
-        .context("no document of ours in the config")?;
-    ensure!(!ours.contains("---\n"), "{ours}");
-    let renamed = shown.replace("hostname: node", "hostname: renamed");
-    if release == Release::V1_13 {
-        // Nor does it know the newer ones of Talos's own.
-        for command in ["patch mc", "edit mc"] {
-            let said = apply(command, &renamed).await?;
-            let why = "\"UnattendedInstallConfig\" \"v1alpha1\": not registered";
-            ensure!(
-                said.code == Some(1) && said.complaint.contains(why),
-                "{said:?}"
-            );
-        }
-        return Ok(());
+async fn a_config_is_applied_in_each_mode(talosctl: &Talosctl<'_>, node: &Node) -> Outcome {
+    let before = node.config();
+    let renamed = renamed(before);
+    for (mode, text, name) in [
+        ("no-reboot", renamed.as_str(), "renamed"),
+        ("auto", before, "node"),
+        ("staged", before, "node"),
+    ] {
+        let apply = format!("apply-config --mode {mode}");
+        let said = talosctl.run_with(&apply, text).await;
+        ensure!(said.code == Some(0), "{mode}: {said:?}");
+        is_called(node, name).await?;
     }
-    let said = apply("edit mc", shown).await?;
+    Ok(())
+}
+
+/// It returns by itself after a minute, or when somebody brings another one.
+async fn a_config_on_trial_ends_with_another(talosctl: &Talosctl<'_>, node: &Node) -> Outcome {
+    let renamed = renamed(node.config());
+    let said = talosctl.run_with("apply-config --mode try", &renamed).await;
+    ensure!(said.code == Some(0), "{said:?}");
+    is_called(node, "renamed").await?;
+    let said = talosctl.run_with("apply-config", node.config()).await;
+    ensure!(said.code == Some(0), "{said:?}");
+    is_called(node, "node").await
+}
+
+/// It is shown all but the kinds that Talos does not have.
+async fn edits(talosctl: &Talosctl<'_>, node: &Node, release: Release) -> Outcome {
+    let documents = node.config().split_once("---\napiVersion: instar.dev");
+    let (shown, ours) = documents.context("no document of ours in the config")?;
+    ensure!(!ours.contains("---\n"), "{ours}");
+    match release {
+        Release::V1_13 => an_older_client_does_not_know_newer_kinds(talosctl, shown).await,
+        Release::V1_14 => {
+            a_patch_keeps_what_is_not_shown(talosctl, node, shown).await?;
+            an_edit_keeps_what_is_not_shown(talosctl, node, shown).await?;
+            nothing_but_the_machine_config_is_patched(talosctl, node).await
+        }
+    }
+}
+
+/// Of Talos's own.
+async fn an_older_client_does_not_know_newer_kinds(
+    talosctl: &Talosctl<'_>,
+    shown: &str,
+) -> Outcome {
+    for command in ["patch mc", "edit mc"] {
+        let said = talosctl.run_with(command, &renamed(shown)).await;
+        let why = "\"UnattendedInstallConfig\" \"v1alpha1\": not registered";
+        ensure!(
+            said.code == Some(1) && said.complaint.contains(why),
+            "{said:?}"
+        );
+    }
+    Ok(())
+}
+
+async fn a_patch_keeps_what_is_not_shown(
+    talosctl: &Talosctl<'_>,
+    node: &Node,
+    shown: &str,
+) -> Outcome {
+    let said = talosctl.run_with("edit mc", shown).await;
     ensure!(said.output == "no changes\n", "{said:?}");
-    let said = apply("patch mc", &renamed).await?;
+    let said = talosctl.run_with("patch mc", &renamed(shown)).await;
     let kept = "WARNING: ContainerHealthConfig greeter: not shown to clients of Talos";
     ensure!(
         said.code == Some(0) && said.complaint.contains(kept),
         "{said:?}"
     );
-    is_called("renamed").await?;
+    is_called(node, "renamed").await?;
     let whole = whole_config(node).await?;
-    ensure!(
-        whole == before.replace("hostname: node", "hostname: renamed"),
-        "{whole}"
-    );
-    let said = apply("edit machineconfig", shown).await?;
+    ensure!(whole == renamed(node.config()), "{whole}");
+    Ok(())
+}
+
+async fn an_edit_keeps_what_is_not_shown(
+    talosctl: &Talosctl<'_>,
+    node: &Node,
+    shown: &str,
+) -> Outcome {
+    let said = talosctl.run_with("edit machineconfig", shown).await;
     ensure!(said.code == Some(0), "{said:?}");
-    is_called("node").await?;
-    ensure!(whole_config(node).await? == before);
-    let said = apply("patch hostname", before).await?;
+    is_called(node, "node").await?;
+    ensure!(whole_config(node).await? == node.config());
+    Ok(())
+}
+
+async fn nothing_but_the_machine_config_is_patched(
+    talosctl: &Talosctl<'_>,
+    node: &Node,
+) -> Outcome {
+    let said = talosctl.run_with("patch hostname", node.config()).await;
     ensure!(said.code == Some(1), "{said:?}");
     Ok(())
 }

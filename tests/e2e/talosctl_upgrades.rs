@@ -2,7 +2,7 @@
 
 use anyhow::ensure;
 use instar_tests::{
-    ImageUnderTest, Node, OciImage, Outcome, Registry, Release, Scratch, Talosctl, Test,
+    ImageUnderTest, Node, OciImage, Outcome, Registry, Release, Said, Scratch, Talosctl, Test,
     rootfs_of_version, tests,
 };
 
@@ -25,85 +25,130 @@ async fn runs(node: &Node, version: &str) -> Outcome {
 
 async fn go_the_way_that_the_version_chooses(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
-    let second = ImageUnderTest::second()?;
-    for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
-        registry.push_layout(&image.installer(), INSTALLER, image.version())?;
+    let story = Story::begin(&scratch, &registry).await?;
+    let kernel = story.node.kernel_boot_id().await?;
+    an_upgrade_that_is_refused_changes_nothing(&story).await?;
+    an_older_version_is_left_by_the_legacy_way_with_a_notice(&story).await?;
+    a_newer_version_is_left_in_steps_of_which_the_first_may_fail(&story).await?;
+    draining_takes_kubernetes_so_nothing_is_started(&story).await?;
+    a_version_is_prepared_without_a_reboot(&story).await?;
+    the_actor_of_a_call_picks_its_events(&story.node).await?;
+    flags_that_the_newer_way_does_not_know_are_passed_over(&story).await?;
+    who_does_not_wait_is_answered_when_the_upgrade_begins(&story).await?;
+    ensure!(story.node.kernel_boot_id().await? == kernel, "it rebooted");
+    Ok(())
+}
+
+/// A node, and versions for which clients take either way.
+struct Story<'a> {
+    node: Node,
+    registry: &'a Registry,
+}
+
+impl<'a> Story<'a> {
+    async fn begin(scratch: &Scratch, registry: &'a Registry) -> anyhow::Result<Self> {
+        let second = ImageUnderTest::second()?;
+        for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
+            registry.push_layout(&image.installer(), INSTALLER, image.version())?;
+        }
+        let rootfs = rootfs_of_version(scratch, &second, NEWER)?;
+        OciImage::read(&second.installer())?
+            .installing(NEWER, &rootfs)?
+            .push(registry, INSTALLER, NEWER)?;
+        let host = registry.host_for_guest();
+        let node = Node::plan(scratch, &ImageUnderTest::first()?)
+            .configure(move |config| config.registry(&host))
+            .boot()
+            .await?;
+        node.wait_until_ready(PATIENCE).await?;
+        Ok(Self { node, registry })
     }
-    let rootfs = rootfs_of_version(&scratch, &second, NEWER)?;
-    OciImage::read(&second.installer())?
-        .installing(NEWER, &rootfs)?
-        .push(&registry, INSTALLER, NEWER)?;
-    let host = registry.host_for_guest();
-    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
-        .configure(move |config| config.registry(&host))
-        .boot()
-        .await?;
-    node.wait_until_ready(PATIENCE).await?;
-    let kernel = node.kernel_boot_id().await?;
-    let [older, newer] = [Release::V1_13, Release::V1_14];
-    let upgrade = async |release, tag: &str, flags: &str| {
-        let image = registry.image_for_guest(&format!("{INSTALLER}:{tag}"));
-        let talosctl = Talosctl::of(&node, release).await?;
+
+    async fn upgrade(&self, release: Release, tag: &str, flags: &str) -> anyhow::Result<Said> {
+        let image = format!("{INSTALLER}:{tag}");
+        let image = self.registry.image_for_guest(&image);
+        let talosctl = Talosctl::of(&self.node, release).await?;
         let said = talosctl.run(&format!("upgrade -i {image} {flags}")).await;
         println!("{release:?} to {tag} {flags}: {:?}", said.code);
-        anyhow::Ok(said)
-    };
+        Ok(said)
+    }
+}
 
-    // A version below theirs: the legacy way, with a notice. The call may be there before the subscription.
-    let said = upgrade(newer, "nowhere", "").await?;
+/// The call may be there before the subscription.
+async fn an_upgrade_that_is_refused_changes_nothing(story: &Story<'_>) -> Outcome {
+    let said = story.upgrade(Release::V1_14, "nowhere", "").await?;
     ensure!(
         said.code == Some(1) && said.complaint.contains("cannot be resolved"),
         "{said:?}"
     );
-    let said = upgrade(newer, NEWER, "-m force").await?;
+    let said = story.upgrade(Release::V1_14, NEWER, "-m force").await?;
     ensure!(said.code == Some(1), "{said:?}");
-    runs(&node, "v0.1.0").await?;
-    // Without `--drain=false` it waits, whatever it is told.
-    let said = upgrade(newer, NEWER, "--wait=false --action-first").await?;
+    runs(&story.node, "v0.1.0").await
+}
+
+/// Without `--drain=false` it waits, whatever it is told.
+async fn an_older_version_is_left_by_the_legacy_way_with_a_notice(story: &Story<'_>) -> Outcome {
+    let flags = "--wait=false --action-first";
+    let said = story.upgrade(Release::V1_14, NEWER, flags).await?;
     ensure!(
         said.code == Some(0) && said.complaint.contains("is not available"),
         "{said:#?}"
     );
-    runs(&node, NEWER).await?;
+    runs(&story.node, NEWER).await
+}
 
-    // One like theirs: in steps. Draining is the default, and takes Kubernetes: prepared, and not started.
-    let said = upgrade(newer, "nowhere", "").await?;
+async fn a_newer_version_is_left_in_steps_of_which_the_first_may_fail(
+    story: &Story<'_>,
+) -> Outcome {
+    let said = story.upgrade(Release::V1_14, "nowhere", "").await?;
     ensure!(
         said.code == Some(1) && said.complaint.contains("nowhere"),
         "{said:?}"
     );
-    let said = upgrade(newer, "v0.2.0", "").await?;
+    Ok(())
+}
+
+/// It is the default, between two steps.
+async fn draining_takes_kubernetes_so_nothing_is_started(story: &Story<'_>) -> Outcome {
+    let said = story.upgrade(Release::V1_14, "v0.2.0", "").await?;
     ensure!(
         said.code == Some(1)
             && said.output.contains("v0.2.0 is ready")
             && said.complaint.contains("no Kubernetes"),
         "{said:?}"
     );
-    runs(&node, NEWER).await?;
-    let said = upgrade(older, "v0.1.0", "--no-reboot").await?;
+    runs(&story.node, NEWER).await
+}
+
+async fn a_version_is_prepared_without_a_reboot(story: &Story<'_>) -> Outcome {
+    let flags = "--no-reboot";
+    let said = story.upgrade(Release::V1_13, "v0.1.0", flags).await?;
     ensure!(
         said.code == Some(0) && said.output.contains("v0.1.0 is ready"),
         "{said:?}"
     );
-    runs(&node, NEWER).await?;
-    the_actor_of_a_call_picks_its_events(&node).await?;
-    // What the newer way does not know is passed over.
-    let said = upgrade(older, "v0.2.0", "--drain=false --stage --preserve --force").await?;
-    ensure!(said.code == Some(0), "{said:#?}");
-    runs(&node, "v0.2.0").await?;
+    runs(&story.node, NEWER).await
+}
 
-    // Who does not wait is answered when it begins.
-    let said = upgrade(older, NEWER, "--legacy --drain=false --wait=false").await?;
+async fn flags_that_the_newer_way_does_not_know_are_passed_over(story: &Story<'_>) -> Outcome {
+    let flags = "--drain=false --stage --preserve --force";
+    let said = story.upgrade(Release::V1_13, "v0.2.0", flags).await?;
+    ensure!(said.code == Some(0), "{said:#?}");
+    runs(&story.node, "v0.2.0").await
+}
+
+async fn who_does_not_wait_is_answered_when_the_upgrade_begins(story: &Story<'_>) -> Outcome {
+    let flags = "--legacy --drain=false --wait=false";
+    let said = story.upgrade(Release::V1_13, NEWER, flags).await?;
     ensure!(
         said.code == Some(0) && !said.complaint.contains("not available"),
         "{said:?}"
     );
+    let node = &story.node;
     node.wait_until("the upgrade that nobody waits for", PATIENCE, async || {
-        runs(&node, NEWER).await
+        runs(node, NEWER).await
     })
-    .await?;
-    ensure!(node.kernel_boot_id().await? == kernel, "it rebooted");
-    Ok(())
+    .await
 }
 
 /// Of all that has happened, with what the preparation told last.

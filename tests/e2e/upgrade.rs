@@ -32,24 +32,33 @@ async fn keeps_the_kernel_and_the_data(scratch: Scratch) -> Outcome {
     let greeter = Greeter::of(&node)?;
     greeter.write_to_var("kept-over-upgrades")?;
     let kernel = node.kernel_boot_id().await?;
-
-    // By a client that waits as others do.
     let generation = node.boot_id().await?;
+    a_second_upgrade_meanwhile_is_refused(&node, &registry).await?;
+    the_new_version_runs_under_the_same_kernel(&node, &kernel, &generation).await?;
+    // Ready was told: it must be true.
+    greeter.greets()?;
+    confirms_its_lease(&node).await?;
+    ensure!(greeter.read_from_var("kept-over-upgrades")? == "written by greeter\n");
+    let instarctl = Instarctl::of(&node, &scratch)?;
+    instarctl_goes_back_to_the_older_version(&node, &registry, &instarctl).await?;
+    greeter.greets()?;
+    ensure!(greeter.read_from_var("kept-over-upgrades")? == "written by greeter\n");
+    ensure!(
+        node.kernel_boot_id().await? == kernel,
+        "the kernel rebooted"
+    );
+    node.service_pid(GREETER).await?;
+    Ok(())
+}
+
+/// In whatever step the first one is, which a client follows that waits as others do.
+async fn a_second_upgrade_meanwhile_is_refused(node: &Node, registry: &Registry) -> Outcome {
     let image = registry.image_for_guest("instar/installer:v0.2.0");
     let second = async {
-        // While the first one runs, in whatever step it is. It has begun once the node tells of it.
-        node.wait_until("the first upgrade was asked for", PATIENCE, async || {
-            ensure!(
-                node.vm()
-                    .console()
-                    .contains("instar/installer:v0.2.0 asked for by")
-            );
-            Ok(())
-        })
-        .await?;
+        the_first_upgrade_has_begun(node).await?;
         anyhow::Ok(node.upgrade(&image).await?)
     };
-    let (followed, second) = tokio::join!(upgrade_and_follow(&node, &image, PATIENCE), second);
+    let (followed, second) = tokio::join!(upgrade_and_follow(node, &image, PATIENCE), second);
     let second = second?;
     let followed = followed?;
     ensure!(followed.ending == Ending::Done, "{followed:#?}");
@@ -59,6 +68,24 @@ async fn keeps_the_kernel_and_the_data(scratch: Scratch) -> Outcome {
         "the second upgrade: {refused}"
     );
     println!("upgraded in {:.1} s", followed.took.as_secs_f64());
+    Ok(())
+}
+
+/// It has once the node tells of it.
+async fn the_first_upgrade_has_begun(node: &Node) -> Outcome {
+    let words = "instar/installer:v0.2.0 asked for by";
+    node.wait_until("the first upgrade was asked for", PATIENCE, async || {
+        ensure!(node.vm().console().contains(words));
+        Ok(())
+    })
+    .await
+}
+
+async fn the_new_version_runs_under_the_same_kernel(
+    node: &Node,
+    kernel: &str,
+    generation: &str,
+) -> Outcome {
     let version = node.version().await?;
     ensure!(version.tag == "v0.2.0", "it says {version:?}");
     ensure!(
@@ -74,32 +101,25 @@ async fn keeps_the_kernel_and_the_data(scratch: Scratch) -> Outcome {
         node.read("/run/generation").await?,
     );
     ensure!(
-        told == (kernel.clone(), "2\n".to_owned()),
+        told == (kernel.to_owned(), "2\n".to_owned()),
         "it tells {told:?}"
     );
-    // Ready was told: it must be true.
-    greeter.greets()?;
-    confirms_its_lease(&node).await?;
-    ensure!(greeter.read_from_var("kept-over-upgrades")? == "written by greeter\n");
+    Ok(())
+}
 
-    // By instarctl, back again.
-    let instarctl = Instarctl::of(&node, &scratch)?;
+async fn instarctl_goes_back_to_the_older_version(
+    node: &Node,
+    registry: &Registry,
+    instarctl: &Instarctl,
+) -> Outcome {
     let image = registry.image_for_guest("instar/installer:v0.1.0");
-    let said = instarctl
-        .run(&["upgrade", "--image", &image, "--wait"])
-        .await?;
+    let upgrade = ["upgrade", "--image", &image, "--wait"];
+    let said = instarctl.run(&upgrade).await?;
     ensure!(
         said.code == Some(0) && said.output.contains("upgraded from v0.2.0 to v0.1.0"),
         "{said:#?}"
     );
     ensure!(node.version().await?.tag == "v0.1.0");
-    greeter.greets()?;
-    ensure!(greeter.read_from_var("kept-over-upgrades")? == "written by greeter\n");
-    ensure!(
-        node.kernel_boot_id().await? == kernel,
-        "the kernel rebooted"
-    );
-    node.service_pid(GREETER).await?;
     Ok(())
 }
 

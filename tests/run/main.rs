@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use instar_qemu::{Accel, PortLease, control, lease_port};
-use instar_tests::{OutageProbe, http, target_directory};
+use instar_tests::{Outage, OutageProbe, http, target_directory};
 
 use crate::api::{Api, Facts};
 use crate::background::Registry;
@@ -109,31 +109,12 @@ fn start(place: &Place) -> Result<()> {
 async fn demonstrate(place: &Place) -> Result<()> {
     let begun = Instant::now();
     clear(place)?;
-    let registry = step("registry", || {
-        let registry = Registry::start(&place.folder)?;
-        for (layout, name) in [
-            (
-                place.image(VERSION_BEFORE).join("installer"),
-                "instar/installer:v0.1.0",
-            ),
-            (
-                place.image(VERSION_AFTER).join("installer"),
-                "instar/installer:v0.2.0",
-            ),
-            (place.target.join("image/greeter"), "demo/greeter:v1"),
-        ] {
-            let mut push = Command::new(place.program("image")?);
-            push.args(["push", "--plain-http"]).arg(layout);
-            quiet(push.arg(format!("{}/{name}", registry.address())))?;
-        }
-        Ok(registry)
-    })?;
+    let registry = step("registry", || registry_with_images(place))?;
     let ports = Ports::lease()?;
     let endpoint = format!("127.0.0.1:{}", ports.api.port());
     step("keys and machine config", || {
         make_config(place, &endpoint, &registry)
     })?;
-
     let accel = Accel::detect()?;
     let api = step("boot", || {
         boot(place, &ports, accel)?;
@@ -147,33 +128,12 @@ async fn demonstrate(place: &Place) -> Result<()> {
         "  the container says: {greeting} ({:.0} s since the start)",
         begun.elapsed().as_secs_f64()
     );
-
     let before = api.facts().await?;
-    println!(
-        "upgrade from {} to {VERSION_AFTER}, asking for the version all the while",
-        before.version
-    );
     let clock = Clock::of(accel);
-    let mut probe = probe(&api, clock, place.node());
-    probe.warm().await?;
-    let image = registry.name_for_guest("instar/installer:v0.2.0");
-    let instarctl = place.program("instarctl")?;
-    let upgraded = tokio::process::Command::new(&instarctl)
-        .arg("--talosconfig")
-        .arg(place.file("talosconfig"))
-        .args(["upgrade", "--image", &image, "--wait"])
-        .status()
-        .await
-        .context("cannot run instarctl")?;
-    ensure!(
-        upgraded.success(),
-        "instarctl upgrade failed ({upgraded}): see the lines above"
-    );
-    let outage = probe.outage(Duration::from_secs(60)).await?;
+    let outage = upgrade(place, &api, clock, &registry, &before).await?;
     let after = api.facts().await?;
     wait("the container answers again", running, || greet(&greeter)).await?;
     check(&before, &after)?;
-
     let report = Report {
         endpoint,
         client_config: place.file("talosconfig"),
@@ -184,11 +144,66 @@ async fn demonstrate(place: &Place) -> Result<()> {
         outage_clock: clock,
         seconds_total: begun.elapsed().as_secs_f64(),
     };
+    show(place, &report, &greeter)
+}
+
+/// With both versions, and the container's image.
+fn registry_with_images(place: &Place) -> Result<Registry> {
+    let registry = Registry::start(&place.folder)?;
+    for (layout, name) in [
+        (
+            place.image(VERSION_BEFORE).join("installer"),
+            "instar/installer:v0.1.0",
+        ),
+        (
+            place.image(VERSION_AFTER).join("installer"),
+            "instar/installer:v0.2.0",
+        ),
+        (place.target.join("image/greeter"), "demo/greeter:v1"),
+    ] {
+        let mut push = Command::new(place.program("image")?);
+        push.args(["push", "--plain-http"]).arg(layout);
+        quiet(push.arg(format!("{}/{name}", registry.address())))?;
+    }
+    Ok(registry)
+}
+
+/// By instarctl; how long nobody answered meanwhile.
+async fn upgrade(
+    place: &Place,
+    api: &Api,
+    clock: Clock,
+    registry: &Registry,
+    before: &Facts,
+) -> Result<Outage> {
+    println!(
+        "upgrade from {} to {VERSION_AFTER}, asking for the version all the while",
+        before.version
+    );
+    let mut probe = probe(api, clock, place.node());
+    probe.warm().await?;
+    let image = registry.name_for_guest("instar/installer:v0.2.0");
+    let upgraded = tokio::process::Command::new(place.program("instarctl")?)
+        .arg("--talosconfig")
+        .arg(place.file("talosconfig"))
+        .args(["upgrade", "--image", &image, "--wait"])
+        .status()
+        .await
+        .context("cannot run instarctl")?;
+    ensure!(
+        upgraded.success(),
+        "instarctl upgrade failed ({upgraded}): see the lines above"
+    );
+    probe.outage(Duration::from_secs(60)).await
+}
+
+fn show(place: &Place, report: &Report, greeter: &str) -> Result<()> {
     report.write(&place.file("result.json"))?;
     println!("{report}");
+    let instarctl = place.program("instarctl")?;
     println!(
         "{}",
-        report.next_steps(&instarctl, &greeter, &place.console())
+        report.next_steps(&instarctl, greeter, &place.console())
     );
     Ok(())
 }

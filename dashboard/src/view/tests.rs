@@ -57,6 +57,29 @@ fn screen() -> Screen {
     let mut tell = |seconds, update| {
         screen.apply(0, Duration::from_secs(seconds), update);
     };
+    tell(1, Update::Reached);
+    for watched in what_it_is().into_iter().chain(what_it_has()) {
+        tell(1, Update::Watched(watched));
+    }
+    tell(1, services());
+    tell(1, processors());
+    for round in 0..40_u64 {
+        for update in [
+            processors_time(round),
+            memory(round),
+            load(),
+            network(round),
+            disks(round),
+            processes(round),
+        ] {
+            tell(round + 1, update);
+        }
+    }
+    tell(40, Update::LogLines(LogName::Kernel, kernel_log()));
+    screen
+}
+
+fn what_it_is() -> [Watched; 5] {
     let version = VersionSpec {
         version: "v0.2.0".into(),
         name: "Instar".into(),
@@ -82,8 +105,18 @@ fn screen() -> Screen {
         }],
         ..NodeAddressSpec::default()
     };
+    [
+        Watched::Version(one("version", version)),
+        Watched::Machine(one("machine", status)),
+        Watched::Hostname(one("hostname", hostname)),
+        Watched::Addresses(one("current", addresses)),
+        Watched::BootIds(boots()),
+    ]
+}
+
+fn boots() -> BTreeMap<String, BootIdSpec> {
     let boot = |id: &str| BootIdSpec { boot_id: id.into() };
-    let boots = BTreeMap::from([
+    BTreeMap::from([
         (
             "boot-id".to_owned(),
             boot("5f0f2c0e-88a4-4b51-9d5e-0c1f6a3b2d41"),
@@ -92,7 +125,10 @@ fn screen() -> Screen {
             "kernel-boot-id".to_owned(),
             boot("0b9f3a1c-17c2-4c68-8a39-5f4c7d2e9b10"),
         ),
-    ]);
+    ])
+}
+
+fn what_it_has() -> [Watched; 3] {
     let security = SecurityStateSpec {
         secure_boot: true,
         booted_with_uki: true,
@@ -106,105 +142,111 @@ fn screen() -> Screen {
         disk_id: "vda".into(),
         ..SystemDiskSpec::default()
     };
-    tell(1, Update::Reached);
-    for watched in [
-        Watched::Version(one("version", version)),
-        Watched::Machine(one("machine", status)),
-        Watched::Hostname(one("hostname", hostname)),
-        Watched::Addresses(one("current", addresses)),
-        Watched::BootIds(boots),
+    [
         Watched::Security(one("securitystate", security)),
         Watched::Disks(one("vda", disk)),
         Watched::SystemDisk(one("system-disk", own)),
-    ] {
-        tell(1, Update::Watched(watched));
-    }
-    tell(
-        1,
-        Update::Services(vec![
-            service("apid", "Running", Some(true), "started"),
-            service("machined", "Running", Some(true), ""),
-            service("web", "Running", Some(false), "health check: refused"),
-            service("job", "Finished", None, "done"),
-        ]),
-    );
-    tell(
-        1,
-        Update::Processors(vec![
-            wire::CpuInfo {
-                model_name: "Test CPU".into(),
-                ..wire::CpuInfo::default()
-            };
-            2
-        ]),
-    );
-    for round in 0..40_u64 {
-        let busy = (round * round / 20) as f64;
-        let stat = wire::CpuStat {
-            user: busy,
-            idle: round as f64 * 4.0,
-            ..wire::CpuStat::default()
-        };
-        let device = wire::NetDev {
-            name: "eth0".into(),
-            rx_bytes: round * round * 300,
-            tx_bytes: round * 100,
-            ..wire::NetDev::default()
-        };
-        let disk = wire::DiskStat {
-            name: "vda".into(),
-            write_sectors: round / 10 * 2000,
-            ..wire::DiskStat::default()
-        };
-        let process = |pid, name: &str, args: &str, cpu_time| wire::ProcessInfo {
-            pid,
-            command: name.into(),
-            args: args.into(),
-            state: "S".into(),
-            threads: 1,
-            cpu_time,
-            resident_memory: 1 << 20,
-            ..wire::ProcessInfo::default()
-        };
-        for update in [
-            Update::System(wire::SystemStat {
-                cpu_total: Some(stat),
-                cpu: vec![stat],
-                ..wire::SystemStat::default()
-            }),
-            Update::Memory(wire::MemInfo {
-                memtotal: 262_144,
-                memavailable: 262_144 - round * 5000,
-                ..wire::MemInfo::default()
-            }),
-            Update::Load(wire::LoadAvg {
-                load1: 0.5,
-                load5: 0.25,
-                load15: 0.125,
-                ..wire::LoadAvg::default()
-            }),
-            Update::Network(wire::NetworkDeviceStats {
-                devices: vec![device],
-                ..wire::NetworkDeviceStats::default()
-            }),
-            Update::Disks(wire::DiskStats {
-                devices: vec![disk],
-                ..wire::DiskStats::default()
-            }),
-            Update::Processes(vec![
-                process(2, "kthreadd", "", 0.0),
-                process(1, "init", "/init", round as f64 / 4.0),
-            ]),
-        ] {
-            tell(round + 1, update);
-        }
-    }
+    ]
+}
+
+fn services() -> Update {
+    Update::Services(vec![
+        service("apid", "Running", Some(true), "started"),
+        service("machined", "Running", Some(true), ""),
+        service("web", "Running", Some(false), "health check: refused"),
+        service("job", "Finished", None, "done"),
+    ])
+}
+
+fn processors() -> Update {
+    let processor = wire::CpuInfo {
+        model_name: "Test CPU".into(),
+        ..wire::CpuInfo::default()
+    };
+    Update::Processors(vec![processor; 2])
+}
+
+/// More and more of it busy.
+fn processors_time(round: u64) -> Update {
+    let stat = wire::CpuStat {
+        user: (round * round / 20) as f64,
+        idle: round as f64 * 4.0,
+        ..wire::CpuStat::default()
+    };
+    Update::System(wire::SystemStat {
+        cpu_total: Some(stat),
+        cpu: vec![stat],
+        ..wire::SystemStat::default()
+    })
+}
+
+fn memory(round: u64) -> Update {
+    Update::Memory(wire::MemInfo {
+        memtotal: 262_144,
+        memavailable: 262_144 - round * 5000,
+        ..wire::MemInfo::default()
+    })
+}
+
+fn load() -> Update {
+    Update::Load(wire::LoadAvg {
+        load1: 0.5,
+        load5: 0.25,
+        load15: 0.125,
+        ..wire::LoadAvg::default()
+    })
+}
+
+fn network(round: u64) -> Update {
+    let device = wire::NetDev {
+        name: "eth0".into(),
+        rx_bytes: round * round * 300,
+        tx_bytes: round * 100,
+        ..wire::NetDev::default()
+    };
+    Update::Network(wire::NetworkDeviceStats {
+        devices: vec![device],
+        ..wire::NetworkDeviceStats::default()
+    })
+}
+
+/// Written to now and then.
+fn disks(round: u64) -> Update {
+    let disk = wire::DiskStat {
+        name: "vda".into(),
+        write_sectors: round / 10 * 2000,
+        ..wire::DiskStat::default()
+    };
+    Update::Disks(wire::DiskStats {
+        devices: vec![disk],
+        ..wire::DiskStats::default()
+    })
+}
+
+fn processes(round: u64) -> Update {
+    let process = |pid, name: &str, args: &str, cpu_time| wire::ProcessInfo {
+        pid,
+        command: name.into(),
+        args: args.into(),
+        state: "S".into(),
+        threads: 1,
+        cpu_time,
+        resident_memory: 1 << 20,
+        ..wire::ProcessInfo::default()
+    };
+    Update::Processes(vec![
+        process(2, "kthreadd", "", 0.0),
+        process(1, "init", "/init", round as f64 / 4.0),
+    ])
+}
+
+/// With a line that is too long, and one that would change the terminal.
+fn kernel_log() -> Vec<String> {
     let lines = (1..=30).map(|number| format!("kern: info: [12:00:{number:02}]: line {number}"));
     let mut lines: Vec<String> = lines.collect();
     lines.push(format!("long: {}", "0123456789".repeat(10)));
     lines.push("\u{1b}[31mérror\u{1b}[0m".to_owned());
-    tell(40, Update::LogLines(LogName::Kernel, lines));
-    screen
+    lines
 }
 
 fn drawn(screen: &mut Screen, columns: u16, rows: u16, look: Look) -> String {
