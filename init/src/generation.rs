@@ -11,13 +11,14 @@ use crate::reaper::{Reaper, reap};
 use crate::rootfs::MountedImage;
 use crate::sys;
 use crate::watchdog::Watchdog;
+use crate::workloads::{MEMORY, kill_others, sweep_cgroups};
 use instar_init_protocol::{BootId, Welcome};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, mount, mount_bind, mount_change, mount_move,
     move_mount,
 };
-use rustix::process::{Pid, Signal, chdir, chroot, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, WaitStatus, chdir, chroot, kill_process, kill_process_group};
 use rustix::thread::move_into_link_name_space;
 use std::fs::{self, File};
 use std::io;
@@ -42,7 +43,7 @@ pub(crate) struct Generation {
 }
 
 /// The directory of the generation's cgroup, opened before anybody could hide it.
-struct Cgroup(OwnedFd);
+pub(crate) struct Cgroup(OwnedFd);
 
 impl Home {
     /// To be called in the initramfs, before the first generation.
@@ -53,17 +54,18 @@ impl Home {
         files.map(Self).step("open init's namespaces")
     }
 
-    /// Goes back to the initramfs; root and working directory go with the mount namespace. What was in the generation's
-    /// cgroups must be dead.
+    /// Goes back to the initramfs; root and working directory go with the mount namespace.
     fn return_to(&self) -> Result<()> {
         for namespace in &self.0 {
             let entered = move_into_link_name_space(namespace.as_fd(), None);
             entered.step("return to init's namespaces")?;
         }
-        remove_cgroups(CGROUPS);
         Ok(())
     }
 }
+
+/// Processes that init reaped, and how they ended.
+pub(crate) type Exits = Vec<(Pid, WaitStatus)>;
 
 impl Generation {
     /// Makes a generation of a mounted image, enters it and starts machined. When that fails, init is back home.
@@ -98,29 +100,52 @@ impl Generation {
         let _ = self.machined.map(|pid| kill_process(pid, Signal::KILL));
     }
 
-    /// Ends everything in the generation and leaves it. What stays alive is an error: only a reboot helps.
-    pub(crate) fn end(self, home: &Home, reaper: &Reaper, watchdog: &mut Watchdog) -> Result<()> {
-        let begin = Instant::now();
-        loop {
-            // The second kill catches what moved itself into another cgroup.
-            let _ = self.cgroup.kill("");
-            let _ = kill_process_group(Pid::INIT, Signal::KILL);
-            let mut reaped = reap(None);
-            while let Ok(Some(_)) = reaped {
-                reaped = reap(None);
-            }
-            if reaped.is_err() {
-                break;
-            }
-            if begin.elapsed() > DYING {
-                let children = fs::read_to_string("/proc/self/task/1/children").unwrap_or_default();
-                return fail!(Kernel: "processes do not die: {}", children.trim());
-            }
-            reaper.wait(None, Duration::from_millis(100));
-            watchdog.feed();
-        }
+    /// Ends everything in the generation, but what is kept of the workloads, and leaves it. What stays alive is an error: only a reboot
+    /// helps.
+    pub(crate) fn end(
+        self,
+        keep: bool,
+        home: &Home,
+        reaper: &Reaper,
+        watchdog: &mut Watchdog,
+    ) -> Result<Exits> {
+        let exits = end_processes(Some(&self.cgroup), keep, reaper, watchdog)?;
         drop(self);
-        home.return_to()
+        home.return_to()?;
+        sweep_cgroups(keep);
+        Ok(exits)
+    }
+}
+
+/// Kills and reaps all processes but init, or all but the workloads, those of a cgroup first.
+pub(crate) fn end_processes(
+    cgroup: Option<&Cgroup>,
+    keep: bool,
+    reaper: &Reaper,
+    watchdog: &mut Watchdog,
+) -> Result<Exits> {
+    let (begin, mut exits) = (Instant::now(), Exits::new());
+    loop {
+        // The second kill catches what moved itself into another cgroup.
+        let _ = cgroup.map(|cgroup| cgroup.kill(""));
+        let are_others = match keep {
+            true => kill_others(),
+            false => kill_process_group(Pid::INIT, Signal::KILL).is_ok(),
+        };
+        let mut reaped = reap(None);
+        while let Ok(Some(exit)) = reaped {
+            exits.push(exit);
+            reaped = reap(None);
+        }
+        if reaped.is_err() || keep && !are_others {
+            return Ok(exits);
+        }
+        if begin.elapsed() > DYING {
+            let children = fs::read_to_string("/proc/self/task/1/children").unwrap_or_default();
+            return fail!(Kernel: "processes do not die: {}", children.trim());
+        }
+        reaper.wait(None, Duration::from_millis(if keep { 1 } else { 100 }));
+        watchdog.feed();
     }
 }
 
@@ -137,6 +162,8 @@ fn enter(image: &MountedImage, boot_id: &BootId) -> Result<()> {
     }
     let quiet = MountFlags::NOSUID | MountFlags::NODEV;
     mount("tmpfs", "/new/run", "tmpfs", quiet, c"mode=0755").step("mount /run")?;
+    fs::create_dir("/new/run/workloads").step("make /run/workloads")?;
+    mount_move(MEMORY, "/new/run/workloads").step("move /workloads")?;
     fs::write("/new/run/boot-id", format!("{boot_id}\n")).step("write /run/boot-id")?;
     mount_bind("/new/run/boot-id", "/new/proc/sys/kernel/random/boot_id")
         .step("show the boot id")?;

@@ -26,9 +26,13 @@ impl Kept {
         }
     }
 
-    /// Lets go what ends with the generation.
-    pub(crate) fn end_generation(&mut self) {
-        self.0.retain(|_, (scope, _)| *scope == Scope::Machine);
+    /// Lets go what ends with the generation, and what ends with the workloads unless these are kept.
+    pub(crate) fn end_generation(&mut self, keep: bool) {
+        self.0.retain(|_, (scope, _)| match scope {
+            Scope::Generation => false,
+            Scope::Workloads => keep,
+            Scope::Machine => true,
+        });
     }
 
     /// All of them, names and descriptors in the same order.

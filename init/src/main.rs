@@ -6,7 +6,7 @@
 //!
 //! - `boot` below: from the kernel to the first generation.
 //! - `supervisor`: what happens from then on, as `verdict` decides.
-//! - `generation`: birth and death of one; `fingerprint`: what must be left of it (nothing).
+//! - `generation`: birth and death of one; `workloads`: what may outlive it; `fingerprint`: what must be left of it (nothing).
 
 #![cfg_attr(not(test), no_main)]
 // Under test nothing calls `boot`, and so nothing most of the rest.
@@ -26,6 +26,7 @@ mod supervisor;
 mod sys;
 mod verdict;
 mod watchdog;
+mod workloads;
 
 use console::complain;
 use ending::reboot_because;
@@ -63,6 +64,7 @@ fn start() -> Result<Infallible> {
     let image = Image::of_initramfs()?;
     generation::enable_controllers(CGROUPS);
     fs::create_dir("/new").step("make /new")?;
+    workloads::make()?;
     Supervisor::new(image, deadline, watchdog)?.run()
 }
 

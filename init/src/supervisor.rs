@@ -4,14 +4,17 @@ use crate::console::{complain, say};
 use crate::ending::{end_kernel, reboot_because};
 use crate::failure::{Failure, Result, fail};
 use crate::fingerprint::Fingerprint;
-use crate::generation::{CGROUPS, Generation, Home, read_boot_id, remove_cgroups};
+use crate::generation::{Exits, Generation, Home, end_processes, read_boot_id};
 use crate::kept::Kept;
 use crate::link::only;
 use crate::reaper::{Reaper, describe, reap};
 use crate::rootfs::{Image, MountedImage};
 use crate::verdict::{Event, Ladder, Verdict};
 use crate::watchdog::{self, Watchdog};
-use instar_init_protocol::{BootId, End, Line, ParseError, Reply, Request, StartReason, Welcome};
+use crate::workloads::sweep_cgroups;
+use instar_init_protocol::{
+    BootId, Domain, End, Line, ParseError, Reply, Request, StartReason, Welcome, Workloads,
+};
 use rustix::process::Pid;
 use rustix::system::RebootCommand;
 use std::fmt::Display;
@@ -38,6 +41,8 @@ pub(crate) struct Supervisor {
     /// The one to go back to, while there is one.
     previous: Option<Image>,
     kept: Kept,
+    /// Whether the workloads live through the change to the generation that is on trial, and back.
+    keep_workloads: bool,
     ladder: Ladder,
     /// The one that runs; there is none only between two.
     generation: Option<Generation>,
@@ -60,6 +65,7 @@ impl Supervisor {
             image,
             previous: None,
             kept: Kept::default(),
+            keep_workloads: false,
             ladder: Ladder::default(),
             generation: None,
             welcome: Welcome {
@@ -70,6 +76,7 @@ impl Supervisor {
                 cause: None,
                 failed_version: None,
                 deadline: 0,
+                workloads: Some(Domain::New),
                 kept: Vec::new(),
             },
             deadline: None,
@@ -153,12 +160,14 @@ impl Supervisor {
                 blake3,
                 version,
                 deadline,
+                workloads,
             }) => {
                 let image = only(descriptors).and_then(|fd| Image::of_memfd(fd, blake3, version));
                 match image.and_then(|image| self.prepare(image)) {
                     Ok((image, mounted)) => {
                         self.answer(to, Ok(()));
                         self.previous = Some(std::mem::replace(&mut self.image, image));
+                        self.keep_workloads = workloads == Workloads::Keep;
                         self.because(StartReason::Next, None, None);
                         let deadline = Duration::from_secs(deadline.into());
                         return self.replace(Some(mounted), deadline);
@@ -253,6 +262,7 @@ impl Supervisor {
             (Verdict::StartFresh, _) => {
                 complain!("{what}; starting its image again in a fresh generation");
                 self.because(StartReason::Fresh, Some(cause), None);
+                self.keep_workloads = false;
                 self.replace(None, self.patience);
             }
             (Verdict::GoBack, Some(previous)) => {
@@ -272,13 +282,19 @@ impl Supervisor {
 
     /// Ends the running generation, if one runs, and begins another one.
     fn replace(&mut self, mounted: Option<MountedImage>, deadline: Duration) {
-        if let Err(failure) = self.end_generation(mounted.as_ref()) {
-            return self.fail(Event::Unclean, failure);
-        }
+        let exits = match self.end_generation(mounted.as_ref()) {
+            Ok(exits) => exits,
+            Err(failure) => return self.fail(Event::Unclean, failure),
+        };
         let started = self.start(mounted);
         self.deadline = Some(Instant::now() + deadline);
         match started {
-            Ok(generation) => self.generation = Some(generation),
+            Ok(mut generation) => {
+                for (pid, status) in exits {
+                    generation.link.exited(pid, status);
+                }
+                self.generation = Some(generation);
+            }
             Err(failure) => self.fail(Event::Unstartable, failure),
         }
     }
@@ -290,28 +306,57 @@ impl Supervisor {
         Generation::start(&self.welcome, &image, &self.home)
     }
 
-    /// Ends the running generation and brings the machine back to what it was before the first. `next` is an image
-    /// that is mounted already.
-    fn end_generation(&mut self, next: Option<&MountedImage>) -> Result<()> {
+    /// Ends the running generation and brings the machine back to what it was before the first, but for workloads that are kept.
+    /// What keeps it from that may be theirs: then they end, too, before the machine is given up. `next` is an image that is mounted
+    /// already. Gives the exits that the next machined has to know of.
+    fn end_generation(&mut self, next: Option<&MountedImage>) -> Result<Exits> {
         let Some(generation) = self.generation.take() else {
-            return Ok(());
+            return Ok(Exits::new());
         };
-        self.kept.end_generation();
-        generation.end(&self.home, &self.reaper, &mut self.watchdog)?;
-        self.fresh.restore_sysctls()?;
+        let keep = self.keep_workloads;
+        self.kept.end_generation(keep);
+        let mut exits = generation.end(keep, &self.home, &self.reaper, &mut self.watchdog)?;
+        let ours = next.map(|it| it.device.as_str());
+        self.welcome.workloads = Some(if keep { Domain::Kept } else { Domain::New });
+        if let Err(failure) = self.be_fresh(keep, ours) {
+            if !keep {
+                return Err(failure);
+            }
+            complain!("{failure}; the workloads end as well");
+            self.keep_workloads = false;
+            self.welcome.workloads = Some(Domain::New);
+            self.kept.end_generation(false);
+            exits.extend(end_processes(
+                None,
+                false,
+                &self.reaper,
+                &mut self.watchdog,
+            )?);
+            self.be_fresh(false, ours)?;
+        }
+        Ok(if keep { exits } else { Exits::new() })
+    }
+
+    /// Has the machine look freshly booted, but for what is kept. `ours` is the loop device of the next image.
+    fn be_fresh(&self, keep: bool, ours: Option<&str>) -> Result<()> {
+        // What runs on goes by the parameters that it was started with.
+        if !keep {
+            self.fresh.restore_sysctls()?;
+        }
         let begin = Instant::now();
         loop {
-            match self.fresh.compare(next.map(|it| it.device.as_str())) {
+            sweep_cgroups(keep);
+            match self.fresh.compare(ours) {
                 Err(_) if begin.elapsed() < SETTLING => sleep(Duration::from_millis(10)),
                 result => return result,
             }
-            remove_cgroups(CGROUPS);
         }
     }
 
     fn kill_everything(&mut self) {
         if let Some(generation) = self.generation.take()
-            && let Err(failure) = generation.end(&self.home, &self.reaper, &mut self.watchdog)
+            && let Err(failure) =
+                generation.end(false, &self.home, &self.reaper, &mut self.watchdog)
         {
             complain!("{failure}; going on");
         }

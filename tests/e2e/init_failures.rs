@@ -16,6 +16,8 @@ pub(crate) fn tests() -> Vec<Test> {
         a_trial_that_fails_brings_the_previous_image_back,
         what_is_refused_changes_nothing,
         what_is_kept_outlives_machined_and_what_is_not_is_gone,
+        workloads_live_through_a_swap_and_back_when_they_are_kept,
+        workloads_that_hold_on_to_an_image_end_instead_of_the_machine,
         a_first_image_with_another_digest_is_not_started,
         a_first_image_that_is_cut_is_not_started,
         a_first_image_that_is_no_squashfs_is_not_started,
@@ -473,7 +475,7 @@ const THE_STATE_OF_BEFORE: Chapter = Chapter {
         halt
     ",
     says: "
-        double: state … loops=1 cgroups=1
+        double: state … loops=1 cgroups=2
         init: machined asks for halt
         reboot: System halted
     ",
@@ -531,7 +533,7 @@ async fn what_is_kept_outlives_machined_and_what_is_not_is_gone(scratch: Scratch
         double: /proc/sys/vm/dirty_ratio: 20
         init: generation 2 is healthy and committed
         double: ok healthy
-        double: state free_kib=… init_rss=… kB init_fds=… mounts=… loops=1 cgroups=1
+        double: state free_kib=… init_rss=… kB init_fds=… mounts=… loops=1 cgroups=2
         init: machined asks for reboot
         reboot: Restarting system
     ")?;
@@ -549,6 +551,122 @@ async fn what_is_kept_outlives_machined_and_what_is_not_is_gone(scratch: Scratch
         .unwrap();
     ensure!(rss.parse::<u32>()? <= 1024, "init has {rss} KiB resident");
     Ok(())
+}
+
+/// Through a swap, through a swap that fails and the way back, and not through one that does not ask for it or a fresh generation.
+/// Others end each time, one that has left its cgroup as well.
+async fn workloads_live_through_a_swap_and_back_when_they_are_kept(scratch: Scratch) -> Outcome {
+    let script = "
+        hello
+        =1 workload
+        =1 service
+        =1 stray
+        =1 keep log.one workloads
+        =1 keep log.a generation
+        =1 healthy
+        =1 next self v2 60 keep
+        look-at-workload
+        services
+        =2 healthy
+        =2 next self v3 60 keep
+        =3 give-up v3 is no good
+        =4 healthy
+        =4 next self v4 60
+        =5 healthy
+        =5 workload
+        =5 next self v5 60 keep
+        =6 healthy
+        =6 end-workload
+        =6 await-exit
+        =6 workload
+        =6 give-up v5 has had enough
+        state
+        reboot
+    ";
+    ScriptedInit::boot(&scratch, "", script)?.says_until_its_end("
+        init: generation 1 starts, boot id …
+        double: welcome generation=1 start=boot deadline=… kept=[] failed=- cause=-
+        double: a workload runs
+        double: service in /sys/fs/cgroup/generation.1/service with cpu io memory pids
+        double: a stray runs
+        double: ok keep
+        double: ok keep
+        init: generation 1 is healthy and committed
+        double: ok healthy
+        init: generation 2 starts, boot id …
+        double: welcome generation=2 start=next deadline=… kept=[log.one='kept as log.one'] failed=- cause=-
+        double: the workloads are kept
+        double: the workload lives, cgroups=1
+        double: services 0
+        init: generation 2 is healthy and committed
+        double: ok healthy
+        init: generation 3 starts, boot id …
+        double: welcome generation=3 start=next deadline=… kept=[log.one='kept as log.one'] failed=- cause=-
+        double: the workloads are kept
+        double: the workload lives, cgroups=1
+        double: services 0
+        init: generation 3: machined gave up: v3 is no good; going back from v3 to the previous image
+        init: generation 4 starts, boot id …
+        double: welcome generation=4 start=rollback deadline=… kept=[log.one='kept as log.one'] failed=v3 cause=machined gave up: v3 is no good
+        double: the workloads are kept
+        double: the workload lives, cgroups=1
+        double: services 0
+        init: generation 4 is healthy and committed
+        double: ok healthy
+        init: generation 5 starts, boot id …
+        double: welcome generation=5 start=next deadline=… kept=[] failed=- cause=-
+        double: the workload is gone, cgroups=0
+        double: services 0
+        init: generation 5 is healthy and committed
+        double: ok healthy
+        double: a workload runs
+        init: generation 6 starts, boot id …
+        double: welcome generation=6 start=next deadline=… kept=[] failed=- cause=-
+        double: the workloads are kept
+        double: the workload lives, cgroups=1
+        double: services 0
+        init: generation 6 is healthy and committed
+        double: ok healthy
+        double: a process of before exited with status 0x9
+        double: a workload runs
+        init: generation 6: machined gave up: v5 has had enough; starting its image again in a fresh generation
+        init: generation 7 starts, boot id …
+        double: welcome generation=7 start=fresh deadline=… kept=[] failed=- cause=machined gave up: v5 has had enough
+        double: the workload is gone, cgroups=0
+        double: services 0
+        double: state … loops=1 cgroups=2
+        init: machined asks for reboot
+        reboot: Restarting system
+    ")
+}
+
+/// Keeping is never worse than not keeping: what keeps the machine from being as freshly booted ends, and the swap goes on.
+async fn workloads_that_hold_on_to_an_image_end_instead_of_the_machine(
+    scratch: Scratch,
+) -> Outcome {
+    let script = "
+        hello
+        =1 stuck-workload
+        =1 healthy
+        =1 next self v2 60 keep
+        look-at-workload
+        reboot
+    ";
+    ScriptedInit::boot(&scratch, "", script)?.says_until_its_end(
+        "
+        init: generation 1 starts, boot id …
+        double: welcome generation=1 start=boot deadline=… kept=[] failed=- cause=-
+        double: a workload runs
+        init: generation 1 is healthy and committed
+        double: ok healthy
+        init: not as freshly booted: the block device loop0 is left; the workloads end as well
+        init: generation 2 starts, boot id …
+        double: welcome generation=2 start=next deadline=… kept=[] failed=- cause=-
+        double: the workload is gone, cgroups=0
+        init: machined asks for reboot
+        reboot: Restarting system
+    ",
+    )
 }
 
 async fn a_first_image_with_another_digest_is_not_started(scratch: Scratch) -> Outcome {

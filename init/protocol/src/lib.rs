@@ -20,7 +20,10 @@ pub use message::{Reply, Request, Welcome};
 pub use packet::ParseError;
 pub use rustix::net::{RecvFlags, SendFlags};
 pub use socket::{receive, send};
-pub use values::{Blake3, BootId, End, ErrorCode, FdName, InvalidValue, Line, Scope, StartReason};
+pub use values::{
+    Blake3, BootId, Domain, End, ErrorCode, FdName, InvalidValue, Line, Scope, StartReason,
+    Workloads,
+};
 
 /// The version that this crate speaks.
 pub const VERSION: u32 = 1;
@@ -31,7 +34,7 @@ pub const MAX_PACKET: usize = 4096;
 /// The longest [`Line`], in bytes. The longest message (a `welcome` with 64 kept names) still fits into a packet.
 pub const MAX_LINE: usize = 512;
 
-/// How many descriptors init keeps for machined, both scopes together.
+/// How many descriptors init keeps for machined, all scopes together.
 pub const MAX_KEPT: usize = 64;
 
 /// machined's end of the socket.

@@ -1,7 +1,7 @@
 //! The messages of both directions.
 
 use crate::packet::{Fields, ParseError};
-use crate::{Blake3, BootId, End, FdName, Line, Scope, StartReason, VERSION};
+use crate::{Blake3, BootId, Domain, End, FdName, Line, Scope, StartReason, VERSION, Workloads};
 
 /// machined asks, init answers each with one [`Reply`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub enum Request {
         version: Line,
         /// The seconds that it gets to report [`Request::Healthy`], 1 to 3600.
         deadline: u32,
+        /// Whether the workloads live through the change. An init without a workload domain takes no notice of it.
+        workloads: Workloads,
     },
     /// Keep the descriptor that goes with this, over my own death.
     Keep {
@@ -67,7 +69,14 @@ impl Request {
                 blake3,
                 version,
                 deadline,
-            } => format!("blake3 {blake3}\nversion {version}\ndeadline {deadline}\n"),
+                workloads,
+            } => {
+                let end = format!("blake3 {blake3}\nversion {version}\ndeadline {deadline}\n");
+                match workloads {
+                    Workloads::End => end,
+                    Workloads::Keep => format!("{end}workloads keep\n"),
+                }
+            }
             Self::Keep { name, scope } => format!("name {name}\nscope {}\n", scope.as_str()),
             Self::Drop { name } => format!("name {name}\n"),
         };
@@ -89,6 +98,7 @@ impl Request {
                 blake3: fields.required("blake3")?,
                 version: fields.required("version")?,
                 deadline: fields.number("deadline", 1..=3600)?,
+                workloads: fields.optional("workloads")?.unwrap_or(Workloads::End),
             },
             "keep" => Self::Keep {
                 name: fields.required("name")?,
@@ -147,6 +157,8 @@ pub struct Welcome {
     pub failed_version: Option<Line>,
     /// Seconds left to report `healthy`.
     pub deadline: u32,
+    /// The workload domain; none from an init that has none.
+    pub workloads: Option<Domain>,
     /// The names of the kept descriptors, at most [`crate::MAX_KEPT`].
     pub kept: Vec<FdName>,
 }
@@ -169,6 +181,7 @@ impl Welcome {
                 "failed-version",
                 self.failed_version.as_ref().map(Line::as_str),
             ),
+            ("workloads", self.workloads.map(Domain::as_str)),
             ("kept", names.as_deref()),
         ];
         for (key, value) in optional {
@@ -205,6 +218,7 @@ impl Reply {
                 cause: fields.optional("cause")?,
                 failed_version: fields.optional("failed-version")?,
                 deadline: fields.required("deadline")?,
+                workloads: fields.optional("workloads")?,
                 kept: fields.list("kept")?,
             }),
             "ok" => Self::Ok {

@@ -25,6 +25,24 @@ fn next() -> Request {
         blake3: "a5".repeat(32).parse().unwrap(),
         version: line("v0.2.0"),
         deadline: 120,
+        workloads: Workloads::End,
+    }
+}
+
+fn next_with_workloads() -> Request {
+    match next() {
+        Request::Next {
+            blake3,
+            version,
+            deadline,
+            ..
+        } => Request::Next {
+            blake3,
+            version,
+            deadline,
+            workloads: Workloads::Keep,
+        },
+        other => other,
     }
 }
 
@@ -38,6 +56,11 @@ fn requests() -> Vec<Request> {
             boot_id: UUID.parse().unwrap(),
         },
         next(),
+        next_with_workloads(),
+        Request::Keep {
+            name: "log.web".parse().unwrap(),
+            scope: Scope::Workloads,
+        },
         Request::Keep {
             name: "log.apid-1".parse().unwrap(),
             scope: Scope::Generation,
@@ -65,6 +88,7 @@ fn welcome(start: StartReason, cause: Option<&str>, kept: Vec<FdName>) -> Reply 
         cause: cause.map(line),
         failed_version: (start == StartReason::Rollback).then(|| line("v9")),
         deadline: 299,
+        workloads: (start == StartReason::Next).then_some(Domain::Kept),
         kept,
     })
 }
@@ -117,6 +141,10 @@ fn the_bytes_of_version_1() {
     assert_eq!(
         String::from_utf8(next().encode()).unwrap(),
         format!("instar 1 next\nblake3 {a5}\nversion v0.2.0\ndeadline 120\n")
+    );
+    assert_eq!(
+        String::from_utf8(next_with_workloads().encode()).unwrap(),
+        format!("instar 1 next\nblake3 {a5}\nversion v0.2.0\ndeadline 120\nworkloads keep\n")
     );
     assert_eq!(
         Reply::Ok { to: line("keep") }.encode(),
@@ -278,6 +306,7 @@ fn the_longest_welcome_fits_into_a_packet() {
         cause: Some(longest.clone()),
         failed_version: Some(longest),
         deadline: u32::MAX,
+        workloads: Some(Domain::Kept),
         kept,
     })
     .encode();

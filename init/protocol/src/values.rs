@@ -120,11 +120,29 @@ macro_rules! words {
 
 words! {
     /// How long init keeps a descriptor.
-    Scope or "neither 'generation' nor 'machine'" {
+    Scope or "neither 'generation', 'workloads' nor 'machine'" {
         /// Over restarts of machined, until the generation ends.
         Generation = "generation",
+        /// Over generations, until the workloads end.
+        Workloads = "workloads",
         /// Over generations, until the kernel ends.
         Machine = "machine",
+    }
+
+    /// What becomes of the workloads when the next generation starts.
+    Workloads or "neither 'end' nor 'keep'" {
+        /// They end with the generation.
+        End = "end",
+        /// They live through the change, and through the way back if the next generation fails.
+        Keep = "keep",
+    }
+
+    /// The workload domain, as a generation finds it.
+    Domain or "neither 'new' nor 'kept'" {
+        /// No process of it is from an earlier generation. What is on its tmpfs may be.
+        New = "new",
+        /// What was in it lives.
+        Kept = "kept",
     }
 
     /// How the machine ends.

@@ -58,7 +58,7 @@ fn the_end_of_a_generation_takes_only_its_own() {
         .unwrap();
     kept.keep(name("log.b"), Scope::Generation, descriptor())
         .unwrap();
-    kept.end_generation();
+    kept.end_generation(false);
     assert_eq!(kept.all().0, [name("api")]);
     assert_eq!(
         kept.drop(&name("log.a")).unwrap_err().code,

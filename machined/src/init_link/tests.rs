@@ -32,6 +32,7 @@ impl Init {
                 cause: None,
                 failed_version: None,
                 deadline: 300,
+                workloads: None,
                 kept: Vec::new(),
             }));
         };

@@ -98,6 +98,7 @@ fn welcome() -> anyhow::Result<Welcome> {
         cause: None,
         failed_version: None,
         deadline: 300,
+        workloads: None,
         kept: Vec::new(),
     })
 }

@@ -9,6 +9,7 @@ mod freeze;
 mod link;
 mod orders;
 mod report;
+mod workload;
 
 use report::report;
 use std::process::ExitCode;
@@ -21,6 +22,8 @@ fn main() -> ExitCode {
     let done = match arguments[..] {
         _ if is_crun => freeze::everything(),
         [] => orders::run("/script"),
+        ["workload"] => workload::be(false),
+        ["stuck-workload"] => workload::be(true),
         ["parent", milliseconds] => orders::leave_orphan(milliseconds),
         ["orphan", milliseconds] => orders::be_orphan(milliseconds),
         _ => orders::be_sleeper(),

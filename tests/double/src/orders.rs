@@ -2,8 +2,9 @@
 
 use crate::link::Link;
 use crate::report::report;
+use crate::workload;
 use anyhow::{Context, Result, bail};
-use instar_init_protocol::{End, FdName, Line, Reply, Request, Scope, Welcome};
+use instar_init_protocol::{Domain, End, FdName, Line, Reply, Request, Scope, Welcome, Workloads};
 use loopdev::LoopControl;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use std::fs::{self, File};
@@ -190,6 +191,9 @@ impl Double {
             welcome.failed_version.as_ref().map_or("-", Line::as_str),
             welcome.cause.as_ref().map_or("-", Line::as_str),
         );
+        if welcome.workloads == Some(Domain::Kept) {
+            report!("the workloads are kept");
+        }
         let seen = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
         if seen.trim() != welcome.boot_id.as_str() || welcome.boot_id == welcome.kernel_boot_id {
             report!("the boot id is wrong: {seen}");
@@ -249,6 +253,10 @@ impl Double {
             blake3: digest.to_hex().parse()?,
             version: version.parse()?,
             deadline: deadline.parse()?,
+            workloads: match flaws.contains(&"keep") {
+                true => Workloads::Keep,
+                false => Workloads::End,
+            },
         };
         let image = if flaws.contains(&"file") {
             File::open("/sbin/machined")?.into()
@@ -276,7 +284,12 @@ fn leave(words: &[&str]) -> Result<bool> {
             device.attach_file(format!("/proc/self/fd/{}", backing.as_raw_fd()))?;
             report!("attached {}", device.path().unwrap_or_default().display());
         }
+        ["workload"] => workload::start(false)?,
+        ["stuck-workload"] => workload::start(true)?,
+        ["look-at-workload"] => workload::look()?,
+        ["end-workload"] => fs::write("/sys/fs/cgroup/workloads/one/cgroup.kill", "1")?,
         ["service"] => service()?,
+        ["stray"] => stray()?,
         ["services"] => report!("services {}", sleepers()),
         ["leave-sysctl", path, value] => {
             fs::write(path, value)?;
@@ -344,6 +357,17 @@ fn service() -> Result<()> {
     fs::write(format!("{cgroup}/cgroup.procs"), child.id().to_string())?;
     let controllers = fs::read_to_string(format!("{cgroup}/cgroup.controllers"))?;
     report!("service in {cgroup} with {}", controllers.trim());
+    Ok(())
+}
+
+/// Starts a process that leaves the generation's cgroup.
+fn stray() -> Result<()> {
+    let child = Command::new("/sbin/machined")
+        .arg("sleeper")
+        .stdin(Stdio::null())
+        .spawn()?;
+    fs::write("/sys/fs/cgroup/cgroup.procs", child.id().to_string())?;
+    report!("a stray runs");
     Ok(())
 }
 
