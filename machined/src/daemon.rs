@@ -10,8 +10,9 @@ use instar_init_protocol::{SOCKET_FD, Welcome};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use tokio::time::Instant;
 
+use crate::containers::host_files;
 use crate::disk::{OwnedDisk, Places};
-use crate::init_link::{InitLink, Introduction, Scope, StartReason};
+use crate::init_link::{Domain, InitLink, Introduction, Scope, StartReason};
 use crate::intent;
 use crate::machine::{Generation, Machine, Parts};
 use crate::mounts::special_mounts;
@@ -74,6 +75,9 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         welcome.start.as_str()
     );
 
+    if welcome.start != StartReason::Restart && welcome.workloads == Some(Domain::New) {
+        host_files::clear_domain().context("clear what the last generation's workloads left")?;
+    }
     let left = read_handover(&mut kept);
     let listener = listener(&init, &mut kept).await?;
     // The same without a hand-over as with an empty one.
@@ -88,6 +92,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         number: welcome.generation,
         boot_id: welcome.boot_id.clone(),
         kernel_boot_id: welcome.kernel_boot_id.clone(),
+        keeps_workloads: welcome.workloads == Some(Domain::Kept),
     };
     let machine = Arc::new(Machine::new(Parts {
         running,

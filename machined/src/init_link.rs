@@ -15,7 +15,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{oneshot, watch};
 
-pub use instar_init_protocol::{BootId, End, Scope, StartReason};
+pub use instar_init_protocol::{BootId, Domain, End, Scope, StartReason, Workloads};
 
 use crate::base::Exit;
 use crate::base::lock::Lock as _;
@@ -128,11 +128,13 @@ impl InitLink {
         blake3: &blake3::Hash,
         version: &str,
         deadline: Duration,
+        workloads: Workloads,
     ) -> anyhow::Result<()> {
         let request = Request::Next {
             blake3: blake3.to_hex().parse().context("the digest")?,
             version: version.parse::<Line>().context("the version")?,
             deadline: u32::try_from(deadline.as_secs()).context("the time to become healthy")?,
+            workloads,
         };
         self.tell(request, Some(memfd.as_fd())).await
     }

@@ -77,6 +77,8 @@ pub struct Generation {
     pub boot_id: BootId,
     /// The kernel's boot id.
     pub kernel_boot_id: BootId,
+    /// Whether containers of the generation before live on in this one.
+    pub keeps_workloads: bool,
 }
 
 /// Everything that sequences, services and the API share.

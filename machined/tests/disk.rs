@@ -11,7 +11,7 @@ use std::{
 };
 
 use machined::disk::{
-    DiskSelector, DiskWish, Label, OwnedDisk, OwnedDiskStatus, Places, Takeover, Wipe,
+    DiskSelector, DiskWish, Label, OwnedDisk, OwnedDiskStatus, Places, Takeover, Users, Wipe,
 };
 use machined::mounts::filesystem::{Filesystem, MountFlags};
 use machined::mounts::transient_mount::TransientMount;
@@ -102,7 +102,7 @@ impl Machine {
     }
 
     fn unmount(&self) -> Result<(), String> {
-        block_on(self.disk.unmount()).map_err(|error| error.to_string())
+        block_on(self.disk.unmount(Users::MustBeGone)).map_err(|error| error.to_string())
     }
 }
 
@@ -216,7 +216,7 @@ fn state_is_found_without_a_config() {
             (adopted.var, adopted.state, adopted.disk),
             (status.var, status.state, status.disk)
         );
-        block_on(restarted.unmount()).unwrap();
+        block_on(restarted.unmount(Users::MustBeGone)).unwrap();
     });
 }
 

@@ -275,7 +275,7 @@ async fn outlives_bombs(node: &Node, writer: &Greeter) -> Outcome {
     let before = machined(node).await?;
     writer.get(&format!("/write/{GO}"))?;
     let of_all = async |file: &str| -> anyhow::Result<u64> {
-        let path = format!("/sys/fs/cgroup/generation.1/containers/{file}");
+        let path = format!("/sys/fs/cgroup/workloads/{file}");
         let text = node.read(&path).await?;
         text.trim()
             .parse()

@@ -60,6 +60,7 @@ mod upgrade;
 mod volumes;
 mod watchdog;
 mod ways_in;
+mod workloads;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -131,6 +132,7 @@ fn of_every_run() -> Vec<Vec<Test>> {
     vec![
         rollback::tests(),
         upgrade::tests(),
+        workloads::tests(),
         talosctl_upgrades::tests(),
         trial::tests(),
         api_methods::tests(),

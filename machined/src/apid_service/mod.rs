@@ -21,7 +21,8 @@ use crate::base::Exit;
 use crate::intent;
 use crate::machine::Machine;
 use crate::services::{
-    Cgroup, Definition, HealthCheck, LogRing, OwnProcess, Probe, Running, Signal, Step, Workload,
+    Adopted, Cgroup, Definition, HealthCheck, LogRing, OwnProcess, Probe, Running, Signal, Step,
+    Workload,
 };
 use crate::statistics::{self, Namespaces, Protocol, Shown, SocketQuery};
 use crate::sys::{listen, oom_score};
@@ -162,8 +163,8 @@ impl Workload for Apid {
         Box::pin(self.spawn(log))
     }
 
-    fn adopt(&self, _log: LogRing) -> Step<'_, Option<Box<dyn Running>>> {
-        Box::pin(async { None })
+    fn adopt(&self, _log: LogRing) -> Step<'_, Adopted> {
+        Box::pin(async { Adopted::Nothing })
     }
 
     fn exec<'a>(&'a self, _command: &'a [String]) -> Step<'a, anyhow::Result<()>> {

@@ -14,7 +14,7 @@ use super::screen::Screen;
 use crate::api;
 use crate::base::Exit;
 use crate::machine::Machine;
-use crate::services::{Cgroup, LogRing, OwnProcess, Running, Signal, Step, Workload};
+use crate::services::{Adopted, Cgroup, LogRing, OwnProcess, Running, Signal, Step, Workload};
 use crate::sys::container::pass_descriptors;
 use crate::sys::oom_score;
 
@@ -67,8 +67,8 @@ impl Workload for Dashboard {
         Box::pin(async { self.spawn(log) })
     }
 
-    fn adopt(&self, _log: LogRing) -> Step<'_, Option<Box<dyn Running>>> {
-        Box::pin(async { None })
+    fn adopt(&self, _log: LogRing) -> Step<'_, Adopted> {
+        Box::pin(async { Adopted::Nothing })
     }
 
     fn exec<'a>(&'a self, _command: &'a [String]) -> Step<'a, anyhow::Result<()>> {

@@ -2,15 +2,20 @@
 //! crate `oci`'s.
 
 mod disposition;
+pub mod host_files;
 mod host_path;
+mod identity;
 mod in_force;
+mod keepable;
 pub mod rootfs;
 pub mod runtime;
 pub mod spec;
 mod tail;
 mod volume;
 
+pub use identity::Identity;
 pub use in_force::{ImageInForce, ImagesInForce, InForce};
+pub use keepable::{NotKeepable, keepable};
 pub use runtime::{RunningContainer, Runtime, RuntimeError, Streams};
 pub use spec::{
     Capabilities, ContainerName, ContainerSpec, HostView, Mount, MountSource, NetworkMode, Profile,

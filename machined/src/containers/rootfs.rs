@@ -189,6 +189,12 @@ fn kernel_log(context: &impl std::os::fd::AsFd) -> String {
 
 /// Unmounts what `mount` mounted and removes the writable layer. Nothing there is as good as removed.
 pub(super) fn unmount_and_remove(layer: &Path, target: &Path) -> Result<(), RootfsError> {
+    unmount_here(target)?;
+    remove_tree(layer)
+}
+
+/// Unmounts what `mount` mounted from where it is seen here; a container that has a copy of the mount keeps that.
+pub(super) fn unmount_here(target: &Path) -> Result<(), RootfsError> {
     for mounted in [target, &layer_in_memory(target)] {
         match unmount(mounted, UnmountFlags::NOFOLLOW) {
             Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
@@ -198,7 +204,7 @@ pub(super) fn unmount_and_remove(layer: &Path, target: &Path) -> Result<(), Root
             Err(errno) => return Err(failed("unmounting", mounted)(errno.into())),
         }
     }
-    remove_tree(layer)
+    Ok(())
 }
 
 fn remove_tree(path: &Path) -> Result<(), RootfsError> {

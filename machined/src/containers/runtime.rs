@@ -5,8 +5,9 @@
 //! can ever reach another process of the same number.
 //!
 //! ```text
-//! <run>/<name>/rootfs/       the joined file system (only while the container exists)
+//! <run>/<name>/rootfs/       the joined file system, mounted until the container has a mount of its own
 //!             /config.json   what crun was told
+//!             /identity.json what it is made of
 //!             /pid, crun.log
 //! ```
 
@@ -27,7 +28,9 @@ use tokio::io::unix::AsyncFd;
 use tokio::process::{ChildStderr, Command};
 
 use super::disposition::ignores_signal;
+use super::host_files::{DOMAIN, has_domain};
 use super::host_path::{HostPathError, HostPaths};
+use super::identity::Identity;
 use super::rootfs::{self, RootfsError};
 use super::spec::{ContainerName, ContainerSpec, HostView, SpecError, runtime_config};
 use super::tail::Tail;
@@ -44,6 +47,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LOG_TAIL: usize = 1000;
 /// What is longer than this of crun's log in a bundle goes before a program is run: a check that cannot be run leaves a line each time.
 const LONGEST_LOG: u64 = 64 * 1024;
+/// The record of what a container is made of, in its bundle.
+const IDENTITY: &str = "identity.json";
 /// How long the words of a program that has ended are waited for: what it left behind may hold its standard error for ever.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
@@ -213,11 +218,14 @@ struct State {
 
 impl Default for Runtime {
     fn default() -> Self {
-        Runtime::new(
-            "/usr/bin/crun".into(),
-            "/run/crun".into(),
-            "/run/machined/containers".into(),
-        )
+        let (state, run) = match has_domain() {
+            true => (
+                Path::new(DOMAIN).join("crun"),
+                Path::new(DOMAIN).join("containers"),
+            ),
+            false => ("/run/crun".into(), "/run/machined/containers".into()),
+        };
+        Runtime::new("/usr/bin/crun".into(), state, run)
     }
 }
 
@@ -253,6 +261,12 @@ impl Runtime {
             let host_paths = HostPaths::open(&spec).map_err(host_path)?;
             self.write_bundle(&spec, image, store, host)?;
             self.create(&spec, streams, preserved).await?;
+            // The container has a mount of its own by now. This one would be what leads from it into the generation.
+            let target = self.bundle(name).join("rootfs");
+            rootfs::unmount_here(&target).map_err(|source| RuntimeError::Rootfs {
+                name: name.clone(),
+                source,
+            })?;
             let running = self.watch_created(name)?;
             host_paths.compare(running.pid).map_err(host_path)?;
             self.crun("start", name, &[name.as_str().as_ref()]).await?;
@@ -413,6 +427,27 @@ impl Runtime {
 
     fn bundle(&self, name: &ContainerName) -> PathBuf {
         self.run.join(name.as_str())
+    }
+
+    /// Notes what a running container is made of.
+    ///
+    /// # Errors
+    /// The record cannot be written: nobody will take the container over.
+    pub fn note_identity(
+        &self,
+        name: &ContainerName,
+        identity: &Identity,
+    ) -> Result<(), RuntimeError> {
+        let path = self.bundle(name).join(IDENTITY);
+        let text = serde_json::to_string(identity).map_err(io::Error::from);
+        text.and_then(|text| fs::write(&path, text))
+            .map_err(failed("writing", &path))
+    }
+
+    /// What a running container is made of; `None` where there is no record that can be read.
+    pub fn identity(&self, name: &ContainerName) -> Option<Identity> {
+        let record = fs::read(self.bundle(name).join(IDENTITY)).ok()?;
+        serde_json::from_slice(&record).ok()
     }
 
     fn is_known(&self, name: &ContainerName) -> bool {

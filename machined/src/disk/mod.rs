@@ -47,5 +47,6 @@ pub use selector::{DiskFields, DiskKind, DiskSelector, Expression, SelectError, 
 pub use table::{Partition, Table};
 pub use tools::ToolError;
 pub use user_volume::{UserVolumeError, make_user_volume, user_volume};
+pub use volume::Users;
 pub use wipe::{Wipe, WipeError};
 pub use wipe_other::{WipeMethod, WipeOrder, WipeOtherError, wipe_others};

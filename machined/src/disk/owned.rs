@@ -20,7 +20,7 @@ use super::{
     selector::DiskSelector,
     table::Partition,
     tools,
-    volume::{Found, Volume, mount_memory, unmount},
+    volume::{Found, Users, Volume, mount_memory, unmount},
     wipe::{Wipe, wipe},
 };
 use crate::base::blocking_io;
@@ -421,10 +421,10 @@ impl OwnedDisk {
         Ok(blocking_io::within(WIPE, move || wipe(&disk, &what)).await??)
     }
 
-    /// Unmounts /var and STATE. Their users must be gone; those that are not are named in the error.
-    pub async fn unmount(&self) -> Result<(), OwnedDiskError> {
+    /// Unmounts /var and STATE. Users of /var who must be gone and are not are named in the error.
+    pub async fn unmount(&self, users: Users) -> Result<(), OwnedDiskError> {
         let (procfs, var) = (self.places.procfs.clone(), self.places.var.clone());
-        run_blocking(move || unmount(&procfs, &var)).await??;
+        run_blocking(move || unmount(&procfs, &var, users)).await??;
         self.status.send_modify(|status| {
             status.var_mounted = false;
             status.description = format!("{} is not mounted", self.places.var.display());
@@ -434,7 +434,7 @@ impl OwnedDisk {
 
     async fn unmount_state(&self) -> Result<(), OwnedDiskError> {
         let (procfs, state) = (self.places.procfs.clone(), self.places.state.clone());
-        run_blocking(move || unmount(&procfs, &state)).await??;
+        run_blocking(move || unmount(&procfs, &state, Users::MustBeGone)).await??;
         self.status.send_modify(|status| status.state = None);
         Ok(())
     }

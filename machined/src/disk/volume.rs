@@ -7,10 +7,10 @@ use std::{
 };
 
 use crate::mounts::filesystem::{self, Filesystem, MountFlags, UnmountFlags};
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::{
-    apply::open_exclusively,
+    apply::{ApplyError, open_exclusively},
     contents::{Backup, Contents, TAIL, examine, mark, unmark},
     error::{OwnedDiskError, run_blocking},
     holders::{self, holders},
@@ -24,6 +24,15 @@ use crate::mounts::mount_table::mounted_at;
 const FLAGS: MountFlags = MountFlags::NOSUID
     .union(MountFlags::NODEV)
     .union(MountFlags::NOEXEC);
+
+/// Those who use a filesystem that is unmounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Users {
+    /// They must be gone: what comes next needs the filesystem for itself.
+    MustBeGone,
+    /// They have mounts of their own, and go on.
+    MayStay,
+}
 
 /// One of STATE and EPHEMERAL.
 #[derive(Debug, Clone)]
@@ -57,10 +66,14 @@ impl Volume {
     pub(super) async fn bring_up(&self) -> Result<Found, OwnedDiskError> {
         let found = match self.examine().await? {
             Contents::Filesystem { marked } => {
-                if marked {
-                    self.write(unmark).await?;
+                if self.is_in_use().await? {
+                    info!(device = %self.device.display(), "containers that live on use the filesystem: it is checked at the next boot");
+                } else {
+                    if marked {
+                        self.write(unmark).await?;
+                    }
+                    tools::check_filesystem(&self.device).await?;
                 }
-                tools::check_filesystem(&self.device).await?;
                 Found::Filesystem
             }
             Contents::Free => {
@@ -92,6 +105,16 @@ impl Volume {
             done => done?,
         }
         Ok(found)
+    }
+
+    /// Whether the filesystem is mounted somewhere, perhaps in no table of mounts: an overlay hides what it is made of.
+    async fn is_in_use(&self) -> Result<bool, OwnedDiskError> {
+        let device = self.device.clone();
+        run_blocking(move || match open_exclusively(&device) {
+            Err(ApplyError::Open { source, .. }) => source.kind() == io::ErrorKind::ResourceBusy,
+            _ => false,
+        })
+        .await
     }
 
     /// Repairs a filesystem whose superblock is gone by the first copy of it that serves.
@@ -168,7 +191,7 @@ pub(super) fn mount_memory(target: &Path, size: u64) -> Result<(), OwnedDiskErro
 }
 
 /// Unmounts what is at `target`, if something is. Its users must be gone; those that are not are named in the error.
-pub(super) fn unmount(procfs: &Path, target: &Path) -> Result<(), OwnedDiskError> {
+pub(super) fn unmount(procfs: &Path, target: &Path, users: Users) -> Result<(), OwnedDiskError> {
     let Some(mounted) = mounted_at(procfs, target) else {
         return Ok(());
     };
@@ -182,7 +205,7 @@ pub(super) fn unmount(procfs: &Path, target: &Path) -> Result<(), OwnedDiskError
             source,
         },
     })?;
-    let left = if mounted.is_in_memory() {
+    let left = if mounted.is_in_memory() || users == Users::MayStay {
         Vec::new()
     } else {
         holders::still_mounted(procfs, &mounted.device)

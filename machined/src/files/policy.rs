@@ -60,10 +60,11 @@ pub(super) struct Facts<'a> {
 }
 
 /// Directories of secrets, by path. Each is told by its name; what is in it is not.
-const SECRET: [&str; 3] = [
+const SECRET: [&str; 4] = [
     STATE,
     "/run/machined",
-    // crun's copies of the bundles.
+    // Bundles of containers, and crun's copies of them.
+    "/run/workloads",
     "/run/crun",
 ];
 

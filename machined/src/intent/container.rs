@@ -34,6 +34,7 @@ pub fn service(
     let cgroup = Cgroup::of_container(&id)?;
     let spec = spec(container, &configured.config, cgroup.path().to_owned())?;
     let workload = ContainerWorkload {
+        cgroup,
         spec,
         image,
         puller: puller_in_force(machine),
@@ -57,6 +58,25 @@ pub fn service(
         judged: true,
         restart_unhealthy: false,
     })
+}
+
+/// Ends containers that live on from an earlier generation, and that the config does not name any more.
+pub async fn end_unnamed_containers(machine: &Machine, configured: &Configured) {
+    let runtime = Runtime::default();
+    let is_named = |name: &str| {
+        let containers = &configured.config.containers;
+        containers
+            .iter()
+            .any(|container| container.name.as_str() == name)
+    };
+    let names = runtime.names().unwrap_or_default();
+    for name in names.iter().filter(|name| !is_named(name.as_str())) {
+        tracing::info!("container {name} ends: the config does not name it");
+        if let Err(error) = runtime.delete(name, &machine.images).await {
+            let error = anyhow::Error::from(error);
+            tracing::warn!("something of container {name} is left: {error:#}");
+        }
+    }
 }
 
 /// Whether the service can be made.

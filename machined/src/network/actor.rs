@@ -18,6 +18,7 @@ use super::{
     plan, sysctl,
 };
 use crate::base::error_chain::chain;
+use crate::containers::host_files;
 
 /// Some steps make the next ones possible (a link that is up gets a carrier): read again, at most this often.
 const ROUNDS: usize = 4;
@@ -239,6 +240,9 @@ impl Actor {
             if let Err(error) = etc::write(&self.options.etc, name, text) {
                 are_written = false;
                 problems.push(chain(&error));
+            }
+            if let Err(error) = host_files::show(name, text) {
+                problems.push(format!("containers do not see the new {name}: {error}"));
             }
         }
         are_written

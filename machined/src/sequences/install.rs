@@ -16,6 +16,7 @@ use super::upgrade::installer_limits;
 use crate::boot_loader::{self, Medium, When};
 use crate::config::InstallWish;
 use crate::disk::DiskWish;
+use crate::disk::Users;
 use crate::init_link::End;
 use crate::intent;
 use crate::machine::Machine;
@@ -99,7 +100,7 @@ async fn try_without_config(machine: &Arc<Machine>, wish: DiskWish) -> anyhow::R
     machine.disk.mount(&wish).await?;
     install_and_reboot(machine, Origin::Medium(medium), true).await?;
     // Still here: a config that comes finds the disk as it was.
-    Ok(disk::unmount(machine).await?)
+    Ok(disk::unmount(machine, Users::MustBeGone).await?)
 }
 
 /// The medium with the version that runs. An installed disk is started by UEFI, so it takes a machine that has that.
@@ -144,7 +145,7 @@ async fn install_and_reboot(
     }
     tracing::info!("installed; the machine reboots into it");
     machine.enter(MachineStage::Rebooting);
-    disk::unmount(machine).await?;
+    disk::unmount(machine, Users::MustBeGone).await?;
     leave(machine, End::Reboot).await;
     Ok(())
 }

@@ -6,6 +6,7 @@ use super::steps::leave::{ANSWER_FIRST, leave};
 use super::steps::{disk, maintenance, resume, stop};
 use super::upgrade::trial_record;
 use super::{Phase, Sequence, run};
+use crate::disk::Users;
 use crate::disk::{Label, Wipe};
 use crate::init_link::End;
 use crate::machine::Machine;
@@ -77,7 +78,7 @@ fn phases(machine: &Arc<Machine>, wipe: Wipe) -> Vec<Phase> {
             trial_record::unstage(&unmounted).await?;
         }
         // Unlike before a reboot: what is erased may not be in use.
-        Ok(disk::unmount(&unmounted).await?)
+        Ok(disk::unmount(&unmounted, Users::MustBeGone).await?)
     });
     let erased = machine.clone();
     let erase = Phase::of("reset", async move { Ok(erased.disk.wipe(wipe).await?) });

@@ -57,7 +57,7 @@ async fn switch(machine: Arc<Machine>, lock: OperationLock, prepared: Prepared, 
     let sequence = Sequence {
         name: "upgrade",
         phases: vec![
-            stop::stop_services(&machine),
+            stop::stop_for_next_generation(&machine),
             stop::unmount(&machine),
             stop::undo_settings(&machine),
             Phase::of("nextGeneration", next),

@@ -16,7 +16,7 @@ use super::steps::{boot_assets, next_config, resume, stop};
 use super::{Phase, Sequence, kexec, run};
 
 use crate::image_collection;
-use crate::init_link::{End, Scope};
+use crate::init_link::{End, Scope, Workloads};
 use crate::intent;
 use crate::machine::{Configured, Machine};
 use crate::oci::Limits;
@@ -246,11 +246,13 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
             Ok(())
         }
     };
-    let mut phases = vec![
-        stop::stop_services(machine),
-        Phase::of("upgrade", install),
-        stop::unmount(machine),
-    ];
+    let install = Phase::of("upgrade", install);
+    let mut phases = match path {
+        // What runs goes on while the installer does.
+        Route::Soft => vec![install, stop::stop_for_next_generation(machine)],
+        Route::Reboot(_) => vec![stop::stop_services(machine), install],
+    };
+    phases.push(stop::unmount(machine));
     match path {
         Route::Soft => {
             phases.push(stop::undo_settings(machine));
@@ -330,6 +332,10 @@ pub(super) async fn next_generation(
         services_up,
     };
     let memfd = left.to_memfd()?;
+    let workloads = match machine.services.left().is_empty() {
+        true => Workloads::End,
+        false => Workloads::Keep,
+    };
     machine
         .init
         .keep(handover::NAME, Scope::Machine, &memfd)
@@ -337,7 +343,13 @@ pub(super) async fn next_generation(
         .context("leave the hand-over with init")?;
     machine
         .init
-        .next(&delivery.memfd, &delivery.blake3, &version, deadline)
+        .next(
+            &delivery.memfd,
+            &delivery.blake3,
+            &version,
+            deadline,
+            workloads,
+        )
         .await
         .context("init did not take the next generation")?;
     std::future::pending().await

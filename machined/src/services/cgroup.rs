@@ -3,19 +3,31 @@
 //! ```text
 //! /generation.N/machined
 //!              /apid, /dashboard, …
-//!              /containers           all containers of the config: so many processes together
-//!                         /NAME      so many of one
+//! /workloads                     all containers of the config: so many processes together
+//!           /NAME                so many of one
 //! ```
+//!
+//! A cgroup cannot be moved, so containers are born where they can outlive their generation. Where init has no workload domain, they
+//! are in `/generation.N/containers`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context as _;
 
+use crate::containers::host_files::has_domain;
+
 /// Where init mounts the hierarchy.
 const HIERARCHY: &str = "/sys/fs/cgroup";
-/// The parent of all containers' cgroups.
+/// The parent of all containers' cgroups, which init makes.
+const WORKLOADS: &str = "/workloads";
+/// The same in a generation of an init that makes none.
 const CONTAINERS: &str = "containers";
+
+/// What lives longer after SIGKILL waits for a device.
+const DYING: Duration = Duration::from_secs(10);
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// One service's cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,12 +50,25 @@ impl Cgroup {
 
     /// The cgroup of a container.
     pub fn of_container(name: &str) -> anyhow::Result<Self> {
-        Self::beside_machined(&format!("{CONTAINERS}/{name}"))
+        let mut cgroup = Self::of_all_containers()?;
+        cgroup.path.push('/');
+        cgroup.path.push_str(name);
+        Ok(cgroup)
+    }
+
+    fn of_all_containers() -> anyhow::Result<Self> {
+        if !has_domain() {
+            return Self::beside_machined(CONTAINERS);
+        }
+        Ok(Cgroup {
+            path: WORKLOADS.to_owned(),
+            memory_limit: None,
+        })
     }
 
     /// Makes the parent of containers' cgroups where it is not there, and limits how many processes and threads they have together.
     pub fn prepare_for_containers() -> anyhow::Result<()> {
-        let parent = Self::beside_machined(CONTAINERS)?;
+        let parent = Self::of_all_containers()?;
         let directory = parent.directory();
         fs::create_dir_all(&directory)
             .with_context(|| format!("make the cgroup {}", parent.path))?;
@@ -85,6 +110,25 @@ impl Cgroup {
         }
         fs::write(directory.join("cgroup.procs"), pid.to_string())
             .with_context(|| format!("move process {pid} to the cgroup {}", self.path))
+    }
+
+    /// Kills every process in it, and waits until none is left.
+    ///
+    /// # Errors
+    /// Some live on after the limit: they wait for a device that does not answer.
+    pub async fn empty(&self) -> anyhow::Result<()> {
+        let until = tokio::time::Instant::now() + DYING;
+        loop {
+            self.kill_all()?;
+            let events = fs::read_to_string(self.directory().join("cgroup.events"));
+            if events.is_ok_and(|events| !events.contains("populated 0")) {
+                let late = tokio::time::Instant::now() >= until;
+                anyhow::ensure!(!late, "processes of the cgroup {} do not die", self.path);
+                tokio::time::sleep(LOOK_AGAIN).await;
+                continue;
+            }
+            return Ok(());
+        }
     }
 
     /// Kills every process in it, if it exists.

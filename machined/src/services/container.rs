@@ -10,11 +10,12 @@ use tokio::io::AsyncReadExt as _;
 
 use super::cgroup::Cgroup;
 use super::log_ring::LogRing;
-use super::workload::{Running, Signal, Step, Workload};
+use super::workload::{Adopted, Running, Signal, Step, Workload};
 use crate::base::Exit;
 use crate::base::lock::Lock as _;
+use crate::containers::host_files::has_domain;
 use crate::containers::{
-    ContainerSpec, HostView, ImagesInForce, RunningContainer, Runtime, Streams,
+    ContainerSpec, HostView, Identity, ImagesInForce, RunningContainer, Runtime, Streams, keepable,
 };
 use crate::init_link::{InitLink, Scope};
 use crate::oci::{ImageStore, Limits, PullError, PulledImage, Puller, ResolvedImage};
@@ -36,12 +37,18 @@ pub struct ContainerWorkload {
     pub runtime: Runtime,
     /// Tells how its process ended, and keeps its output's pipe over a restart of machined.
     pub init: InitLink,
-    /// The pipe that an earlier machined of this generation left.
+    /// The pipe that its output comes from, that of an earlier machined at first.
     pub kept_output: Mutex<Option<OwnedFd>>,
+    /// Where its processes are.
+    pub cgroup: Cgroup,
     /// The image of the start that is under way.
     pub prepared: Mutex<Option<PulledImage>>,
 }
 
+/// A container that is not taken over has this long to end.
+const GRACE: Duration = Duration::from_secs(10);
+/// Bytes of a pipe: what a talkative program writes in a second.
+const PIPE: usize = 256 << 10;
 /// How long a registry has to say what a name means, where an image is here that can be used instead.
 const LOOK_UP: Duration = Duration::from_secs(10);
 /// The longest name that init keeps a descriptor under (`FdName` of its protocol).
@@ -158,60 +165,149 @@ impl ContainerWorkload {
         let image = image.context("no image was prepared")?;
         let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
             .context("make the output's pipe")?;
+        // What it writes while generations change waits in the pipe.
+        if let Err(error) = rustix::pipe::fcntl_setpipe_size(&read, PIPE) {
+            tracing::debug!("the output's pipe keeps its usual size: {error}");
+        }
         let name = output_name(self.spec.name.as_str());
+        let scope = match has_domain() {
+            true => Scope::Workloads,
+            false => Scope::Generation,
+        };
         self.init
-            .keep(&name, Scope::Generation, &read)
+            .keep(&name, scope, &read)
             .await
             .context("have init keep the output's pipe")?;
-        follow(read, log)?;
+        *self.kept_output.locked() = Some(read.try_clone()?);
+        let output = follow(read, log)?;
         let streams = Streams {
             stdout: write.try_clone()?,
             stderr: write,
         };
         let host = HostView::of_this_machine();
         Cgroup::prepare_for_containers()?;
+        // Two containers on one layer destroy it, and nobody would say so.
+        self.cgroup.empty().await?;
         let running = self
             .runtime
             .start(&self.spec, &image, &self.images, &host, streams, &[])
             .await?;
-        Ok(self.running(running))
+        if let Err(error) = self.note_identity(&image) {
+            tracing::warn!("{} cannot be taken over later: {error:#}", self.spec.name);
+        }
+        Ok(self.running(running, image, Some(output)))
     }
 
-    fn running(&self, container: RunningContainer) -> Box<dyn Running> {
+    fn note_identity(&self, image: &PulledImage) -> anyhow::Result<()> {
+        let identity = Identity::of(&self.spec, image)?;
+        Ok(self.runtime.note_identity(&self.spec.name, &identity)?)
+    }
+
+    fn running(
+        &self,
+        container: RunningContainer,
+        image: PulledImage,
+        output: Option<Output>,
+    ) -> Box<dyn Running> {
         Box::new(Started {
             container,
+            output,
+            _image: image,
             runtime: self.runtime.clone(),
             images: self.images.clone(),
             init: self.init.clone(),
         })
     }
 
-    async fn take_over(&self, log: LogRing) -> Option<Box<dyn Running>> {
-        let output = self.kept_output.locked().take();
-        let container = self.runtime.adopt(&self.spec.name).await.ok().flatten()?;
-        if let Some(output) = output
-            && let Err(error) = follow(output, log)
-        {
-            tracing::warn!(
-                "the output of {} is lost: {error:#}",
-                self.spec.name.as_str()
-            );
+    /// Takes over the container of this name if it is what would be started now; ends any other.
+    async fn take_over(&self, log: LogRing) -> Adopted {
+        let why = match self.runtime.adopt(&self.spec.name).await {
+            Ok(None) => return Adopted::Nothing,
+            Ok(Some(container)) => match self.same_image(&container) {
+                Ok(image) => return Adopted::Running(self.follow_again(container, image, log)),
+                Err(why) => {
+                    end(&container).await;
+                    format!("{why:#}")
+                }
+            },
+            Err(error) => format!("{:#}", anyhow::Error::from(error)),
+        };
+        tracing::info!("container {} is not taken over: {why}", self.spec.name);
+        if let Err(error) = self.cgroup.empty().await {
+            tracing::error!("container {}: {error:#}", self.spec.name);
         }
-        Some(self.running(container))
+        Adopted::Ended(why)
+    }
+
+    /// The image of a container that runs, if that is the one that would be started now.
+    fn same_image(&self, container: &RunningContainer) -> anyhow::Result<PulledImage> {
+        let name = container.name();
+        let running = self.runtime.identity(name);
+        let running = running.context("there is no record of what it is made of")?;
+        let digest = self.in_force.get(name.as_str(), &self.image);
+        let image = digest.and_then(|digest| self.images.get(digest));
+        let image = image.context("its image is not in force")?;
+        match Identity::of(&self.spec, &image)?.difference(&running) {
+            Some(difference) => anyhow::bail!("{difference}"),
+            None => Ok(image),
+        }
+    }
+
+    fn follow_again(
+        &self,
+        container: RunningContainer,
+        image: PulledImage,
+        log: LogRing,
+    ) -> Box<dyn Running> {
+        let kept = self.kept_output.locked();
+        let output = kept.as_ref().map(|output| follow(output.try_clone()?, log));
+        let output = output.transpose().inspect_err(|error| {
+            tracing::warn!("the output of {} is lost: {error:#}", self.spec.name)
+        });
+        self.running(container, image, output.unwrap_or_default())
+    }
+}
+
+/// Ends a container as a stop would.
+async fn end(container: &RunningContainer) {
+    if container.terminate().is_ok() {
+        let _ = tokio::time::timeout(GRACE, container.wait()).await;
+    }
+}
+
+/// The task that reads a service's output.
+struct Output {
+    reading: tokio::task::JoinHandle<()>,
+    stop: tokio::sync::oneshot::Sender<()>,
+}
+
+impl Output {
+    /// Ends the reading between two pieces, when all that was read is in the log.
+    async fn leave(self) {
+        drop(self.stop);
+        let _ = self.reading.await;
     }
 }
 
 /// Reads a service's output to its end.
-fn follow(output: OwnedFd, log: LogRing) -> anyhow::Result<()> {
+fn follow(output: OwnedFd, log: LogRing) -> anyhow::Result<Output> {
     let mut output = tokio::net::unix::pipe::Receiver::from_owned_fd(output)
         .context("watch the output's pipe")?;
-    tokio::spawn(async move {
+    let (stop, mut stopped) = tokio::sync::oneshot::channel::<()>();
+    let reading = tokio::spawn(async move {
         let mut chunk = [0; 4096];
-        while let Ok(length @ 1..) = output.read(&mut chunk).await {
-            log.write(&chunk[..length]);
+        loop {
+            let read = tokio::select! {
+                read = output.read(&mut chunk) => read,
+                _ = &mut stopped => return,
+            };
+            match read {
+                Ok(length @ 1..) => log.write(&chunk[..length]),
+                _ => return,
+            }
         }
     });
-    Ok(())
+    Ok(Output { reading, stop })
 }
 
 impl Workload for ContainerWorkload {
@@ -227,8 +323,12 @@ impl Workload for ContainerWorkload {
         Box::pin(self.run(log))
     }
 
-    fn adopt(&self, log: LogRing) -> Step<'_, Option<Box<dyn Running>>> {
+    fn adopt(&self, log: LogRing) -> Step<'_, Adopted> {
         Box::pin(self.take_over(log))
+    }
+
+    fn outlives_generation(&self) -> anyhow::Result<()> {
+        Ok(keepable(&self.spec)?)
     }
 
     fn exec<'a>(&'a self, command: &'a [String]) -> Step<'a, anyhow::Result<()>> {
@@ -238,6 +338,9 @@ impl Workload for ContainerWorkload {
 
 struct Started {
     container: RunningContainer,
+    output: Option<Output>,
+    /// While there is a value, nobody removes the image from below the container.
+    _image: PulledImage,
     runtime: Runtime,
     images: ImageStore,
     init: InitLink,
@@ -269,6 +372,14 @@ impl Running for Started {
             Signal::Kill => self.container.kill(PosixSignal::KILL),
         }
         .context("signal the container")
+    }
+
+    fn leave(&mut self) -> Step<'_, ()> {
+        Box::pin(async {
+            if let Some(output) = self.output.take() {
+                output.leave().await;
+            }
+        })
     }
 
     fn clean_up(&mut self) -> Step<'_, ()> {

@@ -26,7 +26,7 @@ pub(crate) use own_process::OwnProcess;
 pub use phase::Phase;
 pub use service::{Definition, Dependency, NotStopped, Service, timestamp, wire_health};
 pub use state::{Health, ServiceStatus};
-pub use workload::{Running, Signal, Step, Workload};
+pub use workload::{Adopted, Running, Signal, Step, Workload};
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -49,6 +49,8 @@ struct Known {
     services: BTreeMap<String, Service>,
     /// The machine is being taken down, and what the API controls is held.
     held: bool,
+    /// Services that run on unattended, into the next generation.
+    left: Vec<String>,
 }
 
 /// Why a service could not be controlled.
@@ -253,9 +255,64 @@ impl Services {
         futures_util::future::join_all(ends).await;
     }
 
+    /// Takes everything down for a change of generations but what can live through it: that runs on, and nobody looks after it any more.
+    pub async fn leave_workloads(&self) {
+        let (leaving, others) = self.divide();
+        for service in &others {
+            service.hold();
+        }
+        let ends = others.iter().map(|service| async move {
+            if let Err(why) = service.rest().await {
+                tracing::warn!("{}: {why}", service.summary());
+            }
+        });
+        let leaves = leaving.iter().map(|service| async move {
+            let id = service.definition().id.clone();
+            match service.leave().await {
+                true => Some(id),
+                false => {
+                    tracing::warn!("service {id} ends with its generation: its watch does not");
+                    None
+                }
+            }
+        });
+        let (_, left) = tokio::join!(
+            futures_util::future::join_all(ends),
+            futures_util::future::join_all(leaves)
+        );
+        self.lock().left = left.into_iter().flatten().collect();
+    }
+
+    /// Those that live through a change of generations, and those that end; from now on what comes is held.
+    fn divide(&self) -> (Vec<Service>, Vec<Service>) {
+        let mut known = self.lock();
+        known.held = true;
+        let services = known.services.values();
+        let workloads = services.filter(|service| service.definition().controllable);
+        workloads.cloned().partition(|service| {
+            let may = service.outlives_generation();
+            if let Err(why) = &may {
+                tracing::info!(
+                    "service {} ends with its generation: {why:#}",
+                    service.definition().id
+                );
+            }
+            may.is_ok()
+        })
+    }
+
+    /// The names of those that run on unattended.
+    pub fn left(&self) -> Vec<String> {
+        self.lock().left.clone()
+    }
+
     /// Releases what `stop_workloads` holds: what was wanted up is started, and what was stopped on purpose stays down.
     pub fn start_workloads(&self) {
-        self.lock().held = false;
+        {
+            let mut known = self.lock();
+            known.held = false;
+            known.left.clear();
+        }
         for service in self.list() {
             service.release();
         }

@@ -3,7 +3,7 @@
 use super::health::{HealthCheck, Probe};
 use super::log_ring::LogRing;
 use super::service::Definition;
-use super::workload::{Running, Signal, Step, Workload};
+use super::workload::{Adopted, Running, Signal, Step, Workload};
 use crate::base::Exit;
 
 use std::sync::Arc;
@@ -48,8 +48,8 @@ impl Workload for ThisProcess {
         })
     }
 
-    fn adopt(&self, _log: LogRing) -> Step<'_, Option<Box<dyn Running>>> {
-        Box::pin(async { None })
+    fn adopt(&self, _log: LogRing) -> Step<'_, Adopted> {
+        Box::pin(async { Adopted::Nothing })
     }
 
     fn exec<'a>(&'a self, _command: &'a [String]) -> Step<'a, anyhow::Result<()>> {

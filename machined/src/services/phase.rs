@@ -10,6 +10,7 @@
 //!                  for                                                        │                                    ▼
 //!                                                                             ▼                                 Finished
 //!  Initialized ─ runs ─► Running     adopted from an earlier machined       Failed
+//!      Running ─ runs ─► Running     taken back after a change of generations that did not come
 //!  Initialized, Finished, Failed, Waiting, Preparing ─ stops ─► Finished     nothing of it runs that would have to end
 //! ```
 //!
@@ -67,7 +68,7 @@ impl Phase {
             (Initialized | Finished | Failed | Waiting, Event::Waits) => Waiting,
             (Initialized | Finished | Failed | Waiting, Event::Prepares) => Preparing,
             (Preparing, Event::Starts) => Starting,
-            (Starting | Initialized, Event::Runs) => Running,
+            (Starting | Initialized | Running, Event::Runs) => Running,
             (Running, Event::Stops) => Stopping,
             (Initialized | Finished | Failed | Waiting | Preparing, Event::Stops)
             | (Stopping, Event::Ends) => Finished,
@@ -118,7 +119,7 @@ mod tests {
             (Waiting,     [to(Waiting), to(Preparing), NO,           NO,          to(Finished), NO,           NO]),
             (Preparing,   [NO,          NO,            to(Starting), NO,          to(Finished), NO,           to(Failed)]),
             (Starting,    [NO,          NO,            NO,           to(Running), NO,           NO,           to(Failed)]),
-            (Running,     [NO,          NO,            NO,           NO,          to(Stopping), NO,           to(Failed)]),
+            (Running,     [NO,          NO,            NO,           to(Running), to(Stopping), NO,           to(Failed)]),
             (Stopping,    [NO,          NO,            NO,           NO,          NO,           to(Finished), NO]),
             (Finished,    [to(Waiting), to(Preparing), NO,           NO,          to(Finished), NO,           NO]),
             (Failed,      [to(Waiting), to(Preparing), NO,           NO,          to(Finished), NO,           NO]),

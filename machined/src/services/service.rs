@@ -13,7 +13,7 @@ use super::phase::{Event, Phase};
 use super::restart::Restarts;
 use super::state::{Health, ServiceStatus};
 use super::wish::Wish;
-use super::workload::{Running, Signal, Step, Workload};
+use super::workload::{Adopted, Running, Signal, Step, Workload};
 use crate::base::Exit;
 use crate::store::event_log::{ActorId, EventLog};
 use crate::store::{ServiceFact, Store};
@@ -151,6 +151,21 @@ impl Service {
         self.rest().await
     }
 
+    /// Whether it runs and may live through a change of generations.
+    pub(super) fn outlives_generation(&self) -> anyhow::Result<()> {
+        let phase = self.status().phase;
+        anyhow::ensure!(phase == Phase::Running, "it is {}", phase.name());
+        self.definition.workload.outlives_generation()
+    }
+
+    /// Has it run on unattended until it is released; false if its watch does not end in time.
+    pub(super) async fn leave(&self) -> bool {
+        self.wish.send_modify(Wish::leave);
+        let left = self.until(|status| status.left || status.phase != Phase::Running);
+        let in_time = tokio::time::timeout(GRACE, left).await.is_ok();
+        in_time && self.status().left
+    }
+
     /// Keeps it down, whatever else is wanted of it, until it is released.
     pub(super) fn hold(&self) {
         self.wish.send_modify(Wish::hold);
@@ -211,6 +226,7 @@ struct Actor {
 enum Over {
     Exited(Exit),
     Told,
+    Left,
     Unhealthy(String),
 }
 
@@ -218,6 +234,8 @@ enum Over {
 enum Ended {
     /// It was told to end, and did.
     Stopped,
+    /// It has not ended: it was left to run on.
+    Left,
     /// By itself, or it never started.
     Failed(String),
 }
@@ -225,12 +243,7 @@ enum Ended {
 impl Actor {
     async fn live(self, mut wish: watch::Receiver<Wish>) {
         let mut restarts = Restarts::default();
-        let mut adopted = self
-            .service
-            .definition
-            .workload
-            .adopt(self.service.log.clone())
-            .await;
+        let mut adopted = self.adopt().await;
         loop {
             if adopted.is_none() {
                 // It may have been told to stop when nothing of it ran.
@@ -250,6 +263,18 @@ impl Actor {
             };
             match ended {
                 Ended::Stopped => restarts = Restarts::default(),
+                Ended::Left => {
+                    self.note_left(true);
+                    let back = wish.wait_for(|wish| !wish.is_left()).await.is_ok();
+                    self.note_left(false);
+                    if !back {
+                        return;
+                    }
+                    adopted = self.adopt().await;
+                    if adopted.is_none() {
+                        self.note(Event::Fails, "it ended while nobody looked".to_owned());
+                    }
+                }
                 Ended::Failed(why) => {
                     let pause = restarts.after(begun.elapsed());
                     self.note(
@@ -261,6 +286,22 @@ impl Actor {
                         () = told_to_stop(&mut wish) => {}
                     }
                 }
+            }
+        }
+    }
+
+    /// Takes over what an earlier machined left, or this one.
+    async fn adopt(&self) -> Option<Box<dyn Running>> {
+        let workload = &self.service.definition.workload;
+        match workload.adopt(self.service.log.clone()).await {
+            Adopted::Nothing => None,
+            Adopted::Running(running) => Some(running),
+            Adopted::Ended(why) => {
+                let phase = self.phase();
+                if phase == Phase::Initialized {
+                    self.note(Event::Waits, format!("what ran was ended: {why}"));
+                }
+                None
             }
         }
     }
@@ -308,10 +349,15 @@ impl Actor {
         let before = self.service.log.position();
         let over = tokio::select! {
             exit = running.wait() => Over::Exited(exit),
-            () = told_to_stop(wish) => Over::Told,
+            over = told_otherwise(wish) => over,
             why = self.check_health() => Over::Unhealthy(why),
         };
         let ended = match over {
+            Over::Left => {
+                running.leave().await;
+                self.service.log.flush();
+                return Ended::Left;
+            }
             Over::Exited(exit) => Ended::Failed(match self.service.log.last_line_since(before) {
                 Some(words) => format!("the process {exit}; its last words: {words}"),
                 None => format!("the process {exit} without a word"),
@@ -389,6 +435,10 @@ impl Actor {
         }
     }
 
+    fn note_left(&self, left: bool) {
+        self.service.status.send_modify(|status| status.left = left);
+    }
+
     fn is_unknown(&self) -> bool {
         self.service.status().health == Health::Unknown
     }
@@ -458,6 +508,17 @@ impl Actor {
 async fn told_to_stop(wish: &mut watch::Receiver<Wish>) {
     if wish.wait_for(|wish| !wish.is_up()).await.is_err() {
         std::future::pending::<()>().await;
+    }
+}
+
+/// Ends when the service is wanted down, or is to run on unattended; pending for ever otherwise.
+async fn told_otherwise(wish: &mut watch::Receiver<Wish>) -> Over {
+    let told = wish.wait_for(|wish| !wish.is_up() || wish.is_left()).await;
+    let is_up = told.map(|wish| wish.is_up());
+    match is_up {
+        Ok(true) => Over::Left,
+        Ok(false) => Over::Told,
+        Err(_) => std::future::pending().await,
     }
 }
 

@@ -43,6 +43,8 @@ pub struct ServiceStatus {
     pub happenings: VecDeque<Happening>,
     /// Whether the service has a health check at all.
     pub checked: bool,
+    /// It runs, and nobody looks after it: it is on its way into the next generation.
+    pub left: bool,
 }
 
 impl ServiceStatus {
@@ -54,6 +56,7 @@ impl ServiceStatus {
             health_changed: SystemTime::now(),
             happenings: VecDeque::new(),
             checked,
+            left: false,
         }
     }
 

@@ -33,8 +33,8 @@ impl Workload for Slow {
         Box::pin(async { Ok(Box::new(running) as Box<dyn Running>) })
     }
 
-    fn adopt(&self, _log: LogRing) -> Step<'_, Option<Box<dyn Running>>> {
-        Box::pin(async { None })
+    fn adopt(&self, _log: LogRing) -> Step<'_, Adopted> {
+        Box::pin(async { Adopted::Nothing })
     }
 
     fn exec<'a>(&'a self, _command: &'a [String]) -> Step<'a, anyhow::Result<()>> {
@@ -186,8 +186,8 @@ async fn a_stop_in_a_pause_is_seen() {
         fn start(&self, _log: LogRing) -> Step<'_, anyhow::Result<Box<dyn Running>>> {
             Box::pin(async { anyhow::bail!("there is no image") })
         }
-        fn adopt(&self, _log: LogRing) -> Step<'_, Option<Box<dyn Running>>> {
-            Box::pin(async { None })
+        fn adopt(&self, _log: LogRing) -> Step<'_, Adopted> {
+            Box::pin(async { Adopted::Nothing })
         }
         fn exec<'a>(&'a self, _command: &'a [String]) -> Step<'a, anyhow::Result<()>> {
             Box::pin(async { Ok(()) })

@@ -14,6 +14,8 @@
 pub(super) struct Wish {
     wanted: Wanted,
     held: bool,
+    /// Whoever changes the generation wants it to run on, unattended.
+    left: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -50,9 +52,19 @@ impl Wish {
         self.held = true;
     }
 
+    /// It is to run on without anybody who looks after it, until it is released.
+    pub(super) fn leave(&mut self) {
+        self.left = true;
+    }
+
     /// Its operator's wish counts again.
     pub(super) fn release(&mut self) {
         self.held = false;
+        self.left = false;
+    }
+
+    pub(super) fn is_left(self) -> bool {
+        self.left
     }
 
     pub(super) fn is_held(self) -> bool {
@@ -96,7 +108,11 @@ mod tests {
             ((Gone, true),  [(Gone, true),  (Gone, true),  (Gone, true),  (Gone, true),  (Gone, false)], false),
         ];
         for ((wanted, held), expected, is_up) in table {
-            let before = Wish { wanted, held };
+            let before = Wish {
+                wanted,
+                held,
+                left: false,
+            };
             let after = acts.map(|act| {
                 let mut wish = before;
                 act(&mut wish);

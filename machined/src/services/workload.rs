@@ -28,8 +28,15 @@ pub trait Workload: Send + Sync + 'static {
     }
     /// Starts it; its output goes to the log.
     fn start(&self, log: LogRing) -> Step<'_, anyhow::Result<Box<dyn Running>>>;
-    /// Takes over what an earlier machined of this generation started, if it still runs.
-    fn adopt(&self, log: LogRing) -> Step<'_, Option<Box<dyn Running>>>;
+    /// Takes over what an earlier machined started, if it still runs and is what would be started now.
+    fn adopt(&self, log: LogRing) -> Step<'_, Adopted>;
+    /// Whether it may live through a change of generations; the error says why not, for people.
+    ///
+    /// # Errors
+    /// Something of it leads into the generation.
+    fn outlives_generation(&self) -> anyhow::Result<()> {
+        anyhow::bail!("it is a part of the generation")
+    }
     /// A command inside it, as a health check; ends with an error that says what it printed.
     fn exec<'a>(&'a self, command: &'a [String]) -> Step<'a, anyhow::Result<()>>;
     /// Whether it does its work, for a workload that has a way of its own to tell.
@@ -42,6 +49,16 @@ pub trait Workload: Send + Sync + 'static {
     }
 }
 
+/// What an earlier machined left of a workload.
+pub enum Adopted {
+    /// Nothing that runs.
+    Nothing,
+    /// It runs on.
+    Running(Box<dyn Running>),
+    /// It ran, and was ended, for this reason.
+    Ended(String),
+}
+
 /// A started workload.
 pub trait Running: Send {
     /// Its first process, as the machine sees it.
@@ -52,4 +69,8 @@ pub trait Running: Send {
     fn signal(&mut self, signal: Signal) -> anyhow::Result<()>;
     /// Removes what is left after its end.
     fn clean_up(&mut self) -> Step<'_, ()>;
+    /// Ends all that is done for it here; it runs on.
+    fn leave(&mut self) -> Step<'_, ()> {
+        Box::pin(async {})
+    }
 }

@@ -14,6 +14,7 @@ use std::str::FromStr;
 
 use serde_json::{Value, json};
 
+use super::host_files;
 use crate::oci::ImageConfig;
 pub use capabilities::{Capabilities, Profile, UnknownCapability};
 use user::Database;
@@ -179,22 +180,15 @@ pub struct HostView {
 }
 
 impl HostView {
-    /// This machine: its name, and those of `/run/etc/resolv.conf` and `/run/etc/hosts` that exist.
+    /// This machine: its name, and its files that containers see.
     pub fn of_this_machine() -> Self {
-        let files = [
-            ("/run/etc/resolv.conf", "/etc/resolv.conf"),
-            ("/run/etc/hosts", "/etc/hosts"),
-        ];
-        let files = files
-            .iter()
-            .map(|(from, to)| (PathBuf::from(from), PathBuf::from(to)));
         let hostname = rustix::system::uname()
             .nodename()
             .to_string_lossy()
             .into_owned();
         HostView {
             hostname: Some(hostname),
-            files: files.filter(|(from, _)| from.exists()).collect(),
+            files: host_files::seen(),
         }
     }
 }

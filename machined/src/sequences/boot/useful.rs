@@ -44,7 +44,10 @@ pub(super) fn sequence(boot: &Boot, tried: oneshot::Sender<UpgradeRecord>) -> Se
             settle_upgrade(machine.clone(), step, tried),
         ),
         Phase::of("install", install_if_missing(machine.clone())),
-        Phase::of("releaseMemory", release_memory::before_services()),
+        Phase::of(
+            "releaseMemory",
+            release_memory::before_services(machine.clone()),
+        ),
         Phase::of("startServices", start_services(machine.clone())),
     ];
     Sequence {
@@ -121,6 +124,9 @@ async fn start_services(machine: Arc<Machine>) -> anyhow::Result<()> {
     };
     if !configured.config.containers.is_empty() {
         load_overlay(&machine).await?;
+    }
+    if machine.generation.keeps_workloads {
+        intent::end_unnamed_containers(&machine, &configured).await;
     }
     for container in &configured.config.containers {
         let definition = intent::service(&machine, &configured, container)?;

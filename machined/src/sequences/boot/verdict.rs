@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::{Boot, before, records};
 use crate::base::blocking_io::{self, ANSWER};
+use crate::disk::Users;
 use crate::init_link::{End, StartReason};
 use crate::intent;
 use crate::machine::Machine;
@@ -148,7 +149,7 @@ async fn try_again(machine: &Arc<Machine>, record: UpgradeRecord, reason: &str) 
     }
     machine.enter(MachineStage::Rebooting);
     machine.services.stop_workloads().await;
-    if let Err(error) = disk::unmount(machine).await {
+    if let Err(error) = disk::unmount(machine, Users::MustBeGone).await {
         tracing::warn!("the disk is left to init's teardown: {error:#}");
     }
     leave(machine, End::Reboot).await;

@@ -12,7 +12,8 @@ use crate::base::blocking_io::{self, ANSWER};
 use crate::config::{MachineConfig, UserVolumeKind};
 use crate::config_source::{persisted, source};
 use crate::disk::{
-    DiskPlan, DiskSelector, DiskWish, OwnedDiskError, Takeover, make_user_volume, user_volume,
+    DiskPlan, DiskSelector, DiskWish, OwnedDiskError, Takeover, Users, make_user_volume,
+    user_volume,
 };
 use crate::intent;
 use crate::machine::{Configured, Machine};
@@ -108,9 +109,12 @@ async fn keep_config(machine: &Machine, configured: Arc<Configured>) -> anyhow::
 }
 
 /// Unmounts EPHEMERAL and STATE.
-pub(in crate::sequences) async fn unmount(machine: &Machine) -> Result<(), OwnedDiskError> {
+pub(in crate::sequences) async fn unmount(
+    machine: &Machine,
+    users: Users,
+) -> Result<(), OwnedDiskError> {
     machine.log_disk.close().await;
-    machine.disk.unmount().await
+    machine.disk.unmount(users).await
 }
 
 /// Makes what belongs on /var: the logs and the user volumes.

@@ -21,9 +21,12 @@ const NAMES: &str = "2";
 /// Nothing: it keeps the kernel from logging what is dropped from then on. It cannot be written together with another.
 const QUIETLY: &str = "4";
 
-/// Lets go of what the boot has read: pages of the root filesystem, directory entries. Before there are containers, whose
+/// Lets go of what the boot has read: pages of the root filesystem, directory entries. Only where there are no containers, whose
 /// files must not be hit.
-pub(in crate::sequences) async fn before_services() -> anyhow::Result<()> {
+pub(in crate::sequences) async fn before_services(machine: Arc<Machine>) -> anyhow::Result<()> {
+    if machine.generation.keeps_workloads {
+        return Ok(());
+    }
     drop_caches(&[QUIETLY, PAGES_AND_NAMES]).await;
     Ok(())
 }

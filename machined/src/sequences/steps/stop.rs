@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::disk;
 use crate::base::blocking_io;
+use crate::disk::Users;
 use crate::machine::Machine;
 use crate::sequences::{Phase, Task, settings};
 
@@ -16,6 +17,15 @@ pub(in crate::sequences) fn stop_services(machine: &Arc<Machine>) -> Phase {
     let machine = machine.clone();
     Phase::of("stopServices", async move {
         machine.services.stop_workloads().await;
+        Ok(())
+    })
+}
+
+/// Stops what has to end before a change of generations, and lets go of containers that live through it.
+pub(in crate::sequences) fn stop_for_next_generation(machine: &Arc<Machine>) -> Phase {
+    let machine = machine.clone();
+    Phase::of("stopServices", async move {
+        machine.services.leave_workloads().await;
         Ok(())
     })
 }
@@ -35,7 +45,11 @@ pub(in crate::sequences) fn undo_settings(machine: &Arc<Machine>) -> Phase {
 pub(in crate::sequences) fn unmount(machine: &Arc<Machine>) -> Phase {
     let machine = machine.clone();
     Phase::of("unmount", async move {
-        if let Err(error) = disk::unmount(&machine).await {
+        let users = match machine.services.left().is_empty() {
+            true => Users::MustBeGone,
+            false => Users::MayStay,
+        };
+        if let Err(error) = disk::unmount(&machine, users).await {
             tracing::warn!(
                 "the disk is left to init's teardown: {:#}",
                 anyhow::Error::from(error)

@@ -1,0 +1,58 @@
+//! Whether a container can outlive the generation that it was started in: nothing of it may lead into that.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use super::host_files::has_domain;
+use super::spec::ContainerSpec;
+
+/// Why a container ends with its generation.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotKeepable {
+    /// The machine's init is of a version before this.
+    #[error("this machine's init keeps no containers")]
+    NoDomain,
+    /// /var is new in each generation.
+    #[error("/var is in memory, and new in each generation")]
+    VarInMemory,
+    /// Mounts of the generation would come and go in it.
+    #[error("its mount at {0:?} is shared with the generation")]
+    Shared(PathBuf),
+    /// It has files of the generation open, by its mounts.
+    #[error("it mounts {0:?}, which belongs to the generation")]
+    OfTheGeneration(PathBuf),
+}
+
+/// Says why a container cannot be kept, if so.
+///
+/// # Errors
+/// The first reason.
+pub fn keepable(spec: &ContainerSpec) -> Result<(), NotKeepable> {
+    if !has_domain() {
+        return Err(NotKeepable::NoDomain);
+    }
+    let device = |path: &Path| std::fs::metadata(path).map(|it| it.dev()).ok();
+    let var = device(Path::new("/var"));
+    // A filesystem without a disk has no major number.
+    if var.is_none_or(|var| rustix::fs::major(var) == 0) {
+        return Err(NotKeepable::VarInMemory);
+    }
+    for mount in &spec.mounts {
+        if mount
+            .options
+            .iter()
+            .any(|option| option.ends_with("shared"))
+        {
+            return Err(NotKeepable::Shared(mount.destination.clone()));
+        }
+    }
+    // The kernel's own filesystems are the same in every generation.
+    let lasting = ["/dev", "/proc", "/sys"].map(|path| device(Path::new(path)));
+    for (source, _) in spec.sources() {
+        let on = device(source);
+        if on != var && !lasting.contains(&on) {
+            return Err(NotKeepable::OfTheGeneration(source.to_owned()));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,177 @@
+//! Containers that live through a change of generations, and those that do not.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use instar_tests::{
+    Ending, GREETER, Greeter, ImageUnderTest, Node, Outcome, Registry, Scratch, Test,
+    plan_with_greeter, tests, upgrade_and_follow,
+};
+
+use crate::PATIENCE;
+
+/// A greeter without a network, and one that mounts a file of the operating system.
+const ALONE: &str = "alone";
+const BOUND: &str = "bound";
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![live_through_an_upgrade_and_its_rollback]
+}
+
+/// What stays the same of a process for as long as it lives.
+#[derive(Debug, PartialEq, Eq)]
+struct Life {
+    pid: u32,
+    /// Field 22 of proc_pid_stat(5).
+    started: String,
+    cgroup: String,
+    namespaces: String,
+}
+
+impl Life {
+    async fn of(node: &Node, service: &str) -> anyhow::Result<Self> {
+        let pid = node.service_pid(service).await?;
+        let stat = node.read(&format!("/proc/{pid}/stat")).await?;
+        let (_, fields) = stat.rsplit_once(") ").context("no name in stat")?;
+        let started = fields.split(' ').nth(19).context("no start time")?;
+        Ok(Life {
+            pid,
+            started: started.to_owned(),
+            cgroup: node.read(&format!("/proc/{pid}/cgroup")).await?,
+            namespaces: node.read(&format!("/proc/{pid}/mountinfo")).await?,
+        })
+    }
+}
+
+/// A connection whose request is half sent.
+struct Connection(TcpStream);
+
+impl Connection {
+    fn open(node: &Node) -> anyhow::Result<Self> {
+        let mut stream = TcpStream::connect(node.guest_port(8080)?)?;
+        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+        stream.write_all(b"GET / HTTP/1.1\r\n")?;
+        Ok(Connection(stream))
+    }
+
+    /// Sends the rest and takes the answer.
+    fn finish(mut self) -> Outcome {
+        self.0
+            .write_all(b"Host: greeter\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        self.0.read_to_string(&mut answer)?;
+        ensure!(answer.contains("hello from "), "{answer:?}");
+        Ok(())
+    }
+}
+
+async fn live_through_an_upgrade_and_its_rollback(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
+        registry.push_layout(&image.installer(), "instar/installer", image.version())?;
+    }
+    let host = registry.host_for_guest();
+    let node = plan_with_greeter(&scratch, &registry, move |config| {
+        let image = format!("{host}/greeter:v1");
+        let bound = "mounts:\n  - hostPath: {source: /etc/os-release, destination: /os-release}\n";
+        config
+            .container(ALONE, &image, "")
+            .container(BOUND, &image, bound)
+    })?
+    .blank_disk()?
+    .boot()
+    .await?;
+    node.wait_until_ready(PATIENCE).await?;
+    let greeter = Greeter::of(&node)?;
+    greeter.greets()?;
+    greeter.write_to_var("before")?;
+    let kept = [
+        Life::of(&node, GREETER).await?,
+        Life::of(&node, ALONE).await?,
+    ];
+    nothing_of_them_leads_into_the_generation(&kept)?;
+    let bound = Life::of(&node, BOUND).await?;
+    let connection = Connection::open(&node)?;
+
+    an_upgrade(&node, &registry, "v0.2.0").await?;
+    they_live_on(&node, &kept).await?;
+    connection.finish()?;
+    ensure!(greeter.read_from_var("before")? == "written by greeter\n");
+    greeter.write_to_var("after")?;
+    one_that_mounts_the_system_began_anew(&node, &bound).await?;
+    // And back, by another upgrade.
+    let connection = Connection::open(&node)?;
+    an_upgrade(&node, &registry, "v0.1.0").await?;
+    they_live_on(&node, &kept).await?;
+    connection.finish()?;
+    ensure!(greeter.read_from_var("after")? == "written by greeter\n");
+    its_operator_still_rules(&node, &kept).await
+}
+
+fn nothing_of_them_leads_into_the_generation(kept: &[Life]) -> Outcome {
+    for life in kept {
+        ensure!(life.cgroup.starts_with("0::/workloads/"), "{life:#?}");
+        ensure!(!life.namespaces.contains("/dev/loop"), "{life:#?}");
+    }
+    Ok(())
+}
+
+async fn an_upgrade(node: &Node, registry: &Registry, version: &str) -> Outcome {
+    let image = registry.image_for_guest(&format!("instar/installer:{version}"));
+    let kernel = node.kernel_boot_id().await?;
+    let followed = upgrade_and_follow(node, &image, PATIENCE).await?;
+    ensure!(followed.ending == Ending::Done, "{followed:#?}");
+    ensure!(node.version().await?.tag == version);
+    ensure!(
+        node.kernel_boot_id().await? == kernel,
+        "the kernel rebooted"
+    );
+    Ok(())
+}
+
+async fn they_live_on(node: &Node, kept: &[Life; 2]) -> Outcome {
+    for (service, before) in [GREETER, ALONE].into_iter().zip(kept) {
+        let now = Life::of(node, service).await?;
+        ensure!(now == *before, "{service}: {now:#?} was {before:#?}");
+        let events = node
+            .service(service)
+            .await?
+            .events
+            .unwrap_or_default()
+            .events;
+        let began = events.iter().find(|event| event.state == "Starting");
+        ensure!(began.is_none(), "{service} was started: {events:#?}");
+    }
+    let console = node.vm().console();
+    ensure!(!console.contains("the workloads end as well"), "{console}");
+    Ok(())
+}
+
+async fn one_that_mounts_the_system_began_anew(node: &Node, before: &Life) -> Outcome {
+    let now = node
+        .wait_until("the container began anew", PATIENCE, async || {
+            Life::of(node, BOUND).await
+        })
+        .await?;
+    ensure!(now.started != before.started, "{now:#?}");
+    Ok(())
+}
+
+/// A container that was taken over stops and starts as any other.
+async fn its_operator_still_rules(node: &Node, kept: &[Life; 2]) -> Outcome {
+    let mut machine = node.machine().await?;
+    let request = instar_api::machine::ServiceRestartRequest {
+        id: GREETER.to_owned(),
+    };
+    machine.service_restart(request).await?;
+    let greeter = Greeter::of(node)?;
+    node.wait_until("the greeter is another process", PATIENCE, async || {
+        let now = Life::of(node, GREETER).await?;
+        ensure!(now.started != kept[0].started, "{now:#?}");
+        greeter.greets()
+    })
+    .await?;
+    Ok(())
+}
