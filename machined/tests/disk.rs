@@ -509,7 +509,7 @@ fn without_a_disk_var_is_in_memory() {
                 && status.description.contains("lost with a reboot"),
             "{status:?}"
         );
-        block_on(disk.unmount()).unwrap();
+        block_on(disk.unmount(Users::MustBeGone)).unwrap();
     });
 }
 
