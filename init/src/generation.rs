@@ -11,7 +11,7 @@ use crate::reaper::{Reaper, reap};
 use crate::rootfs::MountedImage;
 use crate::sys;
 use crate::watchdog::Watchdog;
-use crate::workloads::{MEMORY, kill_others, sweep_cgroups};
+use crate::workloads::{MEMORY, Processes, kill_others, sweep_cgroups};
 use instar_init_protocol::{BootId, Welcome};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::mount::{
@@ -128,16 +128,21 @@ pub(crate) fn end_processes(
     loop {
         // The second kill catches what moved itself into another cgroup.
         let _ = cgroup.map(|cgroup| cgroup.kill(""));
-        let are_others = match keep {
-            true => kill_others(),
-            false => kill_process_group(Pid::INIT, Signal::KILL).is_ok(),
+        let found = if keep {
+            kill_others()
+        } else {
+            let _ = kill_process_group(Pid::INIT, Signal::KILL);
+            Processes::default()
         };
         let mut reaped = reap(None);
-        while let Ok(Some(exit)) = reaped {
-            exits.push(exit);
+        while let Ok(Some((pid, status))) = reaped {
+            // Others have ended because they were to.
+            if found.kept.contains(&pid) {
+                exits.push((pid, status));
+            }
             reaped = reap(None);
         }
-        if reaped.is_err() || keep && !are_others {
+        if reaped.is_err() || keep && !found.others {
             return Ok(exits);
         }
         if begin.elapsed() > DYING {

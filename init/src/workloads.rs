@@ -38,21 +38,36 @@ pub(crate) fn sweep_cgroups(keep: bool) {
     }
 }
 
-/// Kills every process with a program, but init and the workloads; tells whether there was one. Kernel threads have no program, and
-/// what is dead has none any more.
-pub(crate) fn kill_others() -> bool {
-    let mut any = false;
+/// The processes of the machine, but init and the kernel's threads.
+#[derive(Default)]
+pub(crate) struct Processes {
+    /// Those of workloads.
+    pub(crate) kept: Vec<Pid>,
+    /// Whether there is another one, even a dead one that nobody has reaped.
+    pub(crate) others: bool,
+}
+
+/// Kills every process that is none of the workloads', and tells what there was.
+pub(crate) fn kill_others() -> Processes {
+    let mut found = Processes::default();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let number = entry.file_name().to_str().and_then(|it| it.parse().ok());
-        let Some(pid) = number.and_then(Pid::from_raw).filter(|pid| !pid.is_init()) else {
+        let Some(pid) = number.and_then(Pid::from_raw) else {
             continue;
         };
-        let has_program = fs::read_link(entry.path().join("exe")).is_ok();
+        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        // Behind the name come the state and the parent (proc_pid_stat(5)): 0 for init and kthreadd, 2 for all other kernel threads.
+        let parent = stat.rsplit(") ").next().and_then(|it| it.split(' ').nth(1));
+        if matches!(parent, None | Some("0" | "2")) {
+            continue;
+        }
         let cgroup = fs::read_to_string(entry.path().join("cgroup")).unwrap_or_default();
-        if has_program && !cgroup.starts_with("0::/workloads/") {
+        if cgroup.starts_with("0::/workloads/") {
+            found.kept.push(pid);
+        } else {
             let _ = kill_process(pid, Signal::KILL);
-            any = true;
+            found.others = true;
         }
     }
-    any
+    found
 }

@@ -14,6 +14,9 @@ use crate::PATIENCE;
 
 /// A greeter without a network, and one that mounts a file of the operating system.
 const ALONE: &str = "alone";
+/// One for a connection that is held: a greeter serves one at a time.
+const TALKS: &str = "talks";
+const TALKS_PORT: u16 = 8081;
 const BOUND: &str = "bound";
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -50,7 +53,7 @@ struct Connection(TcpStream);
 
 impl Connection {
     fn open(node: &Node) -> anyhow::Result<Self> {
-        let mut stream = TcpStream::connect(node.guest_port(8080)?)?;
+        let mut stream = TcpStream::connect(node.guest_port(TALKS_PORT)?)?;
         stream.set_read_timeout(Some(Duration::from_secs(20)))?;
         stream.write_all(b"GET / HTTP/1.1\r\n")?;
         Ok(Connection(stream))
@@ -78,9 +81,15 @@ async fn live_through_an_upgrade_and_its_rollback(scratch: Scratch) -> Outcome {
         let bound = "mounts:\n  - hostPath: {source: /etc/os-release, destination: /os-release}\n";
         config
             .container(ALONE, &image, "")
+            .container(
+                TALKS,
+                &image,
+                &format!("args: [\"{TALKS_PORT}\"]\nnetwork: {{mode: host}}\n"),
+            )
             .container(BOUND, &image, bound)
     })?
     .blank_disk()?
+    .forward(TALKS_PORT)
     .boot()
     .await?;
     node.wait_until_ready(PATIENCE).await?;
@@ -90,6 +99,7 @@ async fn live_through_an_upgrade_and_its_rollback(scratch: Scratch) -> Outcome {
     let kept = [
         Life::of(&node, GREETER).await?,
         Life::of(&node, ALONE).await?,
+        Life::of(&node, TALKS).await?,
     ];
     nothing_of_them_leads_into_the_generation(&kept)?;
     let bound = Life::of(&node, BOUND).await?;
@@ -131,8 +141,8 @@ async fn an_upgrade(node: &Node, registry: &Registry, version: &str) -> Outcome 
     Ok(())
 }
 
-async fn they_live_on(node: &Node, kept: &[Life; 2]) -> Outcome {
-    for (service, before) in [GREETER, ALONE].into_iter().zip(kept) {
+async fn they_live_on(node: &Node, kept: &[Life; 3]) -> Outcome {
+    for (service, before) in [GREETER, ALONE, TALKS].into_iter().zip(kept) {
         let now = Life::of(node, service).await?;
         ensure!(now == *before, "{service}: {now:#?} was {before:#?}");
         let events = node
@@ -160,7 +170,7 @@ async fn one_that_mounts_the_system_began_anew(node: &Node, before: &Life) -> Ou
 }
 
 /// A container that was taken over stops and starts as any other.
-async fn its_operator_still_rules(node: &Node, kept: &[Life; 2]) -> Outcome {
+async fn its_operator_still_rules(node: &Node, kept: &[Life; 3]) -> Outcome {
     let mut machine = node.machine().await?;
     let request = instar_api::machine::ServiceRestartRequest {
         id: GREETER.to_owned(),

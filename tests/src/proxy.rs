@@ -43,14 +43,14 @@ impl HttpProxy {
         })
     }
 
-    /// How a guest names it, with this password.
-    pub fn url_for_guest(&self, password: &str) -> String {
-        format!("http://{USER}:{password}@{}", self.host_for_guest())
+    /// How a guest names it, with its password.
+    pub fn url(&self) -> String {
+        format!("http://{USER}:{PASSWORD}@{}", self.host_for_guest())
     }
 
-    /// The same, with the right password.
-    pub fn url(&self) -> String {
-        self.url_for_guest(PASSWORD)
+    /// The same, by somebody who does not know the password.
+    pub fn url_without_password(&self) -> String {
+        format!("http://{}", self.host_for_guest())
     }
 
     /// Host and port as a guest knows them.
