@@ -127,7 +127,8 @@ fn facts(ours: Option<&str>) -> Vec<String> {
     facts
 }
 
-fn entries(folder: &Path) -> Vec<(String, PathBuf)> {
+/// What is in a folder: names and paths.
+pub(crate) fn entries(folder: &Path) -> Vec<(String, PathBuf)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let named = |entry: fs::DirEntry| (entry.file_name().to_string_lossy().into(), entry.path());
     entries.map(named).collect()

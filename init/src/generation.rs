@@ -7,18 +7,18 @@
 use crate::console::say;
 use crate::failure::{Result, Step, fail};
 use crate::link::Link;
-use crate::reaper::{Reaper, reap};
+use crate::reaper::{Exits, Reaper, reap};
 use crate::rootfs::MountedImage;
 use crate::sys;
 use crate::watchdog::Watchdog;
-use crate::workloads::{MEMORY, Processes, kill_others, sweep_cgroups};
+use crate::workloads::{MEMORY, kill_others, sweep_cgroups};
 use instar_init_protocol::{BootId, Welcome};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, mount, mount_bind, mount_change, mount_move,
     move_mount,
 };
-use rustix::process::{Pid, Signal, WaitStatus, chdir, chroot, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, chdir, chroot, kill_process, kill_process_group};
 use rustix::thread::move_into_link_name_space;
 use std::fs::{self, File};
 use std::io;
@@ -63,9 +63,6 @@ impl Home {
         Ok(())
     }
 }
-
-/// Processes that init reaped, and how they ended.
-pub(crate) type Exits = Vec<(Pid, WaitStatus)>;
 
 impl Generation {
     /// Makes a generation of a mounted image, enters it and starts machined. When that fails, init is back home.
@@ -124,25 +121,22 @@ pub(crate) fn end_processes(
     reaper: &Reaper,
     watchdog: &mut Watchdog,
 ) -> Result<Exits> {
-    let (begin, mut exits) = (Instant::now(), Exits::new());
+    let (begin, mut exits, mut kept) = (Instant::now(), Exits::new(), Vec::new());
     loop {
         // The second kill catches what moved itself into another cgroup.
         let _ = cgroup.map(|cgroup| cgroup.kill(""));
-        let found = if keep {
-            kill_others()
-        } else {
-            let _ = kill_process_group(Pid::INIT, Signal::KILL);
-            Processes::default()
+        let are_others = match keep {
+            true => kill_others(&mut kept),
+            false => kill_process_group(Pid::INIT, Signal::KILL).is_ok(),
         };
         let mut reaped = reap(None);
-        while let Ok(Some((pid, status))) = reaped {
-            // Others have ended because they were to.
-            if found.kept.contains(&pid) {
-                exits.push((pid, status));
-            }
+        while let Ok(Some(exit)) = reaped {
+            exits.push(exit);
             reaped = reap(None);
         }
-        if reaped.is_err() || keep && !found.others {
+        if reaped.is_err() || keep && !are_others {
+            // The others have ended because they were to.
+            exits.retain(|(pid, _)| kept.contains(pid));
             return Ok(exits);
         }
         if begin.elapsed() > DYING {

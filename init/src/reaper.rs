@@ -8,6 +8,9 @@ use rustix::process::{Pid, WaitOptions, WaitStatus, wait, waitpid};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+/// Processes that were reaped, and how they ended.
+pub(crate) type Exits = Vec<(Pid, WaitStatus)>;
+
 /// Wakes init up when a child ends.
 pub(crate) struct Reaper(SignalFd);
 

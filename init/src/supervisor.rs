@@ -4,10 +4,10 @@ use crate::console::{complain, say};
 use crate::ending::{end_kernel, reboot_because};
 use crate::failure::{Failure, Result, fail};
 use crate::fingerprint::Fingerprint;
-use crate::generation::{Exits, Generation, Home, end_processes, read_boot_id};
+use crate::generation::{Generation, Home, end_processes, read_boot_id};
 use crate::kept::Kept;
 use crate::link::only;
-use crate::reaper::{Reaper, describe, reap};
+use crate::reaper::{Exits, Reaper, describe, reap};
 use crate::rootfs::{Image, MountedImage};
 use crate::verdict::{Event, Ladder, Verdict};
 use crate::watchdog::{self, Watchdog};
@@ -76,7 +76,7 @@ impl Supervisor {
                 cause: None,
                 failed_version: None,
                 deadline: 0,
-                workloads: Some(Domain::New),
+                workloads: None,
                 kept: Vec::new(),
             },
             deadline: None,
@@ -302,6 +302,8 @@ impl Supervisor {
     fn start(&mut self, mounted: Option<MountedImage>) -> Result<Generation> {
         self.welcome.generation += 1;
         self.welcome.boot_id = read_boot_id("uuid")?;
+        let kept = self.keep_workloads;
+        self.welcome.workloads = Some(if kept { Domain::Kept } else { Domain::New });
         let image = mounted.map_or_else(|| self.image.mount(), Ok)?;
         Generation::start(&self.welcome, &image, &self.home)
     }
@@ -317,14 +319,12 @@ impl Supervisor {
         self.kept.end_generation(keep);
         let mut exits = generation.end(keep, &self.home, &self.reaper, &mut self.watchdog)?;
         let ours = next.map(|it| it.device.as_str());
-        self.welcome.workloads = Some(if keep { Domain::Kept } else { Domain::New });
         if let Err(failure) = self.be_fresh(keep, ours) {
             if !keep {
                 return Err(failure);
             }
             complain!("{failure}; the workloads end as well");
             self.keep_workloads = false;
-            self.welcome.workloads = Some(Domain::New);
             self.kept.end_generation(false);
             exits.extend(end_processes(
                 None,

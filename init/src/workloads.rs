@@ -3,10 +3,12 @@
 //! knows nor lists what is in it.
 
 use crate::failure::{Result, Step};
+use crate::fingerprint::entries;
 use crate::generation::{CGROUPS, enable_controllers, remove_cgroups};
 use rustix::mount::{MountFlags, mount};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
+use std::path::Path;
 
 /// The cgroup, by its name in the hierarchy.
 const NAME: &str = "workloads";
@@ -26,48 +28,31 @@ pub(crate) fn make() -> Result<()> {
 
 /// Removes the cgroups whose processes are dead. Those of workloads that are kept are not looked at: empty ones belong to somebody.
 pub(crate) fn sweep_cgroups(keep: bool) {
-    for entry in fs::read_dir(CGROUPS).into_iter().flatten().flatten() {
-        let is_domain = entry.file_name() == NAME;
-        if is_domain && keep || !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            continue;
-        }
-        remove_cgroups(entry.path());
-        if !is_domain {
-            let _ = fs::remove_dir(entry.path());
+    for (name, path) in entries(Path::new(CGROUPS)) {
+        let is_domain = name == NAME;
+        if path.is_dir() && !(is_domain && keep) {
+            remove_cgroups(&path);
+            let _ = (!is_domain).then(|| fs::remove_dir(path));
         }
     }
 }
 
-/// The processes of the machine, but init and the kernel's threads.
-#[derive(Default)]
-pub(crate) struct Processes {
-    /// Those of workloads.
-    pub(crate) kept: Vec<Pid>,
-    /// Whether there is another one, even a dead one that nobody has reaped.
-    pub(crate) others: bool,
-}
-
-/// Kills every process that is none of the workloads', and tells what there was.
-pub(crate) fn kill_others() -> Processes {
-    let mut found = Processes::default();
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let number = entry.file_name().to_str().and_then(|it| it.parse().ok());
-        let Some(pid) = number.and_then(Pid::from_raw) else {
-            continue;
-        };
-        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+/// Kills every process but init and the workloads, whose numbers are added to `kept`. Tells whether there was one, even a dead one
+/// that nobody has reaped.
+pub(crate) fn kill_others(kept: &mut Vec<Pid>) -> bool {
+    let mut any = false;
+    for (name, path) in entries(Path::new("/proc")) {
+        let read = |file| fs::read_to_string(path.join(file)).unwrap_or_default();
         // Behind the name come the state and the parent (proc_pid_stat(5)): 0 for init and kthreadd, 2 for all other kernel threads.
+        let stat = read("stat");
         let parent = stat.rsplit(") ").next().and_then(|it| it.split(' ').nth(1));
-        if matches!(parent, None | Some("0" | "2")) {
-            continue;
-        }
-        let cgroup = fs::read_to_string(entry.path().join("cgroup")).unwrap_or_default();
-        if cgroup.starts_with("0::/workloads/") {
-            found.kept.push(pid);
-        } else {
-            let _ = kill_process(pid, Signal::KILL);
-            found.others = true;
+        match name.parse().ok().and_then(Pid::from_raw) {
+            Some(pid) if read("cgroup").starts_with("0::/workloads/") => kept.push(pid),
+            Some(pid) if !matches!(parent, None | Some("0" | "2")) => {
+                any |= kill_process(pid, Signal::KILL).is_ok();
+            }
+            _ => {}
         }
     }
-    found
+    any
 }

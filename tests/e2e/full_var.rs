@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use instar_qemu::{Drive, VmSpec};
 use instar_tests::{
-    GREETER_PORT, Greeter, HttpServer, ImageUnderTest, Instarctl, Node, Outcome, Registry, Scratch,
-    Test, push_greeter, tests, uefi,
+    GREETER, GREETER_PORT, Greeter, HttpServer, ImageUnderTest, Instarctl, Node, Outcome, Registry,
+    Scratch, Test, push_greeter, tests, uefi,
 };
 
 use crate::PATIENCE;
@@ -66,11 +66,7 @@ async fn upgrades_and_rolls_back_all_the_same(scratch: Scratch) -> Outcome {
     let said = upgrade("v0.2.0").await?;
     ensure!(said.code == Some(0), "without bytes: {said:?}");
     works(&node, &greeter, "v0.2.0").await?;
-    let log = node.log("machined").await?;
-    ensure!(
-        log.contains("of memory take them"),
-        "where is the greeter's layer? {log}"
-    );
+    starts_again_in_memory(&node, &client, &greeter).await?;
 
     // Its inode is kept, to be filled once there is no other.
     greeter.get(&format!("/write/data/{BALLAST}"))?;
@@ -92,6 +88,20 @@ async fn upgrades_and_rolls_back_all_the_same(scratch: Scratch) -> Outcome {
     works(&node, &greeter, "v0.1.0").await?;
     let still = greeter.get("/list/data/files")?.lines().count();
     ensure!(still as u64 == files, "of {files} files {still} are there");
+    Ok(())
+}
+
+/// The greeter has lived through the upgrade. One that starts has no room for its own files on /var.
+async fn starts_again_in_memory(node: &Node, client: &Instarctl, greeter: &Greeter) -> Outcome {
+    let said = client.run(&["restart", GREETER]).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    let log = node.log("machined").await?;
+    ensure!(
+        log.contains("of memory take them"),
+        "where is the greeter's layer? {log}"
+    );
+    node.wait_until("it greets again", PATIENCE, async || greeter.greets())
+        .await?;
     Ok(())
 }
 

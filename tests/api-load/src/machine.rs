@@ -56,6 +56,7 @@ pub(crate) async fn unbooted(directory: &Path) -> anyhow::Result<Arc<Machine>> {
             number: welcome.generation,
             boot_id: welcome.boot_id,
             kernel_boot_id: welcome.kernel_boot_id,
+            keeps_workloads: false,
         },
         init,
         images: ImageStore::new(directory.join("images")),
