@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use instar_tests::{
-    Ending, GREETER, Greeter, ImageUnderTest, Node, Outcome, Registry, Scratch, Test,
-    plan_with_greeter, tests, upgrade_and_follow,
+    Ending, GREETER, Greeter, HttpServer, ImageUnderTest, Instarctl, Node, Outcome, Registry,
+    Scratch, Test, plan_with_greeter, tests, upgrade_and_follow,
 };
 
 use crate::PATIENCE;
+use crate::installed::ROLLED_BACK;
 
 /// A greeter without a network, and one that mounts a file of the operating system.
 const ALONE: &str = "alone";
@@ -20,7 +21,7 @@ const TALKS_PORT: u16 = 8081;
 const BOUND: &str = "bound";
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![live_through_an_upgrade_and_its_rollback]
+    tests![live_through_upgrades_and_a_rollback]
 }
 
 /// What stays the same of a process for as long as it lives.
@@ -70,16 +71,23 @@ impl Connection {
     }
 }
 
-async fn live_through_an_upgrade_and_its_rollback(scratch: Scratch) -> Outcome {
+async fn live_through_upgrades_and_a_rollback(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
     for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
         registry.push_layout(&image.installer(), "instar/installer", image.version())?;
     }
     let host = registry.host_for_guest();
+    let web = HttpServer::start()?;
+    web.serve("/healthz", "well");
+    let gate = format!(
+        "apiVersion: instar.dev/v1alpha1\nkind: UpgradeGateConfig\ntimeout: 20s\nprobes:\n  - name: the web\n    http: {{url: \"{}\"}}\n",
+        web.url_for_guest("/healthz")
+    );
     let node = plan_with_greeter(&scratch, &registry, move |config| {
         let image = format!("{host}/greeter:v1");
         let bound = "mounts:\n  - hostPath: {source: /etc/os-release, destination: /os-release}\n";
         config
+            .document(&gate)
             .container(ALONE, &image, "")
             .container(
                 TALKS,
@@ -111,9 +119,16 @@ async fn live_through_an_upgrade_and_its_rollback(scratch: Scratch) -> Outcome {
     ensure!(greeter.read_from_var("before")? == "written by greeter\n");
     greeter.write_to_var("after")?;
     one_that_mounts_the_system_began_anew(&node, &bound).await?;
+    // An upgrade that fails its gate, and the way back from it.
+    let connection = Connection::open(&node)?;
+    web.take_away("/healthz");
+    a_rollback(&node, &registry, &scratch).await?;
+    they_live_on(&node, &kept).await?;
+    connection.finish()?;
+    web.serve("/healthz", "well");
     // And back, by another upgrade.
     let connection = Connection::open(&node)?;
-    an_upgrade(&node, &registry, "v0.1.0").await?;
+    an_upgrade_by_force(&node, &registry, &scratch).await?;
     they_live_on(&node, &kept).await?;
     connection.finish()?;
     ensure!(greeter.read_from_var("after")? == "written by greeter\n");
@@ -138,6 +153,28 @@ async fn an_upgrade(node: &Node, registry: &Registry, version: &str) -> Outcome 
         node.kernel_boot_id().await? == kernel,
         "the kernel rebooted"
     );
+    Ok(())
+}
+
+/// To the version that has just failed: it is refused otherwise.
+async fn an_upgrade_by_force(node: &Node, registry: &Registry, scratch: &Scratch) -> Outcome {
+    let image = registry.image_for_guest("instar/installer:v0.1.0");
+    let client = Instarctl::of(node, scratch)?;
+    let said = client
+        .run(&["upgrade", "--image", &image, "--force"])
+        .await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    ensure!(node.version().await?.tag == "v0.1.0");
+    Ok(())
+}
+
+async fn a_rollback(node: &Node, registry: &Registry, scratch: &Scratch) -> Outcome {
+    let image = registry.image_for_guest("instar/installer:v0.1.0");
+    let client = Instarctl::of(node, scratch)?;
+    let said = client.run(&["upgrade", "--image", &image]).await?;
+    ensure!(said.code == ROLLED_BACK, "{said:?}");
+    node.wait_until_ready(PATIENCE).await?;
+    ensure!(node.version().await?.tag == "v0.2.0");
     Ok(())
 }
 

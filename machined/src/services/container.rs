@@ -298,7 +298,7 @@ fn follow(output: OwnedFd, log: LogRing) -> anyhow::Result<Output> {
         let mut chunk = [0; 4096];
         loop {
             let read = tokio::select! {
-                read = output.read(&mut chunk) => read,
+                read = async { output.read(&mut chunk).await } => read,
                 _ = &mut stopped => return,
             };
             match read {
