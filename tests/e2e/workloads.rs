@@ -80,7 +80,7 @@ async fn live_through_upgrades_and_a_rollback(scratch: Scratch) -> Outcome {
     let web = HttpServer::start()?;
     web.serve("/healthz", "well");
     let gate = format!(
-        "apiVersion: instar.dev/v1alpha1\nkind: UpgradeGateConfig\ntimeout: 20s\nprobes:\n  - name: the web\n    http: {{url: \"{}\"}}\n",
+        "apiVersion: instar.dev/v1alpha1\nkind: UpgradeGateConfig\ntimeout: 60s\nprobes:\n  - name: the web\n    http: {{url: \"{}\"}}\n",
         web.url_for_guest("/healthz")
     );
     let node = plan_with_greeter(&scratch, &registry, move |config| {

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use crate::config::{self, MachineConfig, NetworkCondition};
 use crate::containers::{
     Capabilities, ContainerSpec, Mount, MountSource, NetworkMode, Profile, ResourceLimits, RunAs,
-    Runtime,
+    Runtime, keepable,
 };
 use crate::disk::user_volume;
 use crate::machine::{Configured, Machine};
@@ -31,8 +31,11 @@ pub fn service(
 ) -> anyhow::Result<Definition> {
     let id = container.name.to_string();
     let image = image(container)?;
-    let cgroup = Cgroup::of_container(&id)?;
-    let spec = spec(container, &configured.config, cgroup.path().to_owned())?;
+    let mut spec = spec(container, &configured.config, String::new())?;
+    // One that an earlier machined of this generation started stays where it is.
+    let is_here = Cgroup::for_container(&id, false)?.directory().is_dir();
+    let cgroup = Cgroup::for_container(&id, !is_here && keepable(&spec).is_ok())?;
+    spec.cgroup = cgroup.path().to_owned();
     let workload = ContainerWorkload {
         cgroup,
         spec,

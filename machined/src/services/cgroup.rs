@@ -3,12 +3,13 @@
 //! ```text
 //! /generation.N/machined
 //!              /apid, /dashboard, …
-//! /workloads                     all containers of the config: so many processes together
+//!              /containers       containers that end with the generation: so many processes together
+//!                         /NAME  so many of one
+//! /workloads                     containers that may outlive it: so many processes together
 //!           /NAME                so many of one
 //! ```
 //!
-//! A cgroup cannot be moved, so containers are born where they can outlive their generation. Where init has no workload domain, they
-//! are in `/generation.N/containers`.
+//! A cgroup cannot be moved, so a container is born where it belongs: init ends what is in the generation's, and knows no containers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,13 +17,11 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use crate::containers::host_files::has_domain;
-
 /// Where init mounts the hierarchy.
 const HIERARCHY: &str = "/sys/fs/cgroup";
-/// The parent of all containers' cgroups, which init makes.
+/// The parent of the cgroups of containers that may outlive their generation, which init makes.
 const WORKLOADS: &str = "/workloads";
-/// The same in a generation of an init that makes none.
+/// The parent of the others' cgroups.
 const CONTAINERS: &str = "containers";
 
 /// What lives longer after SIGKILL waits for a device.
@@ -48,33 +47,41 @@ impl Cgroup {
         })
     }
 
-    /// The cgroup of a container.
-    pub fn of_container(name: &str) -> anyhow::Result<Self> {
-        let mut cgroup = Self::of_all_containers()?;
-        cgroup.path.push('/');
-        cgroup.path.push_str(name);
-        Ok(cgroup)
-    }
-
-    fn of_all_containers() -> anyhow::Result<Self> {
-        if !has_domain() {
-            return Self::beside_machined(CONTAINERS);
+    /// The cgroup of a container that is about to be made: that of the workloads if it may live through a change of generations, and else
+    /// one that ends with this generation, whoever ends that.
+    pub fn for_container(name: &str, outlives_generation: bool) -> anyhow::Result<Self> {
+        if !outlives_generation {
+            return Self::beside_machined(&format!("{CONTAINERS}/{name}"));
         }
         Ok(Cgroup {
-            path: WORKLOADS.to_owned(),
+            path: format!("{WORKLOADS}/{name}"),
             memory_limit: None,
         })
     }
 
-    /// Makes the parent of containers' cgroups where it is not there, and limits how many processes and threads they have together.
-    pub fn prepare_for_containers() -> anyhow::Result<()> {
-        let parent = Self::of_all_containers()?;
-        let directory = parent.directory();
-        fs::create_dir_all(&directory)
-            .with_context(|| format!("make the cgroup {}", parent.path))?;
+    /// The cgroup of a container that may run.
+    pub fn of_container(name: &str) -> anyhow::Result<Self> {
+        let lasting = Self::for_container(name, true)?;
+        match lasting.directory().is_dir() {
+            true => Ok(lasting),
+            false => Self::for_container(name, false),
+        }
+    }
+
+    /// Whether its processes may live through a change of generations.
+    pub fn outlives_generation(&self) -> bool {
+        self.path.starts_with(WORKLOADS)
+    }
+
+    /// Makes the parent of a container's cgroup where it is not there, and limits how many processes and threads all in it have together.
+    pub fn prepare_for_container(&self) -> anyhow::Result<()> {
+        let own = self.directory();
+        let directory = own.parent().unwrap_or(&own);
+        fs::create_dir_all(directory)
+            .with_context(|| format!("make the parent of the cgroup {}", self.path))?;
         let most = most_processes(kernel_limit("pid_max")?, kernel_limit("threads-max")?);
         fs::write(directory.join("pids.max"), most.to_string())
-            .with_context(|| format!("limit the processes of the cgroup {}", parent.path))?;
+            .with_context(|| format!("limit the processes beside the cgroup {}", self.path))?;
         for controller in ["+cpu", "+io", "+memory", "+pids"] {
             // As init does: a kernel without one of them still runs containers.
             let _ = fs::write(directory.join("cgroup.subtree_control"), controller);

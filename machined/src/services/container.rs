@@ -13,7 +13,6 @@ use super::log_ring::LogRing;
 use super::workload::{Adopted, Running, Signal, Step, Workload};
 use crate::base::Exit;
 use crate::base::lock::Lock as _;
-use crate::containers::host_files::has_domain;
 use crate::containers::{
     ContainerSpec, HostView, Identity, ImagesInForce, RunningContainer, Runtime, Streams, keepable,
 };
@@ -170,7 +169,7 @@ impl ContainerWorkload {
             tracing::debug!("the output's pipe keeps its usual size: {error}");
         }
         let name = output_name(self.spec.name.as_str());
-        let scope = match has_domain() {
+        let scope = match self.cgroup.outlives_generation() {
             true => Scope::Workloads,
             false => Scope::Generation,
         };
@@ -185,7 +184,7 @@ impl ContainerWorkload {
             stderr: write,
         };
         let host = HostView::of_this_machine();
-        Cgroup::prepare_for_containers()?;
+        self.cgroup.prepare_for_container()?;
         // Two containers on one layer destroy it, and nobody would say so.
         self.cgroup.empty().await?;
         let running = self
@@ -328,7 +327,13 @@ impl Workload for ContainerWorkload {
     }
 
     fn outlives_generation(&self) -> anyhow::Result<()> {
-        Ok(keepable(&self.spec)?)
+        // What it mounts may be another filesystem by now.
+        keepable(&self.spec)?;
+        anyhow::ensure!(
+            self.cgroup.outlives_generation(),
+            "it could not be kept when it was made"
+        );
+        Ok(())
     }
 
     fn exec<'a>(&'a self, command: &'a [String]) -> Step<'a, anyhow::Result<()>> {
