@@ -543,8 +543,8 @@ const SECRETS: [&str; 23] = [
     "/proc/keys",
     "/proc/kallsyms",
     "/proc/sys/net/ipv4/tcp_fastopen_key",
-    "/run/machined",
-    "/run/crun",
+    "/run/workloads",
+    "/run/workloads/crun",
     // The config that the firmware handed over.
     "/sys/firmware/qemu_fw_cfg/by_name/opt/dev.instar/config/raw",
     "/var/link-to-state",

@@ -88,7 +88,7 @@ async fn run_and_odd_registries_get_nothing(scratch: Scratch) -> Outcome {
     ensure!(left_out.len() == 1, "{left_out:#?}");
 
     fails_with(&node, TRAPPED, "which refuses access").await?;
-    fails_with(&node, HOMEWARD, "may not send us there").await?;
+    fails_with(&node, HOMEWARD, "may not send this machine there").await?;
     fails_with(&node, DRIPPING, "sends less than 1024 bytes a second").await?;
     let asked = thief.requests();
     ensure!(!asked.is_empty());
