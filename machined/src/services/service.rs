@@ -547,6 +547,7 @@ impl Service {
             is_told
         });
         if told {
+            tracing::info!("service {} {message}", self.definition.id);
             self.publish(events, store);
         }
     }
