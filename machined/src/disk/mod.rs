@@ -20,6 +20,7 @@ mod discover;
 mod error;
 mod holders;
 mod layout;
+mod memory;
 mod owned;
 mod plan;
 mod probe;
