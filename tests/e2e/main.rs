@@ -18,7 +18,6 @@ mod dead_neighbours;
 mod dhcp;
 mod disk;
 mod edits;
-mod fifty_upgrades;
 mod forwarding;
 mod full_var;
 mod hang_ups;
@@ -50,6 +49,7 @@ mod resources;
 mod rollback;
 mod secure_boot;
 mod small_machine;
+mod soak;
 mod staged;
 mod talosctl_commands;
 mod talosctl_upgrades;
@@ -95,7 +95,7 @@ fn main() -> ExitCode {
 /// the gaps that they leave at the end.
 fn of_long_runs() -> Vec<Vec<Test>> {
     vec![
-        fifty_upgrades::tests(),
+        soak::tests(),
         hang_ups::tests(),
         one_at_a_time::tests(),
         staged::tests(),
