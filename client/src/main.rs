@@ -14,6 +14,7 @@ mod patch;
 mod pcap_records;
 mod private_file;
 mod progress;
+mod talos_version;
 mod target;
 
 use std::process::ExitCode;

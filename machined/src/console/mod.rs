@@ -28,6 +28,7 @@ use tokio::sync::Notify;
 use tonic::transport::{Endpoint, Uri};
 use tower_service::Service;
 
+use crate::command_line;
 use crate::machine::Machine;
 use crate::services::{Cgroup, Definition};
 
@@ -40,7 +41,7 @@ const CONNECTION: std::os::fd::RawFd = 3;
 
 /// The dashboard as a service of this machine; none where there is no screen for it.
 pub fn definition(machine: &Arc<Machine>) -> anyhow::Result<Option<Definition>> {
-    let arguments = std::fs::read_to_string("/proc/cmdline").context("read /proc/cmdline")?;
+    let arguments = command_line::read()?;
     if screen::is_switched_off(&arguments) || !screen::exists()? {
         return Ok(None);
     }

@@ -9,10 +9,12 @@ use serde::Serialize;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
+use crate::base::byte_size::human_short;
+
 use super::{
     apply::{apply, partition_path},
     contents::TAIL,
-    discover::{DevPath, Disk, discover, human},
+    discover::{DevPath, Disk, discover},
     error::{OwnedDiskError, run_blocking},
     layout::Label,
     memory::{forget_memory, mount_memory},
@@ -256,7 +258,7 @@ impl OwnedDisk {
             "{} is the partition {} ({}, {how})",
             self.places.var.display(),
             volume.device.display(),
-            human(size)
+            human_short(size)
         );
         self.status.send_modify(|status| {
             status.var_mounted = true;
@@ -384,7 +386,7 @@ impl OwnedDisk {
         let description = format!(
             "{} is in memory (at most {}) and is lost with a reboot: no disk is named in the config",
             self.places.var.display(),
-            human(size)
+            human_short(size)
         );
         self.status.send_modify(|status| {
             *status = OwnedDiskStatus {
