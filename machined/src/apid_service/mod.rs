@@ -28,6 +28,9 @@ use crate::statistics::{self, Namespaces, Protocol, Shown, SocketQuery};
 use crate::sys::{listen, oom_score};
 use crate::trust::Keys;
 
+/// The name of the service.
+pub const NAME: &str = "apid";
+
 /// What apid may hold, in bytes: a quarter of the machine's memory, within reason. A caller with a certificate can have it hold a lot,
 /// by asking much and reading nothing; it is apid that ends then, and starts again, and nothing else.
 fn memory_limit(total: u64) -> u64 {
@@ -38,12 +41,12 @@ fn memory_limit(total: u64) -> u64 {
 pub fn definition(machine: &Arc<Machine>, listener: OwnedFd) -> anyhow::Result<Definition> {
     let keys = intent::keep_identity(machine);
     Ok(Definition {
-        id: "apid".to_owned(),
+        id: NAME.to_owned(),
         workload: Arc::new(Apid::new(
             listener,
             keys,
             machine.watch_settled(),
-            Cgroup::beside_machined("apid")?,
+            Cgroup::beside_machined(NAME)?,
             statistics::memory()?.memtotal << 10,
         )),
         depends_on: Vec::new(),

@@ -32,6 +32,8 @@ use crate::command_line;
 use crate::machine::Machine;
 use crate::services::{Cgroup, Definition};
 
+/// The name of its service.
+pub const NAME: &str = "dashboard";
 /// The user and group that it runs as (`/etc/passwd` of the rootfs).
 pub const USER: u32 = 51;
 /// How often it asks for figures.
@@ -46,10 +48,10 @@ pub fn definition(machine: &Arc<Machine>) -> anyhow::Result<Option<Definition>> 
         return Ok(None);
     }
     Ok(Some(Definition {
-        id: "dashboard".to_owned(),
+        id: NAME.to_owned(),
         workload: Arc::new(Dashboard::new(
             machine.clone(),
-            Cgroup::beside_machined("dashboard")?,
+            Cgroup::beside_machined(NAME)?,
         )),
         depends_on: Vec::new(),
         health: None,

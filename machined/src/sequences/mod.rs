@@ -31,7 +31,7 @@ pub use soft_reboot::{reboot_holding, reboot_quickest};
 pub use stage::{Staged, prepare_upgrade, stage};
 pub use steps::boot_assets::is_installed;
 pub use steps::last_known_time::note_time;
-pub use system_services::{Define, SystemServices};
+pub use system_services::{Absence, Define, Moment, SystemService};
 pub use upgrade::upgrade;
 
 use std::future::Future;
