@@ -9,6 +9,9 @@ use super::yaml::{self, Node};
 /// What begins a document, and what ends one.
 const MARKS: (&str, &str) = ("---", "...");
 
+/// Kinds that say more of the container that they name.
+const OF_A_CONTAINER: [&str; 2] = ["ContainerHealthConfig", "ContainerUpgradeConfig"];
+
 /// A config that a client brought which is not shown our documents.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Kept {
@@ -48,10 +51,10 @@ pub fn keep_own(in_force: &str, brought: &str) -> Option<Kept> {
             .filter(|piece| piece.kind() == "ContainerConfig");
         name.is_none() || containers.any(|container| container.name() == name)
     };
-    // A check of a container that is gone would make the whole config wrong.
+    // What names a container that is gone would make the whole config wrong.
     let (kept, gone): (Vec<Piece>, Vec<Piece>) = own
         .into_iter()
-        .partition(|piece| piece.kind() != "ContainerHealthConfig" || runs(piece.name()));
+        .partition(|piece| !OF_A_CONTAINER.contains(&piece.kind()) || runs(piece.name()));
     let mut text = brought.to_owned();
     for piece in &kept {
         if !text.is_empty() && !text.ends_with('\n') {
@@ -187,6 +190,9 @@ mod tests {
         assert_eq!(kept.text, format!("{MAIN}{GATE}"));
         assert_eq!(kept.warnings.len(), 2);
         assert!(kept.warnings[1].starts_with("ContainerHealthConfig web: removed"));
+        let strategy = HEALTH.replace("ContainerHealth", "ContainerUpgrade");
+        let kept = keep_own(&format!("{MAIN}{WEB}{strategy}"), MAIN).unwrap();
+        assert_eq!(kept.text, MAIN);
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub enum Setting {
     Hostname,
     /// The disk that the machine owns.
     Disk,
-    /// Containers and their health checks.
+    /// Containers, their health checks, and what upgrades do to them.
     Containers,
     /// When a new version is kept.
     UpgradeGate,
@@ -132,7 +132,11 @@ pub const SETTINGS: [Row; 17] = [
         setting: Setting::Containers,
         name: "containers",
         taken_over: TakenOver::Live,
-        served: &["ContainerConfig", "ContainerHealthConfig"],
+        served: &[
+            "ContainerConfig",
+            "ContainerHealthConfig",
+            "ContainerUpgradeConfig",
+        ],
         except: &["ContainerConfig.security.machinedAccess"],
     },
     Row {

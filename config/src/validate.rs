@@ -60,6 +60,11 @@ pub(super) fn references(config: &MachineConfig, origins: &Origins<'_>) {
             ));
         }
     }
+    for (name, document) in &origins.upgrade_strategies {
+        if !container_exists(name.as_str()) {
+            document.wrong_field("name", format_args!("there is no ContainerConfig `{name}`"));
+        }
+    }
     if let Some(circle) = circle(config)
         && let Some(document) = circle.first().and_then(|name| origins.containers.get(name))
     {

@@ -19,6 +19,8 @@ const ALONE: &str = "alone";
 const TALKS: &str = "talks";
 const TALKS_PORT: u16 = 8081;
 const BOUND: &str = "bound";
+/// One that could be kept, and whose operator wants it started again.
+const RENEWED: &str = "renewed";
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![live_through_upgrades_and_a_rollback]
@@ -95,6 +97,10 @@ async fn live_through_upgrades_and_a_rollback(scratch: Scratch) -> Outcome {
                 &format!("args: [\"{TALKS_PORT}\"]\nnetwork: {{mode: host}}\n"),
             )
             .container(BOUND, &image, bound)
+            .container(RENEWED, &image, "")
+            .document(&format!(
+                "apiVersion: instar.dev/v1alpha1\nkind: ContainerUpgradeConfig\nname: {RENEWED}\nstrategy: restart\n"
+            ))
     })?
     .blank_disk()?
     .forward(TALKS_PORT)
@@ -111,6 +117,11 @@ async fn live_through_upgrades_and_a_rollback(scratch: Scratch) -> Outcome {
     ];
     nothing_of_them_leads_into_the_generation(&kept)?;
     let bound = Life::of(&node, BOUND).await?;
+    let renewed = Life::of(&node, RENEWED).await?;
+    ensure!(
+        !renewed.cgroup.starts_with("0::/workloads/"),
+        "{renewed:#?}"
+    );
     let connection = Connection::open(&node)?;
 
     an_upgrade(&node, &registry, "v0.2.0").await?;
@@ -118,12 +129,15 @@ async fn live_through_upgrades_and_a_rollback(scratch: Scratch) -> Outcome {
     connection.finish()?;
     ensure!(greeter.read_from_var("before")? == "written by greeter\n");
     greeter.write_to_var("after")?;
-    one_that_mounts_the_system_began_anew(&node, &bound).await?;
+    it_began_anew(&node, BOUND, &bound).await?;
+    let renewed = it_began_anew(&node, RENEWED, &renewed).await?;
+    those_that_ended_were_told_why(&node)?;
     // An upgrade that fails its gate, and the way back from it.
     let connection = Connection::open(&node)?;
     web.take_away("/healthz");
     a_rollback(&node, &registry, &scratch).await?;
     they_live_on(&node, &kept).await?;
+    it_began_anew(&node, RENEWED, &renewed).await?;
     connection.finish()?;
     web.serve("/healthz", "well");
     // And back, by another upgrade.
@@ -188,21 +202,40 @@ async fn they_live_on(node: &Node, kept: &[Life; 3]) -> Outcome {
             .events
             .unwrap_or_default()
             .events;
-        let began = events.iter().find(|event| event.state == "Starting");
-        ensure!(began.is_none(), "{service} was started: {events:#?}");
+        // Its events live on as well.
+        let starts = events.iter().filter(|event| event.state == "Starting");
+        ensure!(starts.count() == 1, "{service} was started: {events:#?}");
+        let taken_over = format!("taken over as process {}", now.pid);
+        let mut messages = events.iter().map(|event| &event.msg);
+        ensure!(
+            messages.any(|message| *message == taken_over),
+            "{events:#?}"
+        );
     }
     let console = node.vm().console();
     ensure!(!console.contains("the workloads end as well"), "{console}");
     Ok(())
 }
 
-async fn one_that_mounts_the_system_began_anew(node: &Node, before: &Life) -> Outcome {
+async fn it_began_anew(node: &Node, service: &str, before: &Life) -> anyhow::Result<Life> {
     let now = node
         .wait_until("the container began anew", PATIENCE, async || {
-            Life::of(node, BOUND).await
+            Life::of(node, service).await
         })
         .await?;
-    ensure!(now.started != before.started, "{now:#?}");
+    ensure!(now.started != before.started, "{service}: {now:#?}");
+    Ok(now)
+}
+
+fn those_that_ended_were_told_why(node: &Node) -> Outcome {
+    let console = node.vm().console();
+    for (service, why) in [
+        (BOUND, "it mounts \"/etc/os-release\""),
+        (RENEWED, "its ContainerUpgradeConfig says restart"),
+    ] {
+        let told = format!("service {service} ends with this upgrade: {why}");
+        ensure!(console.contains(&told), "no {told:?} in {console}");
+    }
     Ok(())
 }
 

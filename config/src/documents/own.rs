@@ -21,6 +21,13 @@ pub(super) const KINDS: &[Kind] = &[
         ],
     ),
     kind(
+        "ContainerUpgradeConfig",
+        &[
+            req("name", Text),
+            opt("strategy", OneOf(&["keep", "restart"])),
+        ],
+    ),
+    kind(
         "UpgradeGateConfig",
         &[
             opt("timeout", Duration),

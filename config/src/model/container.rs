@@ -39,6 +39,30 @@ pub struct Container {
     pub depends_on: DependsOn,
     /// Whether it does its work; None: it is healthy while it runs.
     pub health: Option<ContainerHealth>,
+    /// What becomes of it in an upgrade without a reboot.
+    pub upgrade_strategy: UpgradeStrategy,
+}
+
+impl Container {
+    /// Whether another one would run just like this one: what upgrades do to it counts when there is one.
+    #[must_use]
+    pub fn runs_like(&self, other: &Self) -> bool {
+        let other = Self {
+            upgrade_strategy: self.upgrade_strategy,
+            ..other.clone()
+        };
+        *self == other
+    }
+}
+
+/// What becomes of a container in an upgrade without a reboot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum UpgradeStrategy {
+    /// It lives on if it can, and else is started again.
+    #[default]
+    Keep,
+    /// It is started again.
+    Restart,
 }
 
 /// An environment variable. The value may be a secret, and `Debug` doesn't show it.

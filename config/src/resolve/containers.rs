@@ -7,7 +7,7 @@ use super::{
         model::{
             Container, ContainerHealth, ContainerNetwork, DependsOn, HealthCheck, Mount,
             MountOption, MountSource, NetworkCondition, Probe, Security, SecurityProfile,
-            UpgradeGate, UserVolume, UserVolumeKind,
+            UpgradeGate, UpgradeStrategy, UserVolume, UserVolumeKind,
         },
         section::{Scalar, Section},
     },
@@ -57,6 +57,21 @@ pub(super) fn containers<'a>(
         }
         origins.health.push((name, document));
     }
+    for document in documents.of("ContainerUpgradeConfig") {
+        let Some(name) = document.required("name") else {
+            continue;
+        };
+        if let Some(container) = containers
+            .iter_mut()
+            .find(|container| container.name == name)
+        {
+            container.upgrade_strategy = match document.text("strategy") {
+                Some("restart") => UpgradeStrategy::Restart,
+                _ => UpgradeStrategy::Keep,
+            };
+        }
+        origins.upgrade_strategies.push((name, document));
+    }
     containers
 }
 
@@ -71,6 +86,7 @@ fn container(document: &Section<'_>) -> Option<Container> {
         .list("entrypoint")
         .filter(|words| !words.is_empty());
     let container = Container {
+        upgrade_strategy: UpgradeStrategy::default(),
         entrypoint,
         args: document.list("args"),
         working_dir: document.parsed("workingDir"),

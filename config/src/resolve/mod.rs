@@ -20,6 +20,8 @@ pub(super) struct Origins<'a> {
     pub(super) containers: HashMap<ContainerName, Section<'a>>,
     /// Health checks, by the name of the container that they are for.
     pub(super) health: Vec<(ContainerName, Section<'a>)>,
+    /// What upgrades do to containers, by the name of the container.
+    pub(super) upgrade_strategies: Vec<(ContainerName, Section<'a>)>,
 }
 
 /// All documents, as sections of their kind.

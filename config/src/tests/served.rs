@@ -163,6 +163,16 @@ failureThreshold: 5
 required: false
 ---
 apiVersion: instar.dev/v1alpha1
+kind: ContainerUpgradeConfig
+name: web
+strategy: restart
+---
+apiVersion: v1alpha1
+kind: ContainerConfig
+name: usual
+image: nginx
+---
+apiVersion: instar.dev/v1alpha1
 kind: UpgradeGateConfig
 timeout: 90s
 probes:
@@ -177,6 +187,15 @@ probes:
         (Duration::from_secs(10), Duration::from_secs(5))
     );
     assert_eq!((health.failure_threshold, health.required), (5, false));
+    let strategies: Vec<UpgradeStrategy> = config
+        .containers
+        .iter()
+        .map(|container| container.upgrade_strategy)
+        .collect();
+    assert_eq!(
+        strategies,
+        [UpgradeStrategy::Restart, UpgradeStrategy::Keep]
+    );
     assert_eq!(config.upgrade_gate.timeout, Duration::from_secs(90));
     assert_eq!(
         config.upgrade_gate.probes[0].check,

@@ -13,7 +13,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -49,6 +49,8 @@ const LOG_TAIL: usize = 1000;
 const LONGEST_LOG: u64 = 64 * 1024;
 /// The record of what a container is made of, in its bundle.
 const IDENTITY: &str = "identity.json";
+/// The record of what was known of it when it was left to run on, in its bundle.
+const RECORD: &str = "service.json";
 /// How long the words of a program that has ended are waited for: what it left behind may hold its standard error for ever.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
@@ -448,6 +450,37 @@ impl Runtime {
     pub fn identity(&self, name: &ContainerName) -> Option<Identity> {
         let record = fs::read(self.bundle(name).join(IDENTITY)).ok()?;
         serde_json::from_slice(&record).ok()
+    }
+
+    /// Leaves a record beside a container, in one piece. It goes when the container is deleted.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn leave_record(&self, name: &ContainerName, record: &str) -> Result<(), RuntimeError> {
+        let path = self.bundle(name).join(RECORD);
+        let next = path.with_extension("new");
+        fs::write(&next, record).map_err(failed("writing", &next))?;
+        fs::rename(&next, &path).map_err(failed("writing", &path))
+    }
+
+    /// The record beside a container, at most so many bytes of it; `None` where there is none.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn record(
+        &self,
+        name: &ContainerName,
+        longest: usize,
+    ) -> Result<Option<Vec<u8>>, RuntimeError> {
+        let path = self.bundle(name).join(RECORD);
+        let mut record = Vec::new();
+        let read = fs::File::open(&path)
+            .and_then(|file| file.take(longest as u64).read_to_end(&mut record));
+        match read {
+            Ok(_) => Ok(Some(record)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(failed("reading", &path)(error)),
+        }
     }
 
     fn is_known(&self, name: &ContainerName) -> bool {

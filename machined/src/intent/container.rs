@@ -32,9 +32,11 @@ pub fn service(
     let id = container.name.to_string();
     let image = image(container)?;
     let mut spec = spec(container, &configured.config, String::new())?;
-    // One that an earlier machined of this generation started stays where it is.
-    let is_here = Cgroup::for_container(&id, false)?.directory().is_dir();
-    let cgroup = Cgroup::for_container(&id, !is_here && keepable(&spec).is_ok())?;
+    let cgroup = match Cgroup::where_it_runs(&id)? {
+        // One that an earlier machined started stays where it is.
+        Some(cgroup) => cgroup,
+        None => Cgroup::for_container(&id, keeps(container) && keepable(&spec).is_ok())?,
+    };
     spec.cgroup = cgroup.path().to_owned();
     let workload = ContainerWorkload {
         cgroup,
@@ -42,6 +44,7 @@ pub fn service(
         image,
         puller: puller_in_force(machine),
         images: machine.images.clone(),
+        may_be_kept: strategy_in_force(machine, &container.name),
         in_force: machine.images_in_force.clone(),
         runtime: Runtime::default(),
         init: machine.init.clone(),
@@ -97,6 +100,24 @@ fn image(container: &config::Container) -> anyhow::Result<ImageReference> {
 
 fn health(container: &config::Container) -> anyhow::Result<Option<HealthCheck>> {
     container.health.as_ref().map(health_check).transpose()
+}
+
+fn keeps(container: &config::Container) -> bool {
+    container.upgrade_strategy == config::UpgradeStrategy::Keep
+}
+
+/// The strategy may change while the container runs, so it is that of the config in force at the upgrade.
+fn strategy_in_force(
+    machine: &Arc<Machine>,
+    name: &config::ContainerName,
+) -> Box<dyn Fn() -> bool + Send + Sync> {
+    let (machine, name) = (machine.clone(), name.clone());
+    Box::new(move || {
+        machine.config().is_none_or(|configured| {
+            let mut containers = configured.config.containers.iter();
+            containers.all(|container| container.name != name || keeps(container))
+        })
+    })
 }
 
 /// Registries may change while the container stays as it is, so it is not given those of the config that it came with.

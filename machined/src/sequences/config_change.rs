@@ -18,6 +18,8 @@ pub struct ConfigChange {
     pub removed: Vec<String>,
     /// Containers that are new, or other than before and so started anew, by name.
     pub started: Vec<String>,
+    /// Containers that run on, and of which another thing becomes in upgrades, by name.
+    pub upgraded_otherwise: Vec<String>,
 }
 
 impl ConfigChange {
@@ -40,9 +42,15 @@ impl ConfigChange {
         let name = |container: &Container| container.name.to_string();
         let is_gone =
             |container: &&Container| !new.containers.iter().any(|it| it.name == container.name);
-        let starts = |container: &&Container| all_start || !old.containers.contains(container);
+        let runs_on = |container: &&Container| {
+            let mut old = old.containers.iter();
+            !all_start && old.any(|it| it.runs_like(container))
+        };
+        let (on, started): (Vec<&Container>, _) = new.containers.iter().partition(runs_on);
+        let is_other = |container: &&&Container| !old.containers.contains(container);
         change.removed = old.containers.iter().filter(is_gone).map(name).collect();
-        change.started = new.containers.iter().filter(starts).map(name).collect();
+        change.upgraded_otherwise = on.iter().filter(is_other).map(|it| name(it)).collect();
+        change.started = started.into_iter().map(name).collect();
         change
     }
 
@@ -57,6 +65,7 @@ impl ConfigChange {
         settings.iter().all(|rows| rows.is_empty())
             && self.removed.is_empty()
             && self.started.is_empty()
+            && self.upgraded_otherwise.is_empty()
     }
 }
 
@@ -74,6 +83,10 @@ impl fmt::Display for ConfigChange {
             ("taken over now", names(&self.live)),
             ("containers removed", self.removed.join(", ")),
             ("containers started", self.started.join(", ")),
+            (
+                "upgrades treat these containers otherwise",
+                self.upgraded_otherwise.join(", "),
+            ),
             ("taken over by a reboot", self.names_at_boot()),
             ("kept, not served yet", names(&self.unserved)),
         ];
@@ -151,6 +164,23 @@ mod tests {
         let change = ConfigChange::between(&parse(OLD), &parse(&changed));
         let expected = "taken over now: the environment; containers started: web";
         assert_eq!(change.to_string(), expected);
+    }
+
+    /// It counts at the next upgrade, which asks for it then.
+    #[test]
+    fn another_strategy_for_upgrades_starts_no_container() {
+        let strategy = |strategy| {
+            parse(&format!(
+                "{OLD}---\napiVersion: instar.dev/v1alpha1\nkind: ContainerUpgradeConfig\nname: web\nstrategy: {strategy}\n"
+            ))
+        };
+        let change = ConfigChange::between(&parse(OLD), &strategy("restart"));
+        assert_eq!(
+            change.to_string(),
+            "upgrades treat these containers otherwise: web"
+        );
+        assert!(!change.is_nothing());
+        assert!(ConfigChange::between(&parse(OLD), &strategy("keep")).is_nothing());
     }
 
     #[test]

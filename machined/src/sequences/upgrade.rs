@@ -181,7 +181,10 @@ pub(super) fn installer_limits(candidate: &Candidate) -> Limits {
 async fn go_on(machine: Arc<Machine>, lock: OperationLock, checked: Checked, actor: ActorId) {
     tokio::time::sleep(ANSWER_FIRST).await;
     match checked.path {
-        Route::Soft => tracing::info!("upgrade to {}: without a reboot", checked.candidate.version),
+        Route::Soft => {
+            tracing::info!("upgrade to {}: without a reboot", checked.candidate.version);
+            machine.services.tell_ends();
+        }
         Route::Reboot(why) => tracing::info!(
             "upgrade to {}: with a reboot, {why}",
             checked.candidate.version

@@ -59,6 +59,17 @@ impl Cgroup {
         })
     }
 
+    /// The cgroup that a container's processes are in, if there are any.
+    pub fn where_it_runs(name: &str) -> anyhow::Result<Option<Self>> {
+        for outlives_generation in [true, false] {
+            let cgroup = Self::for_container(name, outlives_generation)?;
+            if cgroup.is_populated() {
+                return Ok(Some(cgroup));
+            }
+        }
+        Ok(None)
+    }
+
     /// The cgroup of a container that may run.
     pub fn of_container(name: &str) -> anyhow::Result<Self> {
         let lasting = Self::for_container(name, true)?;
@@ -127,8 +138,7 @@ impl Cgroup {
         let until = tokio::time::Instant::now() + DYING;
         loop {
             self.kill_all()?;
-            let events = fs::read_to_string(self.directory().join("cgroup.events"));
-            if events.is_ok_and(|events| !events.contains("populated 0")) {
+            if self.is_populated() {
                 let late = tokio::time::Instant::now() >= until;
                 anyhow::ensure!(!late, "processes of the cgroup {} do not die", self.path);
                 tokio::time::sleep(LOOK_AGAIN).await;
@@ -136,6 +146,12 @@ impl Cgroup {
             }
             return Ok(());
         }
+    }
+
+    /// Whether a process is in it or below it.
+    fn is_populated(&self) -> bool {
+        let events = fs::read_to_string(self.directory().join("cgroup.events"));
+        events.is_ok_and(|events| !events.contains("populated 0"))
     }
 
     /// Kills every process in it, if it exists.

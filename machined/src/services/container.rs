@@ -30,6 +30,8 @@ pub struct ContainerWorkload {
     pub puller: Box<dyn Fn() -> anyhow::Result<Arc<Puller>> + Send + Sync>,
     /// Where images are.
     pub images: ImageStore,
+    /// Whether its operator lets it live through upgrades; asked at each.
+    pub may_be_kept: Box<dyn Fn() -> bool + Send + Sync>,
     /// Which of them containers run.
     pub in_force: ImagesInForce,
     /// What makes containers.
@@ -327,13 +329,25 @@ impl Workload for ContainerWorkload {
     }
 
     fn outlives_generation(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            (self.may_be_kept)(),
+            "its ContainerUpgradeConfig says restart"
+        );
         // What it mounts may be another filesystem by now.
         keepable(&self.spec)?;
         anyhow::ensure!(
             self.cgroup.outlives_generation(),
-            "it could not be kept when it was made"
+            "it was started as one that ends with its generation"
         );
         Ok(())
+    }
+
+    fn leave_record(&self, record: &str) -> anyhow::Result<()> {
+        Ok(self.runtime.leave_record(&self.spec.name, record)?)
+    }
+
+    fn record(&self, longest: usize) -> anyhow::Result<Option<Vec<u8>>> {
+        Ok(self.runtime.record(&self.spec.name, longest)?)
     }
 
     fn exec<'a>(&'a self, command: &'a [String]) -> Step<'a, anyhow::Result<()>> {

@@ -1,5 +1,6 @@
 //! The machine's services: processes of the rootfs and containers of the config, kept up and watched.
 
+mod carried;
 mod cgroup;
 mod container;
 mod health;
@@ -289,16 +290,44 @@ impl Services {
         known.held = true;
         let services = known.services.values();
         let workloads = services.filter(|service| service.definition().controllable);
-        workloads.cloned().partition(|service| {
-            let may = service.outlives_generation();
-            if let Err(why) = &may {
-                tracing::info!(
-                    "service {} ends with its generation: {why:#}",
-                    service.definition().id
-                );
+        workloads
+            .cloned()
+            .partition(|service| match service.outlives_generation() {
+                Ok(()) => true,
+                Err(why) => {
+                    self.tell_end(service, &why);
+                    false
+                }
+            })
+    }
+
+    /// What an upgrade without a reboot would do to each service that the API controls and that runs: lives on, or ends for this reason.
+    pub fn fates(&self) -> Vec<(Service, anyhow::Result<()>)> {
+        let services = self.list().into_iter();
+        let running = services.filter(|service| {
+            service.definition().controllable && service.status().phase == Phase::Running
+        });
+        running
+            .map(|service| {
+                let fate = service.outlives_generation();
+                (service, fate)
+            })
+            .collect()
+    }
+
+    /// Tells those that end with an upgrade which has just begun, while they still run.
+    pub fn tell_ends(&self) {
+        for (service, fate) in self.fates() {
+            if let Err(why) = fate {
+                self.tell_end(&service, &why);
             }
-            may.is_ok()
-        })
+        }
+    }
+
+    fn tell_end(&self, service: &Service, why: &anyhow::Error) {
+        let message = format!("ends with this upgrade: {why:#}");
+        tracing::info!("service {} {message}", service.definition().id);
+        service.tell(&message, &self.events, &self.store);
     }
 
     /// The names of those that run on unattended.

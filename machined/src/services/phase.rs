@@ -18,8 +18,10 @@
 //! - *fails* leads back to the beginning after a pause; a stop ends the pause.
 //! - A start cannot be stopped halfway: in Starting, a stop takes effect in Running.
 
+use serde::{Deserialize, Serialize};
+
 /// A phase.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Phase {
     /// Known, nothing done yet.
     Initialized,

@@ -20,6 +20,16 @@ pub(super) struct Restarts {
 }
 
 impl Restarts {
+    /// As they were before.
+    pub(super) fn after_failures(failures: u32) -> Self {
+        Restarts { failures }
+    }
+
+    /// Runs that ended too early, one after the other.
+    pub(super) fn failures(&self) -> u32 {
+        self.failures
+    }
+
     /// The pause after a run of the given length.
     pub(super) fn after(&mut self, run: Duration) -> Duration {
         if run >= GOOD_RUN {

@@ -7,6 +7,7 @@ use instar_api::events::EventPayload;
 use instar_api::machine::{ServiceHealth, ServiceStateEvent, service_state_event::Action};
 use tokio::sync::watch;
 
+use super::carried::{Carried, LONGEST_RECORD};
 use super::health::HealthCheck;
 use super::log_ring::LogRing;
 use super::phase::{Event, Phase};
@@ -244,6 +245,7 @@ impl Actor {
     async fn live(self, mut wish: watch::Receiver<Wish>) {
         let mut restarts = Restarts::default();
         let mut adopted = self.adopt().await;
+        let mut ran = self.recall(adopted.is_some(), &mut restarts);
         loop {
             if adopted.is_none() {
                 // It may have been told to stop when nothing of it ran.
@@ -256,14 +258,16 @@ impl Actor {
                     _ => return,
                 }
             }
-            let begun = Instant::now();
+            let now = Instant::now();
+            let begun = now.checked_sub(std::mem::take(&mut ran)).unwrap_or(now);
             let ended = match adopted.take() {
-                Some(running) => self.watch_over(running, &mut wish, "adopted").await,
+                Some(running) => self.watch_over(running, &mut wish, "taken over").await,
                 None => self.run_once(&mut wish).await,
             };
             match ended {
                 Ended::Stopped => restarts = Restarts::default(),
                 Ended::Left => {
+                    self.leave_record(restarts.failures(), begun.elapsed());
                     self.note_left(true);
                     let back = wish.wait_for(|wish| !wish.is_left()).await.is_ok();
                     self.note_left(false);
@@ -271,6 +275,7 @@ impl Actor {
                         return;
                     }
                     adopted = self.adopt().await;
+                    ran = begun.elapsed();
                     if adopted.is_none() {
                         self.note(Event::Fails, "it ended while nobody looked".to_owned());
                     }
@@ -299,10 +304,51 @@ impl Actor {
             Adopted::Ended(why) => {
                 let phase = self.phase();
                 if phase == Phase::Initialized {
-                    self.note(Event::Waits, format!("what ran was ended: {why}"));
+                    self.note(Event::Waits, format!("not taken over but ended: {why}"));
                 }
                 None
             }
+        }
+    }
+
+    /// Has a service that was taken over go on with what an earlier machined knew of it. Gives how long it had run by then.
+    fn recall(&self, taken_over: bool, restarts: &mut Restarts) -> Duration {
+        if !taken_over {
+            return Duration::ZERO;
+        }
+        let record = self.service.definition.workload.record(LONGEST_RECORD);
+        let carried =
+            record.and_then(|record| record.as_deref().map(Carried::from_text).transpose());
+        match carried {
+            Ok(Some(carried)) => {
+                let ran = carried.ran;
+                *restarts = Restarts::after_failures(carried.failures);
+                let status = &self.service.status;
+                status.send_modify(|status| carried.recall(status));
+                ran
+            }
+            Ok(None) => Duration::ZERO,
+            Err(error) => {
+                tracing::warn!(
+                    "service {}: it runs on, and what was known of it is lost: {error:#}",
+                    self.service.definition.id
+                );
+                Duration::ZERO
+            }
+        }
+    }
+
+    fn leave_record(&self, failures: u32, ran: Duration) {
+        let carried = Carried::of(&self.service.status(), failures, ran);
+        let workload = &self.service.definition.workload;
+        let left = carried
+            .to_text()
+            .and_then(|text| workload.leave_record(&text));
+        if let Err(error) = left {
+            tracing::warn!(
+                "service {}: it runs on, and what is known of it ends here: {error:#}",
+                self.service.definition.id
+            );
         }
     }
 
@@ -482,15 +528,39 @@ impl Actor {
     }
 
     fn publish(&self) {
-        let status = self.service.status();
+        self.service.publish(&self.events, &self.store);
+    }
+}
+
+impl Service {
+    /// Tells what is about to happen to a service that runs, among the things that have happened to it; once, where it is the same again.
+    pub(super) fn tell(&self, message: &str, events: &EventLog, store: &Store) {
+        let told = self.status.send_if_modified(|status| {
+            let is_new = status
+                .happenings
+                .back()
+                .is_none_or(|last| last.message != message);
+            let is_told = is_new && status.phase == Phase::Running;
+            if is_told {
+                status.enter(Phase::Running, message.to_owned());
+            }
+            is_told
+        });
+        if told {
+            self.publish(events, store);
+        }
+    }
+
+    fn publish(&self, events: &EventLog, store: &Store) {
+        let status = self.status();
         let fact = ServiceFact {
             running: status.phase == Phase::Running,
             healthy: status.is_up(),
-            unknown: status.checked && status.health == Health::Unknown,
+            unknown: status.is_undecided(),
         };
-        self.store.put(&self.service.definition.id, fact);
+        store.put(&self.definition.id, fact);
         let event = ServiceStateEvent {
-            service: self.service.definition.id.clone(),
+            service: self.definition.id.clone(),
             action: action(status.phase).into(),
             message: status
                 .happenings
@@ -499,8 +569,7 @@ impl Actor {
                 .unwrap_or_default(),
             health: Some(wire_health(&status)),
         };
-        self.events
-            .emit(&ActorId::default(), EventPayload::ServiceState(event));
+        events.emit(&ActorId::default(), EventPayload::ServiceState(event));
     }
 }
 

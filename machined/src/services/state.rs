@@ -3,10 +3,12 @@
 use std::collections::VecDeque;
 use std::time::SystemTime;
 
+use serde::{Deserialize, Serialize};
+
 use super::phase::Phase;
 
 /// What the health check last said.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Health {
     /// There is no check, or none has ended yet.
     Unknown,
@@ -17,7 +19,7 @@ pub enum Health {
 }
 
 /// One thing that happened.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Happening {
     /// The state that it led to.
     pub phase: Phase,
@@ -45,6 +47,8 @@ pub struct ServiceStatus {
     pub checked: bool,
     /// It runs, and nobody looks after it: it is on its way into the next generation.
     pub left: bool,
+    /// Its health is what an earlier machined knew; no check has confirmed it.
+    pub recalled: bool,
 }
 
 impl ServiceStatus {
@@ -57,6 +61,7 @@ impl ServiceStatus {
             happenings: VecDeque::new(),
             checked,
             left: false,
+            recalled: false,
         }
     }
 
@@ -78,17 +83,24 @@ impl ServiceStatus {
 
     /// Notes what the health check said; true if that is news.
     pub fn set_health(&mut self, health: Health) -> bool {
+        let confirmed = std::mem::take(&mut self.recalled);
         if self.health == health {
-            return false;
+            return confirmed;
         }
         self.health = health;
         self.health_changed = SystemTime::now();
         true
     }
 
-    /// Whether it does what it is there for.
+    /// Whether it does what it is there for. What an earlier machined found does not count.
     pub fn is_up(&self) -> bool {
-        self.phase == Phase::Running && (!self.checked || self.health == Health::Healthy)
+        let is_healthy = self.health == Health::Healthy && !self.recalled;
+        self.phase == Phase::Running && (!self.checked || is_healthy)
+    }
+
+    /// Whether its check has not told anything yet.
+    pub fn is_undecided(&self) -> bool {
+        self.checked && (self.health == Health::Unknown || self.recalled)
     }
 }
 

@@ -207,3 +207,143 @@ async fn a_stop_in_a_pause_is_seen() {
         assert_eq!(service.status().phase, Phase::Finished);
     }
 }
+
+/// Runs on when it is left, with a record beside it; an upgrade may be told not to keep it.
+#[derive(Clone, Default)]
+struct Lasting {
+    record: Arc<Mutex<Option<Vec<u8>>>>,
+    ends: Option<&'static str>,
+    /// Somebody before has left it.
+    runs: bool,
+}
+
+impl Workload for Lasting {
+    fn prepare(&self) -> Step<'_, anyhow::Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+    fn start(&self, _log: LogRing) -> Step<'_, anyhow::Result<Box<dyn Running>>> {
+        Box::pin(async { Ok(lasting()) })
+    }
+    fn adopt(&self, _log: LogRing) -> Step<'_, Adopted> {
+        let adopted = match self.runs {
+            true => Adopted::Running(lasting()),
+            false => Adopted::Nothing,
+        };
+        Box::pin(async { adopted })
+    }
+    fn outlives_generation(&self) -> anyhow::Result<()> {
+        self.ends.map_or(Ok(()), |why| Err(anyhow::anyhow!(why)))
+    }
+    fn leave_record(&self, record: &str) -> anyhow::Result<()> {
+        *self.record.locked() = Some(record.as_bytes().to_vec());
+        Ok(())
+    }
+    fn record(&self, longest: usize) -> anyhow::Result<Option<Vec<u8>>> {
+        let mut record = self.record.locked().clone();
+        if let Some(record) = &mut record {
+            record.truncate(longest);
+        }
+        Ok(record)
+    }
+    fn exec<'a>(&'a self, _command: &'a [String]) -> Step<'a, anyhow::Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+fn lasting() -> Box<dyn Running> {
+    Box::new(RunningSlow {
+        ends_after: EIGHT,
+        ends_at: None,
+    })
+}
+
+fn of_lasting(id: &str, workload: &Lasting) -> Definition {
+    Definition {
+        workload: Arc::new(workload.clone()),
+        ..definition(id, None)
+    }
+}
+
+fn messages(service: &Service) -> Vec<String> {
+    let happenings = service.status().happenings.into_iter();
+    happenings.map(|happening| happening.message).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_ends_with_an_upgrade_is_told_so_once_and_before() {
+    let services = services();
+    let mut workload = Lasting::default();
+    let lives = services.add(of_lasting("lives", &workload)).unwrap();
+    workload.ends = Some("it mounts the system");
+    let ends = services.add(of_lasting("ends", &workload)).unwrap();
+    for service in [&lives, &ends] {
+        service.start();
+        service.up().await;
+    }
+    let fates = services.fates().into_iter();
+    let fates: Vec<(String, bool)> = fates
+        .map(|(service, fate)| (service.definition().id.clone(), fate.is_ok()))
+        .collect();
+    assert_eq!(
+        fates,
+        [("ends".to_owned(), false), ("lives".to_owned(), true)]
+    );
+    // Who only asks changes nothing.
+    assert_eq!(messages(&ends).len(), 3);
+    services.tell_ends();
+    assert_eq!(ends.status().phase, Phase::Running);
+    services.leave_workloads().await;
+    assert_eq!(services.left(), ["lives"]);
+    let told = messages(&ends);
+    assert_eq!(
+        told[2..],
+        [
+            "started as process 1",
+            "ends with this upgrade: it mounts the system",
+            "asked to end",
+            "stopped",
+        ]
+    );
+    assert_eq!(messages(&lives).last().unwrap(), "started as process 1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_past_of_one_that_lives_on_is_known_to_the_next_machined() {
+    let before = services();
+    let mut workload = Lasting::default();
+    let service = before.add(of_lasting("web", &workload)).unwrap();
+    service.start();
+    service.up().await;
+    before.leave_workloads().await;
+    workload.runs = true;
+    let after = services();
+    let service = after.add(of_lasting("web", &workload)).unwrap();
+    service.start();
+    service.up().await;
+    assert_eq!(
+        messages(&service),
+        [
+            "preparing",
+            "starting",
+            "started as process 1",
+            "taken over as process 1"
+        ]
+    );
+    assert!(messages(&before.get("web").unwrap()).len() == 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_whose_past_cannot_be_read_is_taken_over_all_the_same() {
+    for record in ["", "{", "{\"version\":99}", "{\"version\":1}"] {
+        let workload = Lasting {
+            record: Arc::new(Mutex::new(Some(record.into()))),
+            runs: true,
+            ..Lasting::default()
+        };
+        let services = services();
+        let service = services.add(of_lasting("web", &workload)).unwrap();
+        service.start();
+        service.up().await;
+        assert_eq!(messages(&service), ["taken over as process 1"], "{record}");
+    }
+}

@@ -37,6 +37,20 @@ pub trait Workload: Send + Sync + 'static {
     fn outlives_generation(&self) -> anyhow::Result<()> {
         anyhow::bail!("it is a part of the generation")
     }
+    /// Leaves a record of what is known of it beside it, for whoever takes it over; it goes when what runs goes.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    fn leave_record(&self, _record: &str) -> anyhow::Result<()> {
+        Ok(())
+    }
+    /// The newest such record, at most so many bytes of it; none if nobody left one.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    fn record(&self, _longest: usize) -> anyhow::Result<Option<Vec<u8>>> {
+        Ok(None)
+    }
     /// A command inside it, as a health check; ends with an error that says what it printed.
     fn exec<'a>(&'a self, command: &'a [String]) -> Step<'a, anyhow::Result<()>>;
     /// Whether it does its work, for a workload that has a way of its own to tell.

@@ -1,0 +1,177 @@
+//! What is known of a service that lives through a change of generations: a record beside it, written when nobody looks after it any more,
+//! and read by whoever takes it over. A record that cannot be read costs the past and nothing else.
+
+use std::collections::VecDeque;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
+
+use super::state::{Happening, Health, ServiceStatus};
+
+/// Of the format. A version that changes it counts on.
+const VERSION: u32 = 1;
+/// Bytes of a message: a service may have last words of any length.
+const LONGEST_MESSAGE: usize = 512;
+/// Bytes of a record: as many happenings as a service has, each with the longest message, escaped as JSON.
+pub(super) const LONGEST_RECORD: usize = 256 << 10;
+
+/// The record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) struct Carried {
+    version: u32,
+    health: Health,
+    health_changed: SystemTime,
+    happenings: VecDeque<Happening>,
+    /// Runs that ended too early, one after the other.
+    pub(super) failures: u32,
+    /// How long it has run.
+    pub(super) ran: Duration,
+}
+
+#[derive(Deserialize)]
+struct Versioned {
+    version: u32,
+}
+
+impl Carried {
+    /// Of a service that runs.
+    pub(super) fn of(status: &ServiceStatus, failures: u32, ran: Duration) -> Self {
+        let mut happenings = status.happenings.clone();
+        for happening in &mut happenings {
+            shorten(&mut happening.message);
+        }
+        let mut health = status.health.clone();
+        if let Health::Unhealthy(why) = &mut health {
+            shorten(why);
+        }
+        Carried {
+            version: VERSION,
+            health,
+            health_changed: status.health_changed,
+            happenings,
+            failures,
+            ran,
+        }
+    }
+
+    /// As it is written.
+    pub(super) fn to_text(&self) -> anyhow::Result<String> {
+        serde_json::to_string(self).context("write down what is known of it")
+    }
+
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// It is none, or one of a version that this one does not know.
+    pub(super) fn from_text(text: &[u8]) -> anyhow::Result<Self> {
+        let Versioned { version } = serde_json::from_slice(text).context("it is no record")?;
+        anyhow::ensure!(
+            version == VERSION,
+            "it is of the version {version}, this machined knows {VERSION}"
+        );
+        serde_json::from_slice(text).context("it is not whole")
+    }
+
+    /// Has a service that nothing has happened to yet go on from here.
+    pub(super) fn recall(self, status: &mut ServiceStatus) {
+        status.happenings = self.happenings;
+        if status.checked && self.health != Health::Unknown {
+            status.health = self.health;
+            status.health_changed = self.health_changed;
+            status.recalled = true;
+        }
+    }
+}
+
+fn shorten(text: &mut String) {
+    if text.len() > LONGEST_MESSAGE {
+        let mut end = LONGEST_MESSAGE;
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+        text.push('…');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::services::phase::Phase;
+
+    fn status() -> ServiceStatus {
+        let mut status = ServiceStatus::new(true);
+        status.enter(Phase::Failed, "it fell".into());
+        status.enter(Phase::Running, "started as process 7".into());
+        status.set_health(Health::Healthy);
+        status
+    }
+
+    #[test]
+    fn the_past_goes_on_and_health_counts_when_it_is_confirmed() {
+        let before = status();
+        let text = Carried::of(&before, 3, Duration::from_secs(90)).to_text();
+        let carried = Carried::from_text(text.unwrap().as_bytes()).unwrap();
+        assert_eq!(
+            (carried.failures, carried.ran),
+            (3, Duration::from_secs(90))
+        );
+        let mut after = ServiceStatus::new(true);
+        carried.recall(&mut after);
+        after.enter(Phase::Running, "taken over as process 7".into());
+        assert_eq!(after.happenings.len(), 3);
+        assert_eq!(after.happenings[0], before.happenings[0]);
+        assert_eq!(after.health, Health::Healthy);
+        assert_eq!(after.health_changed, before.health_changed);
+        // A new version proves that it works by a check of its own.
+        assert!(!after.is_up());
+        assert!(after.set_health(Health::Healthy));
+        assert!(after.is_up());
+        assert_eq!(after.health_changed, before.health_changed);
+        assert!(!after.set_health(Health::Healthy));
+    }
+
+    /// A check that the config no longer has leaves no opinion.
+    #[test]
+    fn health_is_recalled_only_where_there_is_a_check() {
+        let mut after = ServiceStatus::new(false);
+        Carried::of(&status(), 0, Duration::ZERO).recall(&mut after);
+        assert_eq!(after.health, Health::Unknown);
+        after.enter(Phase::Running, "taken over".into());
+        assert!(after.is_up());
+    }
+
+    #[test]
+    fn a_record_is_bounded_whatever_was_said() {
+        let mut status = ServiceStatus::new(true);
+        let long = "\u{1}ü\"".repeat(4000);
+        for _ in 0..200 {
+            status.enter(Phase::Running, long.clone());
+        }
+        status.set_health(Health::Unhealthy(long));
+        let text = Carried::of(&status, u32::MAX, Duration::MAX).to_text();
+        let text = text.unwrap();
+        assert!(text.len() <= LONGEST_RECORD, "{}", text.len());
+        Carried::from_text(text.as_bytes()).unwrap();
+    }
+
+    #[test]
+    fn others_are_refused_with_the_reason() {
+        let whole = Carried::of(&status(), 0, Duration::ZERO).to_text().unwrap();
+        let refused = |text: &str| {
+            let error = Carried::from_text(text.as_bytes()).unwrap_err();
+            error.to_string()
+        };
+        assert_eq!(refused(""), "it is no record");
+        assert_eq!(refused(&whole[..whole.len() / 2]), "it is no record");
+        assert_eq!(refused("{\"version\":1}"), "it is not whole");
+        let newer = whole.replace("\"version\":1", "\"version\":2");
+        assert_eq!(
+            refused(&newer),
+            "it is of the version 2, this machined knows 1"
+        );
+    }
+}
