@@ -115,12 +115,15 @@ pub async fn run(sequence: Sequence, actor: &ActorId, events: &EventLog) -> anyh
     tracing::info!("{name}: start");
     emit_sequence(events, actor, name, sequence_event::Action::Start, None);
     for phase in sequence.phases {
+        let of_phase = phase.name;
         if let Err(failed) = run_phase(name, phase, actor, events).await {
             let failed = anyhow::Error::from(failed);
             tracing::error!("{failed:#}");
             emit_failure(events, actor, name, format!("{failed:#}"));
             return Err(failed);
         }
+        // Where the time of a boot or an upgrade goes.
+        tracing::info!("{name}: {of_phase}: done");
     }
     tracing::info!("{name}: done");
     emit_sequence(events, actor, name, sequence_event::Action::Stop, None);
