@@ -10,6 +10,8 @@ use crate::services::Definition;
 
 /// How long the boot waits for apid.
 const APID: Duration = Duration::from_secs(60);
+/// How long a change of generations waits for apid's last answers: a little longer than apid itself.
+const DRAIN: Duration = Duration::from_millis(1500);
 
 /// Defines a service of the machine when it is about to start.
 pub type Define<T> = Box<dyn FnOnce(&Arc<Machine>) -> anyhow::Result<T> + Send>;
@@ -39,6 +41,14 @@ pub(super) async fn start_apid(
         ),
     }
     Ok(())
+}
+
+/// Has apid answer what it was asked and end, in time: who asks now waits in the listening socket, for the next apid. Should there be none,
+/// what starts the workloads again starts this one.
+pub(super) async fn drain_apid(machine: &Machine) {
+    if !machine.services.hold("apid", DRAIN).await {
+        tracing::warn!("apid has not ended within {} ms", DRAIN.as_millis());
+    }
 }
 
 /// Starts the dashboard where there is a screen for it. A machine without its dashboard works, so no failure here is an error.
