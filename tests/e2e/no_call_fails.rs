@@ -112,11 +112,7 @@ async fn streams_of_instarctl_go_on(scratch: Scratch) -> Outcome {
     let (registry, node) = boot(&scratch, &[ImageUnderTest::second()?]).await?;
     let instarctl = Instarctl::of(&node, &scratch)?;
     let streams: [(&[&str], &str, &str); 4] = [
-        (
-            &["events", "--tail", "-1"],
-            "sequence=boot",
-            "sequence=boot",
-        ),
+        (&["events", "--tail", "-1"], BOOTED, BOOTED),
         (
             &["dmesg", "-f"],
             "generation 1 is healthy",
