@@ -8,6 +8,7 @@ mod cli;
 mod commands;
 mod exit;
 mod follow;
+mod left_off;
 mod lines;
 mod output;
 mod patch;

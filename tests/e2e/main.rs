@@ -36,6 +36,7 @@ mod logs;
 mod lost_config;
 mod machine_config;
 mod medium;
+mod no_call_fails;
 mod odd_images;
 mod one_at_a_time;
 mod other_clients;
@@ -132,6 +133,7 @@ fn of_every_run() -> Vec<Vec<Test>> {
     vec![
         rollback::tests(),
         upgrade::tests(),
+        no_call_fails::tests(),
         workloads::tests(),
         talosctl_upgrades::tests(),
         trial::tests(),

@@ -114,27 +114,30 @@ impl Apid {
         let settled = self.settled.clone();
         let (questions, orders) = ours.into_split();
         let (found, answers) = mpsc::channel(1);
+        let (drain, to_drain) = watch::channel(false);
         let feeder = tokio::spawn(async move {
             // An end is apid's own, or machined's.
             tokio::select! {
-                _ = give_orders(orders, identity, settled, answers) => {}
+                _ = give_orders(orders, identity, settled, answers, to_drain) => {}
                 _ = lookup::answer(questions, found) => {}
             }
         });
         let feeder = tokio_util::task::AbortOnDropHandle::new(feeder);
         Ok(Box::new(RunningApid {
             process,
+            drain,
             _feeder: feeder,
         }))
     }
 }
 
-/// Every new identity, every answer, and once the order to forget how it was started.
+/// Every new identity, every answer, and once each the orders to forget how it was started and to end.
 async fn give_orders(
     mut apid: OwnedWriteHalf,
     mut identity: watch::Receiver<Option<Identity>>,
     mut settled: watch::Receiver<bool>,
     mut answers: mpsc::Receiver<Answer>,
+    mut to_drain: watch::Receiver<bool>,
 ) -> anyhow::Result<()> {
     let mut forgotten = false;
     loop {
@@ -149,6 +152,8 @@ async fn give_orders(
                 Some(ControlMessage::ForgetStart)
             }
             Some(answer) = answers.recv() => Some(ControlMessage::TakeAddresses(answer)),
+            // Its end is that of the running apid, and of this task.
+            Ok(()) = to_drain.changed() => Some(ControlMessage::Drain),
         };
         if let Some(order) = order {
             send_control(&mut apid, &order).await?;
@@ -197,6 +202,7 @@ impl Workload for Apid {
 
 struct RunningApid {
     process: OwnProcess,
+    drain: watch::Sender<bool>,
     _feeder: tokio_util::task::AbortOnDropHandle<()>,
 }
 
@@ -209,8 +215,14 @@ impl Running for RunningApid {
         Box::pin(self.process.wait())
     }
 
-    fn signal(&mut self, _signal: Signal) -> anyhow::Result<()> {
-        self.process.kill().context("kill apid")
+    fn signal(&mut self, signal: Signal) -> anyhow::Result<()> {
+        match signal {
+            Signal::Terminate => {
+                self.drain.send_replace(true);
+                Ok(())
+            }
+            Signal::Kill => self.process.kill().context("kill apid"),
+        }
     }
 
     fn clean_up(&mut self) -> Step<'_, ()> {

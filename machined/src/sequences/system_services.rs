@@ -12,6 +12,9 @@ use anyhow::Context as _;
 use crate::machine::Machine;
 use crate::services::{Definition, Services};
 
+/// How long a change of generations waits for apid's last answers: a little longer than apid itself.
+const DRAIN: Duration = Duration::from_millis(1500);
+
 /// Defines a service when it is about to start; none where the machine has no use for it.
 pub type Define = Box<dyn FnOnce(&Arc<Machine>) -> anyhow::Result<Option<Definition>> + Send>;
 
@@ -116,6 +119,14 @@ fn judge(name: &str, absence: Absence, started: anyhow::Result<()>) -> anyhow::R
             Ok(())
         }
         (_, started) => started.with_context(|| format!("start {name}")),
+    }
+}
+
+/// Has apid answer what it was asked and end, in time: who asks now waits in the listening socket, for the next apid. Should there be none,
+/// what starts the workloads again starts this one.
+pub(super) async fn drain_apid(machine: &Machine) {
+    if !machine.services.hold("apid", DRAIN).await {
+        tracing::warn!("apid has not ended within {} ms", DRAIN.as_millis());
     }
 }
 
