@@ -20,6 +20,10 @@ use super::grpc_status::{self, Code};
 
 /// How long a connection waits for the next answer, after which it ends. Clients that ask ten times a second have asked by then.
 pub(super) const LULL: Duration = Duration::from_millis(150);
+/// What a client may take to hear that it is to ask elsewhere, which a call of its own may cross...
+const FAREWELL: Duration = Duration::from_millis(300);
+/// ...and where it has its answer just now, so that none does: until the connection has ended, tonic would lose its next call to it.
+const FLUSH: Duration = Duration::from_millis(5);
 /// A stream on which nothing came for this long has told everything there was.
 const SILENCE: Duration = Duration::from_millis(20);
 
@@ -52,13 +56,17 @@ impl InFlight {
         Asked(self.clone())
     }
 
-    /// Ends at the first good moment to tell the client to ask elsewhere, once `draining` says so.
-    pub(super) async fn may_end(&self, mut draining: watch::Receiver<bool>) {
+    /// Ends at the first good moment to tell the client to ask elsewhere, once `draining` says so. Gives the time that the client has to
+    /// hear it before the connection ends, if all is answered then.
+    pub(super) async fn may_end(&self, mut draining: watch::Receiver<bool>) -> Duration {
         if draining.wait_for(|draining| *draining).await.is_err() {
             return std::future::pending().await;
         }
         // It is told in any case. Boxed: connections that only wait are not to be large.
-        let _ = Box::pin(timeout(LULL, self.after_an_answer())).await;
+        match Box::pin(timeout(LULL, self.after_an_answer())).await {
+            Ok(()) => FLUSH,
+            Err(_) => FAREWELL,
+        }
     }
 
     async fn after_an_answer(&self) {

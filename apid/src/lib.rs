@@ -100,8 +100,6 @@ const OTHERS_WINDOW: u32 = 64 << 10;
 const LAST_ANSWERS: Duration = Duration::from_secs(10);
 /// The same before this apid gives way to the next one, which everybody waits for meanwhile.
 const LAST_ANSWERS_OF_ALL: Duration = Duration::from_secs(1);
-/// What a client may take to hear that it is to ask elsewhere.
-const FAREWELL: Duration = Duration::from_millis(300);
 /// A client that has not ended its handshake by then is cut off.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
@@ -299,15 +297,14 @@ async fn serve_connection(
     tokio::select! {
         ended = connection.as_mut() => return Ok(ended?),
         () = lost.as_mut() => connection.as_mut().graceful_shutdown(),
-        () = in_flight.may_end(draining) => {
+        farewell = in_flight.may_end(draining) => {
             // Streams end after that word: their callers are not to ask again here.
             connection.as_mut().graceful_shutdown();
             in_flight.end_streams();
-            let farewell = tokio::time::timeout(FAREWELL, connection.as_mut()).await;
-            if let Ok(ended) = farewell {
+            if let Ok(ended) = tokio::time::timeout(farewell, connection.as_mut()).await {
                 return Ok(ended?);
             }
-            // A client that does not even answer a ping keeps nobody waiting.
+            // A client that does not answer the ping keeps nobody waiting.
             if in_flight.is_idle() {
                 return Ok(());
             }
