@@ -94,7 +94,7 @@ pub(crate) const SOFT: [Phase; 13] = [
     (
         "take_over",
         Some("machined: boot: machine: done"),
-        "machined: service kept: adopted",
+        "machined: service kept: taken over",
     ),
     ("network", Some(MACHINED), "machined: DHCP lease"),
     (
