@@ -42,6 +42,8 @@ FUZZING := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Coverflow-checks
 SECONDS ?= 60
+# How many turns `make soak` takes.
+N ?= 100
 # Which of an upgrade's writes `make ioerrors` has fail: how many, all, or FIRST-LAST.
 WRITES ?= all
 # One selection of packages for all that runs here: another one would compile dependencies again.
@@ -146,6 +148,10 @@ powercut: image ## Cut the power at every write of a recorded node: all states j
 .PHONY: ioerrors
 ioerrors: image ## Fail the writes of an upgrade, each in an upgrade of its own, as a broken, a full and a tearing disk do: WRITES=60 spreads 60 over it, WRITES=1-60 takes the first
 	INSTAR_WRITES=$(WRITES) cargo test --locked $(TOOLS) --test e2e -- leave_a_version_that_boots
+
+.PHONY: soak
+soak: image ## Upgrade one node again and again under a container, every tenth time to a version that fails: N=1000 times
+	INSTAR_SOAK=$(N) cargo test --locked $(TOOLS) --test e2e -- soak::
 
 .PHONY: fuzz
 fuzz: deps ## Look for input from the network that breaks a decoder: SECONDS=60 for each, DECODERS="uki event" for some

@@ -9,6 +9,9 @@ pub mod events;
 /// Largest message that either side accepts, in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 32 * 1024 * 1024;
 
+/// The words, with `UNAVAILABLE`, at the end of a stream whose node changes to another version without a reboot.
+pub const CHANGES_VERSION: &str = "this node changes to another version; ask again";
+
 /// TCP port of the API.
 pub const PORT: u16 = 50000;
 

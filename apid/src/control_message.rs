@@ -22,6 +22,8 @@ pub enum ControlMessage {
     ForgetStart,
     /// To take this as the answer to a question.
     TakeAddresses(Answer),
+    /// To end what it is asked, and itself: another apid takes its place.
+    Drain,
 }
 
 /// What machined is asked.

@@ -25,6 +25,7 @@ mod grpc_framing;
 mod grpc_status;
 mod identity;
 mod impersonation;
+mod in_flight;
 mod lookup;
 mod merge_replies;
 mod metadata;
@@ -66,6 +67,7 @@ use credential_watch::CredentialWatch;
 use exchange::{NO_LONGER_ACCEPTED, refuse};
 use grpc_status::Code;
 use identity::Credentials;
+use in_flight::{InFlight, LULL};
 use lookup::Lookups;
 use proxy::Proxy;
 use unauthenticated_limit::{Place, UnauthenticatedLimit};
@@ -96,6 +98,8 @@ const OTHERS_CALLS: u32 = 64;
 const OTHERS_WINDOW: u32 = 64 << 10;
 /// What was asked by somebody who is no longer let in has so long to be answered.
 const LAST_ANSWERS: Duration = Duration::from_secs(10);
+/// The same before this apid gives way to the next one, which everybody waits for meanwhile.
+const LAST_ANSWERS_OF_ALL: Duration = Duration::from_secs(1);
 /// A client that has not ended its handshake by then is cut off.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
@@ -105,7 +109,7 @@ pub fn decode_answer_of_another_node(bytes: &[u8]) {
     fan_out::decode(bytes);
 }
 
-/// Runs apid until machined closes the stream of orders.
+/// Runs apid until machined closes the stream of orders, or orders it to give way to the next one.
 pub fn run() -> anyhow::Result<()> {
     let listener = std::io::stdin().as_fd().try_clone_to_owned()?;
     let orders = std::io::stdout().as_fd().try_clone_to_owned()?;
@@ -116,8 +120,8 @@ pub fn run() -> anyhow::Result<()> {
     runtime.block_on(serve(listener, orders))
 }
 
-/// Serves on a listening TCP socket as the orders say, until their stream is closed. machined's socket is [`SOCKET`] in the current
-/// directory.
+/// Serves on a listening TCP socket as the orders say, until their stream is closed or they say to give way. machined's socket is
+/// [`SOCKET`] in the current directory.
 pub async fn serve(listener: OwnedFd, orders: OwnedFd) -> anyhow::Result<()> {
     let listener = std::net::TcpListener::from(listener);
     listener.set_nonblocking(true)?;
@@ -132,16 +136,18 @@ pub async fn serve(listener: OwnedFd, orders: OwnedFd) -> anyhow::Result<()> {
     };
     let (sender, credentials) = watch::channel(Arc::new(Credentials::new(&first)?));
     let (lookups, questions) = Lookups::new();
+    let (drain, draining) = watch::channel(false);
     tokio::select! {
-        ended = follow_orders(orders, sender, lookups.clone()) => ended,
+        ended = follow_orders(orders, sender, drain, lookups.clone()) => ended,
         ended = questions.ask(to_machined) => ended,
-        never = accept(listener, credentials, lookups) => match never {},
+        () = accept_until_drained(listener, credentials, lookups, draining) => Ok(()),
     }
 }
 
 async fn follow_orders(
     mut orders: OwnedReadHalf,
     sender: watch::Sender<Arc<Credentials>>,
+    drain: watch::Sender<bool>,
     lookups: Lookups,
 ) -> anyhow::Result<()> {
     while let Some(order) = control_message::receive(&mut orders).await? {
@@ -160,18 +166,53 @@ async fn follow_orders(
                 }
             }
             ControlMessage::TakeAddresses(answer) => lookups.answer(answer),
+            ControlMessage::Drain => {
+                drain.send_replace(true);
+            }
         }
     }
     Ok(())
 }
 
-async fn accept(
+/// Accepts until it is to give way. It goes on to accept while connections wait for a good moment to end, so that nobody waits for that;
+/// those that come later wait in the listening socket, which init holds, for whoever takes it next.
+async fn accept_until_drained(
     listener: TcpListener,
     credentials: watch::Receiver<Arc<Credentials>>,
     lookups: Lookups,
-) -> std::convert::Infallible {
-    let proxy = Proxy::new(SOCKET, lookups);
+    mut draining: watch::Receiver<bool>,
+) {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let proxy = Proxy::new(SOCKET, lookups);
+    let drained = draining.clone();
+    let lull = async {
+        if draining.wait_for(|draining| *draining).await.is_err() {
+            return std::future::pending().await;
+        }
+        tokio::time::sleep(LULL).await;
+    };
+    tokio::select! {
+        never = accept(listener, credentials, proxy, places.clone(), drained) => match never {},
+        () = lull => {}
+    }
+    // Each connection has a place until its end.
+    let all = places.acquire_many(CONNECTIONS as u32);
+    if tokio::time::timeout(LAST_ANSWERS_OF_ALL, all)
+        .await
+        .is_err()
+    {
+        let left = CONNECTIONS - places.available_permits();
+        eprintln!("apid: {left} connections are cut off: they did not end in time");
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    credentials: watch::Receiver<Arc<Credentials>>,
+    proxy: Proxy,
+    places: Arc<Semaphore>,
+    draining: watch::Receiver<bool>,
+) -> std::convert::Infallible {
     let (strangers, own) = (
         UnauthenticatedLimit::new(STRANGERS),
         UnauthenticatedLimit::new(OWN),
@@ -183,7 +224,8 @@ async fn accept(
         match listener.accept().await {
             Ok((stream, peer)) => {
                 let credentials = credentials.clone();
-                let (proxy, known) = (proxy.for_another(), known.clone());
+                let (proxy, known, draining) =
+                    (proxy.for_another(), known.clone(), draining.clone());
                 let strangers = match peer.ip().to_canonical().is_loopback() {
                     true => &own,
                     false => &strangers,
@@ -192,7 +234,9 @@ async fn accept(
                     let connection = async move {
                         // What a stranger's connection dies of is the stranger's business; it is not logged, or anyone
                         // could fill the log.
-                        let _ = serve_connection(stream, unknown, known, credentials, proxy).await;
+                        let served =
+                            serve_connection(stream, unknown, known, credentials, proxy, draining);
+                        let _ = served.await;
                         drop(place);
                     };
                     tokio::spawn(connection).abort_handle()
@@ -213,6 +257,7 @@ async fn serve_connection(
     known: Quota,
     mut newest: watch::Receiver<Arc<Credentials>>,
     proxy: Proxy,
+    draining: watch::Receiver<bool>,
 ) -> anyhow::Result<()> {
     let credentials = newest.borrow_and_update().clone();
     let peer = stream.peer_addr()?;
@@ -231,19 +276,47 @@ async fn serve_connection(
     let current = newest.clone();
     let mut standing = CredentialWatch::of(caller.certificates.clone(), newest);
     let lost = standing.is_lost();
-    let calls = proxy.clone();
+    let (calls, in_flight) = (proxy.clone(), InFlight::default());
+    let asked = in_flight.clone();
     let service = hyper::service::service_fn(move |request| {
         // What the node is called and may do has changed since a connection began that is a day old.
         let (proxy, credentials) = (calls.clone(), current.borrow().clone());
-        let (caller, lost) = (caller.clone(), lost.clone());
+        let (caller, lost, asked) = (caller.clone(), lost.clone(), asked.begin());
         async move {
             let answer = match lost.is_so() {
                 false => proxy.forward(request, &caller, &lost, &credentials).await,
                 true => refuse(Code::Unauthenticated, NO_LONGER_ACCEPTED).map(Counted::free),
             };
+            let answer = answer.map(|body| asked.answered_by(body));
             Ok::<_, std::convert::Infallible>(answer)
         }
     });
+    let connection = http2_for(rank).serve_connection(TokioIo::new(tls), service);
+    let mut connection = std::pin::pin!(connection);
+    let mut lost = std::pin::pin!(standing.lost());
+    tokio::select! {
+        ended = connection.as_mut() => return Ok(ended?),
+        () = lost.as_mut() => connection.as_mut().graceful_shutdown(),
+        farewell = in_flight.may_end(draining) => {
+            // Streams end after that word: their callers are not to ask again here.
+            connection.as_mut().graceful_shutdown();
+            in_flight.end_streams();
+            if let Ok(ended) = tokio::time::timeout(farewell, connection.as_mut()).await {
+                return Ok(ended?);
+            }
+            // A client that does not answer the ping keeps nobody waiting.
+            if in_flight.is_idle() {
+                return Ok(());
+            }
+        }
+        never = proxy.rest_when_idle() => match never {},
+    }
+    // The call that brought the change may be among those that wait for their answer.
+    Ok(tokio::time::timeout(LAST_ANSWERS, connection).await??)
+}
+
+/// The server's side of HTTP/2, by how much a caller may take.
+fn http2_for(rank: Rank) -> hyper::server::conn::http2::Builder<TokioExecutor> {
     let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
@@ -258,14 +331,5 @@ async fn serve_connection(
             .initial_connection_window_size(OTHERS_WINDOW)
             .max_send_buf_size(OTHERS_WINDOW as usize);
     }
-    let connection = builder.serve_connection(TokioIo::new(tls), service);
-    let mut connection = std::pin::pin!(connection);
-    let mut lost = std::pin::pin!(standing.lost());
-    tokio::select! {
-        ended = connection.as_mut() => return Ok(ended?),
-        () = lost.as_mut() => connection.as_mut().graceful_shutdown(),
-        never = proxy.rest_when_idle() => match never {},
-    }
-    // The call that brought the change may be among those that wait for their answer.
-    Ok(tokio::time::timeout(LAST_ANSWERS, connection).await??)
+    builder
 }

@@ -1,4 +1,4 @@
-//! Helpers that know nothing of the machine: files that are replaced whole, work with a limit away from the runtime, quotas, sealed memory.
+//! Helpers that know nothing of the machine: files that are replaced whole, work with a limit away from the runtime, quotas, sealed memory, sizes.
 //!
 //! The decision: a helper gets here when a second crate needs it, under the name of the one thing that it does. A crate of utilities was the
 //! other choice; nobody finds anything in those, and everything ends up there.
@@ -7,6 +7,7 @@
 
 pub mod back_off;
 pub mod blocking_io;
+pub mod byte_size;
 pub mod error_chain;
 pub mod lock;
 mod process_exit;

@@ -255,7 +255,7 @@ impl<P: Progress> Way<'_, P> {
 }
 
 /// Whether an answer of this kind can be that of a node on its way.
-fn comes_back(code: Code) -> bool {
+pub(crate) fn comes_back(code: Code) -> bool {
     !matches!(
         code,
         Code::Unimplemented

@@ -12,6 +12,7 @@
 //! - [`Endpoint`], [`Trust`], [`connect`]: one authenticated connection. It dials again by itself.
 //! - [`Node`]: addresses calls to one node and explains its refusals.
 //! - [`follow()`] and [`Tracker`]: see a reboot, an upgrade or a shutdown through to its end.
+//! - [`ask_again()`]: goes on with a stream whose node changed to another version without a reboot.
 //! - [`Failure`]: what went wrong and what to do next. Its [`FailureKind`] is what programs decide by.
 //!
 //! # The key decision: calls are not wrapped
@@ -27,6 +28,7 @@
 
 #![forbid(unsafe_code)]
 
+mod ask_again;
 mod config_file;
 mod connection;
 mod endpoint;
@@ -37,6 +39,7 @@ mod node;
 mod target;
 mod tracker;
 
+pub use ask_again::ask_again;
 pub use connection::{ConnectError, Trust, connect};
 pub use endpoint::{BadEndpoint, Endpoint};
 pub use failure::{Failure, FailureKind};

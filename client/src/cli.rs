@@ -9,6 +9,7 @@ use clap_complete::Shell;
 use crate::bpf_filter::BpfFilter;
 use crate::exit::EXIT_CODES;
 use crate::output::Output;
+use crate::talos_version::TalosVersion;
 
 /// Talks to Instar nodes.
 #[derive(Debug, Parser)]
@@ -530,8 +531,27 @@ pub(crate) struct GenSecrets {
     /// Take them from the machine config of a control plane node; what it lacks is made anew
     #[arg(long, value_name = "FILE")]
     pub(crate) from_controlplane_config: Option<PathBuf>,
+    /// Take those of a cluster from the PKI directory of a kubeadm control plane node, such as /etc/kubernetes/pki; the rest is made anew
+    #[arg(
+        short = 'p',
+        long,
+        value_name = "DIR",
+        conflicts_with = "from_controlplane_config"
+    )]
+    pub(crate) from_kubernetes_pki: Option<PathBuf>,
+    /// Token with which nodes join that cluster, as `kubeadm token create` prints it [default: a new one, which the cluster does not know]
+    #[arg(
+        short = 't',
+        long,
+        value_name = "TOKEN",
+        requires = "from_kubernetes_pki"
+    )]
+    pub(crate) kubernetes_bootstrap_token: Option<String>,
+    /// Version of Talos whose file is written, v1.0 to v1.14 [default: the newest]
+    #[arg(long, value_name = "VERSION")]
+    pub(crate) talos_version: Option<TalosVersion>,
     /// Replace an existing file
-    #[arg(long)]
+    #[arg(short, long)]
     pub(crate) force: bool,
 }
 

@@ -8,12 +8,14 @@ mod cli;
 mod commands;
 mod exit;
 mod follow;
+mod left_off;
 mod lines;
 mod output;
 mod patch;
 mod pcap_records;
 mod private_file;
 mod progress;
+mod talos_version;
 mod target;
 
 use std::process::ExitCode;

@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 
+pub(crate) use instar_base::byte_size::human;
 use instar_client::Failure;
-pub(crate) use instar_dashboard::human;
 use serde_json::Value;
 
 /// How results are shown. Progress and errors go to standard error either way.

@@ -6,8 +6,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use instar_api::machine::machine_status_event::MachineStage;
 use instar_api::machine::sequence_event::Action;
 use instar_pki::CertificateAuthority;
@@ -80,9 +82,7 @@ fn authority(directory: &Path) -> CertificateAuthority {
     }
     let text = std::fs::read_to_string(directory.join("machine.yaml")).unwrap();
     let main: Main = serde_saphyr::from_str(text.split("---\n").next().unwrap()).unwrap();
-    let decode = |value: &str| {
-        String::from_utf8(base64::prelude::BASE64_STANDARD.decode(value).unwrap()).unwrap()
-    };
+    let decode = |value: &str| String::from_utf8(BASE64_STANDARD.decode(value).unwrap()).unwrap();
     let ca = main.machine.ca;
     CertificateAuthority::from_pem(&decode(&ca.crt), &decode(&ca.key)).unwrap()
 }
@@ -628,6 +628,72 @@ fn secrets_of_a_fleet_are_written_once() {
     assert_ne!(std::fs::read(&file).unwrap(), secrets);
     config("fourth", &["--with-secrets", "first/talosconfig"]).tells("certs.os");
     assert!(!place.join("fourth/machine.yaml").exists());
+}
+
+#[test]
+fn secrets_of_a_cluster_of_kubeadm_are_taken_over() {
+    let directory = TempDir::new().unwrap();
+    let place = directory.path();
+    std::fs::create_dir_all(place.join("pki/etcd")).unwrap();
+    let write = |name: &str, text: String| std::fs::write(place.join("pki").join(name), text);
+    for name in ["ca", "etcd/ca", "front-proxy-ca"] {
+        let made = CertificateAuthority::generate_p256(&[], Some(name), SystemTime::now());
+        let made = made.unwrap();
+        write(&format!("{name}.crt"), made.certificate_pem()).unwrap();
+        write(&format!("{name}.key"), made.key_pem()).unwrap();
+    }
+    let token = "znzio1.1ifu15frz7jd59pv";
+    let secrets = |more: &[&str]| {
+        let arguments = ["gen", "secrets", "-p", "pki"];
+        run(place, &[&arguments[..], more].concat())
+    };
+    secrets(&["-t", token]).exits(1).tells("pki/sa.key");
+    assert!(!place.join("secrets.yaml").exists());
+    let key = instar_pki::PrivateKey::generate_p256_sec1().unwrap();
+    write("sa.key", key.to_pem()).unwrap();
+    secrets(&["-t", "znzio1"]).exits(2).tells("kubeadm token");
+    secrets(&["-t", token])
+        .exits(0)
+        .tells("the Kubernetes PKI lacks, and so made anew: cluster.id");
+
+    let text = std::fs::read_to_string(place.join("secrets.yaml")).unwrap();
+    let made: Value = serde_saphyr::from_str(&text).unwrap();
+    assert_eq!(made["secrets"]["bootstraptoken"], token);
+    let encoded = made["certs"]["k8sserviceaccount"]["key"].as_str().unwrap();
+    assert_eq!(
+        BASE64_STANDARD.decode(encoded).unwrap(),
+        key.to_pem().into_bytes()
+    );
+    let config = ["gen", "config", "node", "127.0.0.1:1"];
+    run(
+        place,
+        &[&config[..], &["--with-secrets", "secrets.yaml"]].concat(),
+    )
+    .exits(0);
+
+    // Without the cluster's token there is one that the cluster does not know.
+    secrets(&["-f"]).exits(0).tells("secrets.bootstraptoken");
+    secrets(&["--from-controlplane-config", "machine.yaml"]).exits(2);
+    let only_token = ["gen", "secrets", "--kubernetes-bootstrap-token", token];
+    run(place, &only_token).exits(2);
+}
+
+#[test]
+fn secrets_are_those_of_a_version() {
+    let directory = TempDir::new().unwrap();
+    let of = |version: &str| {
+        let arguments = ["gen", "secrets", "--output-file", "-", "--talos-version"];
+        run(directory.path(), &[&arguments[..], &[version]].concat())
+    };
+    for (version, key) in [
+        ("v1.13", "secretboxencryptionsecret"),
+        ("v1.2", "aescbcencryptionsecret"),
+    ] {
+        let made: Value = serde_saphyr::from_str(&of(version).exits(0).out()).unwrap();
+        assert!(made["secrets"][key].is_string(), "{version}");
+    }
+    of("v0.8").exits(2).tells("take v1.0 to v1.14");
+    of("newest").exits(2).tells("write it like v1.14");
 }
 
 #[test]

@@ -16,4 +16,3 @@ mod view;
 pub use known::{Update, Watched};
 pub use run::{Error, Keys, run};
 pub use terminal::Look;
-pub use view::human;

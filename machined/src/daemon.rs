@@ -1,5 +1,7 @@
 //! machined from its first instruction to its last: greet init, serve the API, boot the generation.
 
+mod system_services;
+
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -18,11 +20,11 @@ use crate::machine::{Generation, Machine, Parts};
 use crate::mounts::special_mounts;
 use crate::network::{CleanupPolicy, Lease, Network, Options};
 use crate::oci::ImageStore;
-use crate::sequences::{BootArguments, Rollback, SystemServices, boot, note_time};
+use crate::sequences::{BootArguments, Rollback, boot, note_time};
 use crate::services::LogRing;
 use crate::time::{Beforehand, TimeSync, TimeWish, raise_to_floor};
 use crate::upgrade::{Handover, HistoryKeeper, RunningSystem, handover};
-use crate::{api, apid_service, console, hang_guard, image_collection, logging, status, sys};
+use crate::{api, hang_guard, image_collection, logging, status, sys};
 
 /// The name that init keeps the API's listening socket under.
 const LISTENER: &str = "api";
@@ -115,12 +117,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         rollback: rollback(&welcome),
         deadline,
         handover: left,
-        system_services: SystemServices {
-            apid: Box::new(move |machine: &Arc<Machine>| {
-                apid_service::definition(machine, listener)
-            }),
-            dashboard: Box::new(console::definition),
-        },
+        system_services: system_services::list(listener),
     };
     tokio::spawn(boot(machine, arguments));
     api.await.context("the API's task")?

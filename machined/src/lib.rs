@@ -41,6 +41,7 @@ pub use instar_values as values;
 pub mod api;
 pub mod apid_service;
 pub mod boot_loader;
+pub mod command_line;
 pub mod config_source;
 pub mod console;
 pub mod containers;

@@ -33,6 +33,7 @@ struct Machine {
 /// Mounts go below this directory, and `device` is the only disk that is seen: other tests have theirs.
 fn places(directory: &Path, device: Option<&str>) -> Places {
     let places = Places {
+        domain: directory.join("domain"),
         var: directory.join("var"),
         state: directory.join("state"),
         sysfs: directory.join("sys"),
@@ -510,6 +511,31 @@ fn without_a_disk_var_is_in_memory() {
             "{status:?}"
         );
         block_on(disk.unmount(Users::MustBeGone)).unwrap();
+    });
+}
+
+#[test]
+fn var_in_the_domain_is_the_same_for_the_next_generation() {
+    let test = "var_in_the_domain_is_the_same_for_the_next_generation";
+    isolated(test, NAMESPACES, || {
+        let directory = tempfile::tempdir().unwrap();
+        let places = places(directory.path(), None);
+        fs::create_dir(&places.domain).unwrap();
+        in_memory().mount(&places.domain).unwrap();
+        let nothing = DiskWish {
+            disk: None,
+            takeover: Takeover::Refuse,
+        };
+        for (generation, users) in [Users::MayStay, Users::MustBeGone].into_iter().enumerate() {
+            let disk = OwnedDisk::new(places.clone());
+            block_on(disk.mount(&nothing)).unwrap();
+            let status = disk.status().borrow().clone();
+            assert_eq!(status.fresh, generation == 0, "{status:?}");
+            assert_eq!(places.var.join("kept").exists(), generation > 0);
+            fs::write(places.var.join("kept"), "by the one before").unwrap();
+            block_on(disk.unmount(users)).unwrap();
+            assert!(!is_mounted(&places.var));
+        }
     });
 }
 

@@ -8,7 +8,7 @@ use instar_api::machine::RebootRequest;
 use instar_qemu::{ConsoleMark, Timing};
 use instar_tests::{BareBoot, ImageUnderTest, Node, OutageProbe, Registry, Scratch};
 
-use crate::table::{Limit, Table};
+use crate::table::{Goal, Limit, Table};
 use crate::{COMMAND_LINE, MEMORY_MIB};
 
 const PATIENCE: Duration = Duration::from_secs(240);
@@ -40,8 +40,18 @@ pub(crate) async fn measure(
     probe.warm().await?;
     let name = format!("instar/installer:{}", next.version());
     node.upgrade(&registry.image_for_guest(&name)).await??;
-    let soft = probe.outage(PATIENCE).await?.length;
-    table.add("soft_outage_ms", milliseconds(soft), Limit::AtMost(300.0));
+    let outage = probe.outage(PATIENCE).await?;
+    let soft = outage.length;
+    table.add(
+        "soft_outage_ms",
+        milliseconds(soft),
+        Limit::AtMost(300.0).with_goal(Limit::AtMost(100.0)),
+    );
+    table.add(
+        "soft_failed_calls",
+        f64::from(outage.failures),
+        Goal(Limit::AtMost(0.0)),
+    );
 
     node.wait_until_ready(PATIENCE).await?;
     let reboot = reboot(&node, &bare).await?;

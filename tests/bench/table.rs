@@ -13,20 +13,75 @@ pub(crate) enum Limit {
     None,
 }
 
+impl Limit {
+    /// A promise, and a stricter goal.
+    pub(crate) fn with_goal(self, goal: Limit) -> Bounds {
+        Bounds {
+            promise: self,
+            goal,
+        }
+    }
+
+    fn holds(self, value: f64) -> bool {
+        match self {
+            Limit::AtMost(limit) => value <= limit,
+            Limit::AtLeast(limit) => value >= limit,
+            Limit::None => true,
+        }
+    }
+
+    /// How a number stands to a limit that it does not keep.
+    fn missed(self) -> &'static str {
+        match self {
+            Limit::AtLeast(_) => "below the limit",
+            _ => "over the limit",
+        }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Limit::None => Ok(()),
+            Limit::AtMost(limit) => write!(f, "at most {limit}"),
+            Limit::AtLeast(limit) => write!(f, "at least {limit}"),
+        }
+    }
+}
+
+/// A limit that is wanted and not promised: nothing fails where it is not kept.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Goal(pub(crate) Limit);
+
+/// What is promised of a number, and what is wanted of it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Bounds {
+    promise: Limit,
+    goal: Limit,
+}
+
+impl From<Limit> for Bounds {
+    fn from(promise: Limit) -> Self {
+        promise.with_goal(Limit::None)
+    }
+}
+
+impl From<Goal> for Bounds {
+    fn from(Goal(goal): Goal) -> Self {
+        Limit::None.with_goal(goal)
+    }
+}
+
 #[derive(Debug, Clone, PartialEq)]
 struct Row {
     name: String,
     value: f64,
-    limit: Limit,
+    bounds: Bounds,
 }
 
 impl Row {
     fn holds(&self) -> bool {
-        match self.limit {
-            Limit::AtMost(limit) => self.value <= limit,
-            Limit::AtLeast(limit) => self.value >= limit,
-            Limit::None => true,
-        }
+        self.bounds.promise.holds(self.value)
     }
 }
 
@@ -38,11 +93,11 @@ pub(crate) struct Table {
 
 impl Table {
     /// Adds a number; its name ends with the unit.
-    pub(crate) fn add(&mut self, name: &str, value: f64, limit: Limit) {
+    pub(crate) fn add(&mut self, name: &str, value: f64, bounds: impl Into<Bounds>) {
         self.rows.push(Row {
             name: name.to_owned(),
             value,
-            limit,
+            bounds: bounds.into(),
         });
     }
 
@@ -70,14 +125,67 @@ impl fmt::Display for Table {
         for row in &self.rows {
             let value = format!("{:.3}", row.value);
             let value = value.trim_end_matches('0').trim_end_matches('.');
-            let limit = match row.limit {
-                Limit::None => String::new(),
-                Limit::AtMost(limit) => format!("at most {limit}"),
-                Limit::AtLeast(limit) => format!("at least {limit}"),
-            };
+            let Bounds { promise, goal } = row.bounds;
             let verdict = if row.holds() { "" } else { "   BROKEN" };
-            writeln!(f, "{:<34}{value:>14}   {limit}{verdict}", row.name)?;
+            let goal = match (goal, goal.holds(row.value)) {
+                (Limit::None, _) => String::new(),
+                (goal, true) => format!("   goal: {goal}, reached"),
+                (goal, false) => format!("   goal: {goal}, {}", goal.missed()),
+            };
+            let line = format!("{:<36}{value:>14}   {promise}{verdict}{goal}", row.name);
+            writeln!(f, "{}", line.trim_end())?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_promise_breaks_and_a_goal_is_missed() {
+        let promised = Limit::AtMost(300.0).with_goal(Limit::AtMost(100.0));
+        for (value, bounds, holds, said) in [
+            (
+                90.0,
+                promised,
+                true,
+                "at most 300   goal: at most 100, reached",
+            ),
+            (
+                200.0,
+                promised,
+                true,
+                "at most 300   goal: at most 100, over the limit",
+            ),
+            (
+                301.0,
+                promised,
+                false,
+                "at most 300   BROKEN   goal: at most 100, over the limit",
+            ),
+            (
+                0.5,
+                Goal(Limit::AtLeast(0.6)).into(),
+                true,
+                "goal: at least 0.6, below the limit",
+            ),
+            (0.5, Limit::AtLeast(0.5).into(), true, "at least 0.5"),
+            (7.0, Limit::None.into(), true, "7"),
+        ] {
+            let mut table = Table::default();
+            table.add("number", value, bounds);
+            assert_eq!(table.holds(), holds, "{table}");
+            assert!(table.to_string().trim_end().ends_with(said), "{table}");
+        }
+    }
+
+    #[test]
+    fn the_file_has_numbers_alone() {
+        let mut table = Table::default();
+        table.add("bytes", 17.0, Limit::None);
+        table.add("ratio", 1.23456, Goal(Limit::AtMost(1.0)));
+        assert_eq!(table.to_json().to_string(), r#"{"bytes":17,"ratio":1.235}"#);
     }
 }

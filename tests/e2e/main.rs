@@ -18,7 +18,6 @@ mod dead_neighbours;
 mod dhcp;
 mod disk;
 mod edits;
-mod fifty_upgrades;
 mod forwarding;
 mod full_var;
 mod hang_ups;
@@ -37,6 +36,7 @@ mod logs;
 mod lost_config;
 mod machine_config;
 mod medium;
+mod no_call_fails;
 mod odd_images;
 mod one_at_a_time;
 mod other_clients;
@@ -50,6 +50,7 @@ mod resources;
 mod rollback;
 mod secure_boot;
 mod small_machine;
+mod soak;
 mod staged;
 mod talosctl_commands;
 mod talosctl_upgrades;
@@ -95,7 +96,7 @@ fn main() -> ExitCode {
 /// the gaps that they leave at the end.
 fn of_long_runs() -> Vec<Vec<Test>> {
     vec![
-        fifty_upgrades::tests(),
+        soak::tests(),
         hang_ups::tests(),
         one_at_a_time::tests(),
         staged::tests(),
@@ -132,6 +133,7 @@ fn of_every_run() -> Vec<Vec<Test>> {
     vec![
         rollback::tests(),
         upgrade::tests(),
+        no_call_fails::tests(),
         workloads::tests(),
         talosctl_upgrades::tests(),
         trial::tests(),

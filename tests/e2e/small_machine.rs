@@ -2,11 +2,12 @@
 
 use anyhow::ensure;
 use instar_tests::{
-    Ending, GREETER_PORT, Greeter, ImageUnderTest, Node, Outcome, Registry, Scratch, Test,
+    Ending, GREETER, GREETER_PORT, Greeter, ImageUnderTest, Node, Outcome, Registry, Scratch, Test,
     push_greeter, tests, upgrade_and_follow,
 };
 
 use crate::PATIENCE;
+use crate::workloads::Life;
 
 /// docs/promises.md
 const MEMORY_MIB: u32 = 384;
@@ -29,10 +30,17 @@ async fn upgrades_without_a_disk(scratch: Scratch) -> Outcome {
         .boot()
         .await?;
     node.wait_until_ready(PATIENCE).await?;
-    Greeter::of(&node)?.greets()?;
+    let greeter = Greeter::of(&node)?;
+    greeter.greets()?;
+    greeter.write_to_var("kept")?;
+    let before = Life::of(&node, GREETER).await?;
     let image = registry.image_for_guest("instar/installer:v0.2.0");
     let followed = upgrade_and_follow(&node, &image, PATIENCE).await?;
     ensure!(followed.ending == Ending::Done, "{followed:#?}");
     ensure!(node.version().await?.tag == "v0.2.0");
-    Greeter::of(&node)?.greets()
+    // What it is made of lies in memory that is not the generation's, so it lives through the change.
+    let after = Life::of(&node, GREETER).await?;
+    ensure!(after == before, "{before:#?}, and now {after:#?}");
+    ensure!(greeter.read_from_var("kept")? == "written by greeter\n");
+    greeter.greets()
 }

@@ -28,7 +28,7 @@ pub(crate) fn tests() -> Vec<Test> {
 
 /// What stays the same of a process for as long as it lives.
 #[derive(Debug, PartialEq, Eq)]
-struct Life {
+pub(crate) struct Life {
     pid: u32,
     /// Field 22 of proc_pid_stat(5).
     started: String,
@@ -37,7 +37,7 @@ struct Life {
 }
 
 impl Life {
-    async fn of(node: &Node, service: &str) -> anyhow::Result<Self> {
+    pub(crate) async fn of(node: &Node, service: &str) -> anyhow::Result<Self> {
         let pid = node.service_pid(service).await?;
         let stat = node.read(&format!("/proc/{pid}/stat")).await?;
         let (_, fields) = stat.rsplit_once(") ").context("no name in stat")?;

@@ -83,6 +83,12 @@ impl Grpcio {
         )
     }
 
+    /// Asks for the version ten times a second until there is the file: `call_on_and_on.py` says what it tells then.
+    pub fn call_on_and_on(&self, node: &Node, until: &Path) -> Result<Told> {
+        let mut command = self.peer("call_on_and_on.py", node)?;
+        Told::by(command.arg(self.compile_protos()?).arg(until))
+    }
+
     fn run_peer(&self, script: &str, node: &Node, arguments: &[&str]) -> Result<Value> {
         let output = run(self.peer(script, node)?.args(arguments))?;
         serde_json::from_str(&output).with_context(|| format!("the peer printed {output:?}"))

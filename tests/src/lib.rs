@@ -52,6 +52,7 @@ mod scratch;
 mod scripted_init;
 mod scripted_registry;
 mod served_disk;
+mod slope;
 mod talosctl;
 mod terminal;
 mod time_server;
@@ -97,6 +98,7 @@ pub use scratch::Scratch;
 pub use scripted_init::{DoubleRootfs, ScriptedInit};
 pub use scripted_registry::{Reply, ScriptedRegistry};
 pub use served_disk::ServedDisk;
+pub use slope::Slope;
 pub use talosctl::{
     Ending, Fields, First, Followed, Prepared, Release, Talosctl, prepare_upgrade,
     reboot_and_follow, rotate_ca, upgrade_and_follow,

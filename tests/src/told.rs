@@ -71,6 +71,11 @@ impl Told {
 }
 
 impl Told {
+    /// What it has told up to the line that was waited for last.
+    pub fn heard(&self) -> &[String] {
+        &self.heard
+    }
+
     /// Waits until it has nothing more to say, because it ended; lines are passed over.
     pub fn wait_for_end(mut self, within: Duration) -> Result<()> {
         let until = Instant::now() + within;

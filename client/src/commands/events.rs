@@ -1,11 +1,13 @@
 //! `events`: what happens on the node, as it happens.
 
 use instar_api::events::{EventPayload, stage_in_words};
-use instar_api::machine::{EventsRequest, phase_event, sequence_event, task_event};
-use instar_client::{Failure, service_state};
+use instar_api::machine::{Event, EventsRequest, phase_event, sequence_event, task_event};
+use instar_client::{Failure, Node, ask_again, service_state};
 use serde_json::{Value, json};
+use tonic::Status;
 
 use crate::cli::Global;
+use crate::output::Output;
 use crate::target;
 
 pub(super) async fn run(
@@ -14,54 +16,79 @@ pub(super) async fn run(
     actor_id: Option<String>,
 ) -> Result<(), Failure> {
     let node = target::one(global).await?;
-    let request = EventsRequest {
+    let actor = actor_id.unwrap_or_default();
+    let wished = EventsRequest {
         tail_events: tail.unwrap_or(0),
-        with_actor_id: actor_id.unwrap_or_default(),
+        with_actor_id: actor.clone(),
         ..EventsRequest::default()
     };
-    let doing = "cannot follow its events";
-    let reply = node.machine().events(node.request(request)).await;
-    let mut stream = reply
-        .map_err(|status| node.explain(doing, status))?
-        .into_inner();
-    while let Some(event) = stream
-        .message()
-        .await
-        .map_err(|status| node.explain(doing, status))?
-    {
-        let Some(data) = &event.data else { continue };
-        let (name, fields) = match EventPayload::unpack(data) {
-            Ok(None) => continue,
-            Ok(Some(payload)) => (payload.name().to_owned(), fields(&payload)),
-            // Of a newer node: its name is all that can be told.
-            Err(_) => (data.type_url.clone(), json!({})),
-        };
-        global.output.show(
-            || {
-                let actor = if event.actor_id.is_empty() {
-                    "-"
-                } else {
-                    &event.actor_id
-                };
-                format!(
-                    "{}  {}  {actor:<36}  {name:<20}  {}",
-                    node.name(),
-                    event.id,
-                    text(&fields)
-                )
-            },
-            || {
-                json!({
-                    "node": node.name(),
-                    "id": event.id,
-                    "actor_id": event.actor_id,
-                    "type": name,
-                    "data": fields,
-                })
-            },
-        )?;
+    let ask = async |request: &EventsRequest| {
+        let reply = node.machine().events(node.request(request.clone())).await?;
+        Ok::<_, Status>(reply.into_inner())
+    };
+    let explain = |status| node.explain("cannot follow its events", status);
+    let mut stream = ask(&wished).await.map_err(explain)?;
+    let mut left_off = String::new();
+    loop {
+        match stream.message().await {
+            Ok(Some(event)) => {
+                show(global.output, &node, &event)?;
+                left_off = event.id;
+            }
+            Ok(None) => return Ok(()),
+            Err(ended) => {
+                let rest = after(&left_off, &actor);
+                let again = ask_again(ended, async || ask(&rest).await).await;
+                stream = again.map_err(explain)?;
+            }
+        }
     }
-    Ok(())
+}
+
+/// The events after the last one that was shown. To the next version they are all that it remembers: it knows no older ones.
+fn after(last: &str, actor: &str) -> EventsRequest {
+    EventsRequest {
+        tail_events: if last.is_empty() { -1 } else { 0 },
+        tail_id: last.to_owned(),
+        with_actor_id: actor.to_owned(),
+        ..EventsRequest::default()
+    }
+}
+
+fn show(output: Output, node: &Node, event: &Event) -> Result<(), Failure> {
+    let Some(data) = &event.data else {
+        return Ok(());
+    };
+    let (name, fields) = match EventPayload::unpack(data) {
+        Ok(None) => return Ok(()),
+        Ok(Some(payload)) => (payload.name().to_owned(), fields(&payload)),
+        // Of a newer node: its name is all that can be told.
+        Err(_) => (data.type_url.clone(), json!({})),
+    };
+    output.show(
+        || {
+            let actor = if event.actor_id.is_empty() {
+                "-"
+            } else {
+                &event.actor_id
+            };
+            format!(
+                "{}  {}  {actor:<36}  {name:<20}  {}",
+                node.name(),
+                event.id,
+                text(&fields)
+            )
+        },
+        || {
+            json!({
+                "node": node.name(),
+                "id": event.id,
+                "actor_id": event.actor_id,
+                "type": name,
+                "data": fields,
+            })
+        },
+    )
 }
 
 /// What the event says, by field.

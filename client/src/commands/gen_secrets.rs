@@ -16,7 +16,10 @@ use serde_json::{Value, json};
 
 use crate::cli::{GenSecrets, Global};
 use crate::output::print_bytes;
+use crate::talos_version::TalosVersion;
 use crate::{patch, private_file};
+
+mod kubernetes_pki;
 
 /// The file. Keys are lower case throughout, values base64 of PEM or text.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -75,18 +78,27 @@ struct Key {
 }
 
 pub(super) fn run(global: &Global, arguments: &GenSecrets) -> Result<(), Failure> {
-    let found = match &arguments.from_controlplane_config {
-        Some(path) => Secrets::of_config(path)?,
-        None => Secrets::default(),
+    let token = arguments.kubernetes_bootstrap_token.as_deref();
+    let (origin, found) = match (
+        &arguments.from_kubernetes_pki,
+        &arguments.from_controlplane_config,
+    ) {
+        (Some(directory), _) => (
+            Some("Kubernetes PKI"),
+            Secrets::of_kubernetes_pki(directory, token)?,
+        ),
+        (None, Some(path)) => (Some("machine config"), Secrets::of_config(path)?),
+        (None, None) => (None, Secrets::default()),
     };
-    let lacking = found.lacking();
-    let secrets = found.completed(SystemTime::now())?;
+    let version = arguments.talos_version.unwrap_or_default();
+    let lacking = found.lacking(version);
+    let secrets = found.completed(version, SystemTime::now())?;
     let text = serde_saphyr::to_string(&secrets).map_err(|error| {
         Failure::new(FailureKind::Failed, "cannot write secrets").because(error)
     })?;
-    if arguments.from_controlplane_config.is_some() && !lacking.is_empty() {
+    if let Some(origin) = origin.filter(|_| !lacking.is_empty()) {
         eprintln!(
-            "the machine config lacks, and so made anew: {}",
+            "the {origin} lacks, and so made anew: {}",
             lacking.join(", ")
         );
     }
@@ -195,10 +207,14 @@ impl Secrets {
         }
     }
 
-    /// What is not there, by path.
-    fn lacking(&self) -> Vec<&'static str> {
+    /// What a file of this version needs and is not there, by path.
+    fn lacking(&self, version: TalosVersion) -> Vec<&'static str> {
         let has_encryption = self.secrets.aescbcencryptionsecret.is_some()
             || self.secrets.secretboxencryptionsecret.is_some();
+        let encryption = match version.encrypts_by_secretbox() {
+            true => "secrets.secretboxencryptionsecret",
+            false => "secrets.aescbcencryptionsecret",
+        };
         let lacking = [
             ("cluster.id", self.cluster.id.is_none()),
             ("cluster.secret", self.cluster.secret.is_none()),
@@ -206,7 +222,7 @@ impl Secrets {
                 "secrets.bootstraptoken",
                 self.secrets.bootstraptoken.is_none(),
             ),
-            ("secrets.secretboxencryptionsecret", !has_encryption),
+            (encryption, !has_encryption),
             ("trustdinfo.token", self.trustdinfo.token.is_none()),
             ("certs.etcd", self.certs.etcd.is_none()),
             ("certs.k8s", self.certs.k8s.is_none()),
@@ -222,8 +238,8 @@ impl Secrets {
     }
 
     /// With everything that a file of talosctl has.
-    fn completed(mut self, now: SystemTime) -> Result<Self, Failure> {
-        for lacking in self.lacking() {
+    fn completed(mut self, version: TalosVersion, now: SystemTime) -> Result<Self, Failure> {
+        for lacking in self.lacking(version) {
             match lacking {
                 "cluster.id" => self.cluster.id = Some(BASE64_URL_SAFE.encode(random::<32>()?)),
                 "cluster.secret" => {
@@ -232,6 +248,10 @@ impl Secrets {
                 "secrets.bootstraptoken" => self.secrets.bootstraptoken = Some(token()?),
                 "secrets.secretboxencryptionsecret" => {
                     self.secrets.secretboxencryptionsecret =
+                        Some(BASE64_STANDARD.encode(random::<32>()?));
+                }
+                "secrets.aescbcencryptionsecret" => {
+                    self.secrets.aescbcencryptionsecret =
                         Some(BASE64_STANDARD.encode(random::<32>()?));
                 }
                 "trustdinfo.token" => self.trustdinfo.token = Some(token()?),
@@ -381,6 +401,12 @@ mod tests {
         format!("{}/tests/data/{name}", env!("CARGO_MANIFEST_DIR"))
     }
 
+    fn completed(version: &str) -> Secrets {
+        let version = version.parse().unwrap();
+        let made = Secrets::default().completed(version, SystemTime::now());
+        made.unwrap()
+    }
+
     fn fixture(release: &str) -> String {
         let root = env!("CARGO_MANIFEST_DIR");
         format!("{root}/../config/tests/data/{release}/controlplane.yaml")
@@ -406,7 +432,7 @@ mod tests {
             keys.map(|(key, _)| key.trim().to_owned())
                 .collect::<Vec<_>>()
         };
-        let made = Secrets::default().completed(SystemTime::now()).unwrap();
+        let made = completed("v1.14");
         let text = serde_saphyr::to_string(&made).unwrap();
         let theirs = std::fs::read_to_string(data("secrets-1.13.yaml")).unwrap();
         assert_eq!(keys(&text), keys(&theirs));
@@ -417,10 +443,19 @@ mod tests {
     }
 
     #[test]
+    fn a_file_of_an_older_version_encrypts_as_that_version_does() {
+        for (version, secretbox) in [("v1.0", false), ("v1.2", false), ("v1.3", true)] {
+            let made = completed(version).secrets;
+            assert_eq!(made.secretboxencryptionsecret.is_some(), secretbox);
+            assert_eq!(made.aescbcencryptionsecret.is_some(), !secretbox);
+        }
+    }
+
+    #[test]
     fn a_file_of_talosctls_stays_as_it_is() {
         let path = data("secrets-1.13.yaml");
         let secrets = Secrets::read(Path::new(&path)).unwrap();
-        assert_eq!(secrets.lacking(), [""; 0]);
+        assert_eq!(secrets.lacking(TalosVersion::default()), [""; 0]);
         let text = serde_saphyr::to_string(&secrets).unwrap();
         let values = |text: &str| serde_saphyr::from_str::<Value>(text).unwrap();
         assert_eq!(
@@ -433,7 +468,11 @@ mod tests {
     fn a_config_has_them_in_either_shape() {
         for release in ["1.13", "1.14"] {
             let secrets = Secrets::of_config(Path::new(&fixture(release))).unwrap();
-            assert_eq!(secrets.lacking(), [""; 0], "{release}");
+            assert_eq!(
+                secrets.lacking(TalosVersion::default()),
+                [""; 0],
+                "{release}"
+            );
             secrets.of_machines(Path::new(release)).unwrap();
         }
         let worker = fixture("1.13").replace("controlplane", "worker");
@@ -450,7 +489,7 @@ mod tests {
         };
         assert!(refused("{}").contains("certs.os"));
         assert!(refused("certs: {os: {crt: '!', key: '!'}}").contains("base64"));
-        let made = Secrets::default().completed(SystemTime::now()).unwrap();
+        let made = completed("v1.14");
         let os = made.certs.os.unwrap();
         let without_token = format!("certs: {{os: {{crt: {}, key: {}}}}}", os.crt, os.key);
         assert!(refused(&without_token).contains("trustdinfo.token"));

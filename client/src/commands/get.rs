@@ -3,19 +3,21 @@
 mod kind;
 mod path;
 mod row;
+mod seen;
 
 use instar_api::MAX_MESSAGE_BYTES;
 use instar_api::cosi::resource::state_client::StateClient;
 use instar_api::cosi::resource::{
     EventType, GetRequest, ListRequest, Resource, WatchOptions, WatchRequest,
 };
-use instar_client::{Failure, FailureKind, Node};
+use instar_client::{Failure, FailureKind, Node, ask_again};
 use serde_json::Value;
-use tonic::Status;
 use tonic::transport::Channel;
+use tonic::{Request, Status};
 
 use self::kind::Kind;
 use self::row::{Happened, Rows};
+use self::seen::Seen;
 use crate::cli::{Get, Global};
 use crate::output::{Output, print_line};
 use crate::target;
@@ -124,41 +126,51 @@ async fn list(node: &Node, namespace: &str, name: &str) -> Result<Vec<Resource>,
     Ok(resources)
 }
 
-/// Shows what there is and then what changes, until the node or the caller ends it.
+/// Shows what there is and then what changes, until the node or the caller ends it. Over a change of versions without a reboot it goes on.
 async fn watch(output: Output, node: &Node, kind: &Kind, wanted: &Get) -> Result<(), Failure> {
     let doing = format!("cannot watch {}", wanted.kind);
-    let request = node.request(WatchRequest {
-        namespace: wanted
-            .namespace
-            .clone()
-            .unwrap_or_else(|| kind.namespace().to_owned()),
-        r#type: kind.name().to_owned(),
-        id: wanted.id.clone(),
-        options: Some(WatchOptions {
-            bootstrap_contents: wanted.id.is_none(),
-            ..WatchOptions::default()
-        }),
-        api_version: 1,
-    });
-    let reply = state(node).watch(request).await;
-    let mut stream = reply
-        .map_err(|status| node.explain(&doing, status))?
-        .into_inner();
+    let explain = |status| node.explain(&doing, status);
+    let ask = async || {
+        let reply = state(node).watch(watch_request(node, kind, wanted)).await?;
+        Ok::<_, Status>(reply.into_inner())
+    };
+    let mut stream = ask().await.map_err(explain)?;
     let mut rows = Rows::new(kind, true);
     if output == Output::Table {
         print_line(&rows.header())?;
     }
-    while let Some(message) = stream
-        .message()
-        .await
-        .map_err(|status| node.explain(&doing, status))?
-    {
+    let mut show = |happened, resource: &Resource| match output {
+        Output::Table => {
+            let cells = row::cells(kind, node.name(), Some(happened), resource);
+            print_line(&rows.line(&cells))
+        }
+        output => output.show(String::new, || {
+            row::json(node.name(), Some(happened), resource)
+        }),
+    };
+    let mut seen = Seen::default();
+    loop {
+        let message = match stream.message().await {
+            Ok(Some(message)) => message,
+            Ok(None) => return Ok(()),
+            Err(ended) => {
+                stream = ask_again(ended, ask).await.map_err(explain)?;
+                seen.again();
+                continue;
+            }
+        };
         for event in message.event {
             let happened = match event.event_type() {
                 EventType::Created => Happened::Created,
                 EventType::Updated => Happened::Updated,
                 EventType::Destroyed => Happened::Destroyed,
-                EventType::Bootstrapped | EventType::Noop => continue,
+                EventType::Bootstrapped => {
+                    for resource in seen.gone() {
+                        show(Happened::Destroyed, &resource)?;
+                    }
+                    continue;
+                }
+                EventType::Noop => continue,
                 EventType::Errored => {
                     let reason = event.error.unwrap_or_default();
                     return Err(Failure::new(
@@ -167,23 +179,27 @@ async fn watch(output: Output, node: &Node, kind: &Kind, wanted: &Get) -> Result
                     ));
                 }
             };
-            let Some(resource) = &event.resource else {
-                continue;
-            };
-            match output {
-                Output::Table => {
-                    let cells = row::cells(kind, node.name(), Some(happened), resource);
-                    print_line(&rows.line(&cells))?;
-                }
-                output => {
-                    output.show(String::new, || {
-                        row::json(node.name(), Some(happened), resource)
-                    })?;
-                }
+            if let Some(resource) = &event.resource
+                && let Some(happened) = seen.news(happened, resource)
+            {
+                show(happened, resource)?;
             }
         }
     }
-    Ok(())
+}
+
+fn watch_request(node: &Node, kind: &Kind, wanted: &Get) -> Request<WatchRequest> {
+    let namespace = wanted.namespace.clone();
+    node.request(WatchRequest {
+        namespace: namespace.unwrap_or_else(|| kind.namespace().to_owned()),
+        r#type: kind.name().to_owned(),
+        id: wanted.id.clone(),
+        options: Some(WatchOptions {
+            bootstrap_contents: wanted.id.is_none(),
+            ..WatchOptions::default()
+        }),
+        api_version: 1,
+    })
 }
 
 /// The content of a resource.

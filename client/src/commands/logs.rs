@@ -6,6 +6,7 @@ use instar_client::Failure;
 use serde_json::json;
 
 use crate::cli::Global;
+use crate::lines::Part;
 use crate::output::table;
 use crate::{lines, target};
 
@@ -21,19 +22,20 @@ pub(super) async fn run(
     tail: Option<u32>,
 ) -> Result<(), Failure> {
     let node = target::one(global).await?;
-    let request = LogsRequest {
-        namespace: NAMESPACE.to_owned(),
-        id: id.to_owned(),
-        driver: ContainerDriver::Containerd.into(),
-        follow,
-        tail_lines: tail.map_or(ALL, |lines| i32::try_from(lines).unwrap_or(ALL)),
+    let wished = tail.map_or(ALL, |lines| i32::try_from(lines).unwrap_or(ALL));
+    let ask = async |part| {
+        let request = LogsRequest {
+            namespace: NAMESPACE.to_owned(),
+            id: id.to_owned(),
+            driver: ContainerDriver::Containerd.into(),
+            follow,
+            tail_lines: if part == Part::Wished { wished } else { ALL },
+        };
+        let reply = node.machine().logs(node.request(request)).await?;
+        Ok(reply.into_inner())
     };
     let doing = format!("cannot read the log of {id:?}");
-    let reply = node.machine().logs(node.request(request)).await;
-    let stream = reply
-        .map_err(|status| node.explain(&doing, status))?
-        .into_inner();
-    lines::print(global.output, &node, &doing, stream).await
+    lines::print(global.output, &node, &doing, ask).await
 }
 
 /// Lists what has a log.

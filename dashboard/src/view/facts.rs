@@ -1,5 +1,6 @@
 //! What a node is: names and values, one line each.
 
+use instar_base::byte_size::human;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::style::Modifier;
@@ -7,7 +8,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
 use super::Mood;
-use super::numbers::{clock, human};
+use super::numbers::clock;
 use crate::known::{Node, stage};
 use crate::terminal::Look;
 

@@ -1,10 +1,10 @@
 //! What a node does just now: figures, and their course so far.
 
+use instar_base::byte_size::human;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::widgets::{Paragraph, Sparkline};
 
-use super::human;
 use crate::known::Node;
 use crate::series::Series;
 use crate::terminal::Look;

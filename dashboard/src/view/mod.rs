@@ -14,7 +14,6 @@ use ratatui::symbols::{bar, border};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Paragraph};
 
-pub use self::numbers::human;
 use crate::known::Link;
 use crate::screen::{Page, Screen};
 use crate::terminal::Look;

@@ -1,12 +1,12 @@
 //! Processes, the busiest first.
 
+use instar_base::byte_size::human;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::style::Modifier;
 use ratatui::text::Line;
 use ratatui::widgets::Paragraph;
 
-use super::human;
 use crate::known::Process;
 use crate::screen::Screen;
 use crate::terminal::Look;

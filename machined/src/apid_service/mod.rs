@@ -28,6 +28,9 @@ use crate::statistics::{self, Namespaces, Protocol, Shown, SocketQuery};
 use crate::sys::{listen, oom_score};
 use crate::trust::Keys;
 
+/// The name of the service.
+pub const NAME: &str = "apid";
+
 /// What apid may hold, in bytes: a quarter of the machine's memory, within reason. A caller with a certificate can have it hold a lot,
 /// by asking much and reading nothing; it is apid that ends then, and starts again, and nothing else.
 fn memory_limit(total: u64) -> u64 {
@@ -38,12 +41,12 @@ fn memory_limit(total: u64) -> u64 {
 pub fn definition(machine: &Arc<Machine>, listener: OwnedFd) -> anyhow::Result<Definition> {
     let keys = intent::keep_identity(machine);
     Ok(Definition {
-        id: "apid".to_owned(),
+        id: NAME.to_owned(),
         workload: Arc::new(Apid::new(
             listener,
             keys,
             machine.watch_settled(),
-            Cgroup::beside_machined("apid")?,
+            Cgroup::beside_machined(NAME)?,
             statistics::memory()?.memtotal << 10,
         )),
         depends_on: Vec::new(),
@@ -111,27 +114,30 @@ impl Apid {
         let settled = self.settled.clone();
         let (questions, orders) = ours.into_split();
         let (found, answers) = mpsc::channel(1);
+        let (drain, to_drain) = watch::channel(false);
         let feeder = tokio::spawn(async move {
             // An end is apid's own, or machined's.
             tokio::select! {
-                _ = give_orders(orders, identity, settled, answers) => {}
+                _ = give_orders(orders, identity, settled, answers, to_drain) => {}
                 _ = lookup::answer(questions, found) => {}
             }
         });
         let feeder = tokio_util::task::AbortOnDropHandle::new(feeder);
         Ok(Box::new(RunningApid {
             process,
+            drain,
             _feeder: feeder,
         }))
     }
 }
 
-/// Every new identity, every answer, and once the order to forget how it was started.
+/// Every new identity, every answer, and once each the orders to forget how it was started and to end.
 async fn give_orders(
     mut apid: OwnedWriteHalf,
     mut identity: watch::Receiver<Option<Identity>>,
     mut settled: watch::Receiver<bool>,
     mut answers: mpsc::Receiver<Answer>,
+    mut to_drain: watch::Receiver<bool>,
 ) -> anyhow::Result<()> {
     let mut forgotten = false;
     loop {
@@ -146,6 +152,8 @@ async fn give_orders(
                 Some(ControlMessage::ForgetStart)
             }
             Some(answer) = answers.recv() => Some(ControlMessage::TakeAddresses(answer)),
+            // Its end is that of the running apid, and of this task.
+            Ok(()) = to_drain.changed() => Some(ControlMessage::Drain),
         };
         if let Some(order) = order {
             send_control(&mut apid, &order).await?;
@@ -194,6 +202,7 @@ impl Workload for Apid {
 
 struct RunningApid {
     process: OwnProcess,
+    drain: watch::Sender<bool>,
     _feeder: tokio_util::task::AbortOnDropHandle<()>,
 }
 
@@ -206,8 +215,14 @@ impl Running for RunningApid {
         Box::pin(self.process.wait())
     }
 
-    fn signal(&mut self, _signal: Signal) -> anyhow::Result<()> {
-        self.process.kill().context("kill apid")
+    fn signal(&mut self, signal: Signal) -> anyhow::Result<()> {
+        match signal {
+            Signal::Terminate => {
+                self.drain.send_replace(true);
+                Ok(())
+            }
+            Signal::Kill => self.process.kill().context("kill apid"),
+        }
     }
 
     fn clean_up(&mut self) -> Step<'_, ()> {

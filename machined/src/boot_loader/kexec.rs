@@ -14,7 +14,7 @@ use instar_pe::{Layout, Section};
 use rustix::fs::MemfdFlags;
 
 use super::partition::{EspError, MountedEsp};
-use crate::sys;
+use crate::{command_line, sys};
 
 /// The kernel argument with the name of the boot entry that was started.
 const ARGUMENT: &str = "instar.boot-entry=";
@@ -56,7 +56,7 @@ pub enum KexecError {
 
 /// The entry that this kernel was started from past the loader; none where the loader started it.
 pub(super) fn entry() -> Option<EntryName> {
-    entry_in(&std::fs::read_to_string("/proc/cmdline").ok()?)
+    entry_in(&command_line::read().ok()?)
 }
 
 fn entry_in(arguments: &str) -> Option<EntryName> {

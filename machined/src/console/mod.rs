@@ -28,9 +28,12 @@ use tokio::sync::Notify;
 use tonic::transport::{Endpoint, Uri};
 use tower_service::Service;
 
+use crate::command_line;
 use crate::machine::Machine;
 use crate::services::{Cgroup, Definition};
 
+/// The name of its service.
+pub const NAME: &str = "dashboard";
 /// The user and group that it runs as (`/etc/passwd` of the rootfs).
 pub const USER: u32 = 51;
 /// How often it asks for figures.
@@ -40,15 +43,15 @@ const CONNECTION: std::os::fd::RawFd = 3;
 
 /// The dashboard as a service of this machine; none where there is no screen for it.
 pub fn definition(machine: &Arc<Machine>) -> anyhow::Result<Option<Definition>> {
-    let arguments = std::fs::read_to_string("/proc/cmdline").context("read /proc/cmdline")?;
+    let arguments = command_line::read()?;
     if screen::is_switched_off(&arguments) || !screen::exists()? {
         return Ok(None);
     }
     Ok(Some(Definition {
-        id: "dashboard".to_owned(),
+        id: NAME.to_owned(),
         workload: Arc::new(Dashboard::new(
             machine.clone(),
-            Cgroup::beside_machined("dashboard")?,
+            Cgroup::beside_machined(NAME)?,
         )),
         depends_on: Vec::new(),
         health: None,

@@ -6,14 +6,9 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-/// The tmpfs of the workload domain, which init moves into each generation.
-pub const DOMAIN: &str = "/run/workloads";
-const FILES: [&str; 2] = ["resolv.conf", "hosts"];
+pub use crate::mounts::workload_domain::{DOMAIN, has_domain};
 
-/// Whether this machine's init has a workload domain.
-pub fn has_domain() -> bool {
-    Path::new(DOMAIN).is_dir()
-}
+const FILES: [&str; 2] = ["resolv.conf", "hosts"];
 
 /// Where containers' copies are, and where each is seen: those that exist.
 pub(super) fn seen() -> Vec<(PathBuf, PathBuf)> {

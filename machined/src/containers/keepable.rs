@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::host_files::has_domain;
+use super::host_files::{DOMAIN, has_domain};
 use super::spec::ContainerSpec;
 
 /// Why a container ends with its generation.
@@ -13,7 +13,7 @@ pub enum NotKeepable {
     #[error("this machine's init keeps no containers")]
     NoDomain,
     /// /var is new in each generation.
-    #[error("/var is in memory, and new in each generation")]
+    #[error("/var is in memory that ends with the generation")]
     VarInMemory,
     /// Mounts of the generation would come and go in it.
     #[error("its mount at {0:?} is shared with the generation")]
@@ -33,8 +33,9 @@ pub fn keepable(spec: &ContainerSpec) -> Result<(), NotKeepable> {
     }
     let device = |path: &Path| std::fs::metadata(path).map(|it| it.dev()).ok();
     let var = device(Path::new("/var"));
-    // A filesystem without a disk has no major number.
-    if var.is_none_or(|var| rustix::fs::major(var) == 0) {
+    // A filesystem without a disk has no major number; in memory, /var has to be a part of the domain.
+    let lasts = |var| rustix::fs::major(var) != 0 || Some(var) == device(Path::new(DOMAIN));
+    if !var.is_some_and(lasts) {
         return Err(NotKeepable::VarInMemory);
     }
     for mount in &spec.mounts {

@@ -195,21 +195,6 @@ fn symlinks(disk: &Disk) -> Vec<String> {
         .collect()
 }
 
-/// Sizes for people: `32 GiB`, `512 MiB`.
-pub fn human(bytes: u64) -> String {
-    let units = [
-        (1 << 40, "TiB"),
-        (1 << 30, "GiB"),
-        (1 << 20, "MiB"),
-        (1 << 10, "KiB"),
-    ];
-    match units.iter().find(|(unit, _)| bytes >= *unit) {
-        Some((unit, name)) if bytes.is_multiple_of(*unit) => format!("{} {name}", bytes / unit),
-        Some((unit, name)) => format!("{}.{} {name}", bytes / unit, bytes % unit * 10 / unit),
-        None => format!("{bytes} B"),
-    }
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
@@ -319,12 +304,5 @@ pub(super) mod tests {
                 .to_string()
                 .contains("/nonexistent/class/block")
         );
-    }
-
-    #[test]
-    fn sizes_are_readable() {
-        assert_eq!(human(32 << 30), "32 GiB");
-        assert_eq!(human(3 << 29), "1.5 GiB");
-        assert_eq!(human(512), "512 B");
     }
 }

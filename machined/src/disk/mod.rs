@@ -20,6 +20,7 @@ mod discover;
 mod error;
 mod holders;
 mod layout;
+mod memory;
 mod owned;
 mod plan;
 mod probe;
@@ -34,7 +35,7 @@ mod write_table;
 
 pub(crate) use apply::open_exclusively;
 pub use apply::{ApplyError, apply, partition_path};
-pub use discover::{DevPath, DiscoverError, Disk, discover, human};
+pub use discover::{DevPath, DiscoverError, Disk, discover};
 pub use error::OwnedDiskError;
 pub use holders::{Holder, holders};
 pub use layout::{LAYOUT, Label, PartitionSize, PartitionSpec};

@@ -9,18 +9,21 @@ use serde::Serialize;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
+use crate::base::byte_size::human_short;
+
 use super::{
     apply::{apply, partition_path},
     contents::TAIL,
-    discover::{DevPath, Disk, discover, human},
+    discover::{DevPath, Disk, discover},
     error::{OwnedDiskError, run_blocking},
     layout::Label,
+    memory::{forget_memory, mount_memory},
     plan::{Action, DiskPlan, Takeover, plan},
     probe::{Content, probe, probe_device},
     selector::DiskSelector,
     table::Partition,
     tools,
-    volume::{Found, Users, Volume, mount_memory, unmount},
+    volume::{Found, Users, Volume, unmount},
     wipe::{Wipe, wipe},
 };
 use crate::base::blocking_io;
@@ -31,6 +34,7 @@ const WIPE: Duration = Duration::from_secs(24 * 3600);
 use crate::mounts::filesystem::{Filesystem, MountFlags};
 use crate::mounts::mount_table::mounted_at;
 use crate::mounts::transient_mount::TransientMount;
+use crate::mounts::workload_domain::DOMAIN;
 
 /// Where STATE is mounted.
 pub const STATE: &str = "/system/state";
@@ -57,6 +61,8 @@ pub struct Places {
     pub var: PathBuf,
     /// Where STATE is mounted.
     pub state: PathBuf,
+    /// A directory that may outlive the generation, for a /var in memory; it need not exist.
+    pub domain: PathBuf,
     /// The mounted sysfs.
     pub sysfs: PathBuf,
     /// The mounted procfs.
@@ -68,6 +74,7 @@ impl Default for Places {
         Self {
             var: "/var".into(),
             state: STATE.into(),
+            domain: DOMAIN.into(),
             sysfs: "/sys".into(),
             procfs: "/proc".into(),
         }
@@ -231,6 +238,8 @@ impl OwnedDisk {
         let Some(volume) = self.volume(&plan, Label::Ephemeral) else {
             return Ok(());
         };
+        let domain = self.places.domain.clone();
+        run_blocking(move || forget_memory(&domain)).await?;
         let found = volume.bring_up().await?;
         let size = plan.partition(Label::Ephemeral).map_or(0, |it| it.length);
         let grows = matches!(plan.action, Action::Reuse { grow: Some(_), .. });
@@ -249,7 +258,7 @@ impl OwnedDisk {
             "{} is the partition {} ({}, {how})",
             self.places.var.display(),
             volume.device.display(),
-            human(size)
+            human_short(size)
         );
         self.status.send_modify(|status| {
             status.var_mounted = true;
@@ -372,18 +381,18 @@ impl OwnedDisk {
     async fn mount_memory(&self) -> Result<(), OwnedDiskError> {
         let information = rustix::system::sysinfo();
         let size = information.totalram * u64::from(information.mem_unit) / 2;
-        let target = self.places.var.clone();
-        run_blocking(move || mount_memory(&target, size)).await??;
+        let (target, domain) = (self.places.var.clone(), self.places.domain.clone());
+        let found = run_blocking(move || mount_memory(&target, &domain, size)).await??;
         let description = format!(
             "{} is in memory (at most {}) and is lost with a reboot: no disk is named in the config",
             self.places.var.display(),
-            human(size)
+            human_short(size)
         );
         self.status.send_modify(|status| {
             *status = OwnedDiskStatus {
                 var_mounted: true,
                 size,
-                fresh: true,
+                fresh: found == Found::Nothing,
                 description,
                 ..OwnedDiskStatus::default()
             };

@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use crate::base::byte_size::human_short;
+
 use super::{
-    discover::{DevPath, Disk, human},
+    discover::{DevPath, Disk},
     layout::{ALIGNMENT, LAYOUT, Label, PartitionSize, PartitionSpec},
     probe::{Content, block_size},
     table::Table,
@@ -182,8 +184,8 @@ fn lay_out(
         if length < least || start + length > end {
             return Err(PlanError::TooSmall {
                 disk: disk.dev_path.clone(),
-                size: human(disk.size),
-                needed: human(start + remaining(specs, spec) + ALIGNMENT),
+                size: human_short(disk.size),
+                needed: human_short(start + remaining(specs, spec) + ALIGNMENT),
             });
         }
         partitions.push(PlannedPartition {
@@ -274,7 +276,7 @@ impl DiskPlan {
 
 impl fmt::Display for DiskPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (disk, size) = (&self.disk, human(self.size));
+        let (disk, size) = (&self.disk, human_short(self.size));
         match &self.action {
             Action::Reuse {
                 rewrite_table,
@@ -302,8 +304,8 @@ impl fmt::Display for DiskPlan {
             write!(
                 f,
                 "\n  {number} {label} {} at {}",
-                human(partition.length),
-                human(partition.start)
+                human_short(partition.length),
+                human_short(partition.start)
             )?;
         }
         Ok(())

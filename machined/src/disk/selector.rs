@@ -9,7 +9,8 @@ use std::{
 
 use cel::{Context, Program, Value, objects::Key};
 
-use super::discover::{Disk, human};
+use super::discover::Disk;
+use crate::base::byte_size::human_short;
 use crate::modules::glob;
 
 /// A way to name a disk.
@@ -189,7 +190,7 @@ fn list(disks: &[&Disk]) -> String {
         format!(
             "{} ({}{}{})",
             disk.dev_path,
-            human(disk.size),
+            human_short(disk.size),
             if known.is_empty() { "" } else { ", " },
             known.join(", ")
         )

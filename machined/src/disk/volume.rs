@@ -21,7 +21,7 @@ use crate::mounts::mount_table::mounted_at;
 
 /// No programs, setuid or not, and no device nodes from the disk take effect: nothing of the system lives there, and
 /// containers see their files through an overlay mount with flags of its own.
-const FLAGS: MountFlags = MountFlags::NOSUID
+pub(super) const FLAGS: MountFlags = MountFlags::NOSUID
     .union(MountFlags::NODEV)
     .union(MountFlags::NOEXEC);
 
@@ -171,23 +171,6 @@ impl Volume {
         })
         .await?
     }
-}
-
-/// Mounts memory of at most so many bytes.
-pub(super) fn mount_memory(target: &Path, size: u64) -> Result<(), OwnedDiskError> {
-    let memory = Filesystem {
-        kind: "tmpfs",
-        source: Path::new("tmpfs"),
-        flags: FLAGS,
-        options: &format!("size={size},mode=0755"),
-    };
-    memory
-        .mount(target)
-        .map_err(|source| OwnedDiskError::Mount {
-            what: "a tmpfs".to_owned(),
-            target: target.to_owned(),
-            source,
-        })
 }
 
 /// Unmounts what is at `target`, if something is. Its users must be gone; those that are not are named in the error.

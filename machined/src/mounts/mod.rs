@@ -4,3 +4,4 @@ pub mod filesystem;
 pub(crate) mod mount_table;
 pub mod special_mounts;
 pub mod transient_mount;
+pub mod workload_domain;

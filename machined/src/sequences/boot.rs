@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::install::install_without_config;
 use super::settings::{self, When};
 use super::steps::{find_config, release_memory};
-use super::system_services::{SystemServices, start_dashboard};
+use super::system_services::{self, Moment, SystemService};
 use super::upgrade::trial_record;
 use super::{Sequence, emit_failure, run};
 use crate::init_link::StartReason;
@@ -44,8 +44,8 @@ pub struct BootArguments {
     pub deadline: Instant,
     /// What the previous generation left.
     pub handover: Option<Handover>,
-    /// What lets callers in, and what shows the node on its screen.
-    pub system_services: SystemServices,
+    /// Services of the system itself.
+    pub system_services: Vec<SystemService>,
 }
 
 /// The upgrade that did not work, in init's words.
@@ -78,9 +78,8 @@ pub async fn boot(machine: Arc<Machine>, arguments: BootArguments) {
         rollback,
         deadline,
         handover,
-        system_services,
+        mut system_services,
     } = arguments;
-    let SystemServices { apid, dashboard } = system_services;
     let mut boot = Boot::gather(&machine, start, deadline, handover).await;
     // First in the history, so that a client that waits for the upgrade sees its failure before anything else.
     boot.tell_last_upgrade(rollback.as_ref());
@@ -89,10 +88,13 @@ pub async fn boot(machine: Arc<Machine>, arguments: BootArguments) {
         machine.disk.adopt();
     }
 
-    let reached = boot.run(reachable::sequence(&boot, apid)).await;
+    let of_system = system_services::take(&mut system_services, Moment::WithNetwork);
+    let reached = boot.run(reachable::sequence(&boot, of_system)).await;
     // What comes next takes as long as disks and the network do, and whoever waits can ask.
     let mut is_healthy = !boot.early.has_deadline() && verdict::tell_healthy(&machine).await;
-    start_dashboard(&machine, dashboard);
+    let of_system = system_services::take(&mut system_services, Moment::OnceReachable);
+    let shown = system_services::start(machine.clone(), of_system).await;
+    let reached = reached.and(shown);
     if reached.is_ok() && machine.config().is_none() {
         let next = verdict::without_config(&boot).await;
         let is_kept = matches!(next, Next::Commit(_));

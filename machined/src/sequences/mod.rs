@@ -31,7 +31,7 @@ pub use soft_reboot::{reboot_holding, reboot_quickest};
 pub use stage::{Staged, prepare_upgrade, stage};
 pub use steps::boot_assets::is_installed;
 pub use steps::last_known_time::note_time;
-pub use system_services::{Define, SystemServices};
+pub use system_services::{Absence, Define, Moment, SystemService};
 pub use upgrade::{plan_upgrade, upgrade};
 
 use std::future::Future;
@@ -115,12 +115,15 @@ pub async fn run(sequence: Sequence, actor: &ActorId, events: &EventLog) -> anyh
     tracing::info!("{name}: start");
     emit_sequence(events, actor, name, sequence_event::Action::Start, None);
     for phase in sequence.phases {
+        let of_phase = phase.name;
         if let Err(failed) = run_phase(name, phase, actor, events).await {
             let failed = anyhow::Error::from(failed);
             tracing::error!("{failed:#}");
             emit_failure(events, actor, name, format!("{failed:#}"));
             return Err(failed);
         }
+        // Where the time of a boot or an upgrade goes.
+        tracing::info!("{name}: {of_phase}: done");
     }
     tracing::info!("{name}: done");
     emit_sequence(events, actor, name, sequence_event::Action::Stop, None);

@@ -1,58 +1,278 @@
 //! Services of the system itself, as opposed to those of the config: apid, which lets callers in, and the dashboard on the screen.
 //!
-//! The boot says when each starts. What they are is handed in with the boot: they serve and show the API, which is a room above.
+//! The boot is handed a list of them, one entry each: what they serve and show is the API, which is a room above. An entry says when
+//! its service starts, whether the boot waits for it, and what its absence means. Whether the service ends with machined or outlives
+//! its restart is its workload's own affair ([`Workload::adopt`](crate::services::Workload)): the boot starts both kinds alike.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context as _;
+
 use crate::machine::Machine;
-use crate::services::Definition;
+use crate::services::{Definition, Services};
 
-/// How long the boot waits for apid.
-const APID: Duration = Duration::from_secs(60);
+/// How long a change of generations waits for apid's last answers: a little longer than apid itself.
+const DRAIN: Duration = Duration::from_millis(1500);
 
-/// Defines a service of the machine when it is about to start.
-pub type Define<T> = Box<dyn FnOnce(&Arc<Machine>) -> anyhow::Result<T> + Send>;
+/// Defines a service when it is about to start; none where the machine has no use for it.
+pub type Define = Box<dyn FnOnce(&Arc<Machine>) -> anyhow::Result<Option<Definition>> + Send>;
 
-/// The list of them.
-pub struct SystemServices {
-    /// Lets callers in.
-    pub apid: Define<Definition>,
-    /// Shows the node on its screen; none where there is no screen.
-    pub dashboard: Define<Option<Definition>>,
+/// An entry of the list.
+pub struct SystemService {
+    /// Its name, that of its definition.
+    pub name: &'static str,
+    /// What it is.
+    pub define: Define,
+    /// When it starts.
+    pub starts: Moment,
+    /// How long the boot waits until it is up; it goes on without it after that. None: it does not wait.
+    pub awaited: Option<Duration>,
+    /// What is the matter where it cannot start.
+    pub absence: Absence,
+    /// What the machine can do once it has been started, or is up where the boot waits for it.
+    pub gain: String,
 }
 
-/// Starts apid and waits until it answers, for a while. The boot goes on without it: the disk and the services are worth having on a
-/// machine so slow, its service goes on trying, and a version on trial has to answer before it is kept.
-pub(super) async fn start_apid(
+/// A moment of the boot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// The config is loaded, and the network comes up beside it.
+    WithNetwork,
+    /// Callers can ask the machine; what the config wants is still to be done.
+    OnceReachable,
+}
+
+/// What it means that a service cannot be started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Absence {
+    /// The boot's step fails.
+    Error,
+    /// The machine works without it.
+    Warning,
+}
+
+/// Takes the entries of a moment out of the list.
+pub(super) fn take(list: &mut Vec<SystemService>, moment: Moment) -> Vec<SystemService> {
+    list.extract_if(.., |entry| entry.starts == moment)
+        .collect()
+}
+
+/// Starts these side by side. Gives an error where one does not start that the boot cannot do without.
+pub(super) async fn start(
     machine: Arc<Machine>,
-    define: Define<Definition>,
+    entries: Vec<SystemService>,
 ) -> anyhow::Result<()> {
-    let apid = machine.services.add(define(&machine)?)?;
-    apid.start();
-    match tokio::time::timeout(APID, apid.up()).await {
-        Ok(()) => tracing::info!("the API answers on port {}", instar_api::PORT),
-        Err(_) => tracing::error!(
-            "the API does not answer after {} s, and the boot goes on: {}",
-            APID.as_secs(),
-            apid.summary()
-        ),
+    let starts = entries.into_iter().map(|entry| {
+        let SystemService {
+            name,
+            define,
+            awaited,
+            absence,
+            gain,
+            ..
+        } = entry;
+        let defined = define(&machine);
+        let services = &machine.services;
+        async move {
+            let started = match defined {
+                Ok(Some(definition)) => bring_up(services, definition, awaited, &gain).await,
+                Ok(None) => Ok(()),
+                Err(error) => Err(error),
+            };
+            judge(name, absence, started)
+        }
+    });
+    let started = futures_util::future::join_all(starts).await;
+    started.into_iter().collect()
+}
+
+/// Adds a service and starts it; waits until it is up, for a while. The boot goes on without one that is late: the disk and the services
+/// are worth having on a machine so slow, it goes on trying, and a version on trial has to answer before it is kept.
+async fn bring_up(
+    services: &Services,
+    definition: Definition,
+    awaited: Option<Duration>,
+    gain: &str,
+) -> anyhow::Result<()> {
+    let service = services.add(definition)?;
+    service.start();
+    if let Some(limit) = awaited
+        && tokio::time::timeout(limit, service.up()).await.is_err()
+    {
+        tracing::error!(
+            "the boot goes on without a service that is not up after {} s: {}",
+            limit.as_secs(),
+            service.summary()
+        );
+        return Ok(());
     }
+    tracing::info!("{gain}");
     Ok(())
 }
 
-/// Starts the dashboard where there is a screen for it. A machine without its dashboard works, so no failure here is an error.
-pub(super) fn start_dashboard(machine: &Arc<Machine>, define: Define<Option<Definition>>) {
-    let started = define(machine).and_then(|definition| match definition {
-        Some(definition) => {
-            machine.services.add(definition)?.start();
-            Ok(true)
+/// Whether a service that did not start is an error of the boot.
+fn judge(name: &str, absence: Absence, started: anyhow::Result<()>) -> anyhow::Result<()> {
+    match (absence, started) {
+        (Absence::Warning, Err(error)) => {
+            tracing::warn!("the machine goes on without {name}: {error:#}");
+            Ok(())
         }
-        None => Ok(false),
-    });
-    match started {
-        Ok(true) => tracing::info!("the dashboard is on the screen; Alt+F1 shows these messages"),
-        Ok(false) => {}
-        Err(error) => tracing::warn!("no dashboard on the screen: {error:#}"),
+        (_, started) => started.with_context(|| format!("start {name}")),
+    }
+}
+
+/// Has apid answer what it was asked and end, in time: who asks now waits in the listening socket, for the next apid. Should there be none,
+/// what starts the workloads again starts this one.
+pub(super) async fn drain_apid(machine: &Machine) {
+    if !machine.services.hold("apid", DRAIN).await {
+        tracing::warn!("apid has not ended within {} ms", DRAIN.as_millis());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::base::Exit;
+    use crate::services::{Adopted, LogDisk, LogRing, Running, Step, Workload};
+    use crate::store::Store;
+    use crate::store::event_log::EventLog;
+
+    /// Runs at once, or never begins to.
+    struct Eager(bool);
+
+    impl Workload for Eager {
+        fn prepare(&self) -> Step<'_, anyhow::Result<()>> {
+            Box::pin(async { Ok(()) })
+        }
+
+        fn start(&self, _log: LogRing) -> Step<'_, anyhow::Result<Box<dyn Running>>> {
+            Box::pin(async {
+                match self.0 {
+                    true => Ok(Box::new(Runs) as Box<dyn Running>),
+                    false => std::future::pending().await,
+                }
+            })
+        }
+
+        fn adopt(&self, _log: LogRing) -> Step<'_, Adopted> {
+            Box::pin(async { Adopted::Nothing })
+        }
+
+        fn exec<'a>(&'a self, _command: &'a [String]) -> Step<'a, anyhow::Result<()>> {
+            Box::pin(async { Ok(()) })
+        }
+    }
+
+    struct Runs;
+
+    impl Running for Runs {
+        fn pid(&self) -> u32 {
+            1
+        }
+
+        fn wait(&mut self) -> Step<'_, Exit> {
+            Box::pin(std::future::pending())
+        }
+
+        fn signal(&mut self, _signal: crate::services::Signal) -> anyhow::Result<()> {
+            Ok(())
+        }
+
+        fn clean_up(&mut self) -> Step<'_, ()> {
+            Box::pin(async {})
+        }
+    }
+
+    fn definition(is_eager: bool) -> Definition {
+        Definition {
+            id: "guard".to_owned(),
+            workload: Arc::new(Eager(is_eager)),
+            depends_on: Vec::new(),
+            health: None,
+            controllable: false,
+            required: false,
+            judged: false,
+            restart_unhealthy: false,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_boot_waits_for_a_service_as_its_entry_says() {
+        let limit = Duration::from_secs(60);
+        for (is_eager, awaited, waits, is_up) in [
+            (true, Some(limit), false, true),
+            (false, Some(limit), true, false),
+            (false, None, false, false),
+        ] {
+            let services = Services::new(EventLog::default(), Store::default(), LogDisk::default());
+            let began = tokio::time::Instant::now();
+            let brought = bring_up(&services, definition(is_eager), awaited, "it works").await;
+            // One that is late is no failure: it goes on trying.
+            brought.unwrap();
+            let case = format!("eager: {is_eager}, awaited: {awaited:?}");
+            assert_eq!(began.elapsed() >= limit, waits, "{case}");
+            assert_eq!(
+                services.get("guard").unwrap().status().is_up(),
+                is_up,
+                "{case}"
+            );
+            // A second of the same name is refused.
+            assert!(
+                bring_up(&services, definition(true), None, "")
+                    .await
+                    .is_err()
+            );
+        }
+    }
+
+    #[test]
+    fn only_what_the_boot_cannot_do_without_fails_it() {
+        for (absence, starts, fails) in [
+            (Absence::Error, true, false),
+            (Absence::Error, false, true),
+            (Absence::Warning, true, false),
+            (Absence::Warning, false, false),
+        ] {
+            let started = match starts {
+                true => Ok(()),
+                false => Err(anyhow::anyhow!("no program")),
+            };
+            let judged = judge("guard", absence, started);
+            assert_eq!(judged.is_err(), fails, "{absence:?}, starts: {starts}");
+            if let Err(error) = judged {
+                assert_eq!(format!("{error:#}"), "start guard: no program");
+            }
+        }
+    }
+
+    #[test]
+    fn each_entry_is_taken_once_and_in_order() {
+        let entry = |name, starts| SystemService {
+            name,
+            define: Box::new(|_| Ok(None)),
+            starts,
+            awaited: None,
+            absence: Absence::Warning,
+            gain: String::new(),
+        };
+        let mut list = vec![
+            entry("one", Moment::WithNetwork),
+            entry("two", Moment::OnceReachable),
+            entry("three", Moment::WithNetwork),
+        ];
+        for (moment, names) in [
+            (Moment::WithNetwork, vec!["one", "three"]),
+            (Moment::OnceReachable, vec!["two"]),
+            (Moment::OnceReachable, vec![]),
+        ] {
+            let taken = take(&mut list, moment);
+            assert_eq!(
+                taken.iter().map(|entry| entry.name).collect::<Vec<_>>(),
+                names
+            );
+        }
+        assert!(list.is_empty());
     }
 }

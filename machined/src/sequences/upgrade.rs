@@ -16,6 +16,7 @@ use anyhow::Context as _;
 use super::steps::leave::{ANSWER_FIRST, leave};
 use super::steps::overlay::load_overlay;
 use super::steps::{boot_assets, next_config, resume, stop};
+use super::system_services::drain_apid;
 use super::{Phase, Sequence, kexec, run};
 
 use crate::image_collection;
@@ -373,6 +374,8 @@ pub(super) async fn next_generation(
         .keep(handover::NAME, Scope::Machine, &memfd)
         .await
         .context("leave the hand-over with init")?;
+    // Last: from here on nobody is answered before the next generation, or this one when init does not take the other.
+    drain_apid(machine).await;
     machine
         .init
         .next(

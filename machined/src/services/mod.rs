@@ -31,6 +31,7 @@ pub use workload::{Adopted, Running, Signal, Step, Workload};
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use crate::base::lock::Lock as _;
 use crate::store::event_log::EventLog;
@@ -254,6 +255,16 @@ impl Services {
             }
         });
         futures_util::future::join_all(ends).await;
+    }
+
+    /// Takes down one that the machine needs for itself, and keeps it down; false if it has not ended within the time. `start_workloads`
+    /// releases it.
+    pub async fn hold(&self, id: &str, within: Duration) -> bool {
+        let Some(service) = self.get(id) else {
+            return true;
+        };
+        service.hold();
+        tokio::time::timeout(within, service.rest()).await.is_ok()
     }
 
     /// Takes everything down for a change of generations but what can live through it: that runs on, and nobody looks after it any more.

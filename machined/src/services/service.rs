@@ -509,6 +509,8 @@ impl Actor {
         let id = &self.service.definition.id;
         match phase {
             Phase::Failed => tracing::warn!("service {id}: {message}"),
+            // Whether it was started or taken over, and when.
+            Phase::Running => tracing::info!("service {id}: {message}"),
             _ => tracing::debug!("service {id}: {}: {message}", phase.name()),
         }
         self.service

@@ -3,7 +3,8 @@
 //! `greeter look ADDRESS…` says which links it sees, whether it reaches itself and whom of the others, then waits to be
 //! ended. `greeter has PATH` succeeds if there is such a file. `greeter stay PROGRAM ARGUMENT…` runs a program to its end, and stays
 //! for ever. `greeter flood` writes to its standard error for ever. `greeter bomb` starts as many threads as it is let, and goes on
-//! trying. `greeter slow SECONDS` ends so long after it was asked to. `greeter [PORT [SECONDS]]` listens, on 8080 by default. Its
+//! trying. `greeter slow SECONDS` ends so long after it was asked to. `greeter beat PORT` says how long it was kept from running
+//! (`beat.rs`). `greeter [PORT [SECONDS]]` listens, on 8080 by default. Its
 //! answers to a GET:
 //!
 //! | path | answer |
@@ -24,6 +25,8 @@
 //! | `/exit/CODE` | nothing: it ends with this code |
 //!
 //! SIGTERM ends it with 0, so many seconds later.
+
+mod beat;
 
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Result, Write};
@@ -49,6 +52,12 @@ fn main() -> ExitCode {
         Some(word) if word == "bomb" => {
             end_when_asked(Duration::ZERO);
             bomb()
+        }
+        Some(word) if word == "beat" => {
+            end_when_asked(Duration::ZERO);
+            let ended = beat::answer(&arguments.next().unwrap_or_default());
+            eprintln!("greeter: no beat: {ended:?}");
+            return ExitCode::FAILURE;
         }
         Some(word) if word == "look" => {
             end_when_asked(Duration::ZERO);

@@ -14,6 +14,7 @@ const FLOORS: [(&str, &[&str]); 9] = [
         "domains",
         &[
             "boot_loader",
+            "command_line",
             "config_source",
             "containers",
             "disk",

@@ -14,9 +14,8 @@ use crate::machine::Machine;
 use crate::modules::Class;
 use crate::sequences::steps::find_config::{self, Found, find_config};
 use crate::sequences::steps::{last_known_time, maintenance};
-use crate::sequences::system_services::{Define, start_apid};
+use crate::sequences::system_services::{self, SystemService};
 use crate::sequences::{Phase, Sequence, Task};
-use crate::services::Definition;
 use crate::status;
 use crate::store::event_log::ActorId;
 
@@ -25,7 +24,7 @@ use crate::store::event_log::ActorId;
 const CONFIG_SERVER: Duration = Duration::from_secs(20);
 
 /// The sequence.
-pub(super) fn sequence(boot: &Boot, apid: Define<Definition>) -> Sequence {
+pub(super) fn sequence(boot: &Boot, of_system: Vec<SystemService>) -> Sequence {
     let machine = &boot.machine;
     let handed_over = boot.handover.machine_config.clone();
     let left = boot.deadline.saturating_duration_since(Instant::now());
@@ -38,7 +37,10 @@ pub(super) fn sequence(boot: &Boot, apid: Define<Definition>) -> Sequence {
         Phase::new(
             "network",
             vec![
-                Task::new("startApi", start_apid(machine.clone(), apid)),
+                Task::new(
+                    "startApi",
+                    system_services::start(machine.clone(), of_system),
+                ),
                 Task::new("network", bring_up_network(machine.clone())),
             ],
         ),

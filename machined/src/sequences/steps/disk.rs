@@ -9,6 +9,7 @@ use super::boot_assets;
 use super::load_modules::load_disk_drivers;
 use super::needs_uefi::refuse_without_uefi;
 use crate::base::blocking_io::{self, ANSWER};
+use crate::command_line;
 use crate::config::{MachineConfig, UserVolumeKind};
 use crate::config_source::{persisted, source};
 use crate::disk::{
@@ -79,7 +80,7 @@ fn wish(config: &MachineConfig) -> anyhow::Result<DiskWish> {
 /// The disk that `instar.install.disk=` gives to the machine. Whoever boots a medium may have forgotten what is on the disk, so
 /// nothing of others goes.
 pub(in crate::sequences) fn named_on_command_line() -> Option<DiskWish> {
-    let arguments = std::fs::read_to_string("/proc/cmdline").ok()?;
+    let arguments = command_line::read().ok()?;
     let disk = source::install_disk(&arguments)?;
     Some(DiskWish {
         disk: Some(DiskSelector::Path(disk)),

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::disk;
+use crate::command_line;
 use crate::config;
 use crate::config_source::fetch::{FetchPolicy, FetchStatus, fetch};
 use crate::config_source::persisted;
@@ -42,7 +43,7 @@ pub(in crate::sequences) async fn find_config(
     machine: &Machine,
     patience: Duration,
 ) -> anyhow::Result<Found> {
-    let cmdline = command_line()?;
+    let cmdline = command_line::read()?;
     let has_fw_cfg = look_for_fw_cfg(machine).await;
     // The first source decides: it was named on purpose, and a config from elsewhere would be another machine's.
     if source::names_a_server(&cmdline) {
@@ -67,13 +68,13 @@ pub(in crate::sequences) async fn find_config(
 
 /// The source that decides over what is kept on STATE, if this machine has one.
 pub(in crate::sequences) fn source_before_state() -> Option<&'static str> {
-    let cmdline = command_line().ok()?;
+    let cmdline = command_line::read().ok()?;
     source::before_state(&cmdline, Path::new(FW_CFG_PATH).exists())
 }
 
 /// Whether a server is named that the config comes from.
 pub(in crate::sequences) fn has_server() -> bool {
-    command_line().is_ok_and(|cmdline| source::names_a_server(&cmdline))
+    command_line::read().is_ok_and(|cmdline| source::names_a_server(&cmdline))
 }
 
 /// Asks the server, where one is named, until there is a config, from it or from an administrator: either may have been made to
@@ -81,7 +82,9 @@ pub(in crate::sequences) fn has_server() -> bool {
 pub(in crate::sequences) fn keep_asking(machine: &Arc<Machine>) -> AbortOnDropHandle<()> {
     let machine = machine.clone();
     AbortOnDropHandle::new(tokio::spawn(async move {
-        let Ok(cmdline) = command_line() else { return };
+        let Ok(cmdline) = command_line::read() else {
+            return;
+        };
         if !source::names_a_server(&cmdline) {
             return;
         }
@@ -107,10 +110,6 @@ pub(in crate::sequences) fn keep_asking(machine: &Arc<Machine>) -> AbortOnDropHa
             }
         }
     }))
-}
-
-fn command_line() -> anyhow::Result<String> {
-    std::fs::read_to_string("/proc/cmdline").context("read /proc/cmdline")
 }
 
 /// A config as it came.

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 
 use super::disk;
+use crate::command_line;
 use crate::config_source::persisted;
 use crate::config_source::source::{self, MaintenanceArgument};
 use crate::machine::Machine;
@@ -29,7 +30,7 @@ pub(in crate::sequences) async fn begin(machine: &Machine) {
 }
 
 fn argument() -> Option<MaintenanceArgument> {
-    let arguments = std::fs::read_to_string("/proc/cmdline").ok()?;
+    let arguments = command_line::read().ok()?;
     source::maintenance(&arguments)
 }
 

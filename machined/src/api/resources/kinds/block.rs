@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use super::{Item, Kind, Namespace, Record, Sensitivity, Source, Value};
-use crate::disk::{Disk, OwnedDiskStatus, STATE, discover, human};
+use crate::base::byte_size::human_short;
+use crate::disk::{Disk, OwnedDiskStatus, STATE, discover};
 use crate::statistics::{Mounted, mounted};
 
 /// Disks, without loop devices and the like.
@@ -90,7 +91,7 @@ fn disk(disk: Disk) -> Item {
         .with("rotational", 12, disk.rotational)
         .with("cdrom", 13, disk.cdrom)
         .with("dev_path", 14, disk.dev_path.to_string())
-        .with("pretty_size", 15, human(disk.size))
+        .with("pretty_size", 15, human_short(disk.size))
         .with("uuid", 17, disk.uuid)
         .with("symlinks", 18, disk.symlinks.into_iter().collect::<Value>());
     Item::new(disk.name, spec)
@@ -130,7 +131,7 @@ fn volumes(status: &OwnedDiskStatus) -> Vec<Item> {
                 if size == 0 {
                     String::new()
                 } else {
-                    human(size)
+                    human_short(size)
                 },
             )
             .with("type", 16, kind);

@@ -84,7 +84,7 @@ pub(super) const KERNEL_COMMAND_LINES: Kind = Kind {
     columns: &[("Cmdline", "{.cmdline}")],
     sources: &[],
     read: |_| {
-        let line = std::fs::read_to_string("/proc/cmdline")?;
+        let line = crate::command_line::read()?;
         let line = line.trim_end().to_owned();
         let without_secrets = command_line(&Secrets::Hidden.shown(line.clone()));
         Ok(vec![Item {

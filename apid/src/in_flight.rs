@@ -1,0 +1,247 @@
+//! What is under way on one connection, so that it can end without a failed call when this apid gives way to the next one.
+//!
+//! A client that is told to ask elsewhere (GOAWAY) goes on with the calls that it has sent. One that is just handing a call to its
+//! connection may lose it: hyper's client, and with it tonic, drops calls that wait to be written when the word arrives. No order of
+//! frames helps against that, but the moment does: right after an answer a client that asks in a row has nothing to send.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue};
+use hyper::body::{Body, Bytes, Frame, SizeHint};
+use tokio::sync::{Notify, watch};
+use tokio::time::{sleep, timeout};
+
+use super::grpc_status::{self, Code};
+
+/// How long a connection waits for the next answer, after which it ends. Clients that ask ten times a second have asked by then.
+pub(super) const LULL: Duration = Duration::from_millis(150);
+/// What a client may take to hear that it is to ask elsewhere, which a call of its own may cross...
+const FAREWELL: Duration = Duration::from_millis(300);
+/// ...and where it has its answer just now, so that none does: until the connection has ended, tonic would lose its next call to it.
+const FLUSH: Duration = Duration::from_millis(5);
+/// A stream on which nothing came for this long has told everything there was.
+const SILENCE: Duration = Duration::from_millis(20);
+
+/// The calls of one connection; clones share them. It is small, as there may be thousands of connections.
+#[derive(Clone, Default)]
+pub(super) struct InFlight(Arc<Calls>);
+
+#[derive(Default)]
+struct Calls {
+    /// Without the head of an answer yet.
+    asked: AtomicUsize,
+    /// Answers that have begun and not ended.
+    open: AtomicUsize,
+    /// So many answers have ended.
+    answered: AtomicUsize,
+    /// The connection is told of every end.
+    answer_ended: Notify,
+    /// Streams are to end.
+    end: AtomicBool,
+    ends: Notify,
+}
+
+/// A call that has no answer yet.
+pub(super) struct Asked(InFlight);
+
+impl InFlight {
+    /// A call begins.
+    pub(super) fn begin(&self) -> Asked {
+        self.0.asked.fetch_add(1, Relaxed);
+        Asked(self.clone())
+    }
+
+    /// Ends at the first good moment to tell the client to ask elsewhere, once `draining` says so. Gives the time that the client has to
+    /// hear it before the connection ends, if all is answered then.
+    pub(super) async fn may_end(&self, mut draining: watch::Receiver<bool>) -> Duration {
+        if draining.wait_for(|draining| *draining).await.is_err() {
+            return std::future::pending().await;
+        }
+        // It is told in any case. Boxed: connections that only wait are not to be large.
+        match Box::pin(timeout(LULL, self.after_an_answer())).await {
+            Ok(()) => FLUSH,
+            Err(_) => FAREWELL,
+        }
+    }
+
+    async fn after_an_answer(&self) {
+        let before = self.0.answered.load(Relaxed);
+        while self.0.answered.load(Relaxed) == before || self.0.asked.load(Relaxed) > 0 {
+            self.0.answer_ended.notified().await;
+        }
+    }
+
+    /// Whether everything is answered.
+    pub(super) fn is_idle(&self) -> bool {
+        self.0.asked.load(Relaxed) == 0 && self.0.open.load(Relaxed) == 0
+    }
+
+    /// Ends answers that would go on, each when it has told what there is.
+    pub(super) fn end_streams(&self) {
+        self.0.end.store(true, Relaxed);
+        self.0.ends.notify_waiters();
+    }
+}
+
+impl Asked {
+    /// The call has the head of its answer; this is the body.
+    pub(super) fn answered_by<B>(self, body: B) -> Answer<B> {
+        self.0.0.open.fetch_add(1, Relaxed);
+        Answer {
+            body: Some(body),
+            ending: None,
+            in_flight: self.0.clone(),
+        }
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.0.0.asked.fetch_sub(1, Relaxed);
+    }
+}
+
+/// An answer's body. It ends with `UNAVAILABLE` where it has nothing to tell when streams are to end.
+pub(super) struct Answer<B> {
+    /// None when it was ended.
+    body: Option<B>,
+    /// Made when there is something to wait for: most answers are there at once.
+    ending: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    in_flight: InFlight,
+}
+
+impl<B> Answer<B> {
+    /// Ends when streams are to end and this one was silent from now on.
+    fn ending(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let calls = self.in_flight.0.clone();
+        Box::pin(async move {
+            let told = calls.ends.notified();
+            if !calls.end.load(Relaxed) {
+                told.await;
+            }
+            sleep(SILENCE).await;
+        })
+    }
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for Answer<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let this = &mut *self;
+        let Some(body) = &mut this.body else {
+            return Poll::Ready(None);
+        };
+        if let Poll::Ready(frame) = Pin::new(body).poll_frame(context) {
+            this.ending = None;
+            return Poll::Ready(frame);
+        }
+        let mut ending = this.ending.take().unwrap_or_else(|| this.ending());
+        if ending.as_mut().poll(context).is_pending() {
+            this.ending = Some(ending);
+            return Poll::Pending;
+        }
+        this.body = None;
+        let mut trailers = HeaderMap::new();
+        trailers.insert(
+            grpc_status::STATUS,
+            HeaderValue::from(Code::Unavailable as u16),
+        );
+        if let Some(message) = grpc_status::message(instar_api::CHANGES_VERSION) {
+            trailers.insert(grpc_status::MESSAGE, message);
+        }
+        Poll::Ready(Some(Ok(Frame::trailers(trailers))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let body = self.body.as_ref();
+        body.map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
+    }
+}
+
+impl<B> Drop for Answer<B> {
+    fn drop(&mut self) {
+        let calls = &self.in_flight.0;
+        calls.open.fetch_sub(1, Relaxed);
+        calls.answered.fetch_add(1, Relaxed);
+        calls.answer_ended.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use futures_util::{FutureExt as _, StreamExt as _, stream};
+    use http_body_util::{BodyExt as _, Full, StreamBody};
+    use std::convert::Infallible;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_ends_right_after_an_answer() {
+        let in_flight = InFlight::default();
+        let (drain, draining) = watch::channel(false);
+        // What was answered before says nothing of what the client does now.
+        drop(in_flight.begin().answered_by(Full::new(Bytes::new())));
+        let mut end = Box::pin(in_flight.may_end(draining));
+        assert!(end.as_mut().now_or_never().is_none());
+        drain.send_replace(true);
+        assert!(end.as_mut().now_or_never().is_none());
+        let (first, second) = (in_flight.begin(), in_flight.begin());
+        drop(first.answered_by(Full::new(Bytes::new())));
+        assert!(end.as_mut().now_or_never().is_none(), "one is asked still");
+        drop(second.answered_by(Full::new(Bytes::new())));
+        assert!(end.as_mut().now_or_never().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_asks_nothing_ends_after_a_lull() {
+        let (_drain, draining) = watch::channel(true);
+        let begin = tokio::time::Instant::now();
+        InFlight::default().may_end(draining).await;
+        assert_eq!(begin.elapsed().as_millis(), LULL.as_millis());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_tells_what_there_is_and_then_that_it_ends() {
+        let in_flight = InFlight::default();
+        let frames = stream::iter(["one", "two"])
+            .map(|text| Ok::<_, Infallible>(Frame::data(Bytes::from(text))))
+            .chain(stream::pending());
+        let mut answer = in_flight.begin().answered_by(StreamBody::new(frames));
+        in_flight.end_streams();
+        for expected in ["one", "two"] {
+            let frame = answer.frame().await.unwrap().unwrap();
+            assert_eq!(frame.into_data().unwrap(), expected);
+        }
+        let end = answer.frame().await.unwrap().unwrap();
+        assert_eq!(end.into_trailers().unwrap()["grpc-status"], "14");
+        assert!(answer.frame().await.is_none());
+        assert!(answer.is_end_stream());
+        assert!(!in_flight.is_idle());
+        drop(answer);
+        assert!(in_flight.is_idle());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_goes_on_as_long_as_nothing_ends() {
+        let frames = stream::pending::<Result<Frame<Bytes>, Infallible>>();
+        let mut answer = InFlight::default()
+            .begin()
+            .answered_by(StreamBody::new(frames));
+        let waited = timeout(Duration::from_secs(3600), answer.frame()).await;
+        assert!(waited.is_err());
+    }
+}

@@ -1,0 +1,59 @@
+//! The list of the machine's own services. One that is added here needs nothing else of the boot.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use crate::sequences::{Absence, Moment, SystemService};
+use crate::{apid_service, console};
+
+/// All of them. `listener` is the API's listening socket.
+pub(super) fn list(listener: OwnedFd) -> Vec<SystemService> {
+    vec![
+        SystemService {
+            name: apid_service::NAME,
+            define: Box::new(|machine| apid_service::definition(machine, listener).map(Some)),
+            starts: Moment::WithNetwork,
+            awaited: Some(Duration::from_secs(60)),
+            absence: Absence::Error,
+            gain: format!("the API answers on port {}", instar_api::PORT),
+        },
+        SystemService {
+            name: console::NAME,
+            // None where there is no screen.
+            define: Box::new(console::definition),
+            starts: Moment::OnceReachable,
+            awaited: None,
+            // A machine that can be asked needs no screen.
+            absence: Absence::Warning,
+            gain: "the dashboard is on the screen; Alt+F1 shows these messages".to_owned(),
+        },
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_boot_waits_for_callers_and_for_nothing_else() {
+        let listener = std::fs::File::open("/dev/null").unwrap().into();
+        let list = list(listener);
+        let rows: Vec<_> = list
+            .iter()
+            .map(|entry| {
+                let seconds = entry.awaited.map(|limit| limit.as_secs());
+                (entry.name, entry.starts, seconds, entry.absence)
+            })
+            .collect();
+        assert_eq!(
+            rows,
+            [
+                ("apid", Moment::WithNetwork, Some(60), Absence::Error),
+                ("dashboard", Moment::OnceReachable, None, Absence::Warning),
+            ]
+        );
+        // `make bench`, `make run` and tests look for this line.
+        assert_eq!(list[0].gain, "the API answers on port 50000");
+    }
+}

@@ -1,0 +1,78 @@
+//! /var in memory, on a machine without a disk.
+//!
+//! Where init has a workload domain, /var is a directory of that: containers live through a change of generations, and what they are made
+//! of has to. The next generation finds what is in it, as it would on a disk. When no workload lives on, the domain is cleared before
+//! anything is mounted, and /var is new.
+
+use std::{
+    fs::{self, DirBuilder},
+    io,
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
+};
+
+use tracing::warn;
+
+use super::{
+    error::OwnedDiskError,
+    volume::{FLAGS, Found},
+};
+use crate::mounts::filesystem::{Filesystem, MountFlags};
+
+/// The directory of the domain.
+fn directory(domain: &Path) -> PathBuf {
+    domain.join("var")
+}
+
+/// Mounts memory of at most so many bytes at `target`: of the domain if there is one, which has its limit from init (half of the
+/// machine's memory: tmpfs(5)), and else of this generation.
+pub(super) fn mount_memory(
+    target: &Path,
+    domain: &Path,
+    size: u64,
+) -> Result<Found, OwnedDiskError> {
+    let failed = |what: &str| {
+        let (what, target) = (what.to_owned(), target.to_owned());
+        move |source| OwnedDiskError::Mount {
+            what,
+            target,
+            source,
+        }
+    };
+    if !domain.is_dir() {
+        let memory = Filesystem {
+            kind: "tmpfs",
+            source: Path::new("tmpfs"),
+            flags: FLAGS,
+            options: &format!("size={size},mode=0755"),
+        };
+        memory.mount(target).map_err(failed("a tmpfs"))?;
+        return Ok(Found::Nothing);
+    }
+    let source = directory(domain);
+    let found = match DirBuilder::new().mode(0o755).create(&source) {
+        Ok(()) => Found::Nothing,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Found::Filesystem,
+        Err(error) => return Err(failed(&format!("{source:?}"))(error)),
+    };
+    // A bind takes over the flags of what it shows: those of /run/workloads are the same.
+    let bind = Filesystem {
+        kind: "",
+        source: &source,
+        flags: MountFlags::BIND,
+        options: "",
+    };
+    bind.mount(target).map_err(failed(&format!("{source:?}")))?;
+    Ok(found)
+}
+
+/// Gives back the memory of a /var that has moved to a disk.
+pub(super) fn forget_memory(domain: &Path) {
+    let directory = directory(domain);
+    match fs::remove_dir_all(&directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            warn!("{directory:?} stays in memory until the next boot: {error}");
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,96 @@
+//! A client that holds one connection to a container through whatever happens to the machine.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+/// Longer than any swap: an answer that takes so long does not come.
+const ANSWER: Duration = Duration::from_secs(20);
+/// Between two questions, on the host.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// What the client has seen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// The longest time that the container was kept from running, by the guest's clock.
+    pub(crate) pause: Duration,
+    /// How often a connection was lost, or could not be made again.
+    pub(crate) lost: u32,
+    /// How often there was an answer.
+    pub(crate) answers: u32,
+}
+
+/// A client at work.
+pub(crate) struct HeldConnection {
+    ended: Arc<AtomicBool>,
+    client: JoinHandle<Held>,
+}
+
+impl HeldConnection {
+    /// Connects to a greeter's beat, and goes on asking.
+    pub(crate) fn open(address: String) -> Result<Self> {
+        let mut connection = Connection::open(&address)?;
+        // The first answer tells of the time before.
+        connection.ask()?;
+        let ended = Arc::new(AtomicBool::new(false));
+        let is_over = ended.clone();
+        let client = std::thread::Builder::new().spawn(move || {
+            let mut held = Held::default();
+            while !is_over.load(Ordering::Relaxed) {
+                match connection.ask() {
+                    Ok(pause) => {
+                        held.pause = held.pause.max(pause);
+                        held.answers += 1;
+                    }
+                    Err(_) => {
+                        held.lost += 1;
+                        if let Ok(another) = Connection::open(&address) {
+                            connection = another;
+                        }
+                    }
+                }
+                std::thread::sleep(PAUSE);
+            }
+            held
+        })?;
+        Ok(Self { ended, client })
+    }
+
+    /// Ends the client.
+    pub(crate) fn close(self) -> Result<Held> {
+        self.ended.store(true, Ordering::Relaxed);
+        self.client
+            .join()
+            .map_err(|_| anyhow::anyhow!("the client of the held connection died"))
+    }
+}
+
+struct Connection {
+    stream: TcpStream,
+    answers: BufReader<TcpStream>,
+}
+
+impl Connection {
+    fn open(address: &str) -> Result<Self> {
+        let stream = TcpStream::connect(address).context("connect to the container")?;
+        stream.set_read_timeout(Some(ANSWER))?;
+        stream.set_nodelay(true)?;
+        let answers = BufReader::new(stream.try_clone()?);
+        Ok(Self { stream, answers })
+    }
+
+    fn ask(&mut self) -> Result<Duration> {
+        self.stream.write_all(b"?")?;
+        let mut line = String::new();
+        self.answers.read_line(&mut line)?;
+        let microseconds = line.trim_end().parse();
+        Ok(Duration::from_micros(
+            microseconds.with_context(|| format!("{line:?} is no time"))?,
+        ))
+    }
+}

@@ -1,0 +1,155 @@
+//! A machine with a disk and containers: the phases of its boot, of an upgrade without a reboot, and of a reboot; and what its containers
+//! notice of the upgrade.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use instar_api::machine::RebootRequest;
+use instar_qemu::Timing;
+use instar_tests::{ImageUnderTest, Node, Registry, Scratch, push_greeter};
+
+use crate::COMMAND_LINE;
+use crate::held_connection::HeldConnection;
+use crate::phases::{BOOT, DOWN, Phase, SOFT, between, from_line, milliseconds};
+use crate::table::{Goal, Limit, Table};
+
+const PATIENCE: Duration = Duration::from_secs(240);
+/// The port of the container that lives on.
+const PORT: u16 = 8081;
+/// It makes a container end with its generation.
+const BOUND: &str = "mounts:\n  - hostPath: {source: /etc/os-release, destination: /os-release}\n";
+
+pub(crate) async fn measure(
+    scratch: &Scratch,
+    image: &ImageUnderTest,
+    table: &mut Table,
+) -> Result<()> {
+    let scratch = scratch.below("swap")?;
+    let registry = Registry::start(&scratch)?;
+    let next = ImageUnderTest::second()?;
+    registry.push_layout(&next.installer(), "instar/installer", next.version())?;
+    let node = start(&scratch, image, &registry).await?;
+    add_phases(table, "boot", &node.vm().console(), &BOOT);
+
+    let connection = HeldConnection::open(node.guest_port(PORT)?)?;
+    let name = format!("instar/installer:{}", next.version());
+    node.upgrade(&registry.image_for_guest(&name)).await??;
+    node.vm()
+        .wait_for_line("machined: upgraded from", PATIENCE)?;
+    node.wait_until_ready(PATIENCE).await?;
+    ensure!(node.version().await?.tag == next.version());
+    node.vm().wait_for_line_after(
+        mark_of_next(&node)?,
+        "machined: service bound: started",
+        PATIENCE,
+    )?;
+    let held = connection.close()?;
+    ensure!(held.answers > 10, "the container was not asked: {held:?}");
+    let console = node.vm().console();
+    let console = from_line(&console, "machined: upgrade to ");
+    add_phases(table, "soft", console, &SOFT);
+    add_containers(table, console, held)?;
+
+    reboot(&node).await?;
+    let console = node.vm().console();
+    let down = from_line(&console, "machined: reboot asked for by");
+    add_phases(table, "reboot", down, &DOWN);
+    add_phases(table, "reboot", from_line(down, "Linux version"), &BOOT);
+    Ok(())
+}
+
+async fn start(scratch: &Scratch, image: &ImageUnderTest, registry: &Registry) -> Result<Node> {
+    push_greeter(registry)?;
+    let host = registry.host_for_guest();
+    let greeter = format!("{host}/greeter:v1");
+    let node = Node::plan(scratch, image)
+        .memory_mib(384)
+        .spec(|spec| {
+            spec.command_line(COMMAND_LINE)
+                .timing(Timing::InstructionsIdleOnHost)
+        })
+        .configure(move |config| {
+            let beat = format!("args: [\"beat\", \"{PORT}\"]\nnetwork: {{mode: host}}\n");
+            config
+                .install_disk("/dev/vda")
+                .registry(&host)
+                .container("kept", &greeter, &beat)
+                .container("bound", &greeter, BOUND)
+        })
+        .blank_disk()?
+        .forward(PORT)
+        .boot()
+        .await?;
+    node.wait_until_ready(PATIENCE).await?;
+    for name in ["kept", "bound"] {
+        let line = format!("machined: service {name}: started");
+        node.vm().wait_for_line(&line, PATIENCE)?;
+    }
+    Ok(node)
+}
+
+/// The place on the console where the next generation starts.
+fn mark_of_next(node: &Node) -> Result<instar_qemu::ConsoleMark> {
+    Ok(node
+        .vm()
+        .wait_for_line("init: generation 2 starts", PATIENCE)?
+        .end)
+}
+
+async fn reboot(node: &Node) -> Result<()> {
+    let mark = node.vm().console_mark()?;
+    let mut machine = node.machine().await?;
+    machine.reboot(RebootRequest::default()).await?;
+    let last = node
+        .vm()
+        .wait_for_line_after(mark, "reboot: Restarting system", PATIENCE)?;
+    for text in ["machined: DHCP lease", "machined: service kept: started"] {
+        node.vm().wait_for_line_after(last.end, text, PATIENCE)?;
+    }
+    Ok(())
+}
+
+fn add_phases(table: &mut Table, what: &str, console: &str, phases: &[Phase]) {
+    for (phase, time) in milliseconds(console, phases) {
+        match time {
+            Some(time) => table.add(&format!("{what}_phase_{phase}_ms"), time, Limit::None),
+            None => eprintln!("the console does not tell the phase {phase} of {what}"),
+        }
+    }
+}
+
+/// What containers noticed of an upgrade, and how long it took as a whole.
+fn add_containers(
+    table: &mut Table,
+    console: &str,
+    held: crate::held_connection::Held,
+) -> Result<()> {
+    let pause = held.pause.as_secs_f64() * 1000.0;
+    let goal = Goal(Limit::AtMost(10.0));
+    table.add("kept_container_pause_ms", pause, goal);
+    let lost = f64::from(held.lost);
+    table.add("kept_container_lost_connections", lost, Limit::AtMost(0.0));
+    for (name, from, to, limit) in [
+        (
+            "restarted_container_away_ms",
+            "machined: service bound: stopped",
+            "machined: service bound: started",
+            1000.0,
+        ),
+        (
+            "upgrade_to_running_ms",
+            " asked for by ",
+            "machined: upgraded from",
+            3000.0,
+        ),
+    ] {
+        let time = between(console, Some(from), to);
+        let time = time.with_context(|| format!("the console does not tell {name}"))?;
+        table.add(
+            name,
+            time.as_secs_f64() * 1000.0,
+            Goal(Limit::AtMost(limit)),
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,43 @@
+//! A beat that says how long this process was kept from running, by the kernel's clock.
+//!
+//! A thread sleeps for a millisecond at a time, and notes the longest beat. Whoever is connected has each byte answered with a line: by
+//! how many microseconds the longest beat since the last answer was too long.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const BEAT: Duration = Duration::from_millis(1);
+
+/// Answers one connection after the other, for ever.
+pub(crate) fn answer(port: &str) -> std::io::Result<()> {
+    let listener = TcpListener::bind(format!("0.0.0.0:{port}"))?;
+    println!("greeter: a beat on port {port}");
+    let longest = Arc::new(AtomicU64::new(0));
+    let noted = longest.clone();
+    std::thread::Builder::new().spawn(move || {
+        loop {
+            let began = Instant::now();
+            std::thread::sleep(BEAT);
+            let late = began.elapsed().saturating_sub(BEAT).as_micros();
+            noted.fetch_max(u64::try_from(late).unwrap_or(u64::MAX), Ordering::Relaxed);
+        }
+    })?;
+    for stream in listener.incoming() {
+        if let Err(error) = stream.and_then(|stream| tell(stream, &longest)) {
+            eprintln!("greeter: {error}");
+        }
+    }
+    Ok(())
+}
+
+fn tell(mut stream: TcpStream, longest: &AtomicU64) -> std::io::Result<()> {
+    let mut byte = [0];
+    while stream.read(&mut byte)? > 0 {
+        let late = longest.swap(0, Ordering::Relaxed);
+        stream.write_all(format!("{late}\n").as_bytes())?;
+    }
+    Ok(())
+}
