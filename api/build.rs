@@ -8,7 +8,7 @@ use prost::Message;
 use prost_types::FileDescriptorSet;
 
 /// Every file that holds a service or an own package; imports come along.
-const FILES: [&str; 18] = [
+const FILES: [&str; 19] = [
     "machine/machine.proto",
     "machine/lifecycle.proto",
     "machine/storage.proto",
@@ -16,6 +16,7 @@ const FILES: [&str; 18] = [
     "time/time.proto",
     "cluster/cluster.proto",
     "inspect/inspect.proto",
+    "instar/upgrade.proto",
     "cosi/resource/state.proto",
     "cosi/resource/meta.proto",
     "resource/definitions/block.proto",

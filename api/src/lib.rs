@@ -61,6 +61,11 @@ package!(
     inspect, "inspect"
 );
 
+package!(
+    /// `UpgradeService`: what Talos has no method for.
+    instar, "instar"
+);
+
 /// Google's RPC error model.
 pub mod google {
     package!(

@@ -610,6 +610,9 @@ pub(crate) struct Upgrade {
     /// Only prepare it: a reboot starts it, without the kernel where kernel and init are the same
     #[arg(long, conflicts_with_all = ["stage", "force", "reboot_mode", "no_wait"])]
     pub(crate) no_reboot: bool,
+    /// Only tell what it would do, and to which containers; nothing changes
+    #[arg(long, conflicts_with_all = ["stage", "no_reboot", "no_wait"])]
+    pub(crate) dry_run: bool,
     /// Even if the node advises against it
     #[arg(long)]
     pub(crate) force: bool,

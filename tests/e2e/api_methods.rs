@@ -736,6 +736,7 @@ fn the_services_that_are_served_are_told(learned: &Value) -> Outcome {
                 "cosi.resource.State",
                 "grpc.health.v1.Health",
                 "inspect.InspectService",
+                "instar.UpgradeService",
                 "machine.ImageService",
                 "machine.LifecycleService",
                 "machine.MachineService",

@@ -124,6 +124,7 @@ async fn live_through_upgrades_and_a_rollback(scratch: Scratch) -> Outcome {
     );
     let connection = Connection::open(&node)?;
 
+    a_dry_run_tells_who_lives_on(&node, &registry, &scratch).await?;
     an_upgrade(&node, &registry, "v0.2.0").await?;
     they_live_on(&node, &kept).await?;
     connection.finish()?;
@@ -154,6 +155,36 @@ fn nothing_of_them_leads_into_the_generation(kept: &[Life]) -> Outcome {
         ensure!(life.cgroup.starts_with("0::/workloads/"), "{life:#?}");
         ensure!(!life.namespaces.contains("/dev/loop"), "{life:#?}");
     }
+    Ok(())
+}
+
+async fn a_dry_run_tells_who_lives_on(
+    node: &Node,
+    registry: &Registry,
+    scratch: &Scratch,
+) -> Outcome {
+    let client = Instarctl::of(node, scratch)?;
+    let ask = async |image: &str| {
+        let image = registry.image_for_guest(image);
+        client
+            .run(&["upgrade", "--image", &image, "--dry-run"])
+            .await
+    };
+    let said = ask("instar/installer:v0.2.0").await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    let told = format!("{said:?}");
+    for expected in [
+        "from v0.1.0 to v0.2.0 without a reboot",
+        "its ContainerUpgradeConfig says restart",
+        "lives on",
+    ] {
+        ensure!(told.contains(expected), "no {expected:?} in {told}");
+    }
+    let said = ask("instar/installer:v9.9.9").await?;
+    ensure!(said.code != Some(0), "{said:?}");
+    let said = ask("greeter:v1").await?;
+    ensure!(said.code != Some(0), "{said:?}");
+    ensure!(node.version().await?.tag == "v0.1.0");
     Ok(())
 }
 

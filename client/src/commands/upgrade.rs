@@ -1,5 +1,6 @@
 //! `upgrade`: to the version in an installer image, seen through to the end.
 
+mod dry_run;
 mod prepare;
 
 use instar_api::machine::UpgradeRequest;
@@ -29,6 +30,9 @@ pub(super) async fn run(global: &Global, arguments: &Upgrade) -> Result<(), Fail
         }
         .into(),
     };
+    if arguments.dry_run {
+        return dry_run::run(global, &node, request).await;
+    }
     let ask = async |node: &Node| {
         let reply = node.machine().upgrade(node.request(request)).await;
         let reply = reply.map_err(|status| node.explain("did not take the upgrade", status))?;

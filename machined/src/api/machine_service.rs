@@ -108,7 +108,19 @@ fn internal(error: anyhow::Error) -> Status {
     Status::internal(format!("{error:#}"))
 }
 
-fn upgrade_status(error: UpgradeError) -> Status {
+pub(super) fn wanted_upgrade(request: &wire::UpgradeRequest) -> UpgradeRequest {
+    UpgradeRequest {
+        image: request.image.clone(),
+        force: request.force,
+        mode: match request.reboot_mode() {
+            RebootMode::Default => UpgradeMode::Quickest,
+            RebootMode::Powercycle => UpgradeMode::Reboot,
+            RebootMode::Kexec => UpgradeMode::Kexec,
+        },
+    }
+}
+
+pub(super) fn upgrade_status(error: UpgradeError) -> Status {
     let text = chain(&error);
     match error {
         UpgradeError::Busy(_)
@@ -392,15 +404,7 @@ impl MachineService for MachineApi {
             true => "",
             false => "; what is on EPHEMERAL is kept, as with preserve (reset erases it)",
         };
-        let wanted = UpgradeRequest {
-            image: request.image.clone(),
-            force: request.force,
-            mode: match request.reboot_mode() {
-                RebootMode::Default => UpgradeMode::Quickest,
-                RebootMode::Powercycle => UpgradeMode::Reboot,
-                RebootMode::Kexec => UpgradeMode::Kexec,
-            },
-        };
+        let wanted = wanted_upgrade(&request);
         let machine = self.machine.clone();
         let started = changing::to_its_end(async move {
             if !request.stage {

@@ -32,6 +32,7 @@ mod standing;
 mod state;
 mod storage;
 mod time_service;
+mod upgrade_plan;
 
 pub use kernel_log::KernelLog;
 pub use readers::serve_reader;
@@ -45,6 +46,7 @@ use instar_api::MAX_MESSAGE_BYTES;
 use instar_api::cluster::cluster_service_server::ClusterServiceServer;
 use instar_api::cosi::resource::state_server::StateServer;
 use instar_api::inspect::inspect_service_server::InspectServiceServer;
+use instar_api::instar::upgrade_service_server::UpgradeServiceServer;
 use instar_api::machine::image_service_server::ImageServiceServer;
 use instar_api::machine::lifecycle_service_server::LifecycleServiceServer;
 use instar_api::machine::machine_service_server::MachineServiceServer;
@@ -69,6 +71,7 @@ use standing::JudgeAgain;
 use state::StateApi;
 use storage::StorageApi;
 use time_service::TimeApi;
+use upgrade_plan::UpgradePlanApi;
 
 /// How long nobody is let in after an attempt that failed for want of descriptors or memory.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
@@ -152,6 +155,9 @@ fn routes(machine: &Arc<Machine>) -> Routes {
         .add_service(ClusterServiceServer::new(ClusterApi::new(machine.clone())))
         .add_service(StateServer::new(StateApi::new(machine.clone())))
         .add_service(InspectServiceServer::new(InspectApi))
+        .add_service(UpgradeServiceServer::new(UpgradePlanApi::new(
+            machine.clone(),
+        )))
         .add_service(health)
         .add_service(reflection::V1)
         .add_service(reflection::V1Alpha)

@@ -11,6 +11,7 @@ use instar_api::FILE_DESCRIPTOR_SET;
 use instar_api::cluster::cluster_service_server;
 use instar_api::cosi::resource::state_server;
 use instar_api::inspect::inspect_service_server;
+use instar_api::instar::upgrade_service_server;
 use instar_api::machine::{
     image_service_server, lifecycle_service_server, machine_service_server,
     storage_service_server as filesystems,
@@ -31,7 +32,7 @@ pub(super) struct V1;
 pub(super) struct V1Alpha;
 
 /// What is served. The descriptors hold more than that.
-const SERVED: [&str; 10] = [
+const SERVED: [&str; 11] = [
     machine_service_server::SERVICE_NAME,
     lifecycle_service_server::SERVICE_NAME,
     image_service_server::SERVICE_NAME,
@@ -41,6 +42,7 @@ const SERVED: [&str; 10] = [
     cluster_service_server::SERVICE_NAME,
     state_server::SERVICE_NAME,
     inspect_service_server::SERVICE_NAME,
+    upgrade_service_server::SERVICE_NAME,
     tonic_health::pb::health_server::SERVICE_NAME,
 ];
 

@@ -32,7 +32,7 @@ pub use stage::{Staged, prepare_upgrade, stage};
 pub use steps::boot_assets::is_installed;
 pub use steps::last_known_time::note_time;
 pub use system_services::{Absence, Define, Moment, SystemService};
-pub use upgrade::upgrade;
+pub use upgrade::{plan_upgrade, upgrade};
 
 use std::future::Future;
 use std::pin::Pin;

@@ -3,7 +3,10 @@
 
 pub(super) mod bless_retry;
 pub(super) mod current_handover;
+mod dry_run;
 pub(super) mod trial_record;
+
+pub use dry_run::plan_upgrade;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +23,7 @@ use crate::image_collection;
 use crate::init_link::{End, Scope, Workloads};
 use crate::intent;
 use crate::machine::{Configured, Machine};
-use crate::oci::Limits;
+use crate::oci::{Limits, Puller, ResolvedImage};
 use crate::operation_lock::{Operation, OperationLock};
 use crate::store::MachineStage;
 use crate::store::event_log::ActorId;
@@ -65,20 +68,14 @@ pub(super) async fn check_first(
     progress: &ProgressSink,
 ) -> Result<Checked, UpgradeError> {
     progress.say(format!("looking up {}", request.image));
-    let reference: ImageReference = request.image.parse().map_err(UpgradeError::Reference)?;
-    let puller = intent::puller(machine.config().as_deref()).map_err(UpgradeError::Machine)?;
-    let resolved = puller.resolve(&reference).await?;
+    let Found {
+        puller,
+        resolved,
+        candidate,
+    } = look_up(machine, request).await?;
     let digest = resolved.digest().to_string();
-    let candidate = Candidate::from_labels(resolved.labels())?;
-    if !request.force {
-        refuse_failed_before(machine, &candidate, &digest)?;
-    }
     let Plan { path, room } = plan_with_room(machine, &candidate).await?;
-    let path = match request.mode {
-        UpgradeMode::Quickest => path,
-        UpgradeMode::Reboot => Route::Reboot("a reboot was asked for"),
-        UpgradeMode::Kexec => Route::Reboot("a reboot by kexec was asked for"),
-    };
+    let path = route(request.mode, path);
     // The installer runs in a container, perhaps the first of this machine. Without it there is nothing to pull for.
     load_overlay(machine).await.map_err(UpgradeError::Machine)?;
     progress.say(format!(
@@ -110,6 +107,38 @@ pub(super) async fn check_first(
         by_kexec: request.mode == UpgradeMode::Kexec,
         pending,
     })
+}
+
+/// What a registry says of an image, before anything of it is pulled.
+struct Found {
+    puller: Arc<Puller>,
+    resolved: ResolvedImage,
+    candidate: Candidate,
+}
+
+/// Finds the image and reads what it says of itself.
+async fn look_up(machine: &Machine, request: &UpgradeRequest) -> Result<Found, UpgradeError> {
+    let reference: ImageReference = request.image.parse().map_err(UpgradeError::Reference)?;
+    let puller = intent::puller(machine.config().as_deref()).map_err(UpgradeError::Machine)?;
+    let resolved = puller.resolve(&reference).await?;
+    let candidate = Candidate::from_labels(resolved.labels())?;
+    if !request.force {
+        refuse_failed_before(machine, &candidate, &resolved.digest().to_string())?;
+    }
+    Ok(Found {
+        puller,
+        resolved,
+        candidate,
+    })
+}
+
+/// The way that is taken, where this is the shortest one.
+fn route(mode: UpgradeMode, shortest: Route) -> Route {
+    match mode {
+        UpgradeMode::Quickest => shortest,
+        UpgradeMode::Reboot => Route::Reboot("a reboot was asked for"),
+        UpgradeMode::Kexec => Route::Reboot("a reboot by kexec was asked for"),
+    }
 }
 
 /// Refuses an image that was rolled back once.

@@ -337,7 +337,6 @@ impl Services {
 
     fn tell_end(&self, service: &Service, why: &anyhow::Error) {
         let message = format!("ends with this upgrade: {why:#}");
-        tracing::info!("service {} {message}", service.definition().id);
         service.tell(&message, &self.events, &self.store);
     }
 

@@ -549,6 +549,7 @@ impl Service {
             is_told
         });
         if told {
+            tracing::info!("service {} {message}", self.definition.id);
             self.publish(events, store);
         }
     }

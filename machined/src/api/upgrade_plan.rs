@@ -1,0 +1,52 @@
+//! `instar.UpgradeService`: what an upgrade would do.
+
+use std::sync::Arc;
+
+use instar_api::instar as wire;
+use instar_api::instar::upgrade_service_server::UpgradeService;
+use tonic::{Request, Response, Status};
+
+use super::machine_service::{upgrade_status, wanted_upgrade};
+use crate::machine::Machine;
+use crate::sequences;
+use crate::upgrade::Route;
+
+/// The service.
+pub(super) struct UpgradePlanApi {
+    machine: Arc<Machine>,
+}
+
+impl UpgradePlanApi {
+    pub(super) fn new(machine: Arc<Machine>) -> Self {
+        UpgradePlanApi { machine }
+    }
+}
+
+#[tonic::async_trait]
+impl UpgradeService for UpgradePlanApi {
+    async fn plan(
+        &self,
+        request: Request<wire::UpgradePlanRequest>,
+    ) -> Result<Response<wire::UpgradePlanResponse>, Status> {
+        let request = request.into_inner().upgrade.unwrap_or_default();
+        let plan = sequences::plan_upgrade(&self.machine, &wanted_upgrade(&request)).await;
+        let plan = plan.map_err(upgrade_status)?;
+        let containers = plan
+            .containers
+            .into_iter()
+            .map(|(name, ends)| wire::ContainerPlan {
+                name,
+                lives_on: ends.is_none(),
+                reason: ends.unwrap_or_default(),
+            });
+        Ok(Response::new(wire::UpgradePlanResponse {
+            version_before: self.machine.running.version.clone(),
+            version: plan.version,
+            reboot_reason: match plan.path {
+                Route::Soft => String::new(),
+                Route::Reboot(why) => why.to_owned(),
+            },
+            containers: containers.collect(),
+        }))
+    }
+}
