@@ -404,7 +404,7 @@ mod tests {
         assert!(!is_kind_served("KubeletConfig"));
     }
 
-    /// `INSTAR_BLESS=1 cargo test -p machined the_docs_have_this_table` writes it there.
+    /// `INSTAR_BLESS=1 cargo test -p instar-config the_docs_have_this_table` writes it there.
     #[test]
     fn the_docs_have_this_table() {
         const BEGIN: &str = "<!-- settings: written from config/src/settings.rs -->\n";
