@@ -112,6 +112,17 @@ pub struct Holder {
     number: u64,
 }
 
+impl Holder {
+    /// The answer to others who want the lock.
+    fn busy(&self) -> Busy {
+        Busy {
+            operation: self.operation,
+            running_for: self.since.elapsed(),
+            interruptible: self.interruptible,
+        }
+    }
+}
+
 /// Another operation is running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -163,6 +174,17 @@ impl Operations {
     /// Who holds the lock, and every change of that.
     pub fn watch(&self) -> watch::Receiver<Option<Holder>> {
         self.holder.subscribe()
+    }
+
+    /// Whether the lock could be taken, without taking it: nobody who waits for it or watches it notices.
+    ///
+    /// # Errors
+    /// An operation is running.
+    pub fn check_free(&self) -> Result<(), Busy> {
+        match &*self.holder.borrow() {
+            Some(holder) => Err(holder.busy()),
+            None => Ok(()),
+        }
     }
 
     /// Takes the lock, if nobody has it.
@@ -226,13 +248,7 @@ impl Operations {
         let mut busy = None;
         self.holder.send_if_modified(|holder| {
             match holder {
-                Some(holder) if !gives_way(holder) => {
-                    busy = Some(Busy {
-                        operation: holder.operation,
-                        running_for: holder.since.elapsed(),
-                        interruptible: holder.interruptible,
-                    });
-                }
+                Some(holder) if !gives_way(holder) => busy = Some(holder.busy()),
                 _ => {
                     *holder = Some(Holder {
                         operation,
@@ -357,6 +373,18 @@ mod tests {
         drop(first);
         assert!(operations.lock(Operation::Reboot).is_ok());
         assert_eq!(holder(&operations), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn asking_whether_it_is_free_disturbs_nobody() {
+        let operations = Operations::default();
+        let mut changes = operations.watch();
+        changes.borrow_and_update();
+        assert_eq!(operations.check_free(), Ok(()));
+        assert!(!changes.has_changed().unwrap());
+        let _first = operations.lock(Operation::Reset).unwrap();
+        let told = operations.check_free().unwrap_err();
+        assert_eq!(told, operations.lock(Operation::Upgrade).unwrap_err());
     }
 
     #[tokio::test(start_paused = true)]

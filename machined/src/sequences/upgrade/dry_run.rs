@@ -2,7 +2,6 @@
 
 use super::{Found, Var, look_up, plan, route};
 use crate::machine::Machine;
-use crate::operation_lock::Operation;
 use crate::upgrade::{Route, UpgradeError, UpgradeRequest};
 
 /// What an upgrade would do.
@@ -23,8 +22,8 @@ pub async fn plan_upgrade(
     machine: &Machine,
     request: &UpgradeRequest,
 ) -> Result<UpgradePlan, UpgradeError> {
-    // What keeps an upgrade from beginning is said here as well; nobody is kept from anything by this.
-    drop(machine.lock_operation(Operation::Upgrade)?);
+    // An operation that keeps an upgrade from beginning is named here as well.
+    machine.operations.check_free()?;
     let Found { candidate, .. } = look_up(machine, request).await?;
     let path = route(request.mode, plan(machine, &candidate, Var::AsItSays)?.path);
     let fates = machine.services.fates().into_iter();
