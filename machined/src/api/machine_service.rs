@@ -8,7 +8,6 @@ use instar_api::common::{ContainerDriver, Data};
 use instar_api::machine as wire;
 use instar_api::machine::machine_service_server::MachineService;
 use instar_api::machine::reboot_request::Mode;
-use instar_api::machine::upgrade_request::RebootMode;
 use instar_pki::Role;
 use tonic::{Request, Response, Status};
 
@@ -18,6 +17,7 @@ use super::standing::Standing;
 use super::{
     apply_config, blocking, caller, changing, container_facts, containers, deadline, events, files,
     image_operations, images, logs, netstat, packet_capture, reset, service_list, streamed,
+    upgrade_request,
 };
 use crate::base::error_chain::chain;
 use crate::config_source::Secrets;
@@ -29,7 +29,6 @@ use crate::operation_lock::Operation;
 use crate::sequences::{self, Urgency};
 use crate::services::ControlError;
 use crate::statistics;
-use crate::upgrade::{UpgradeError, UpgradeMode, UpgradeRequest};
 
 /// The service, over the machine.
 pub(super) struct MachineApi {
@@ -106,32 +105,6 @@ fn control_status(error: ControlError) -> Status {
 
 fn internal(error: anyhow::Error) -> Status {
     Status::internal(format!("{error:#}"))
-}
-
-pub(super) fn wanted_upgrade(request: &wire::UpgradeRequest) -> UpgradeRequest {
-    UpgradeRequest {
-        image: request.image.clone(),
-        force: request.force,
-        mode: match request.reboot_mode() {
-            RebootMode::Default => UpgradeMode::Quickest,
-            RebootMode::Powercycle => UpgradeMode::Reboot,
-            RebootMode::Kexec => UpgradeMode::Kexec,
-        },
-    }
-}
-
-pub(super) fn upgrade_status(error: UpgradeError) -> Status {
-    let text = chain(&error);
-    match error {
-        UpgradeError::Busy(_)
-        | UpgradeError::Refused(_)
-        | UpgradeError::Pull(_)
-        | UpgradeError::NotInstalled
-        | UpgradeError::NowhereToKeep(_) => Status::failed_precondition(text),
-        UpgradeError::Interrupted(_) => Status::aborted(text),
-        UpgradeError::Reference(_) => Status::invalid_argument(text),
-        UpgradeError::NotStaged(_) | UpgradeError::Machine(_) => Status::internal(text),
-    }
 }
 
 fn meta_status(error: MetaError) -> Status {
@@ -404,16 +377,16 @@ impl MachineService for MachineApi {
             true => "",
             false => "; what is on EPHEMERAL is kept, as with preserve (reset erases it)",
         };
-        let wanted = wanted_upgrade(&request);
+        let wanted = upgrade_request::wanted(&request);
         let machine = self.machine.clone();
         let started = changing::to_its_end(async move {
             if !request.stage {
                 let started = sequences::upgrade(machine, wanted).await;
-                let actor = started.map_err(upgrade_status)?;
+                let actor = started.map_err(upgrade_request::status)?;
                 return Ok(("Upgrade request received".to_owned(), actor));
             }
             let staged = sequences::stage(&machine, wanted).await;
-            let (staged, lock) = staged.map_err(upgrade_status)?;
+            let (staged, lock) = staged.map_err(upgrade_request::status)?;
             let ack = format!("{} is staged; {}", staged.version, staged.start());
             // talosctl takes this for the beginning of a reboot, as Talos begins it, and waits for its end.
             let actor = match is_talosctl {

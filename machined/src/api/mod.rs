@@ -33,6 +33,7 @@ mod state;
 mod storage;
 mod time_service;
 mod upgrade_plan;
+mod upgrade_request;
 
 pub use kernel_log::KernelLog;
 pub use readers::serve_reader;

@@ -6,7 +6,7 @@ use instar_api::instar as wire;
 use instar_api::instar::upgrade_service_server::UpgradeService;
 use tonic::{Request, Response, Status};
 
-use super::machine_service::{upgrade_status, wanted_upgrade};
+use super::upgrade_request;
 use crate::machine::Machine;
 use crate::sequences;
 use crate::upgrade::Route;
@@ -29,8 +29,9 @@ impl UpgradeService for UpgradePlanApi {
         request: Request<wire::UpgradePlanRequest>,
     ) -> Result<Response<wire::UpgradePlanResponse>, Status> {
         let request = request.into_inner().upgrade.unwrap_or_default();
-        let plan = sequences::plan_upgrade(&self.machine, &wanted_upgrade(&request)).await;
-        let plan = plan.map_err(upgrade_status)?;
+        let wanted = upgrade_request::wanted(&request);
+        let plan = sequences::plan_upgrade(&self.machine, &wanted).await;
+        let plan = plan.map_err(upgrade_request::status)?;
         let containers = plan
             .containers
             .into_iter()
