@@ -206,6 +206,7 @@ fn descriptors_name_every_service() {
             "cluster.ClusterService",
             "cosi.resource.State",
             "inspect.InspectService",
+            "instar.UpgradeService",
             "machine.ImageService",
             "machine.LifecycleService",
             "machine.MachineService",
