@@ -22,7 +22,7 @@ use crate::network::{CleanupPolicy, Lease, Network, Options};
 use crate::oci::ImageStore;
 use crate::sequences::{BootArguments, Rollback, boot, note_time};
 use crate::services::LogRing;
-use crate::time::{Beforehand, TimeSync, TimeWish, raise_to_floor};
+use crate::time::{Beforehand, ClockSpec, TimeSync, raise_to_floor};
 use crate::upgrade::{Handover, HistoryKeeper, RunningSystem, handover};
 use crate::{api, hang_guard, image_collection, logging, status, sys};
 
@@ -130,7 +130,7 @@ fn start_clock() -> anyhow::Result<TimeSync> {
         true => Beforehand::Nothing,
         false => Beforehand::Roughly,
     };
-    let no_servers = TimeWish {
+    let no_servers = ClockSpec {
         enabled: false,
         servers: Vec::new(),
     };

@@ -25,7 +25,7 @@ pub struct EtcFile {
     pub contents: String,
 }
 
-/// Why /etc is not as wished.
+/// Why /etc is not as the config says.
 #[derive(Debug, thiserror::Error)]
 pub enum EtcFilesError {
     /// A file is not there, or not gone.

@@ -6,7 +6,7 @@
 //! daemon      starts all of it                              daemon, logging; decoders for fuzzers
 //! api         answers callers                               api, apid_service, console
 //! sequences   what the machine does as a whole              sequences
-//! intent      the config's wishes, in the domains' terms    intent
+//! intent      the config as specs in the domains' terms     intent
 //! machine     what all of it shares                         machine, status, image_collection
 //! upgrade     from one version to the next                  upgrade
 //! services    what is kept running                          services

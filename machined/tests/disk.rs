@@ -11,7 +11,7 @@ use std::{
 };
 
 use machined::disk::{
-    DiskSelector, DiskWish, Label, OwnedDisk, OwnedDiskStatus, Places, Takeover, Users, Wipe,
+    DiskSelector, DiskSpec, Label, OwnedDisk, OwnedDiskStatus, Places, Takeover, Users, Wipe,
 };
 use machined::mounts::filesystem::{Filesystem, MountFlags};
 use machined::mounts::transient_mount::TransientMount;
@@ -86,8 +86,8 @@ impl Machine {
         self.directory.path().join("var").join(path)
     }
 
-    fn wish(&self, takeover: Takeover) -> DiskWish {
-        DiskWish {
+    fn spec(&self, takeover: Takeover) -> DiskSpec {
+        DiskSpec {
             disk: Some(DiskSelector::Path(self.device.clone().into())),
             takeover,
         }
@@ -98,7 +98,7 @@ impl Machine {
     }
 
     fn mount(&self, takeover: Takeover) -> Result<OwnedDiskStatus, String> {
-        block_on(self.disk.mount(&self.wish(takeover))).map_err(|error| error.to_string())?;
+        block_on(self.disk.mount(&self.spec(takeover))).map_err(|error| error.to_string())?;
         Ok(self.disk.status().borrow().clone())
     }
 
@@ -168,7 +168,7 @@ fn a_foreign_disk_is_not_touched() {
             before == fs::read(machine.image()).unwrap(),
             "not a byte has changed"
         );
-        let dry = block_on(machine.disk.dry_run(&machine.wish(Takeover::Wipe)))
+        let dry = block_on(machine.disk.dry_run(&machine.spec(Takeover::Wipe)))
             .unwrap()
             .unwrap()
             .to_string();
@@ -199,7 +199,7 @@ fn state_is_found_without_a_config() {
         assert_eq!(after_reboot.state(), Some(state.as_path()));
         assert_eq!(fs::read(state.join("config.yaml")).unwrap(), b"kept");
         // A config that names no disk leaves it at the one that was found.
-        let nothing = DiskWish {
+        let nothing = DiskSpec {
             disk: None,
             takeover: Takeover::Refuse,
         };
@@ -497,7 +497,7 @@ fn without_a_disk_var_is_in_memory() {
         let disk = OwnedDisk::new(places(directory.path(), None));
         let var = directory.path().join("var");
         let before = fs::metadata(&var).unwrap().dev();
-        let nothing = DiskWish {
+        let nothing = DiskSpec {
             disk: None,
             takeover: Takeover::Refuse,
         };
@@ -522,7 +522,7 @@ fn var_in_the_domain_is_the_same_for_the_next_generation() {
         let places = places(directory.path(), None);
         fs::create_dir(&places.domain).unwrap();
         in_memory().mount(&places.domain).unwrap();
-        let nothing = DiskWish {
+        let nothing = DiskSpec {
             disk: None,
             takeover: Takeover::Refuse,
         };

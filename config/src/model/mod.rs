@@ -1,7 +1,7 @@
 //! The one model that the rest of the daemon reads: what the config says, resolved, typed and checked.
 //!
 //! Plain data. Defaults are filled in where the config's own words have one; what depends on the machine (which disk, which
-//! link) stays a wish.
+//! link) stays a description.
 
 use std::{
     collections::BTreeMap,
@@ -37,7 +37,7 @@ pub struct MachineConfig {
     /// What the machine calls itself.
     pub hostname: HostnamePolicy,
     /// Whether and where to install; None leaves the disks alone.
-    pub install: Option<InstallWish>,
+    pub install: Option<InstallSpec>,
     /// Containers to run, in the order of the file.
     pub containers: Vec<Container>,
     /// When a new version counts as healthy.
@@ -97,9 +97,9 @@ pub enum HostnamePolicy {
     Off,
 }
 
-/// The wish to install.
+/// Whether and how to install.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InstallWish {
+pub struct InstallSpec {
     /// Onto which disk.
     pub selector: DiskSelector,
     /// The installer's image; None installs what runs.

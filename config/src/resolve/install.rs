@@ -5,7 +5,7 @@ use std::str::FromStr;
 use super::{
     super::{
         model::{
-            ByteSize, Comparison, DiskFields, DiskKind, DiskSelector, InstallWish, SizeCondition,
+            ByteSize, Comparison, DiskFields, DiskKind, DiskSelector, InstallSpec, SizeCondition,
         },
         section::Section,
     },
@@ -15,14 +15,14 @@ use super::{
 /// Longer expressions are no selectors.
 const MAX_EXPRESSION_BYTES: usize = 4096;
 
-pub(super) fn wish(documents: &Documents<'_>) -> Option<InstallWish> {
+pub(super) fn spec(documents: &Documents<'_>) -> Option<InstallSpec> {
     match documents.one("UnattendedInstallConfig") {
         Some(document) => unattended(&document),
         None => old(&documents.machine.section("install")?),
     }
 }
 
-fn unattended(document: &Section<'_>) -> Option<InstallWish> {
+fn unattended(document: &Section<'_>) -> Option<InstallSpec> {
     let provisioning = document.section("provisioning");
     let selector = provisioning
         .as_ref()
@@ -44,7 +44,7 @@ fn unattended(document: &Section<'_>) -> Option<InstallWish> {
     let image = document
         .section("installer")
         .and_then(|installer| installer.parsed("image"));
-    Some(InstallWish {
+    Some(InstallSpec {
         selector: DiskSelector::Cel(expression.to_owned()),
         wipe: provisioning
             .and_then(|section| section.flag("wipe"))
@@ -54,7 +54,7 @@ fn unattended(document: &Section<'_>) -> Option<InstallWish> {
     })
 }
 
-fn old(install: &Section<'_>) -> Option<InstallWish> {
+fn old(install: &Section<'_>) -> Option<InstallSpec> {
     let selector = match (
         install.text("disk"),
         install
@@ -72,7 +72,7 @@ fn old(install: &Section<'_>) -> Option<InstallWish> {
             return None;
         }
     };
-    Some(InstallWish {
+    Some(InstallSpec {
         selector,
         image: install.parsed("image"),
         wipe: install.flag("wipe").unwrap_or(false),

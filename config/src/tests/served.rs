@@ -49,7 +49,7 @@ fn hostname() {
 
 #[test]
 fn install() {
-    let wish = |document: &str| {
+    let install = |document: &str| {
         config_as_it_is(&format!(
             "apiVersion: v1alpha1\nkind: UnattendedInstallConfig\n{document}"
         ))
@@ -57,18 +57,18 @@ fn install() {
         .unwrap()
     };
     let selector = "provisioning:\n  diskSelector:\n    match: disk.size > 10u * GiB\n";
-    let plain = wish(selector);
+    let plain = install(selector);
     assert_eq!(
         plain.selector,
         DiskSelector::Cel("disk.size > 10u * GiB".into())
     );
     assert_eq!((plain.wipe, plain.reboot, plain.image), (true, false, None));
-    let image = wish(&format!(
+    let image = install(&format!(
         "installer: {{image: \"r.local/i:v1\"}}\n{selector}  wipe: false"
     ));
     assert_eq!((image.wipe, image.reboot), (false, true));
     assert!(
-        !wish(&format!(
+        !install(&format!(
             "installer: {{image: \"r.local/i:v1\"}}\nreboot: false\n{selector}"
         ))
         .reboot

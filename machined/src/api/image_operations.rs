@@ -1,4 +1,4 @@
-//! Images at a caller's wish: listed, pulled as the config says, removed unless something needs them.
+//! Images at a caller's request: listed, pulled as the config says, removed unless something needs them.
 
 use std::sync::Arc;
 

@@ -6,10 +6,10 @@
 //!
 //! ```no_run
 //! # async fn boot() -> Result<(), machined::disk::OwnedDiskError> {
-//! use machined::disk::{DiskSelector, DiskWish, OwnedDisk, Places, Takeover};
+//! use machined::disk::{DiskSelector, DiskSpec, OwnedDisk, Places, Takeover};
 //! let disk = OwnedDisk::new(Places::default());
-//! let wish = DiskWish { disk: Some(DiskSelector::Path("/dev/vda".into())), takeover: Takeover::Refuse };
-//! disk.mount(&wish).await?;
+//! let spec = DiskSpec { disk: Some(DiskSelector::Path("/dev/vda".into())), takeover: Takeover::Refuse };
+//! disk.mount(&spec).await?;
 //! # Ok(())
 //! # }
 //! ```
@@ -40,7 +40,7 @@ pub use error::OwnedDiskError;
 pub use holders::{Holder, holders};
 pub use layout::{LAYOUT, Label, PartitionSize, PartitionSpec};
 pub use owned::{
-    DiskWish, EPHEMERAL_RECORDS, EfiPartition, OwnedDisk, OwnedDiskStatus, Places, STATE,
+    DiskSpec, EPHEMERAL_RECORDS, EfiPartition, OwnedDisk, OwnedDiskStatus, Places, STATE,
 };
 pub use plan::{Action, DiskPlan, PlanError, PlannedPartition, Takeover, plan};
 pub use probe::{Content, ProbeError, Signature, probe, probe_file, probe_partition};

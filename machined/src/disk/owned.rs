@@ -47,7 +47,7 @@ const LOOK: &str = "/run/machined/ephemeral";
 
 /// What the config says about the owned disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DiskWish {
+pub struct DiskSpec {
     /// Which one; none keeps /var in memory, unless the machine was found to have its STATE on one.
     pub disk: Option<DiskSelector>,
     /// What happens when something else is on it.
@@ -181,11 +181,11 @@ impl OwnedDisk {
         let disk = disk.as_path().to_owned();
         self.status
             .send_modify(|status| status.disk = Some(disk.clone()));
-        let wish = DiskWish {
+        let spec = DiskSpec {
             disk: Some(DiskSelector::Path(disk)),
             takeover: Takeover::Refuse,
         };
-        let Some(plan) = self.dry_run(&wish).await? else {
+        let Some(plan) = self.dry_run(&spec).await? else {
             return Ok(());
         };
         // Before anything of it is mounted: then the table can no longer be written.
@@ -197,21 +197,21 @@ impl OwnedDisk {
     }
 
     /// What [`mount`](Self::mount) would do to the owned disk; none when /var is to be in memory. Writes nothing.
-    pub async fn dry_run(&self, wish: &DiskWish) -> Result<Option<DiskPlan>, OwnedDiskError> {
+    pub async fn dry_run(&self, spec: &DiskSpec) -> Result<Option<DiskPlan>, OwnedDiskError> {
         let found = self.status.borrow().disk.clone();
-        let selector = wish.disk.clone().or(found.map(DiskSelector::Path));
+        let selector = spec.disk.clone().or(found.map(DiskSelector::Path));
         let Some(selector) = selector else {
             return Ok(None);
         };
-        let (sysfs, takeover) = (self.places.sysfs.clone(), wish.takeover);
+        let (sysfs, takeover) = (self.places.sysfs.clone(), spec.takeover);
         run_blocking(move || make_plan(&sysfs, &selector, takeover))
             .await?
             .map(Some)
     }
 
     /// Makes what is missing and mounts STATE and /var.
-    pub async fn mount(&self, wish: &DiskWish) -> Result<(), OwnedDiskError> {
-        match self.dry_run(wish).await? {
+    pub async fn mount(&self, spec: &DiskSpec) -> Result<(), OwnedDiskError> {
+        match self.dry_run(spec).await? {
             Some(plan) => self.mount_disk(plan).await?,
             None => self.mount_memory().await?,
         }
@@ -309,11 +309,11 @@ impl OwnedDisk {
         let Some(disk) = disk else {
             return Ok(None);
         };
-        let wish = DiskWish {
+        let spec = DiskSpec {
             disk: Some(DiskSelector::Path(disk)),
             takeover: Takeover::Refuse,
         };
-        let plan = self.dry_run(&wish).await?;
+        let plan = self.dry_run(&spec).await?;
         let there = plan.filter(|plan| {
             let partition = plan.partition(Label::Ephemeral);
             partition.is_some_and(|partition| partition.guid.is_some())

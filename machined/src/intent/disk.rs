@@ -3,12 +3,12 @@
 use anyhow::Context as _;
 
 use crate::config::{self, MachineConfig};
-use crate::disk::{DiskFields, DiskKind, DiskSelector, DiskWish, Takeover};
+use crate::disk::{DiskFields, DiskKind, DiskSelector, DiskSpec, Takeover};
 
 /// The disk that the config gives to the machine.
-pub fn disk(config: &MachineConfig) -> anyhow::Result<DiskWish> {
+pub fn disk(config: &MachineConfig) -> anyhow::Result<DiskSpec> {
     let Some(install) = &config.install else {
-        return Ok(DiskWish {
+        return Ok(DiskSpec {
             disk: None,
             takeover: Takeover::Refuse,
         });
@@ -21,7 +21,7 @@ pub fn disk(config: &MachineConfig) -> anyhow::Result<DiskWish> {
         ),
         config::DiskSelector::Fields(fields) => DiskSelector::Fields(Box::new(translate(fields)?)),
     };
-    Ok(DiskWish {
+    Ok(DiskSpec {
         disk: Some(selector),
         takeover: if install.wipe {
             Takeover::Wipe

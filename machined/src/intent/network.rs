@@ -3,36 +3,36 @@
 use std::collections::BTreeMap;
 
 use crate::config::{self, MachineConfig};
-use crate::network::{Cidr, DhcpWish, HostnamePolicy, LinkWish, NetworkWish, RouteWish};
+use crate::network::{Cidr, DhcpSpec, HostnamePolicy, LinkSpec, NetworkSpec, RouteSpec};
 
 /// The network that the config asks for.
-pub fn network(config: &MachineConfig) -> NetworkWish {
-    let mut links: BTreeMap<String, LinkWish> = BTreeMap::new();
+pub fn network(config: &MachineConfig) -> NetworkSpec {
+    let mut links: BTreeMap<String, LinkSpec> = BTreeMap::new();
     for link in &config.network.links {
-        let wish = links
+        let spec = links
             .entry(link.name.to_string())
-            .or_insert_with(|| LinkWish::new(link.name.as_str()));
-        wish.up = link.up;
-        wish.mtu = link.mtu;
-        wish.addresses = link
+            .or_insert_with(|| LinkSpec::new(link.name.as_str()));
+        spec.up = link.up;
+        spec.mtu = link.mtu;
+        spec.addresses = link
             .addresses
             .iter()
             .filter_map(|entry| cidr(&entry.address))
             .collect();
-        wish.routes = link.routes.iter().map(route).collect();
+        spec.routes = link.routes.iter().map(route).collect();
     }
     for dhcp in &config.network.dhcp4 {
-        let wish = links
+        let spec = links
             .entry(dhcp.link.to_string())
-            .or_insert_with(|| LinkWish::new(dhcp.link.as_str()));
-        let usual = DhcpWish::default();
-        wish.dhcp = Some(DhcpWish {
+            .or_insert_with(|| LinkSpec::new(dhcp.link.as_str()));
+        let usual = DhcpSpec::default();
+        spec.dhcp = Some(DhcpSpec {
             route_metric: dhcp.route_metric.unwrap_or(usual.route_metric),
             ignore_hostname: dhcp.ignore_hostname,
             ignore_routes: dhcp.ignore_routes,
         });
     }
-    NetworkWish {
+    NetworkSpec {
         links: links.into_values().collect(),
         nameservers: config
             .network
@@ -69,8 +69,8 @@ fn cidr(cidr: &config::Cidr) -> Option<Cidr> {
     Cidr::new(cidr.address, cidr.prefix)
 }
 
-fn route(route: &config::Route) -> RouteWish {
-    RouteWish {
+fn route(route: &config::Route) -> RouteSpec {
+    RouteSpec {
         destination: route.destination.as_ref().and_then(cidr),
         gateway: route.gateway,
         source: route.source,

@@ -3,6 +3,7 @@
 mod carried;
 mod cgroup;
 mod container;
+mod desired_state;
 mod health;
 mod log_disk;
 mod log_files;
@@ -13,7 +14,6 @@ mod phase;
 mod restart;
 mod service;
 mod state;
-mod wish;
 mod workload;
 
 pub use cgroup::Cgroup;

@@ -8,12 +8,12 @@ use instar_api::machine::{ServiceHealth, ServiceStateEvent, service_state_event:
 use tokio::sync::watch;
 
 use super::carried::{Carried, LONGEST_RECORD};
+use super::desired_state::DesiredState;
 use super::health::HealthCheck;
 use super::log_ring::LogRing;
 use super::phase::{Event, Phase};
 use super::restart::Restarts;
 use super::state::{Health, ServiceStatus};
-use super::wish::Wish;
 use super::workload::{Adopted, Running, Signal, Step, Workload};
 use crate::base::Exit;
 use crate::store::event_log::{ActorId, EventLog};
@@ -84,7 +84,7 @@ pub enum NotStopped {
 #[derive(Clone)]
 pub struct Service {
     definition: Arc<Definition>,
-    wish: watch::Sender<Wish>,
+    desired: watch::Sender<DesiredState>,
     status: watch::Sender<ServiceStatus>,
     log: LogRing,
 }
@@ -95,7 +95,7 @@ impl Service {
         let checked = definition.health.is_some();
         let service = Service {
             definition: Arc::new(definition),
-            wish: watch::channel(Wish::default()).0,
+            desired: watch::channel(DesiredState::default()).0,
             status: watch::channel(ServiceStatus::new(checked)).0,
             log,
         };
@@ -104,7 +104,7 @@ impl Service {
             events,
             store,
         };
-        tokio::spawn(actor.live(service.wish.subscribe()));
+        tokio::spawn(actor.live(service.desired.subscribe()));
         service
     }
 
@@ -137,18 +137,18 @@ impl Service {
 
     /// Wants it up from now on; one that is held comes up when it is released.
     pub fn start(&self) {
-        self.wish.send_modify(Wish::start);
+        self.desired.send_modify(DesiredState::start);
     }
 
     /// Wants it down and waits until it is, within reason.
     pub async fn stop(&self) -> Result<(), NotStopped> {
-        self.wish.send_modify(Wish::stop);
+        self.desired.send_modify(DesiredState::stop);
         self.rest().await
     }
 
     /// Stops it and ends its actor, for good. An error means that it takes longer to end.
     pub async fn retire(&self) -> Result<(), NotStopped> {
-        self.wish.send_modify(Wish::retire);
+        self.desired.send_modify(DesiredState::retire);
         self.rest().await
     }
 
@@ -161,7 +161,7 @@ impl Service {
 
     /// Has it run on unattended until it is released; false if its watch does not end in time.
     pub(super) async fn leave(&self) -> bool {
-        self.wish.send_modify(Wish::leave);
+        self.desired.send_modify(DesiredState::leave);
         let left = self.until(|status| status.left || status.phase != Phase::Running);
         let in_time = tokio::time::timeout(GRACE, left).await.is_ok();
         in_time && self.status().left
@@ -169,27 +169,27 @@ impl Service {
 
     /// Keeps it down, whatever else is wanted of it, until it is released.
     pub(super) fn hold(&self) {
-        self.wish.send_modify(Wish::hold);
+        self.desired.send_modify(DesiredState::hold);
     }
 
     /// What its operator wants counts again.
     pub(super) fn release(&self) {
-        self.wish.send_modify(Wish::release);
+        self.desired.send_modify(DesiredState::release);
     }
 
     /// Whether it is kept down.
     pub(super) fn is_held(&self) -> bool {
-        self.wish.borrow().is_held()
+        self.desired.borrow().is_held()
     }
 
     /// Waits until it is down. Only one that is wanted down stays so for long enough to be seen.
     pub(super) async fn rest(&self) -> Result<(), NotStopped> {
-        let mut wish = self.wish.subscribe();
+        let mut desired = self.desired.subscribe();
         let ended = async {
             tokio::select! {
                 biased;
                 () = self.until(|status| status.phase.is_at_rest()) => Ok(()),
-                _ = wish.wait_for(|wish| wish.is_up()) => Err(NotStopped::StartedAgain),
+                _ = desired.wait_for(|desired| desired.is_up()) => Err(NotStopped::StartedAgain),
             }
         };
         let ended = tokio::time::timeout(STOPPING, ended).await;
@@ -242,34 +242,37 @@ enum Ended {
 }
 
 impl Actor {
-    async fn live(self, mut wish: watch::Receiver<Wish>) {
+    async fn live(self, mut desired: watch::Receiver<DesiredState>) {
         let mut restarts = Restarts::default();
         let mut adopted = self.adopt().await;
         let mut ran = self.recall(adopted.is_some(), &mut restarts);
         loop {
             if adopted.is_none() {
                 // It may have been told to stop when nothing of it ran.
-                let is_up = wish.borrow().is_up();
+                let is_up = desired.borrow().is_up();
                 if !is_up && !self.phase().is_at_rest() {
                     self.note(Event::Stops, "stopped".to_owned());
                 }
-                match wish.wait_for(|wish| wish.is_up() || wish.is_gone()).await {
-                    Ok(wish) if wish.is_up() => {}
+                match desired
+                    .wait_for(|desired| desired.is_up() || desired.is_gone())
+                    .await
+                {
+                    Ok(desired) if desired.is_up() => {}
                     _ => return,
                 }
             }
             let now = Instant::now();
             let begun = now.checked_sub(std::mem::take(&mut ran)).unwrap_or(now);
             let ended = match adopted.take() {
-                Some(running) => self.watch_over(running, &mut wish, "taken over").await,
-                None => self.run_once(&mut wish).await,
+                Some(running) => self.watch_over(running, &mut desired, "taken over").await,
+                None => self.run_once(&mut desired).await,
             };
             match ended {
                 Ended::Stopped => restarts = Restarts::default(),
                 Ended::Left => {
                     self.leave_record(restarts.failures(), begun.elapsed());
                     self.note_left(true);
-                    let back = wish.wait_for(|wish| !wish.is_left()).await.is_ok();
+                    let back = desired.wait_for(|desired| !desired.is_left()).await.is_ok();
                     self.note_left(false);
                     if !back {
                         return;
@@ -288,7 +291,7 @@ impl Actor {
                     );
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}
-                        () = told_to_stop(&mut wish) => {}
+                        () = told_to_stop(&mut desired) => {}
                     }
                 }
             }
@@ -352,7 +355,7 @@ impl Actor {
         }
     }
 
-    async fn run_once(&self, wish: &mut watch::Receiver<Wish>) -> Ended {
+    async fn run_once(&self, desired: &mut watch::Receiver<DesiredState>) -> Ended {
         let coming_up = async {
             for dependency in &self.service.definition.depends_on {
                 self.note(Event::Waits, format!("waiting for {}", dependency.what));
@@ -364,7 +367,7 @@ impl Actor {
         // A stop while it waits or pulls takes effect at once; both can be dropped halfway.
         let prepared = tokio::select! {
             prepared = coming_up => prepared,
-            () = told_to_stop(wish) => {
+            () = told_to_stop(desired) => {
                 self.note(Event::Stops, "stopped".to_owned());
                 return Ended::Stopped;
             }
@@ -380,7 +383,7 @@ impl Actor {
             .start(self.service.log.clone())
             .await
         {
-            Ok(running) => self.watch_over(running, wish, "started").await,
+            Ok(running) => self.watch_over(running, desired, "started").await,
             Err(error) => Ended::Failed(format!("{error:#}")),
         }
     }
@@ -388,14 +391,14 @@ impl Actor {
     async fn watch_over(
         &self,
         mut running: Box<dyn Running>,
-        wish: &mut watch::Receiver<Wish>,
+        desired: &mut watch::Receiver<DesiredState>,
         how: &str,
     ) -> Ended {
         self.note(Event::Runs, format!("{how} as process {}", running.pid()));
         let before = self.service.log.position();
         let over = tokio::select! {
             exit = running.wait() => Over::Exited(exit),
-            over = told_otherwise(wish) => over,
+            over = told_otherwise(desired) => over,
             why = self.check_health() => Over::Unhealthy(why),
         };
         let ended = match over {
@@ -577,16 +580,18 @@ impl Service {
 }
 
 /// Ends when the service is wanted down; pending for ever otherwise.
-async fn told_to_stop(wish: &mut watch::Receiver<Wish>) {
-    if wish.wait_for(|wish| !wish.is_up()).await.is_err() {
+async fn told_to_stop(desired: &mut watch::Receiver<DesiredState>) {
+    if desired.wait_for(|desired| !desired.is_up()).await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
 /// Ends when the service is wanted down, or is to run on unattended; pending for ever otherwise.
-async fn told_otherwise(wish: &mut watch::Receiver<Wish>) -> Over {
-    let told = wish.wait_for(|wish| !wish.is_up() || wish.is_left()).await;
-    let is_up = told.map(|wish| wish.is_up());
+async fn told_otherwise(desired: &mut watch::Receiver<DesiredState>) -> Over {
+    let told = desired
+        .wait_for(|desired| !desired.is_up() || desired.is_left())
+        .await;
+    let is_up = told.map(|desired| desired.is_up());
     match is_up {
         Ok(true) => Over::Left,
         Ok(false) => Over::Told,

@@ -103,9 +103,9 @@ pub(super) const TIME_SERVERS: Kind = Kind {
         let asked = machine
             .config()
             .map(|configured| intent::time(&configured.config))
-            .filter(|wish| wish.enabled);
+            .filter(|spec| spec.enabled);
         Ok(vec![time_servers(
-            asked.map(|wish| wish.servers).unwrap_or_default(),
+            asked.map(|spec| spec.servers).unwrap_or_default(),
         )])
     },
     ..HOSTNAMES

@@ -4,11 +4,11 @@ use std::{fmt, net::IpAddr, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-/// The whole wish. The default one asks for DHCP on the first link that has a carrier.
+/// The whole network. The default one asks for DHCP on the first link that has a carrier.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct NetworkWish {
+pub struct NetworkSpec {
     /// What to do with single links. Empty, or without any addressing: DHCP on the first link with a carrier.
-    pub links: Vec<LinkWish>,
+    pub links: Vec<LinkSpec>,
     /// Resolvers that replace what DHCP says.
     pub nameservers: Vec<IpAddr>,
     /// Search domains that replace what DHCP says.
@@ -19,7 +19,7 @@ pub struct NetworkWish {
     pub hosts: Vec<(IpAddr, Vec<String>)>,
 }
 
-impl NetworkWish {
+impl NetworkSpec {
     /// Whether the links are left to us: no link has addresses or DHCP.
     pub fn is_automatic(&self) -> bool {
         self.links
@@ -30,7 +30,7 @@ impl NetworkWish {
 
 /// What one link shall be.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LinkWish {
+pub struct LinkSpec {
     /// The kernel's name for it, such as `eth0`.
     pub name: String,
     /// Down only when the config says so.
@@ -40,12 +40,12 @@ pub struct LinkWish {
     /// Static addresses.
     pub addresses: Vec<Cidr>,
     /// Static routes.
-    pub routes: Vec<RouteWish>,
+    pub routes: Vec<RouteSpec>,
     /// Ask a DHCPv4 server.
-    pub dhcp: Option<DhcpWish>,
+    pub dhcp: Option<DhcpSpec>,
 }
 
-impl LinkWish {
+impl LinkSpec {
     /// A link that is brought up and has no addresses.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
@@ -61,7 +61,7 @@ impl LinkWish {
 
 /// How to use DHCPv4 on a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DhcpWish {
+pub struct DhcpSpec {
     /// Metric of the routes from the lease.
     pub route_metric: u32,
     /// Do not take the hostname from the lease.
@@ -70,7 +70,7 @@ pub struct DhcpWish {
     pub ignore_routes: bool,
 }
 
-impl Default for DhcpWish {
+impl Default for DhcpSpec {
     /// Metric 1024, as Talos and systemd-networkd have it: a static route without metric wins.
     fn default() -> Self {
         Self {
@@ -83,7 +83,7 @@ impl Default for DhcpWish {
 
 /// A route over the link that it is listed at.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RouteWish {
+pub struct RouteSpec {
     /// Where to; none is the default route of the gateway's family.
     pub destination: Option<Cidr>,
     /// The next hop; none for an on-link destination.
