@@ -13,8 +13,8 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use tokio::time::Instant;
 
 use crate::containers::host_files;
-use crate::disk::{OwnedDisk, Places};
-use crate::init_link::{Domain, InitLink, Introduction, Scope, StartReason};
+use crate::disk::{OwnedDisk, Paths};
+use crate::init_link::{Domain, Handshake, InitLink, Scope, StartReason};
 use crate::intent;
 use crate::machine::{Generation, Machine, Parts};
 use crate::mounts::special_mounts;
@@ -62,8 +62,8 @@ fn allow_descriptors() -> std::io::Result<()> {
 
 async fn live(own_log: LogRing) -> anyhow::Result<()> {
     let socket = sys::inherited::take(SOCKET_FD).context("take the socket to init")?;
-    let (init, introduction) = InitLink::connect(socket).await.context("greet init")?;
-    let Introduction { welcome, mut kept } = introduction;
+    let (init, handshake) = InitLink::connect(socket).await.context("greet init")?;
+    let Handshake { welcome, mut kept } = handshake;
     // What is left counts from now, not from when everything has been started.
     let deadline = Instant::now() + Duration::from_secs(welcome.deadline.into());
     special_mounts::mount()?;
@@ -103,7 +103,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         images: ImageStore::new(IMAGES.into()),
         own_log,
         network,
-        disk: OwnedDisk::new(Places::default()),
+        disk: OwnedDisk::new(Paths::default()),
         clock,
         failed,
         images_in_force,

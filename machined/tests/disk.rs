@@ -11,7 +11,7 @@ use std::{
 };
 
 use machined::disk::{
-    DiskSelector, DiskSpec, Label, OwnedDisk, OwnedDiskStatus, Places, Takeover, Users, Wipe,
+    DiskSelector, DiskSpec, Label, OwnedDisk, OwnedDiskStatus, Paths, Takeover, Users, Wipe,
 };
 use machined::mounts::filesystem::{Filesystem, MountFlags};
 use machined::mounts::transient_mount::TransientMount;
@@ -31,16 +31,16 @@ struct Machine {
 }
 
 /// Mounts go below this directory, and `device` is the only disk that is seen: other tests have theirs.
-fn places(directory: &Path, device: Option<&str>) -> Places {
-    let places = Places {
+fn paths(directory: &Path, device: Option<&str>) -> Paths {
+    let paths = Paths {
         domain: directory.join("domain"),
         var: directory.join("var"),
         state: directory.join("state"),
         sysfs: directory.join("sys"),
-        ..Places::default()
+        ..Paths::default()
     };
-    let block = places.sysfs.join("class/block");
-    for folder in [&places.var, &places.state, &block] {
+    let block = paths.sysfs.join("class/block");
+    for folder in [&paths.var, &paths.state, &block] {
         fs::create_dir_all(folder).unwrap();
     }
     let name = device.and_then(|device| device.strip_prefix("/dev/"));
@@ -51,7 +51,7 @@ fn places(directory: &Path, device: Option<&str>) -> Places {
             symlink(Path::new("/sys/class/block").join(&name), link).unwrap();
         }
     }
-    places
+    paths
 }
 
 impl Machine {
@@ -65,7 +65,7 @@ impl Machine {
         )
         .trim()
         .to_owned();
-        let disk = OwnedDisk::new(places(directory.path(), Some(&device)));
+        let disk = OwnedDisk::new(paths(directory.path(), Some(&device)));
         Self {
             device,
             directory,
@@ -75,7 +75,7 @@ impl Machine {
 
     /// The same machine, started again.
     fn again(&self) -> OwnedDisk {
-        OwnedDisk::new(places(self.directory.path(), Some(&self.device)))
+        OwnedDisk::new(paths(self.directory.path(), Some(&self.device)))
     }
 
     fn image(&self) -> std::path::PathBuf {
@@ -494,7 +494,7 @@ fn a_busy_var_names_its_holder() {
 fn without_a_disk_var_is_in_memory() {
     isolated("without_a_disk_var_is_in_memory", NAMESPACES, || {
         let directory = tempfile::tempdir().unwrap();
-        let disk = OwnedDisk::new(places(directory.path(), None));
+        let disk = OwnedDisk::new(paths(directory.path(), None));
         let var = directory.path().join("var");
         let before = fs::metadata(&var).unwrap().dev();
         let nothing = DiskSpec {
@@ -519,22 +519,22 @@ fn var_in_the_domain_is_the_same_for_the_next_generation() {
     let test = "var_in_the_domain_is_the_same_for_the_next_generation";
     isolated(test, NAMESPACES, || {
         let directory = tempfile::tempdir().unwrap();
-        let places = places(directory.path(), None);
-        fs::create_dir(&places.domain).unwrap();
-        in_memory().mount(&places.domain).unwrap();
+        let paths = paths(directory.path(), None);
+        fs::create_dir(&paths.domain).unwrap();
+        in_memory().mount(&paths.domain).unwrap();
         let nothing = DiskSpec {
             disk: None,
             takeover: Takeover::Refuse,
         };
         for (generation, users) in [Users::MayStay, Users::MustBeGone].into_iter().enumerate() {
-            let disk = OwnedDisk::new(places.clone());
+            let disk = OwnedDisk::new(paths.clone());
             block_on(disk.mount(&nothing)).unwrap();
             let status = disk.status().borrow().clone();
             assert_eq!(status.fresh, generation == 0, "{status:?}");
-            assert_eq!(places.var.join("kept").exists(), generation > 0);
-            fs::write(places.var.join("kept"), "by the one before").unwrap();
+            assert_eq!(paths.var.join("kept").exists(), generation > 0);
+            fs::write(paths.var.join("kept"), "by the one before").unwrap();
             block_on(disk.unmount(users)).unwrap();
-            assert!(!is_mounted(&places.var));
+            assert!(!is_mounted(&paths.var));
         }
     });
 }

@@ -6,8 +6,8 @@
 //!
 //! ```no_run
 //! # async fn boot() -> Result<(), machined::disk::OwnedDiskError> {
-//! use machined::disk::{DiskSelector, DiskSpec, OwnedDisk, Places, Takeover};
-//! let disk = OwnedDisk::new(Places::default());
+//! use machined::disk::{DiskSelector, DiskSpec, OwnedDisk, Paths, Takeover};
+//! let disk = OwnedDisk::new(Paths::default());
 //! let spec = DiskSpec { disk: Some(DiskSelector::Path("/dev/vda".into())), takeover: Takeover::Refuse };
 //! disk.mount(&spec).await?;
 //! # Ok(())
@@ -40,7 +40,7 @@ pub use error::OwnedDiskError;
 pub use holders::{Holder, holders};
 pub use layout::{LAYOUT, Label, PartitionSize, PartitionSpec};
 pub use owned::{
-    DiskSpec, EPHEMERAL_RECORDS, EfiPartition, OwnedDisk, OwnedDiskStatus, Places, STATE,
+    DiskSpec, EPHEMERAL_RECORDS, EfiPartition, OwnedDisk, OwnedDiskStatus, Paths, STATE,
 };
 pub use plan::{Action, DiskPlan, PlanError, PlannedPartition, Takeover, plan};
 pub use probe::{Content, ProbeError, Signature, probe, probe_file, probe_partition};

@@ -126,7 +126,7 @@ impl Service {
     /// Where it stands, in one line: its phase and what happened last.
     pub fn summary(&self) -> String {
         let status = self.status();
-        let last = status.happenings.back();
+        let last = status.history.back();
         format!(
             "service {}: {}: {}",
             self.definition.id,
@@ -226,7 +226,7 @@ struct Actor {
 /// What ends the watch over a process.
 enum Over {
     Exited(Exit),
-    Told,
+    StopRequested,
     Left,
     Unhealthy(String),
 }
@@ -416,7 +416,7 @@ impl Actor {
                 let exit = end(running.as_mut(), &[(Signal::Kill, GRACE)]).await;
                 Ended::Failed(format!("it did not do its work ({why}) and {exit}"))
             }
-            Over::Told => {
+            Over::StopRequested => {
                 self.note(Event::Stops, "asked to end".to_owned());
                 let steps = [(Signal::Terminate, GRACE), (Signal::Kill, GRACE)];
                 let exit = end(running.as_mut(), &steps).await;
@@ -542,7 +542,7 @@ impl Service {
     pub(super) fn tell(&self, message: &str, events: &EventLog, store: &Store) {
         let told = self.status.send_if_modified(|status| {
             let is_new = status
-                .happenings
+                .history
                 .back()
                 .is_none_or(|last| last.message != message);
             let is_told = is_new && status.phase == Phase::Running;
@@ -569,7 +569,7 @@ impl Service {
             service: self.definition.id.clone(),
             action: action(status.phase).into(),
             message: status
-                .happenings
+                .history
                 .back()
                 .map(|last| last.message.clone())
                 .unwrap_or_default(),
@@ -594,7 +594,7 @@ async fn told_otherwise(desired: &mut watch::Receiver<DesiredState>) -> Over {
     let is_up = told.map(|desired| desired.is_up());
     match is_up {
         Ok(true) => Over::Left,
-        Ok(false) => Over::Told,
+        Ok(false) => Over::StopRequested,
         Err(_) => std::future::pending().await,
     }
 }

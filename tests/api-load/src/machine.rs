@@ -9,7 +9,7 @@ use instar_init_protocol::{
     BootId, Line, RecvFlags, Reply, Request, SendFlags, StartReason, Welcome, receive, send,
 };
 use instar_oci::ImageStore;
-use machined::disk::{OwnedDisk, Places};
+use machined::disk::{OwnedDisk, Paths};
 use machined::init_link::InitLink;
 use machined::machine::{Generation, Machine, Parts};
 use machined::network::{CleanupPolicy, Network, Options};
@@ -63,7 +63,7 @@ pub(crate) async fn unbooted(directory: &Path) -> anyhow::Result<Arc<Machine>> {
         own_log: LogRing::default(),
         // Without a spec it changes nothing.
         network: Network::start(options, None, Vec::new()).context("look at the network")?,
-        disk: OwnedDisk::new(Places::default()),
+        disk: OwnedDisk::new(Paths::default()),
         clock: TimeSync::start(clock, 0, Beforehand::Nothing),
         failed: FailedImages::default(),
         images_in_force: Default::default(),
