@@ -10,11 +10,10 @@ use std::{
     path::Path,
 };
 
-use machined::disk::{
-    DiskSelector, DiskSpec, Label, OwnedDisk, OwnedDiskStatus, Paths, Takeover, Users, Wipe,
-};
+use machined::disk::{DiskSpec, Label, OwnedDisk, OwnedDiskStatus, Paths, Takeover, Users, Wipe};
 use machined::mounts::filesystem::{Filesystem, MountFlags};
 use machined::mounts::transient_mount::TransientMount;
+use machined::values::DiskSelector;
 use namespace::{block_on, isolated, run};
 
 const SIZE: u64 = 256 * 1024 * 1024;

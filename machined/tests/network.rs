@@ -11,9 +11,10 @@ use std::{
 };
 
 use machined::network::{
-    CleanupPolicy, DhcpSpec, HostnameOrigin, HostnamePolicy, Lease, LinkSpec, Network, NetworkSpec,
-    NetworkStatus, Options, RouteSpec,
+    CleanupPolicy, DhcpSpec, HostnameOrigin, Lease, LinkSpec, Network, NetworkSpec, NetworkStatus,
+    Options,
 };
+use machined::values::{HostnamePolicy, RouteSpec};
 use namespace::{block_on, isolated, run};
 
 /// Hostname and links of this machine stay as they are.
@@ -542,7 +543,7 @@ fn static_on_eth0() -> NetworkSpec {
     NetworkSpec {
         links: vec![eth0],
         nameservers: vec!["192.0.2.53".parse().unwrap()],
-        hostname: HostnamePolicy::Fixed("node-1.example.org".to_owned()),
+        hostname: HostnamePolicy::Fixed("node-1.example.org".parse().unwrap()),
         ..NetworkSpec::default()
     }
 }

@@ -3,27 +3,20 @@
 //! Plain data. Defaults are filled in where the config's own words have one; what depends on the machine (which disk, which
 //! link) stays a description.
 
-use std::{
-    collections::BTreeMap,
-    net::{IpAddr, SocketAddr},
-    time::Duration,
-};
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use instar_values::KernelParameter;
 
-mod container;
-mod name;
-mod network;
-pub mod quantity;
-mod secret;
-
-pub use self::{
-    container::*,
-    name::*,
-    network::*,
-    quantity::{ByteSize, Cidr, Millicores},
-    secret::Secret,
+pub use instar_values::{
+    AbsolutePath, ByteSize, Cidr, Comparison, ContainerName, DiskFields, DiskKind, DiskSelector,
+    HostPort, Hostname, HostnamePolicy, HttpUrl, ImageName, LinkName, Millicores, RegistryHost,
+    RouteSpec, Secret, SizeCondition, StaticHost, TimeServer, VolumeName, quantity,
 };
+
+mod container;
+mod network;
+
+pub use self::{container::*, network::*};
 
 /// A whole machine config.
 #[derive(Debug, Clone, PartialEq)]
@@ -86,17 +79,6 @@ pub struct Trust {
     pub cert_sans: Vec<String>,
 }
 
-/// What the machine calls itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum HostnamePolicy {
-    /// This, whatever DHCP says.
-    Fixed(Hostname),
-    /// DHCP's word, else a name made of the machine's identity, the same on every boot.
-    Stable,
-    /// DHCP's word, else none.
-    Off,
-}
-
 /// Whether and how to install.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstallSpec {
@@ -108,91 +90,6 @@ pub struct InstallSpec {
     pub wipe: bool,
     /// Whether to reboot when done.
     pub reboot: bool,
-}
-
-/// Which disk.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum DiskSelector {
-    /// This device node.
-    Path(AbsolutePath),
-    /// The first disk for which this CEL expression over `disk` is true.
-    Cel(String),
-    /// The first disk to which all of this applies.
-    Fields(DiskFields),
-}
-
-/// Properties of a disk; None is any. Text may hold `*` for any characters.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct DiskFields {
-    /// Its size.
-    pub size: Option<SizeCondition>,
-    /// `/sys/block/<dev>/device/name`.
-    pub name: Option<String>,
-    /// `/sys/block/<dev>/device/model`.
-    pub model: Option<String>,
-    /// Serial number.
-    pub serial: Option<String>,
-    /// `/sys/block/<dev>/device/modalias`.
-    pub modalias: Option<String>,
-    /// `/sys/block/<dev>/uuid`.
-    pub uuid: Option<String>,
-    /// `/sys/block/<dev>/wwid`.
-    pub wwid: Option<String>,
-    /// What it is built as.
-    pub kind: Option<DiskKind>,
-    /// Where it is attached, as below /sys/devices.
-    pub bus_path: Option<String>,
-}
-
-/// What a disk is built as.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DiskKind {
-    /// It rotates.
-    Hdd,
-    /// It doesn't.
-    Ssd,
-    /// NVMe.
-    Nvme,
-    /// SD card.
-    Sd,
-}
-
-/// A comparison of a size: `4GB`, `>= 1TB`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SizeCondition {
-    /// How to compare.
-    pub comparison: Comparison,
-    /// With what.
-    pub size: ByteSize,
-}
-
-/// How to compare.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Comparison {
-    /// `==`, or nothing.
-    Equal,
-    /// `>`.
-    Greater,
-    /// `>=`.
-    GreaterOrEqual,
-    /// `<`.
-    Less,
-    /// `<=`.
-    LessOrEqual,
-}
-
-impl SizeCondition {
-    /// Whether a disk of this many bytes is meant.
-    #[must_use]
-    pub fn holds(&self, bytes: u64) -> bool {
-        match self.comparison {
-            Comparison::Equal => bytes == self.size.0,
-            Comparison::Greater => bytes > self.size.0,
-            Comparison::GreaterOrEqual => bytes >= self.size.0,
-            Comparison::Less => bytes < self.size.0,
-            Comparison::LessOrEqual => bytes <= self.size.0,
-        }
-    }
 }
 
 /// A volume for data that outlives a container.
@@ -347,13 +244,4 @@ pub struct Probe {
     pub check: HealthCheck,
     /// How long one try may take.
     pub timeout: Duration,
-}
-
-/// An entry of /etc/hosts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StaticHost {
-    /// The address.
-    pub address: IpAddr,
-    /// Its names.
-    pub hostnames: Vec<Hostname>,
 }

@@ -6,7 +6,8 @@
 //!
 //! ```no_run
 //! # async fn boot() -> Result<(), machined::disk::OwnedDiskError> {
-//! use machined::disk::{DiskSelector, DiskSpec, OwnedDisk, Paths, Takeover};
+//! use machined::disk::{DiskSpec, OwnedDisk, Paths, Takeover};
+//! use machined::values::DiskSelector;
 //! let disk = OwnedDisk::new(Paths::default());
 //! let spec = DiskSpec { disk: Some(DiskSelector::Path("/dev/vda".into())), takeover: Takeover::Refuse };
 //! disk.mount(&spec).await?;
@@ -44,7 +45,7 @@ pub use owned::{
 };
 pub use plan::{Action, DiskPlan, PlanError, PlannedPartition, Takeover, plan};
 pub use probe::{Content, ProbeError, Signature, probe, probe_file, probe_partition};
-pub use selector::{DiskFields, DiskKind, DiskSelector, Expression, SelectError, SizeCondition};
+pub use selector::{SelectError, check as check_selector};
 pub use table::{Partition, Table};
 pub use tools::ToolError;
 pub use user_volume::{UserVolumeError, make_user_volume, user_volume};

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::base::byte_size::human_short;
+use crate::values::DiskSelector;
 
 use super::{
     apply::{apply, partition_path},
@@ -20,7 +21,7 @@ use super::{
     memory::{forget_memory, mount_memory},
     plan::{Action, DiskPlan, Takeover, plan},
     probe::{Content, probe, probe_device},
-    selector::DiskSelector,
+    selector::select,
     table::Partition,
     tools,
     volume::{Found, Users, Volume, unmount},
@@ -462,7 +463,7 @@ fn make_plan(
     takeover: Takeover,
 ) -> Result<DiskPlan, OwnedDiskError> {
     let disks = discover(sysfs)?;
-    let disk = selector.select(&disks, is_owned)?;
+    let disk = select(selector, &disks, is_owned)?;
     let content = probe(disk)?;
     Ok(plan(disk, &content, takeover)?)
 }

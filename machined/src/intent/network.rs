@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::config::{self, MachineConfig};
-use crate::network::{Cidr, DhcpSpec, HostnamePolicy, LinkSpec, NetworkSpec, RouteSpec};
+use crate::config::MachineConfig;
+use crate::network::{DhcpSpec, LinkSpec, NetworkSpec};
 
 /// The network that the config asks for.
 pub fn network(config: &MachineConfig) -> NetworkSpec {
@@ -14,12 +14,8 @@ pub fn network(config: &MachineConfig) -> NetworkSpec {
             .or_insert_with(|| LinkSpec::new(link.name.as_str()));
         spec.up = link.up;
         spec.mtu = link.mtu;
-        spec.addresses = link
-            .addresses
-            .iter()
-            .filter_map(|entry| cidr(&entry.address))
-            .collect();
-        spec.routes = link.routes.iter().map(route).collect();
+        spec.addresses = link.addresses.iter().map(|entry| entry.address).collect();
+        spec.routes = link.routes.clone();
     }
     for dhcp in &config.network.dhcp4 {
         let spec = links
@@ -46,34 +42,7 @@ pub fn network(config: &MachineConfig) -> NetworkSpec {
             .iter()
             .map(ToString::to_string)
             .collect(),
-        hostname: match &config.hostname {
-            config::HostnamePolicy::Fixed(name) => HostnamePolicy::Fixed(name.to_string()),
-            config::HostnamePolicy::Stable => HostnamePolicy::Stable,
-            config::HostnamePolicy::Off => HostnamePolicy::DhcpOnly,
-        },
-        hosts: config
-            .network
-            .static_hosts
-            .iter()
-            .map(|host| {
-                (
-                    host.address,
-                    host.hostnames.iter().map(ToString::to_string).collect(),
-                )
-            })
-            .collect(),
-    }
-}
-
-fn cidr(cidr: &config::Cidr) -> Option<Cidr> {
-    Cidr::new(cidr.address, cidr.prefix)
-}
-
-fn route(route: &config::Route) -> RouteSpec {
-    RouteSpec {
-        destination: route.destination.as_ref().and_then(cidr),
-        gateway: route.gateway,
-        source: route.source,
-        metric: route.metric,
+        hostname: config.hostname.clone(),
+        hosts: config.network.static_hosts.clone(),
     }
 }

@@ -2,7 +2,8 @@
 
 use std::{collections::BTreeMap, net::IpAddr};
 
-use super::{Cidr, DhcpSpec, KernelState, Lease, LinkSpec, NetworkSpec, RouteSpec};
+use super::{DhcpSpec, KernelState, Lease, LinkSpec, NetworkSpec};
+use crate::values::{Cidr, RouteSpec};
 
 /// Metric of a route whose config names none; the same as that of DHCP routes and the kernel's own for IPv6.
 const DEFAULT_METRIC: u32 = 1024;

@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use serde::Serialize;
 
-use super::HostnamePolicy;
+use crate::values::HostnamePolicy;
 
 /// Where a hostname came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -28,11 +28,11 @@ pub(super) fn choose(
 ) -> (String, HostnameOrigin) {
     let from_dhcp = from_dhcp.map(str::trim).filter(|name| is_valid(name));
     match (policy, from_dhcp) {
-        (HostnamePolicy::Fixed(name), _) if is_valid(name) => {
-            (name.clone(), HostnameOrigin::Config)
+        (HostnamePolicy::Fixed(name), _) if is_valid(name.as_str()) => {
+            (name.to_string(), HostnameOrigin::Config)
         }
         (_, Some(name)) => (name.to_owned(), HostnameOrigin::Dhcp),
-        (HostnamePolicy::DhcpOnly, None) => ("localhost".to_owned(), HostnameOrigin::Fallback),
+        (HostnamePolicy::Off, None) => ("localhost".to_owned(), HostnameOrigin::Fallback),
         (_, None) => (stable.to_owned(), HostnameOrigin::Generated),
     }
 }
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn config_beats_dhcp_beats_generated() {
-        let fixed = HostnamePolicy::Fixed("node-1".into());
+        let fixed = HostnamePolicy::Fixed("node-1".parse().unwrap());
         let choose = |policy: &HostnamePolicy, dhcp| choose(policy, dhcp, "instar-bcdfgh");
         assert_eq!(
             choose(&fixed, Some("lease")),
@@ -106,11 +106,11 @@ mod tests {
             ("instar-bcdfgh".into(), HostnameOrigin::Generated)
         );
         assert_eq!(
-            choose(&HostnamePolicy::DhcpOnly, Some("lease.example")).0,
+            choose(&HostnamePolicy::Off, Some("lease.example")).0,
             "lease.example"
         );
         assert_eq!(
-            choose(&HostnamePolicy::DhcpOnly, None),
+            choose(&HostnamePolicy::Off, None),
             ("localhost".into(), HostnameOrigin::Fallback)
         );
         for hostile in ["", "a b", "x\ny", "../etc", "-x", "a..b", &"a".repeat(65)] {

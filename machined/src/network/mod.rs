@@ -39,7 +39,7 @@ pub use hostname::HostnameOrigin;
 pub use kernel::NetlinkError;
 pub use lease::{BadLease, Lease};
 pub use plan::{CleanupPolicy, NetworkPlan, Ours, Step, plan};
-pub use spec::{Cidr, CidrError, DhcpSpec, HostnamePolicy, LinkSpec, NetworkSpec, RouteSpec};
+pub use spec::{DhcpSpec, LinkSpec, NetworkSpec};
 pub use state::{Address, KernelState, Link, Route};
 pub use status::{AddressStatus, LinkStatus, NetworkStatus, RouteStatus};
 

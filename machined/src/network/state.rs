@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::Cidr;
+use crate::values::Cidr;
 
 /// Links, addresses and main-table routes as read in one go.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

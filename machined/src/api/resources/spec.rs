@@ -12,7 +12,7 @@ use prost::encoding::{WireType, encode_key, encode_varint};
 use serde::ser::{SerializeMap as _, SerializeSeq as _};
 use serde::{Serialize, Serializer};
 
-use crate::network::Cidr;
+use crate::values::Cidr;
 
 /// The content of a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,9 +2,8 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::network::{
-    DhcpSpec, Lease, Link, LinkSpec, NetworkSpec, RouteSpec, desired, dhcp_links,
-};
+use crate::network::{DhcpSpec, Lease, Link, LinkSpec, NetworkSpec, desired, dhcp_links};
+use crate::values::RouteSpec;
 
 fn link(index: u32, name: &str, kind: Option<&str>, up: bool, carrier: bool) -> Link {
     Link {

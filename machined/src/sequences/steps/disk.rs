@@ -13,12 +13,12 @@ use crate::command_line;
 use crate::config::{MachineConfig, UserVolumeKind};
 use crate::config_source::{persisted, source};
 use crate::disk::{
-    DiskPlan, DiskSelector, DiskSpec, OwnedDiskError, Takeover, Users, make_user_volume,
-    user_volume,
+    DiskPlan, DiskSpec, OwnedDiskError, Takeover, Users, make_user_volume, user_volume,
 };
 use crate::intent;
 use crate::machine::{Configured, Machine};
 use crate::status;
+use crate::values::DiskSelector;
 
 /// Where logs are kept.
 const LOGS: &str = "/var/log";

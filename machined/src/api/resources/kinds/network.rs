@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use super::{Item, Kind, Namespace, Record, Sensitivity, Source, Value};
 use crate::intent;
 use crate::machine::Machine;
-use crate::network::{AddressStatus, Cidr, LinkStatus, NetworkStatus, RouteStatus};
+use crate::network::{AddressStatus, LinkStatus, NetworkStatus, RouteStatus};
 use crate::store::{NetworkFact, Resource as _};
+use crate::values::Cidr;
 
 /// What the machine calls itself.
 pub(super) const HOSTNAMES: Kind = Kind {

@@ -46,9 +46,13 @@ macro_rules! name {
 }
 
 name! {
-    /// The name of a container: 1 to 63 of `a-z0-9-`, and not the name of a service of the system.
+    /// The name of a container: 1 to 63 of `a-z0-9-` with no hyphen at an end, and not the name of a service of the system. It becomes a
+    /// directory, a cgroup and a host name.
     ContainerName, |text| {
         dns_label(text)?;
+        if text.starts_with('-') || text.ends_with('-') {
+            return Err(BadName("a container's name has no `-` at an end".into()));
+        }
         // A container's log and state are found by its name, where the services' own are too.
         if SYSTEM_SERVICES.contains(&text) {
             return Err(BadName(format!("`{text}` is a service of the system; choose another name")));
@@ -96,7 +100,7 @@ name! {
 
 name! {
     /// What an image is called: `registry.local:5000/demo/web:v1`, `docker.io/library/nginx@sha256:…`. Short names are Docker Hub's.
-    ImageName, |text| match text.parse::<instar_values::ImageReference>() {
+    ImageName, |text| match text.parse::<crate::ImageReference>() {
         Ok(_) => Ok(()),
         Err(error) => Err(BadName(error.to_string())),
     }
@@ -192,7 +196,10 @@ mod tests {
     #[test]
     fn names_are_what_they_claim() {
         let long = "a".repeat(64);
-        accepts::<ContainerName>(&["web", "a-1"], &["", "Web", "a_b", "apid", "a/b", &long]);
+        accepts::<ContainerName>(
+            &["web", "a-1"],
+            &["", "Web", "a_b", "apid", "a/b", "-a", "a-", &long],
+        );
         accepts::<VolumeName>(&["data"], &["", &"a".repeat(35)]);
         accepts::<Hostname>(
             &["node-1", "a.example.org", "N1"],
