@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod cidr;
+mod container;
 pub mod digest;
 mod disk_selector;
 mod image_reference;
@@ -14,9 +15,15 @@ mod kernel_parameter;
 mod name;
 mod network;
 pub mod quantity;
+mod registry;
 mod secret;
+mod tls;
 
 pub use cidr::{Cidr, NotACidr};
+pub use container::{
+    Capabilities, CheckTarget, ContainerNetwork, HealthProbe, Mount, MountOption, MountSource,
+    SecurityProfile,
+};
 pub use digest::Digest;
 pub use disk_selector::{
     Comparison, DiskFields, DiskKind, DiskSelector, NotASizeCondition, SizeCondition,
@@ -24,9 +31,11 @@ pub use disk_selector::{
 pub use image_reference::{ImageReference, ReferenceError};
 pub use kernel_parameter::{KernelParameter, NotAParameter};
 pub use name::{
-    AbsolutePath, BadName, ContainerName, HostPort, Hostname, HttpUrl, ImageName, LinkName,
-    RegistryHost, TimeServer, VolumeName,
+    AbsolutePath, BadName, ContainerName, HostPort, Hostname, HttpUrl, LinkName, RegistryHost,
+    TimeServer, VolumeName,
 };
 pub use network::{HostnamePolicy, RouteSpec, StaticHost};
 pub use quantity::{ByteSize, Millicores, NotAQuantity};
+pub use registry::{EndpointUrl, EndpointUrlError, Mirror, MirrorEndpoint, RegistryAuth};
 pub use secret::Secret;
+pub use tls::{ClientIdentity, HostTls};

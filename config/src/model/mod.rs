@@ -8,9 +8,11 @@ use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 use instar_values::KernelParameter;
 
 pub use instar_values::{
-    AbsolutePath, ByteSize, Cidr, Comparison, ContainerName, DiskFields, DiskKind, DiskSelector,
-    HostPort, Hostname, HostnamePolicy, HttpUrl, ImageName, LinkName, Millicores, RegistryHost,
-    RouteSpec, Secret, SizeCondition, StaticHost, TimeServer, VolumeName, quantity,
+    AbsolutePath, ByteSize, Capabilities, CheckTarget, Cidr, ClientIdentity, Comparison,
+    ContainerName, ContainerNetwork, DiskFields, DiskKind, DiskSelector, EndpointUrl, HealthProbe,
+    HostPort, HostTls, Hostname, HostnamePolicy, HttpUrl, ImageReference, LinkName, Millicores,
+    Mirror, MirrorEndpoint, Mount, MountOption, MountSource, RegistryAuth, RegistryHost, RouteSpec,
+    Secret, SecurityProfile, SizeCondition, StaticHost, TimeServer, VolumeName, quantity,
 };
 
 mod container;
@@ -85,7 +87,7 @@ pub struct InstallSpec {
     /// Onto which disk.
     pub selector: DiskSelector,
     /// The installer's image; None installs what runs.
-    pub image: Option<ImageName>,
+    pub image: Option<ImageReference>,
     /// Whether what is on the disk may go.
     pub wipe: bool,
     /// Whether to reboot when done.
@@ -168,59 +170,19 @@ pub struct TrustedRoots {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Registries {
     /// Other places to ask first. The key `*` is for every registry without an entry of its own.
-    pub mirrors: BTreeMap<RegistryHost, RegistryMirror>,
+    pub mirrors: BTreeMap<RegistryHost, Mirror>,
     /// TLS towards a host.
-    pub tls: BTreeMap<RegistryHost, RegistryTls>,
-    /// Credentials for a host.
+    pub tls: BTreeMap<RegistryHost, HostTls>,
+    /// Credentials for a host. Docker's `auth` has become user and password.
     pub auth: BTreeMap<RegistryHost, RegistryAuth>,
 }
 
 impl Registries {
     /// The mirror to use for a registry: its own, else that of `*`.
     #[must_use]
-    pub fn mirror(&self, host: &str) -> Option<&RegistryMirror> {
+    pub fn mirror(&self, host: &str) -> Option<&Mirror> {
         self.mirrors.get(host).or_else(|| self.mirrors.get("*"))
     }
-}
-
-/// Other places for a registry's images.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RegistryMirror {
-    /// Where to ask, in order.
-    pub endpoints: Vec<MirrorEndpoint>,
-    /// Never ask the registry itself.
-    pub skip_fallback: bool,
-}
-
-/// One place to ask.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MirrorEndpoint {
-    /// Its URL.
-    pub url: HttpUrl,
-    /// The URL's path stands for `/v2` too, instead of before it.
-    pub override_path: bool,
-}
-
-/// TLS towards a registry.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct RegistryTls {
-    /// The CA to trust instead of the usual ones, PEM.
-    pub ca: Option<String>,
-    /// Certificate (PEM) and key (PEM) to show.
-    pub client_identity: Option<(String, Secret)>,
-    /// Take any certificate.
-    pub insecure_skip_verify: bool,
-}
-
-/// Credentials for a registry. Docker's `auth` has become user and password.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct RegistryAuth {
-    /// User.
-    pub username: Option<String>,
-    /// Password.
-    pub password: Option<Secret>,
-    /// A token that is exchanged for one to pull with.
-    pub identity_token: Option<Secret>,
 }
 
 /// An address of a name server: port 53 unless said otherwise.
@@ -240,8 +202,8 @@ pub struct UpgradeGate {
 pub struct Probe {
     /// For messages.
     pub name: String,
-    /// What to try. Never [`HealthCheck::Exec`]: a probe belongs to no container.
-    pub check: HealthCheck,
+    /// What to try; a program is none, because a probe belongs to no container.
+    pub target: CheckTarget,
     /// How long one try may take.
     pub timeout: Duration,
 }

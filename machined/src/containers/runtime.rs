@@ -32,7 +32,7 @@ use super::host_files::{DOMAIN, has_domain};
 use super::host_path::{HostPathError, HostPaths};
 use super::identity::Identity;
 use super::rootfs::{self, RootfsError};
-use super::spec::{ContainerName, ContainerSpec, HostView, SpecError, runtime_config};
+use super::spec::{ContainerSpec, HostView, SpecError, runtime_config};
 use super::tail::Tail;
 use super::volume;
 use crate::base::blocking_io;
@@ -40,6 +40,7 @@ use crate::oci::{ImageStore, PulledImage};
 use crate::sys::container::pass_descriptors;
 use crate::sys::oom_score;
 use crate::sys::readiness;
+use crate::values::ContainerName;
 
 /// crun needs some 50 ms; on a machine that is out of memory, much more.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -514,7 +515,7 @@ impl Runtime {
                     name: name.clone(),
                     source: unknown.into(),
                 })?;
-            volume::hand_over(path, &user).map_err(failed("handing over", path))?;
+            volume::hand_over(&path, &user).map_err(failed("handing over", &path))?;
         }
         let layer = store.container_directory(name.as_str());
         rootfs::mount(&image.rootfs(), &layer, &bundle.join("rootfs")).map_err(|source| {

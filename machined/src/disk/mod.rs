@@ -48,7 +48,7 @@ pub use probe::{Content, ProbeError, Signature, probe, probe_file, probe_partiti
 pub use selector::{SelectError, check as check_selector};
 pub use table::{Partition, Table};
 pub use tools::ToolError;
-pub use user_volume::{UserVolumeError, make_user_volume, user_volume};
+pub use user_volume::{UserVolumeError, make_user_volume};
 pub use volume::Users;
 pub use wipe::{Wipe, WipeError};
 pub use wipe_other::{WipeMethod, WipeOrder, WipeOtherError, wipe_others};

@@ -64,10 +64,7 @@ pub(super) async fn install_if_missing(machine: Arc<Machine>) -> anyhow::Result<
         return Ok(());
     }
     let origin = match image {
-        Some(image) => {
-            let reference = image.to_string().parse();
-            Origin::Image(reference.context("the installer's image in the config")?)
-        }
+        Some(image) => Origin::Image(image.clone()),
         None => match find_medium(&machine).await? {
             Some(medium) => Origin::Medium(medium),
             None => return Ok(()),
@@ -235,7 +232,7 @@ struct Downloaded {
 }
 
 async fn download(machine: &Machine, reference: &ImageReference) -> anyhow::Result<Downloaded> {
-    let puller = intent::puller(machine.config().as_deref())?;
+    let puller = intent::puller(machine.config().as_deref());
     let resolved = puller.resolve(reference).await?;
     let candidate = Candidate::from_labels(resolved.labels())?;
     let limits = installer_limits(&candidate);

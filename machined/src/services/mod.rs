@@ -18,7 +18,7 @@ mod workload;
 
 pub use cgroup::Cgroup;
 pub use container::{ContainerWorkload, output_name};
-pub use health::{HealthCheck, Probe, Question};
+pub use health::{HealthCheck, Probe, reach};
 pub use log_disk::LogDisk;
 pub use log_files::OldLines;
 pub use log_ring::{LogRing, Older, Reader as LogReader, Tail};

@@ -12,9 +12,7 @@ use crate::base::blocking_io::{self, ANSWER};
 use crate::command_line;
 use crate::config::{MachineConfig, UserVolumeKind};
 use crate::config_source::{persisted, source};
-use crate::disk::{
-    DiskPlan, DiskSpec, OwnedDiskError, Takeover, Users, make_user_volume, user_volume,
-};
+use crate::disk::{DiskPlan, DiskSpec, OwnedDiskError, Takeover, Users, make_user_volume};
 use crate::intent;
 use crate::machine::{Configured, Machine};
 use crate::status;
@@ -147,7 +145,7 @@ fn make_user_volumes(machine: &Machine) {
     };
     let volumes = configured.config.user_volumes.iter();
     for volume in volumes.filter(|volume| volume.kind == UserVolumeKind::Directory) {
-        if let Err(error) = make_user_volume(&user_volume(volume.name.as_str())) {
+        if let Err(error) = make_user_volume(&volume.name.path()) {
             let reason = format!("{:#}", anyhow::Error::from(error));
             tracing::warn!("user volume {}: {reason}", volume.name);
             status::note_problem(machine, &format!("user volume {}", volume.name), &reason);
