@@ -20,7 +20,7 @@
 //! apid        the program that strangers talk to            knows sys and base, no disk and no container
 //! config      from text to a checked model                  knows values alone
 //! oci         images, from a registry to a store            knows values, and the one HTTP client
-//! http-client requests within limits                        knows base alone
+//! http-client requests within limits                        knows values and base
 //! values      names that several parts share
 //! base, sys   what knows nothing of the machine; `unsafe` is in sys alone
 //! ```

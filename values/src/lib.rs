@@ -17,6 +17,7 @@ mod network;
 pub mod quantity;
 mod registry;
 mod secret;
+mod system;
 mod tls;
 
 pub use cidr::{Cidr, NotACidr};
@@ -38,4 +39,5 @@ pub use network::{HostnamePolicy, RouteSpec, StaticHost};
 pub use quantity::{ByteSize, Millicores, NotAQuantity};
 pub use registry::{EndpointUrl, EndpointUrlError, Mirror, MirrorEndpoint, RegistryAuth};
 pub use secret::Secret;
+pub use system::{EtcFile, KernelModule};
 pub use tls::{ClientIdentity, HostTls};

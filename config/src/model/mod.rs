@@ -9,10 +9,11 @@ use instar_values::KernelParameter;
 
 pub use instar_values::{
     AbsolutePath, ByteSize, Capabilities, CheckTarget, Cidr, ClientIdentity, Comparison,
-    ContainerName, ContainerNetwork, DiskFields, DiskKind, DiskSelector, EndpointUrl, HealthProbe,
-    HostPort, HostTls, Hostname, HostnamePolicy, HttpUrl, ImageReference, LinkName, Millicores,
-    Mirror, MirrorEndpoint, Mount, MountOption, MountSource, RegistryAuth, RegistryHost, RouteSpec,
-    Secret, SecurityProfile, SizeCondition, StaticHost, TimeServer, VolumeName, quantity,
+    ContainerName, ContainerNetwork, DiskFields, DiskKind, DiskSelector, EndpointUrl, EtcFile,
+    HealthProbe, HostPort, HostTls, Hostname, HostnamePolicy, HttpUrl, ImageReference,
+    KernelModule, LinkName, Millicores, Mirror, MirrorEndpoint, Mount, MountOption, MountSource,
+    RegistryAuth, RegistryHost, RouteSpec, Secret, SecurityProfile, SizeCondition, StaticHost,
+    TimeServer, VolumeName, quantity,
 };
 
 mod container;
@@ -135,26 +136,6 @@ pub struct TimeSync {
     pub servers: Vec<TimeServer>,
     /// How long the boot waits for the first synchronisation; None waits as long as it takes.
     pub boot_timeout: Option<Duration>,
-}
-
-/// A module to load.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KernelModule {
-    /// Its name, or one of its aliases, as `modprobe` takes both.
-    pub name: String,
-    /// `parameter=value`.
-    pub parameters: Vec<String>,
-}
-
-/// A file below /etc.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EtcFile {
-    /// Path below /etc.
-    pub name: String,
-    /// Permission bits.
-    pub mode: u32,
-    /// What is in it.
-    pub contents: String,
 }
 
 /// Certificate authorities to trust.

@@ -35,7 +35,7 @@ use super::rootfs::{self, RootfsError};
 use super::spec::{ContainerSpec, HostView, SpecError, runtime_config};
 use super::tail::Tail;
 use super::volume;
-use crate::base::blocking_io;
+use crate::base::{blocking_io, whole_file};
 use crate::oci::{ImageStore, PulledImage};
 use crate::sys::container::pass_descriptors;
 use crate::sys::oom_score;
@@ -459,9 +459,7 @@ impl Runtime {
     /// It cannot be written.
     pub fn leave_record(&self, name: &ContainerName, record: &str) -> Result<(), RuntimeError> {
         let path = self.bundle(name).join(RECORD);
-        let next = path.with_extension("new");
-        fs::write(&next, record).map_err(failed("writing", &next))?;
-        fs::rename(&next, &path).map_err(failed("writing", &path))
+        whole_file::replace(&path, 0o644, record.as_bytes()).map_err(failed("writing", &path))
     }
 
     /// The record beside a container, at most so many bytes of it; `None` where there is none.

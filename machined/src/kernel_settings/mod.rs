@@ -17,13 +17,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use self::modules::LoadedModule;
-pub use self::modules::ModuleSpec;
 use self::parameters::Values;
 use crate::base::blocking_io::{self, NoAnswer};
 use crate::base::lock::Lock as _;
 use crate::base::sealed_json;
 use crate::modules::{Drivers, ModuleError, ModuleName, Unloaded};
-use crate::values::{KernelParameter, NotAParameter};
+use crate::values::{KernelModule, KernelParameter, NotAParameter};
 
 /// Taking a processor or a disk's queue away takes the kernel seconds.
 const WRITE: Duration = Duration::from_secs(60);
@@ -38,7 +37,7 @@ pub struct KernelSpec {
     /// Parameters and their values.
     pub parameters: BTreeMap<KernelParameter, String>,
     /// Modules, in the order of loading.
-    pub modules: Vec<ModuleSpec>,
+    pub modules: Vec<KernelModule>,
 }
 
 /// What it takes to have the kernel as it was.
@@ -261,7 +260,7 @@ impl KernelSettings {
     async fn load(
         &self,
         drivers: &Drivers,
-        spec: ModuleSpec,
+        spec: KernelModule,
         keeper: &impl UndoKeeper,
     ) -> Option<KernelSettingError> {
         let failed = |source| KernelSettingError::Module {

@@ -2,20 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A module that is to be in the kernel.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ModuleSpec {
-    /// Its name, or an alias of it.
-    pub name: String,
-    /// `parameter=value`.
-    pub parameters: Vec<String>,
-}
+use crate::values::KernelModule;
 
 /// A module that was loaded because the spec has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct LoadedModule {
-    /// As in the spec.
-    pub(super) spec: ModuleSpec,
+    /// As in the spec. The name in the record is that of the versions before and after this one.
+    #[serde(rename = "wish")]
+    pub(super) spec: KernelModule,
     /// The modules that came into the kernel for it, itself among them, in the order of unloading.
     pub(super) unload: Vec<String>,
 }
@@ -24,12 +18,12 @@ pub(super) struct LoadedModule {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) unload: Vec<LoadedModule>,
-    pub(super) load: Vec<ModuleSpec>,
+    pub(super) load: Vec<KernelModule>,
 }
 
 /// From the spec, and from what was loaded for that. A module with other parameters goes and comes.
-pub(super) fn plan(wanted: &[ModuleSpec], loaded: &[LoadedModule]) -> Plan {
-    let is_loaded = |spec: &&ModuleSpec| loaded.iter().any(|it| it.spec == **spec);
+pub(super) fn plan(wanted: &[KernelModule], loaded: &[LoadedModule]) -> Plan {
+    let is_loaded = |spec: &&KernelModule| loaded.iter().any(|it| it.spec == **spec);
     let is_wanted = |module: &&LoadedModule| wanted.contains(&module.spec);
     Plan {
         // Those that came last may need the others.
@@ -45,10 +39,19 @@ pub(super) fn plan(wanted: &[ModuleSpec], loaded: &[LoadedModule]) -> Plan {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn spec(name: &str, parameters: &[&str]) -> ModuleSpec {
-        ModuleSpec {
+    #[test]
+    fn the_record_is_that_of_the_versions_before() {
+        let record = r#"{"wish":{"name":"a","parameters":["b=1"]},"unload":["a"]}"#;
+        let loaded: LoadedModule = serde_json::from_str(record).unwrap();
+        assert_eq!(loaded.spec, spec("a", &["b=1"]));
+        assert_eq!(serde_json::to_string(&loaded).unwrap(), record);
+    }
+
+    fn spec(name: &str, parameters: &[&str]) -> KernelModule {
+        KernelModule {
             name: name.to_owned(),
             parameters: parameters
                 .iter()

@@ -141,7 +141,7 @@ async fn one_that_fails_does_not_stop_the_others() {
         ("/proc/sys/kernel/nothing", "1"),
         ("/proc/sys/vm/swappiness", "10"),
     ]);
-    wanted.modules.push(ModuleSpec {
+    wanted.modules.push(KernelModule {
         name: "nothing".to_owned(),
         parameters: Vec::new(),
     });
@@ -163,7 +163,7 @@ async fn a_module_that_is_there_already_takes_its_parameters_as_files() {
     let kernel = Kernel::new();
     let settings = kernel.settings(Undo::default());
     let wanted = KernelSpec {
-        modules: vec![ModuleSpec {
+        modules: vec![KernelModule {
             name: "char-major-10-237".to_owned(),
             parameters: vec!["max-loop=8".to_owned()],
         }],

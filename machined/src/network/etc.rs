@@ -9,6 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::base::whole_file;
 use crate::values::StaticHost;
 
 /// Why a file of /run/etc could not be written.
@@ -63,13 +64,8 @@ pub(super) fn write(directory: &Path, name: &str, text: &str) -> Result<(), EtcE
     if fs::read(&path).is_ok_and(|old| old == text.as_bytes()) {
         return Ok(());
     }
-    let replace = || {
-        fs::create_dir_all(directory)?;
-        let new = directory.join(format!(".{name}.new"));
-        fs::write(&new, text)?;
-        fs::rename(&new, &path)
-    };
-    replace().map_err(|source| EtcError { path, source })
+    let replaced = whole_file::replace(&path, 0o644, text.as_bytes());
+    replaced.map_err(|source| EtcError { path, source })
 }
 
 #[cfg(test)]

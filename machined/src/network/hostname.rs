@@ -1,9 +1,10 @@
 //! The hostname: config over DHCP over a name made from the machine's identity.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use serde::Serialize;
 
+use crate::statistics::firmware;
 use crate::values::HostnamePolicy;
 
 /// Where a hostname came from.
@@ -69,8 +70,7 @@ pub(super) fn stable_name(identity: &str) -> String {
 
 /// What makes this machine itself: the firmware's UUID, else a MAC address, else nothing.
 pub(super) fn machine_identity(sysfs: &Path, macs: &[String]) -> String {
-    let uuid = fs::read_to_string(sysfs.join("class/dmi/id/product_uuid")).unwrap_or_default();
-    let uuid = uuid.trim();
+    let uuid = firmware::said(sysfs, "product_uuid");
     // Cheap boards carry a UUID of one repeated digit; all of them would share a name.
     let is_filler = uuid
         .replace('-', "")
@@ -87,6 +87,8 @@ pub(super) fn machine_identity(sysfs: &Path, macs: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -40,7 +40,7 @@ pub use kernel::NetlinkError;
 pub use lease::{BadLease, Lease};
 pub use plan::{CleanupPolicy, NetworkPlan, Ours, Step, plan};
 pub use spec::{DhcpSpec, LinkSpec, NetworkSpec};
-pub use state::{Address, KernelState, Link, Route};
+pub use state::{Address, KernelState, Link, Route, mac_bytes, mac_text};
 pub use status::{AddressStatus, LinkStatus, NetworkStatus, RouteStatus};
 
 /// Where things are, and how to begin.

@@ -94,7 +94,7 @@ impl Step {
             Step::Network => machine.network.set_spec(intent::network(config)),
             Step::Kernel => return kernel::apply(machine, &intent::kernel(config)).await,
             Step::EtcFiles => {
-                let files = intent::etc_files(config);
+                let files = config.etc_files.clone();
                 blocking_io::within(ANSWER, move || etc_files::apply(&files)).await??;
             }
             Step::Clock => machine.clock.set_spec(intent::time(config)),

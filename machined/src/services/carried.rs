@@ -116,7 +116,9 @@ mod tests {
     fn the_past_goes_on_and_health_counts_when_it_is_confirmed() {
         let before = status();
         let text = Carried::of(&before, 3, Duration::from_secs(90)).to_text();
-        let carried = Carried::from_text(text.unwrap().as_bytes()).unwrap();
+        let text = text.unwrap();
+        assert!(text.contains(r#""happenings":[{"#), "{text}");
+        let carried = Carried::from_text(text.as_bytes()).unwrap();
         assert_eq!(
             (carried.failures, carried.ran),
             (3, Duration::from_secs(90))

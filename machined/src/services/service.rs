@@ -16,6 +16,7 @@ use super::restart::Restarts;
 use super::state::{Health, ServiceStatus};
 use super::workload::{Adopted, Running, Signal, Step, Workload};
 use crate::base::Exit;
+use crate::base::back_off::BackOff;
 use crate::store::event_log::{ActorId, EventLog};
 use crate::store::{ServiceFact, Store};
 
@@ -29,9 +30,11 @@ const STOPPING: Duration = Duration::from_secs(60);
 /// Between two health checks of a service that is not healthy: somebody waits for it.
 const UNHEALTHY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The first pause between two checks of a service that has not answered yet; each is twice as long as the one before it. It may
-/// be ready in a moment.
-const FIRST_PROBE: Duration = Duration::from_millis(100);
+/// Between two checks of a service that has not answered yet: it may be ready in a moment.
+const EARLY_PROBES: BackOff = BackOff {
+    first: Duration::from_millis(100),
+    longest: UNHEALTHY_INTERVAL,
+};
 
 /// Restart a service whose health checks have failed for this long. Shorter failures often pass by themselves, such as a certificate
 /// that is out of date until ten seconds after the clock was set.
@@ -442,7 +445,7 @@ impl Actor {
         };
         let restarts = self.service.definition.restart_unhealthy;
         let patience = check.interval.min(UNHEALTHY_INTERVAL);
-        let (started, mut eager) = (Instant::now(), FIRST_PROBE);
+        let (started, mut early) = (Instant::now(), 0);
         let (mut failures, mut failing_since) = (0, started);
         loop {
             let asked = Instant::now();
@@ -452,9 +455,12 @@ impl Actor {
                     self.note_health(Health::Healthy);
                 }
                 // A program that was started just now has not failed by not listening yet.
-                Err(_) if self.is_unknown() && started.elapsed() + eager < patience => {
-                    tokio::time::sleep(eager).await;
-                    eager *= 2;
+                Err(_)
+                    if self.is_unknown()
+                        && started.elapsed() + EARLY_PROBES.after(early + 1) < patience =>
+                {
+                    early += 1;
+                    tokio::time::sleep(EARLY_PROBES.after(early)).await;
                     continue;
                 }
                 Err(error) => {
