@@ -16,7 +16,7 @@ mod volume;
 pub use identity::Identity;
 pub use in_force::{ImageInForce, ImagesInForce, InForce};
 pub use keepable::{NotKeepable, keepable};
-pub use runtime::{RunningContainer, Runtime, RuntimeError, Streams};
+pub use runtime::{Record, RunningContainer, Runtime, RuntimeError, Streams};
 pub use spec::{
     Capabilities, ContainerName, ContainerSpec, HostView, Mount, MountSource, NetworkMode, Profile,
     ResourceLimits, RunAs, SpecError,

@@ -17,7 +17,7 @@ mod trust;
 
 pub use check::check;
 pub use client_configuration::{ClientFiles, NewClient, NewClientError, client_configuration};
-pub use container::{end_unnamed_containers, service};
+pub use container::{end_unnamed_containers, living_service, service};
 pub use disk::disk;
 pub use etc_files::etc_files;
 pub use gate::gate_probes;
