@@ -45,7 +45,7 @@ pub struct ServiceStatus {
     pub history: VecDeque<HistoryEntry>,
     /// Whether the service has a health check at all.
     pub checked: bool,
-    /// It runs, and nobody looks after it: it is on its way into the next generation.
+    /// It runs, and nobody looks after it: it is on its way into the next generation, or has just come into this one.
     pub left: bool,
     /// Its health is what an earlier machined knew; no check has confirmed it.
     pub recalled: bool,
@@ -92,10 +92,10 @@ impl ServiceStatus {
         true
     }
 
-    /// Whether it does what it is there for. What an earlier machined found does not count.
+    /// Whether it does what it is there for. What an earlier machined found does not count, nor does what nobody looks after.
     pub fn is_up(&self) -> bool {
         let is_healthy = self.health == Health::Healthy && !self.recalled;
-        self.phase == Phase::Running && (!self.checked || is_healthy)
+        self.phase == Phase::Running && !self.left && (!self.checked || is_healthy)
     }
 
     /// Whether its check has not told anything yet.
