@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn happenings_are_bounded() {
+    fn a_history_is_bounded() {
         let mut status = ServiceStatus::new(false);
         for _ in 0..KEPT + 1 {
             status.enter(Phase::Waiting, String::new());
