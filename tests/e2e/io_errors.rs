@@ -7,8 +7,8 @@ use anyhow::{Context, Result, ensure};
 use instar_esp::{FileDigest, State, Volume as _};
 use instar_qemu::{Bus, Drive, Vm, VmSpec, WriteFailure, WriteFault};
 use instar_tests::{
-    EspImage, Fat, ImageUnderTest, Instarctl, Node, Outcome, Registry, Said, Scratch, ServedDisk,
-    Test, tests, uefi,
+    ContainerWriter, EspImage, Fat, GREETER_PORT, Greeter, ImageUnderTest, Instarctl, Node,
+    Outcome, Registry, Said, Scratch, ServedDisk, Test, push_greeter, tests, uefi,
 };
 use serde_json::{Value, json};
 
@@ -24,6 +24,7 @@ pub(crate) fn tests() -> Vec<Test> {
         at_any_write_of_an_upgrade_leave_a_version_that_boots,
         for_want_of_room_leave_a_version_that_boots,
         halfway_through_a_write_leave_a_version_that_boots,
+        under_a_container_that_lives_on_leave_a_version_that_boots,
     ]
 }
 
@@ -255,6 +256,8 @@ const REASONS: [&str; 4] = [
 const STAGED: [&str; 1] = ["--stage"];
 /// One that goes on to that.
 const AT_ONCE: [&str; 2] = ["--reboot-mode", "powercycle"];
+/// How long a container goes on writing after the upgrade.
+const AFTER: Duration = Duration::from_secs(5);
 /// Each so many that were staged are started, too.
 const STARTED: usize = 10;
 /// What the kernel says of a filesystem that takes no more writes, until it is mounted anew.
@@ -270,6 +273,76 @@ async fn for_want_of_room_leave_a_version_that_boots(scratch: Scratch) -> Outcom
 
 async fn halfway_through_a_write_leave_a_version_that_boots(scratch: Scratch) -> Outcome {
     one_by_one(scratch, Defect::Tearing).await
+}
+
+/// What machined says when the installer is done, and the change of generations begins.
+const INSTALLED: &str = "machined: upgrade: upgrade: done";
+
+/// A write fails while the operating system changes under a container that writes all the time, or right after: one in each of some
+/// upgrades without a reboot. Whatever becomes of the upgrade, the machine starts again by itself from a whole version, and the container
+/// writes.
+async fn under_a_container_that_lives_on_leave_a_version_that_boots(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    push_greeter(&registry)?;
+    let mut story = Story::begin(&scratch, &registry, Defect::Broken, true).await?;
+    let (said, all) = an_upgrade_under_a_writer(&story, None).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    story.runs = 1 - story.runs;
+    let (mut failed, mut refused) = (0, 0);
+    for write in which_writes(all)? {
+        let name = format!("write {write} of {all}");
+        let before = failures(&story.node)?;
+        let (said, _) = an_upgrade_under_a_writer(&story, Some(write)).await?;
+        let has_failed = failures(&story.node)? > before;
+        failed += usize::from(has_failed);
+        refused += usize::from(said.code != Some(0));
+        println!(
+            "{name}: failed: {has_failed}, the upgrade: {:?} {}",
+            said.code,
+            said.complaint.lines().next_back().unwrap_or_default()
+        );
+        ensure!(has_failed || said.code == Some(0), "{name}: {said:?}");
+        let whole = |version: usize| boots(&story.disk, &story.images[version]).is_ok();
+        let next = (0..2).find(|version| whole(*version));
+        story.runs = next.with_context(|| format!("{name}: nothing whole would be booted"))?;
+        story.waits = false;
+        story = story.power_cycle().await?;
+        story.node.wait_until_ready(PATIENCE).await?;
+        story.runs_what_it_should().await.context(name)?;
+        Greeter::of(&story.node)?.write_to_var("after-all")?;
+    }
+    println!("{failed} writes failed, {refused} upgrades were refused");
+    ensure!(failed > 0, "no write failed");
+    Ok(())
+}
+
+/// An upgrade without a reboot under a container that writes. From the change on, the write of this number fails. Gives how often the
+/// disk was written to from then until a while after the upgrade's end.
+async fn an_upgrade_under_a_writer(story: &Story<'_>, write: Option<u64>) -> Result<(Said, u64)> {
+    let Story { node, failing, .. } = story;
+    let said_before = node.vm().console().len();
+    let writer = ContainerWriter::start(Greeter::of(node)?);
+    let fail = async {
+        node.wait_until("the installer is done", PATIENCE, async || {
+            let console = node.vm().console();
+            let since = console.get(said_before..).context("a shorter console")?;
+            ensure!(since.contains(INSTALLED), "it works");
+            Ok(())
+        })
+        .await?;
+        failing.fail(node.vm(), write)?;
+        writes(node)
+    };
+    let (said, begin) = tokio::join!(story.upgrade(&[]), fail);
+    let (said, begin) = (said?, begin?);
+    tokio::time::sleep(AFTER).await;
+    let all = writes(node)? - begin;
+    failing.fail(node.vm(), None)?;
+    let written = writer.end();
+    if write.is_none() {
+        println!("{all} writes of the disk, {} of the container", written?);
+    }
+    Ok((said, all))
 }
 
 /// What is the matter with a disk.
@@ -330,7 +403,7 @@ impl FailingDisk {
 /// before that start is the same in an upgrade that is staged, which is over sooner.
 async fn one_by_one(scratch: Scratch, defect: Defect) -> Outcome {
     let registry = Registry::start(&scratch)?;
-    let mut story = Story::begin(&scratch, &registry, defect).await?;
+    let mut story = Story::begin(&scratch, &registry, defect, false).await?;
     let counted = undisturbed_upgrades_are_counted(&mut story).await?;
     let wanted = which_writes(counted.all)?;
     let mut tally = Tally::default();
@@ -376,7 +449,12 @@ struct Story<'a> {
 }
 
 impl<'a> Story<'a> {
-    async fn begin(scratch: &'a Scratch, registry: &'a Registry, defect: Defect) -> Result<Self> {
+    async fn begin(
+        scratch: &'a Scratch,
+        registry: &'a Registry,
+        defect: Defect,
+        greets: bool,
+    ) -> Result<Self> {
         let images = [ImageUnderTest::first()?, ImageUnderTest::second()?];
         for image in &images {
             registry.push_layout(&image.installer(), INSTALLER, image.version())?;
@@ -388,8 +466,14 @@ impl<'a> Story<'a> {
         let device = failing.device();
         let drive = failing.drive(&disk);
         let spec = VmSpec::uefi(uefi()?).drive(drive).deadline(LIFETIME);
-        let node = Node::plan_from(scratch, spec)
-            .configure(move |config| config.registry(&host).install_disk(device))
+        let node = Node::plan_from(scratch, spec.forward(GREETER_PORT))
+            .configure(move |config| {
+                let config = config.registry(&host).install_disk(device);
+                match greets {
+                    true => config.greeter(&host),
+                    false => config,
+                }
+            })
             .boot()
             .await?;
         node.wait_until_ready(PATIENCE).await?;

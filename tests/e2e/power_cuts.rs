@@ -8,10 +8,11 @@ use anyhow::{Context, ensure};
 use instar_esp::{Slot, Volume as _};
 use instar_qemu::VmSpec;
 use instar_tests::power_cuts::{
-    JudgedScenario, Medium, RecordedNode, Sample, Scenario, Tears, boot_samples,
+    BEFORE_CHANGE, JudgedScenario, Medium, RecordedNode, Sample, Scenario, Tears, boot_samples,
 };
 use instar_tests::{
-    EspImage, Fat, ImageUnderTest, Instarctl, Node, Outcome, Registry, Scratch, Test, tests, uefi,
+    EspImage, Fat, GREETER_PORT, ImageUnderTest, Instarctl, Node, Outcome, Registry, Scratch, Test,
+    push_greeter, tests, uefi,
 };
 
 use crate::PATIENCE;
@@ -23,7 +24,10 @@ const DISK_BYTES: u64 = 512 << 20;
 const SAMPLES: usize = 1;
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![in_an_upgrade_leave_a_machine_that_boots_with_its_config]
+    tests![
+        in_an_upgrade_leave_a_machine_that_boots_with_its_config,
+        under_a_container_that_lives_on_leave_a_machine_that_boots
+    ]
 }
 
 async fn in_an_upgrade_leave_a_machine_that_boots_with_its_config(scratch: Scratch) -> Outcome {
@@ -53,13 +57,58 @@ async fn in_an_upgrade_leave_a_machine_that_boots_with_its_config(scratch: Scrat
         config,
         identity: recorded.identity,
     };
+    come_back_from_all(&scratch, recorded.scenarios, &medium, 500)
+}
+
+/// The operating system changes under a container that writes, and goes on writing.
+async fn under_a_container_that_lives_on_leave_a_machine_that_boots(scratch: Scratch) -> Outcome {
+    let registry = Registry::start(&scratch)?;
+    let second = ImageUnderTest::second()?;
+    registry.push_layout(&second.installer(), INSTALLER, second.version())?;
+    push_greeter(&registry)?;
+    let base = scratch.join("base.img");
+    ImageUnderTest::first()?.put_on_disk(&base, DISK_BYTES)?;
+    let host = registry.host_for_guest();
+    let mut recorded = RecordedNode::start(&scratch, "node", &base, |drive| {
+        let spec = VmSpec::uefi(uefi()?).drive(drive).forward(GREETER_PORT);
+        Ok(Node::plan_from(&scratch, spec).configure(move |config| {
+            config
+                .registry(&host)
+                .install_disk("/dev/vda")
+                .greeter(&host)
+        }))
+    })?;
+    let config = recorded.node().config().to_owned();
+    recorded.node().wait_for_api(PATIENCE).await?;
+    recorded.node().wait_until_ready(PATIENCE).await?;
+    let client = Instarctl::of(recorded.node(), &scratch)?;
+    let image = registry.image_for_guest(&format!("{INSTALLER}:{}", second.version()));
+    recorded.change_under(&client, &image, &config).await?;
+    let mut recorded = recorded.end()?;
+    // What comes before is that of any upgrade.
+    recorded.scenarios.retain(|it| it.name != BEFORE_CHANGE);
+    ensure!(recorded.scenarios.len() == 2);
+    let medium = Medium {
+        config,
+        identity: recorded.identity,
+    };
+    come_back_from_all(&scratch, recorded.scenarios, &medium, 100)
+}
+
+/// Judges all states of these stages, which are more than so many, and boots some of them.
+fn come_back_from_all(
+    scratch: &Scratch,
+    scenarios: Vec<Scenario>,
+    medium: &Medium,
+    more_than: usize,
+) -> Outcome {
     let mut judged: Vec<JudgedScenario> = Vec::new();
-    for scenario in recorded.scenarios {
-        judged.push(Scenario::judge(scenario, &scratch, Tears::FewOfLong)?);
+    for scenario in scenarios {
+        judged.push(Scenario::judge(scenario, scratch, Tears::FewOfLong)?);
     }
     let states: usize = judged.iter().map(JudgedScenario::states).sum();
     println!("{states} states");
-    ensure!(states > 500, "there are only {states} states");
+    ensure!(states > more_than, "there are only {states} states");
     for judged in &judged {
         if let Some((state, why)) = judged.failures().next() {
             let count = judged.failures().count();
@@ -68,7 +117,7 @@ async fn in_an_upgrade_leave_a_machine_that_boots_with_its_config(scratch: Scrat
         }
     }
     let samples: Vec<Sample<'_>> = judged.iter().flat_map(|it| it.sample(SAMPLES)).collect();
-    let failed = boot_samples(&scratch, &samples, &medium, |_, _| {})?;
+    let failed = boot_samples(scratch, &samples, medium, |_, _| {})?;
     if let Some((sample, error)) = failed.first() {
         anyhow::bail!("{} {}: {error:#}", sample.scenario.name, sample.state);
     }

@@ -6,7 +6,10 @@ use anyhow::{Context, Result, ensure};
 use instar_pki::Role;
 use instar_qemu::{Bus, DiskFormat, Drive, VmSpec, create_blank_disk};
 use instar_tests::power_cuts::{Recorded, RecordedNode, Setting, seen};
-use instar_tests::{ImageUnderTest, Instarctl, Node, Registry, Scratch, uefi};
+use instar_tests::{
+    GREETER_PORT, ImageUnderTest, Instarctl, MachineConfig, Node, Registry, Scratch, push_greeter,
+    uefi,
+};
 
 const PATIENCE: Duration = Duration::from_secs(180);
 const INSTALLER: &str = "instar/installer";
@@ -64,19 +67,55 @@ pub(crate) async fn live(
     let mut recorded = RecordedNode::start(scratch, "life", &installed.disk, plan)?;
     recorded.node().wait_for_api(PATIENCE).await?;
     recorded.node().wait_until_ready(PATIENCE).await?;
-    let config = installed
-        .scenarios
-        .first()
-        .and_then(|scenario| scenario.setting.configs.first())
-        .context("the installation had no config")?;
-
-    let config = apply_configs(&mut recorded, scratch, config).await?;
+    let config = apply_configs(&mut recorded, scratch, first_config(installed)?).await?;
     let image = registry.image_for_guest(&format!("{INSTALLER}:v0.2.0"));
     let client = Instarctl::of(recorded.node(), scratch)?;
     recorded.upgrade(&client, &image, &config).await?;
     roll_back(&mut recorded, scratch, &config).await?;
     reset(&mut recorded, scratch, &config).await?;
     recorded.end()
+}
+
+/// What a machine goes through whose operating system changes under a container that writes.
+pub(crate) async fn live_on(
+    scratch: &Scratch,
+    registry: &Registry,
+    installed: &Recorded,
+) -> Result<Recorded> {
+    push_greeter(registry)?;
+    let identity = installed.identity.with_role(Role::Admin)?;
+    let plan = |drive: Drive| {
+        let spec = VmSpec::uefi(uefi()?.variables(&installed.variables)).drive(drive);
+        Ok(Node::plan_from(scratch, spec.forward(GREETER_PORT)).without_config(identity))
+    };
+    let mut recorded = RecordedNode::start(scratch, "swap", &installed.disk, plan)?;
+    recorded.node().wait_for_api(PATIENCE).await?;
+    recorded.node().wait_until_ready(PATIENCE).await?;
+    let client = Instarctl::of(recorded.node(), scratch)?;
+    let config = first_config(installed)?;
+    let config = MachineConfig::from_yaml(config).greeter(&registry.host_for_guest());
+    let config = config.to_yaml();
+    apply(&client, scratch, &config).await?;
+    recorded.node().wait_until_ready(PATIENCE).await?;
+    let image = registry.image_for_guest(&format!("{INSTALLER}:v0.2.0"));
+    recorded.change_under(&client, &image, &config).await?;
+    recorded.end()
+}
+
+fn first_config(installed: &Recorded) -> Result<&String> {
+    let first = installed.scenarios.first();
+    first
+        .and_then(|scenario| scenario.setting.configs.first())
+        .context("the installation had no config")
+}
+
+async fn apply(client: &Instarctl, scratch: &Scratch, config: &str) -> Result<()> {
+    let file = scratch.write("config.yaml", config)?.display().to_string();
+    let said = client
+        .run(&["apply-config", "--file", &file, "--mode", "no-reboot"])
+        .await?;
+    ensure!(said.code == Some(0), "the config: {said:?}");
+    Ok(())
 }
 
 /// Other configs; gives the last of them.
@@ -99,15 +138,8 @@ async fn apply_configs(
     recorded.enter("config", setting)?;
     let client = Instarctl::of(recorded.node(), scratch)?;
     for (number, config) in configs.iter().enumerate().skip(1) {
-        let file = scratch.write("config.yaml", config)?;
-        let file = file.display().to_string();
-        let said = client
-            .run(&["apply-config", "--file", &file, "--mode", "no-reboot"])
-            .await?;
-        ensure!(
-            said.code == Some(0),
-            "the config of number {number}: {said:?}"
-        );
+        let applied = apply(&client, scratch, config).await;
+        applied.with_context(|| format!("the config of number {number}"))?;
     }
     configs.into_iter().last().context("no configs")
 }

@@ -1,4 +1,5 @@
-//! `make powercut`: a node is installed, told another config, upgraded, rolled back and reset while its disk is recorded; then
+//! `make powercut`: a node is installed, told another config, upgraded, rolled back and reset while its disk is recorded, and
+//! another one upgraded without a reboot under a container that writes; then
 //! every state of that disk that a power cut may have left is judged, and some dozens of them are really booted.
 //!
 //! It fails when there is a state from which the machine does not come back with its config.
@@ -45,6 +46,8 @@ fn run() -> Result<bool> {
     let installation = runtime.block_on(life::install(&scratch, &registry))?;
     tell("recording a life");
     let life = runtime.block_on(life::live(&scratch, &registry, &installation.recorded))?;
+    tell("recording a change of generations under a container");
+    let changed = runtime.block_on(life::live_on(&scratch, &registry, &installation.recorded))?;
     let medium = Medium {
         config: installation.config,
         identity: installation.recorded.identity,
@@ -56,6 +59,7 @@ fn run() -> Result<bool> {
         .scenarios
         .into_iter()
         .chain(life.scenarios)
+        .chain(changed.scenarios)
     {
         tell(&format!("judging {}", scenario.name));
         let scenario = Scenario::judge(scenario, &scratch, Tears::Everywhere)?;

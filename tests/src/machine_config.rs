@@ -25,6 +25,13 @@ impl MachineConfig {
         }
     }
 
+    /// Goes on from a config that is there.
+    pub fn from_yaml(yaml: &str) -> Self {
+        Self {
+            documents: vec![yaml.to_owned()],
+        }
+    }
+
     /// Lets in clients of this authority as well.
     pub fn accepting(mut self, other: &Identity) -> Self {
         let accepted = BASE64_STANDARD.encode(other.authority_certificate());

@@ -12,6 +12,7 @@ mod boot;
 mod recorded_node;
 mod sample;
 mod scenario;
+mod swap;
 mod upgrade;
 
 pub use boot::{Medium, boot_samples};
@@ -19,4 +20,5 @@ pub use instar_power_cuts::Tears;
 pub use recorded_node::{Recorded, RecordedNode};
 pub use sample::Sample;
 pub use scenario::{JudgedScenario, Scenario, Setting};
+pub use swap::BEFORE_CHANGE;
 pub use upgrade::seen;
