@@ -27,6 +27,7 @@ mod firmware;
 mod greeter;
 mod grpcio;
 mod hang_up;
+mod held_connection;
 mod hostile_dhcp_server;
 mod http_client;
 mod http_server;
@@ -53,6 +54,7 @@ mod scripted_init;
 mod scripted_registry;
 mod served_disk;
 mod slope;
+mod steady_calls;
 mod talosctl;
 mod terminal;
 mod time_server;
@@ -74,6 +76,7 @@ pub use greeter::{
 };
 pub use grpcio::Grpcio;
 pub use hang_up::{HangUp, ImpatientCaller};
+pub use held_connection::{Held, HeldConnection};
 pub use hostile_dhcp_server::HostileDhcpServer;
 pub use http_client::{HttpAnswer, http};
 pub use http_server::HttpServer;
@@ -99,6 +102,7 @@ pub use scripted_init::{DoubleRootfs, ScriptedInit};
 pub use scripted_registry::{Reply, ScriptedRegistry};
 pub use served_disk::ServedDisk;
 pub use slope::Slope;
+pub use steady_calls::{Calling, SteadyCalls, version_over};
 pub use talosctl::{
     Ending, Fields, First, Followed, Prepared, Release, Talosctl, prepare_upgrade,
     reboot_and_follow, rotate_ca, upgrade_and_follow,
