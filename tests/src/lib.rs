@@ -24,6 +24,7 @@ mod disk_files;
 mod esp_image;
 mod fat;
 mod firmware;
+mod flaky_registry;
 mod greeter;
 mod grpcio;
 mod hang_up;
@@ -49,6 +50,7 @@ mod python;
 mod registry;
 mod run_command;
 mod runner;
+mod saboteur;
 mod scratch;
 mod scripted_init;
 mod scripted_registry;
@@ -70,6 +72,7 @@ pub use dead_network::{Asked, DeadNetwork, Dhcp};
 pub use esp_image::EspImage;
 pub use fat::Fat;
 pub use firmware::{BY_OUR_BOOT_ENTRY, UefiVariables, secure_uefi, test_keys, uefi};
+pub use flaky_registry::{FlakyRegistry, Trouble};
 pub use greeter::{
     GREETER, GREETER_PORT, Greeter, WITH_CGROUPS, plan_with_greeter, push_greeter,
     push_greeter_edition,
@@ -89,14 +92,15 @@ pub use machine_config::MachineConfig;
 pub use node::{API_PORT, Machine, Node, NodePlan};
 pub use oci_image::{OciImage, Pushed};
 pub use other_rootfs::{
-    rootfs_of_version, rootfs_that_dies_once, rootfs_that_hangs, rootfs_with_script,
-    rootfs_without_runtime,
+    rootfs_of_version, rootfs_that_dies_once, rootfs_that_hangs, rootfs_with_saboteur,
+    rootfs_with_script, rootfs_without_runtime,
 };
 pub use outage::{Outage, OutageProbe};
 pub use parked::Parked;
 pub use proxy::HttpProxy;
 pub use registry::{Registry, config as registry_config, sha256_digest};
 pub use runner::{Outcome, Test, run};
+pub use saboteur::Saboteur;
 pub use scratch::Scratch;
 pub use scripted_init::{DoubleRootfs, ScriptedInit};
 pub use scripted_registry::{Reply, ScriptedRegistry};

@@ -33,7 +33,7 @@ impl SteadyCalls {
 
     fn begin<Asking>(ask: impl Fn() -> Asking + Send + Sync + 'static) -> Self
     where
-        Asking: Future<Output = Result<String>> + Send,
+        Asking: Future<Output = Result<String>> + Send + 'static,
     {
         let (stop, stopped) = watch::channel(false);
         let calling = tokio::spawn(call_on_and_on(stopped, ask));
