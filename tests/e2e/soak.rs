@@ -120,11 +120,13 @@ impl Soak {
     async fn stretch(&mut self, turns: RangeInclusive<usize>) -> Outcome {
         let mut clients = Clients::attach(&self.node, &self.scratch).await?;
         let mut stretch = Stretch::default();
+        let began = Instant::now();
         for number in turns.clone() {
             let turn = Turn::of(number);
             if turn == Turn::Reboot {
                 break;
             }
+            println!("{:.1?}: {turn:?}, {number}", began.elapsed());
             let done = self.take(turn, number).await;
             done.with_context(|| format!("{turn:?}, {number}"))?;
             clients.have_heard_of(&self.node, number)?;

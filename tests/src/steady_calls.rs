@@ -101,6 +101,7 @@ where
 {
     let mut calling = Calling::default();
     let mut newest = String::new();
+    let began = Instant::now();
     while !*stopped.borrow() {
         let begin = Instant::now();
         calling.calls += 1;
@@ -113,7 +114,9 @@ where
             Err(error) => {
                 let why = format!("{error:?}");
                 calling.refused += usize::from(is_refusal(&why));
-                calling.failed.push(why);
+                let (asked, answered) = (begin - began, began.elapsed());
+                let when = format!("asked after {asked:.1?}, answered after {answered:.1?}");
+                calling.failed.push(format!("{when}: {why}"));
             }
         }
         let took = begin.elapsed();

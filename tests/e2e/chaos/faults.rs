@@ -49,11 +49,46 @@ pub(super) enum Fault {
 
 impl Fault {
     /// Those that are over quickly first.
-    pub(super) const ALL: &[Fault] = &[
+    const ALL: &[Fault] = &[
         Fault::Kill("apid"),
         Fault::Kill("machined"),
         Fault::Kill("greeter"),
+        Fault::Unplugged,
+        Fault::Registry(Trouble::Status(429)),
+        Fault::Registry(Trouble::WrongBytes),
+        Fault::OutOfMemory(HUNGRY_PORT),
+        Fault::KillMachinedAt("taken over as process"),
+        Fault::Clock(10),
+        Fault::FullVar,
+        Fault::Kill("crun"),
+        Fault::StopForAWhile("greeter"),
+        Fault::KillMachinedAt("upgrade: start"),
+        Fault::Registry(Trouble::Reset),
+        Fault::Stop("apid"),
+        Fault::KillMachinedAt("upgrade: upgrade: done"),
+        Fault::ForkBomb,
+        Fault::KillMachinedAt("upgrade: stopServices: done"),
+        Fault::Registry(Trouble::Hang),
+        Fault::OutOfMemory(STARVING_PORT),
+        Fault::KillMachinedAt("upgrade: unmount: done"),
+        Fault::Stop("machined"),
+        Fault::KillMachinedAt("starts, boot id"),
+        Fault::Registry(Trouble::Slow),
+        Fault::Clock(-10),
+        Fault::KillMachinedAt("(next)"),
+        Fault::Registry(Trouble::Status(500)),
+        Fault::KillMachinedAt("initialize: loadConfig: done"),
+        Fault::Stop("crun"),
+        Fault::KillMachinedAt("boot: machine: done"),
+        Fault::KillMachinedAt("boot: startServices: done"),
     ];
+
+    /// All of them, or those with this in their names: `INSTAR_FAULTS=registry`.
+    pub(super) fn chosen() -> Vec<Fault> {
+        let wanted = std::env::var("INSTAR_FAULTS").unwrap_or_default();
+        let is_wanted = |fault: &&Fault| fault.to_string().contains(&wanted);
+        Fault::ALL.iter().filter(is_wanted).copied().collect()
+    }
 
     /// Does it. What was answered, if somebody was asked, is for the table.
     pub(super) async fn strike(self, chaos: &Chaos) -> anyhow::Result<Vec<String>> {
@@ -210,6 +245,3 @@ async fn registry(chaos: &Chaos, trouble: Trouble) -> anyhow::Result<Vec<String>
         .await?;
     Ok(vec![said])
 }
-
-#[allow(dead_code)]
-const _: u16 = HUNGRY_PORT;
