@@ -30,9 +30,8 @@ use wellness::Belongings;
 const TIME: Duration = Duration::from_secs(90);
 /// Everything is small, so that little is enough to fill it.
 const MEMORY_MIB: u32 = 512;
-/// A container without a network, one that takes all numbers of processes, and two that take all memory: what they may, and what there is.
+/// A container without a network, and two that take all memory: what they may, and what there is.
 const ALONE: &str = "alone";
-const BOMB: &str = "bomb";
 const HUNGRY: &str = "hungry";
 const HUNGRY_PORT: u16 = 8081;
 const STARVING: &str = "starving";
@@ -142,17 +141,12 @@ impl Chaos {
             .forward(Saboteur::PORT)
             .configure(move |config| {
                 let image = format!("{host}/greeter:v1");
-                let go = "dependsOn: {paths: [/var/go]}\n";
                 let starving = "mounts:\n  - tmpfs: {destination: /memory, size: 1GiB}\n";
                 config
                     .install_disk("/dev/vda")
                     .registry(&host)
                     .greeter(&host)
                     .container(ALONE, &image, "")
-                    .container(BOMB, &image, &format!("args: [bomb]\n{go}"))
-                    .document(&format!(
-                        "apiVersion: instar.dev/v1alpha1\nkind: ContainerHealthConfig\nname: {BOMB}\nexec: {{command: [/greeter, has, /]}}\nrequired: false\n"
-                    ))
                     .greeter_at(
                         HUNGRY,
                         &image,

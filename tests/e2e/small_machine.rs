@@ -2,8 +2,8 @@
 
 use anyhow::ensure;
 use instar_tests::{
-    Ending, GREETER, GREETER_PORT, Greeter, ImageUnderTest, Instarctl, Node, OciImage, Outcome,
-    Registry, Scratch, Test, push_greeter, rootfs_with_script, tests, upgrade_and_follow,
+    Ending, GREETER, GREETER_PORT, Greeter, HttpServer, ImageUnderTest, Instarctl, Node, OciImage,
+    Outcome, Registry, Scratch, Test, push_greeter, rootfs_with_script, tests, upgrade_and_follow,
 };
 
 use crate::PATIENCE;
@@ -58,13 +58,22 @@ async fn upgrades_without_a_disk(scratch: Scratch) -> Outcome {
 async fn installs_and_upgrades_with_a_disk(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
     push_greeter(&registry)?;
-    push_one_that_gives_up(&scratch, &registry)?;
+    let web = HttpServer::start()?;
+    web.serve("/healthz", "well");
+    let gate = format!(
+        "apiVersion: instar.dev/v1alpha1\nkind: UpgradeGateConfig\ntimeout: 60s\nprobes:\n  - name: the web\n    http: {{url: \"{}\"}}\n",
+        web.url_for_guest("/healthz")
+    );
     let image = registry.image_for_guest("greeter:v1");
     let node = install_planned(
         &scratch,
         &registry,
         |plan| plan.memory_mib(MEMORY_MIB),
-        move |config| config.greeter_at(GREETER, &image, OTHER_PORT, ""),
+        move |config| {
+            config
+                .greeter_at(GREETER, &image, OTHER_PORT, "")
+                .document(&gate)
+        },
     )
     .await?;
     let (client, greeter) = (
@@ -87,15 +96,17 @@ async fn installs_and_upgrades_with_a_disk(scratch: Scratch) -> Outcome {
     let said = upgrade("v0.2.0", &[]).await?;
     ensure!(said.code == Some(0), "without a reboot: {said:?}");
     works("v0.2.0").await?;
-    let said = upgrade(GIVES_UP, &[]).await?;
+    web.take_away("/healthz");
+    let said = upgrade("v0.1.0", &[]).await?;
     ensure!(
-        said.code == ROLLED_BACK && said.complaint.contains(REASON),
+        said.code == ROLLED_BACK && said.complaint.contains("the web"),
         "{said:?}"
     );
+    web.serve("/healthz", "well");
     works("v0.2.0").await?;
     let after = Life::of(&node, GREETER).await?;
     ensure!(after == before, "{before:#?}, and now {after:#?}");
-    let said = upgrade("v0.1.0", &["--reboot-mode", "powercycle"]).await?;
+    let said = upgrade("v0.1.0", &["--force", "--reboot-mode", "powercycle"]).await?;
     ensure!(said.code == Some(0), "by a reboot: {said:?}");
     works("v0.1.0").await?;
     let said = client.run(&["rollback"]).await?;

@@ -4,13 +4,13 @@ use std::fmt;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use instar_api::machine::{ServiceRestartRequest, ServiceStartRequest, ServiceStopRequest};
+use instar_api::machine::ServiceRestartRequest;
 use instar_tests::{Greeter, Outcome, Saboteur, Trouble};
 use rustix::process::Signal;
 use serde_json::json;
 
 use super::changes::{in_short, is_busy};
-use super::{ALONE, BOMB, Chaos, HUNGRY_PORT, STARVING_PORT};
+use super::{ALONE, Chaos, HUNGRY_PORT, STARVING_PORT};
 use crate::PATIENCE;
 
 /// How long a fault lasts that has a length.
@@ -112,7 +112,7 @@ impl Fault {
                 };
                 let _ = Greeter::at(&chaos.node, port)?.get(path);
             }
-            Fault::ForkBomb => fork_bomb(chaos).await?,
+            Fault::ForkBomb => return fork_bomb(chaos).await,
             Fault::Clock(years) => {
                 chaos.saboteur.shift_clock(years * YEAR)?;
                 tokio::time::sleep(A_WHILE).await;
@@ -193,31 +193,14 @@ async fn full_var(chaos: &Chaos) -> Outcome {
     chaos.greeter.get("/remove/data/ballast").map(drop)
 }
 
-async fn fork_bomb(chaos: &Chaos) -> Outcome {
-    let id = BOMB.to_owned();
-    chaos.greeter.get("/write/data/go")?;
-    let mut machine = chaos.node.machine().await?;
-    let start = ServiceStartRequest { id: id.clone() };
-    // It may be on its way already.
-    let _ = machine.service_start(start).await;
-    chaos
-        .node
-        .wait_until("the bomb goes off", PATIENCE, async || {
-            let log = chaos.node.log(BOMB).await?;
-            anyhow::ensure!(log.contains("threads, no more"), "{log}");
-            Ok(())
-        })
-        .await?;
+/// The threads stay until the container is ended.
+async fn fork_bomb(chaos: &Chaos) -> anyhow::Result<Vec<String>> {
+    let greeter = Greeter::at(&chaos.node, HUNGRY_PORT)?;
+    let threads = greeter.get("/bomb")?;
     tokio::time::sleep(A_WHILE).await;
-    chaos.greeter.get("/remove/data/go")?;
-    chaos
-        .node
-        .wait_until("the bomb is stopped", PATIENCE, async || {
-            let stop = ServiceStopRequest { id: id.clone() };
-            chaos.node.machine().await?.service_stop(stop).await?;
-            Ok(())
-        })
-        .await
+    chaos.node.version_for_newcomers().await?;
+    greeter.exit(1);
+    Ok(vec![threads.trim().to_owned()])
 }
 
 fn plug(chaos: &Chaos, up: bool) -> Outcome {

@@ -22,6 +22,7 @@
 //! | `/link/PATH` | what came of making the symbolic link `/PATH` to the text behind a `?` |
 //! | `/socket/FAMILY` | what came of opening a socket of the family of that number |
 //! | `/pipe/PATH` | what came of making a named pipe `/PATH` |
+//! | `/bomb` | how many threads it could start until it was let have no more; they stay |
 //! | `/exit/CODE` | nothing: it ends with this code |
 //!
 //! SIGTERM ends it with 0, so many seconds later.
@@ -158,19 +159,27 @@ fn flood() -> ! {
     }
 }
 
-/// Takes all numbers of processes that there are.
+/// Takes all numbers of processes that there are, and those that become free.
 fn bomb() -> ! {
     let mut threads = 0_u32;
+    loop {
+        let (more, error) = take_all_threads();
+        threads += more;
+        println!("greeter: {threads} threads, no more: {error}");
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+/// Gives how many there were, and why there is no other.
+fn take_all_threads() -> (u32, std::io::Error) {
+    let mut threads = 0;
     loop {
         let started = std::thread::Builder::new()
             .stack_size(16 * 1024)
             .spawn(|| wait_for_ever());
         match started {
             Ok(_) => threads += 1,
-            Err(error) => {
-                println!("greeter: {threads} threads, no more: {error}");
-                std::thread::sleep(Duration::from_millis(500));
-            }
+            Err(error) => return (threads, error),
         }
     }
 }
@@ -200,7 +209,7 @@ type Act = (&'static str, fn(&str) -> Result<String>, &'static str);
 const NOT_FOUND: &str = "404 Not Found";
 const FORBIDDEN: &str = "403 Forbidden";
 
-const ACTS: [Act; 13] = [
+const ACTS: [Act; 14] = [
     ("/read", |file| fs::read_to_string(file), NOT_FOUND),
     ("/list", names, NOT_FOUND),
     ("/owner", owner, NOT_FOUND),
@@ -233,6 +242,11 @@ const ACTS: [Act; 13] = [
     ("/rename", rename, FORBIDDEN),
     ("/write", write, FORBIDDEN),
     ("/link", link, FORBIDDEN),
+    (
+        "/bomb",
+        |_| Ok(format!("{} threads\n", take_all_threads().0)),
+        FORBIDDEN,
+    ),
     (
         "/exit/",
         |code| std::process::exit(code.parse().unwrap_or(1)),
