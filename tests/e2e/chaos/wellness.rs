@@ -83,5 +83,7 @@ async fn config(chaos: &Chaos) -> anyhow::Result<String> {
     let words = ["get", "machineconfig", "v1alpha1", "-o", "yaml"];
     let said = chaos.client.run(&words).await?;
     ensure!(said.code == Some(0), "{said:?}");
-    Ok(said.output)
+    // Before it are the resource's version and dates.
+    let (_, config) = said.output.split_once("\nspec:").context("no spec")?;
+    Ok(config.to_owned())
 }
