@@ -163,7 +163,7 @@ impl Soak {
         let begun = Instant::now();
         upgrade(&self.node, &self.registry, &self.images[0]).await?;
         let to_ready = begun.elapsed();
-        self.times.note(&probe.outage(PATIENCE).await?, to_ready)?;
+        self.times.note(&probe.outage(PATIENCE).await?, to_ready);
         self.images.swap(0, 1);
         Ok(())
     }

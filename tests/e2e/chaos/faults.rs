@@ -83,10 +83,13 @@ impl Fault {
         Fault::KillMachinedAt("boot: startServices: done"),
     ];
 
-    /// All of them, or those with this in their names: `INSTAR_FAULTS=registry`.
+    /// All of them, or those with one of these in their names: `INSTAR_FAULTS=registry,SIGSTOP`.
     pub(super) fn chosen() -> Vec<Fault> {
         let wanted = std::env::var("INSTAR_FAULTS").unwrap_or_default();
-        let is_wanted = |fault: &&Fault| fault.to_string().contains(&wanted);
+        let is_wanted = |fault: &&Fault| {
+            let name = fault.to_string();
+            wanted.split(',').any(|part| name.contains(part))
+        };
         Fault::ALL.iter().filter(is_wanted).copied().collect()
     }
 
