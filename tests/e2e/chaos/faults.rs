@@ -198,12 +198,15 @@ async fn full_var(chaos: &Chaos) -> Outcome {
 
 /// The threads stay until the container is ended.
 async fn fork_bomb(chaos: &Chaos) -> anyhow::Result<Vec<String>> {
-    let greeter = Greeter::at(&chaos.node, HUNGRY_PORT)?;
-    let threads = greeter.get("/bomb")?;
+    let greeter = Greeter::at(&chaos.node, STARVING_PORT)?;
+    let said = match greeter.get("/bomb") {
+        Ok(threads) => format!("it has {}", threads.trim()),
+        Err(_) => "it died of it".to_owned(),
+    };
     tokio::time::sleep(A_WHILE).await;
     chaos.node.version_for_newcomers().await?;
     greeter.exit(1);
-    Ok(vec![threads.trim().to_owned()])
+    Ok(vec![said])
 }
 
 fn plug(chaos: &Chaos, up: bool) -> Outcome {
