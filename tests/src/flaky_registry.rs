@@ -204,7 +204,8 @@ mod tests {
         let wrong = get().unwrap().body;
         assert!(wrong.len() == content.len() && wrong != content);
         flaky.set(Trouble::Reset);
-        assert!(get().is_err());
+        // The client takes what came before.
+        assert!(!get().is_ok_and(|answer| answer.body.len() >= content.len()));
         flaky.set(Trouble::Hang);
         let waiting = std::thread::scope(|scope| {
             let asking = scope.spawn(get);
