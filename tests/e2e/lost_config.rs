@@ -119,9 +119,13 @@ async fn a_lost_superblock_and_a_lost_config_are_no_way_in(scratch: Scratch) -> 
     create_blank_disk(&other, DiskFormat::Raw, 256 * MIB)?;
     let made = Command::new("mkfs.ext4").arg("-q").arg(&other).status()?;
     ensure!(made.success());
+    let parted = scratch.join("parted.img");
+    create_blank_disk(&parted, DiskFormat::Raw, 64 * MIB)?;
+    sgdisk(&["-n1:0:+16M", "-n2:0:+16M", "-c2:kept"], &parted)?;
     let node = machine
         .plan("repaired")?
         .disk(&other)
+        .disk(&parted)
         .without_config(identity)
         .start()?;
     node.wait_for_line("the superblock is gone, repairing", PATIENCE)?;
@@ -130,6 +134,7 @@ async fn a_lost_superblock_and_a_lost_config_are_no_way_in(scratch: Scratch) -> 
     ensure!(node.hostname().await? == "mine");
     let client = Instarctl::of(&node, &scratch)?;
     wipes_what_it_does_not_use(&client, &other).await?;
+    drops_a_partition_and_no_other(&client, &parted).await?;
     let identity = turn_off(node, &client).await?;
 
     machine.remove(STATE, "/config.yaml")?;
@@ -181,6 +186,45 @@ async fn wipes_what_it_does_not_use(client: &Instarctl, other: &Path) -> Outcome
         "{said:?}"
     );
     ensure!(head()?.iter().all(|byte| *byte == 0), "it is not wiped");
+    Ok(())
+}
+
+/// What gdisk says of a disk, or does to it.
+fn sgdisk(arguments: &[&str], disk: &Path) -> anyhow::Result<String> {
+    let output = Command::new("sgdisk").args(arguments).arg(disk).output();
+    let output = output.context("cannot run sgdisk")?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure!(output.status.success(), "{arguments:?}: {said}");
+    Ok(said)
+}
+
+async fn drops_a_partition_and_no_other(client: &Instarctl, parted: &Path) -> Outcome {
+    let drop = async |device| {
+        let arguments = ["wipe", "disk", "--drop-partition", device];
+        client.run(&arguments).await
+    };
+    for (device, says) in [("vdc", "is a whole disk"), ("vda3", "belongs")] {
+        let said = drop(device).await?;
+        ensure!(
+            said.code != Some(0) && said.complaint.contains(says),
+            "{said:?}"
+        );
+    }
+    let kept = sgdisk(&["-i2"], parted)?;
+    let said = drop("vdc1").await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    let verified = sgdisk(&["--verify"], parted)?;
+    ensure!(verified.contains("No problems found"), "{verified}");
+    ensure!(sgdisk(&["-i2"], parted)? == kept);
+    ensure!(sgdisk(&["-i1"], parted)?.contains("does not exist"));
+    // The kernel has forgotten it, and knows the other one.
+    let again = drop("vdc1").await?;
+    ensure!(
+        again.code != Some(0) && again.complaint.contains("no block device"),
+        "{again:?}"
+    );
+    let wiped = client.run(&["wipe", "disk", "vdc2"]).await?;
+    ensure!(wiped.code == Some(0), "{wiped:?}");
     Ok(())
 }
 
