@@ -94,10 +94,11 @@ impl Chaos {
     /// Changes to a version, and waits until it runs, or is rolled back.
     pub(super) async fn change_to(&self, tag: &str) -> Outcome {
         let _alone = self.changing.lock().await;
+        self.ask_when_free(tag).await?;
+        // Only now: until it is taken, a change of before may be under way.
         let before = self.node.version().await?.tag;
         let generation = self.node.boot_id().await?;
         let mark = self.node.vm().console_mark()?;
-        self.ask_when_free(tag).await?;
         self.node
             .wait_until("another generation runs", PATIENCE, async || {
                 let now = self.node.boot_id().await?;
