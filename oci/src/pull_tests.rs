@@ -19,8 +19,10 @@ use super::unpack::test_tar::{TarBuilder, gzip};
 use super::*;
 use instar_base::back_off::BackOff;
 use instar_base::error_chain::chain;
-use instar_http_client::{ClientIdentity, HostTls, Trust};
-use instar_values::{Digest, ImageReference};
+use instar_http_client::Trust;
+use instar_values::{
+    ClientIdentity, Digest, HostTls, ImageReference, Mirror, MirrorEndpoint, RegistryAuth, Secret,
+};
 
 const GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 
@@ -642,7 +644,7 @@ async fn tls_client_certificates_and_passwords() {
 
     let identity = ClientIdentity {
         certificate: client,
-        key: client_key,
+        key: Secret::new(client_key),
     };
     let tls = HostTls {
         ca: Some(ca.pem()),
@@ -651,7 +653,7 @@ async fn tls_client_certificates_and_passwords() {
     };
     let password = |password: &str| RegistryAuth::Password {
         username: "bob".into(),
-        password: password.into(),
+        password: Secret::new(password),
     };
     let settings = |tls: &HostTls, auth: Option<RegistryAuth>| Registries {
         trust: Trust {
@@ -746,9 +748,9 @@ async fn credentials_are_for_the_endpoint_alone() {
         for auth in [
             RegistryAuth::Password {
                 username: "bob".into(),
-                password: "hunter2".into(),
+                password: Secret::new("hunter2"),
             },
-            RegistryAuth::IdentityToken("hunter2".into()),
+            RegistryAuth::IdentityToken(Secret::new("hunter2")),
         ] {
             let settings = Registries {
                 auth: [(endpoint.clone(), auth.clone()), (thief.clone(), auth)].into(),
