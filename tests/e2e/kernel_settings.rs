@@ -1,10 +1,10 @@
 //! What a config asks of the kernel, of /etc and of its services' environment: live, undone when the config drops it, and gone with the
 //! generation.
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use instar_tests::{
-    Ending, Greeter, Identity, ImageUnderTest, Instarctl, MachineConfig, Node, Outcome, Registry,
-    Scratch, Test, push_greeter, tests, upgrade_and_follow,
+    Ending, GREETER, Greeter, Identity, ImageUnderTest, Instarctl, MachineConfig, Node, Outcome,
+    Registry, Scratch, Test, push_greeter, tests, upgrade_and_follow,
 };
 
 use crate::PATIENCE;
@@ -80,7 +80,9 @@ async fn are_in_force_at_once_and_end_with_the_config(scratch: Scratch) -> Outco
     settings_come_while_the_machine_runs(&node, &scratch, &configs).await?;
     the_greeter_has_the_machines_variables(&node, &configs).await?;
     what_cannot_be_done_is_named_and_the_rest_is_done(&node, &scratch, &configs).await?;
-    an_upgrade_takes_them_along(&node, &registry, "v0.2.0").await?;
+    a_kept_container_sees_no_change(&node, &registry).await?;
+    it_sees_what_the_next_generation_does_not_set(&node, &scratch, &registry, &configs, &before)
+        .await?;
     they_go_with_the_config(&node, &scratch, &configs, &before).await?;
     they_end_with_the_generation(&node, &scratch, &registry, &configs, &before).await
 }
@@ -193,7 +195,7 @@ async fn what_cannot_be_done_is_named_and_the_rest_is_done(
     node.wait_until_ready(PATIENCE).await
 }
 
-/// The same config in the next generation: undone, and done again, without a reboot.
+/// The same config in the next generation, without a reboot.
 async fn an_upgrade_takes_them_along(node: &Node, registry: &Registry, version: &str) -> Outcome {
     let kernel = node.kernel_boot_id().await?;
     let image = registry.image_for_guest(&format!("instar/installer:{version}"));
@@ -234,6 +236,56 @@ async fn they_end_with_the_generation(
     apply(node, scratch, &configs.with_settings, "no-reboot").await?;
     apply(node, scratch, &configs.plain, "staged").await?;
     are_set(node).await?;
-    an_upgrade_takes_them_along(node, registry, "v0.1.0").await?;
+    an_upgrade_takes_them_along(node, registry, "v0.2.0").await?;
     are_undone(node, before).await
+}
+
+/// How often the greeter, which looks a thousand times a second, has seen a parameter change since it was first asked.
+async fn changes(node: &Node, parameter: &str) -> anyhow::Result<(u64, u64)> {
+    let told = Greeter::of(node)?.get(&format!("/watch{parameter}"))?;
+    let (readings, changes) = told.trim().split_once(' ').context("two numbers")?;
+    Ok((readings.parse()?, changes.parse()?))
+}
+
+async fn a_kept_container_sees_no_change(node: &Node, registry: &Registry) -> Outcome {
+    let watched = [MAPS, FORWARD];
+    for parameter in watched {
+        changes(node, parameter).await?;
+    }
+    let pid = node.service_pid(GREETER).await?;
+    an_upgrade_takes_them_along(node, registry, "v0.2.0").await?;
+    ensure!(node.service_pid(GREETER).await? == pid, "it was not kept");
+    for parameter in watched {
+        let (readings, changes) = changes(node, parameter).await?;
+        println!("{parameter} over an upgrade: {readings} readings, {changes} changes");
+        ensure!(readings > 500, "it hardly looked: {readings} readings");
+        ensure!(changes == 0, "{parameter} has changed {changes} times");
+    }
+    Ok(())
+}
+
+/// The next config leaves one of the parameters out: that goes back, once, and the other one stays.
+async fn it_sees_what_the_next_generation_does_not_set(
+    node: &Node,
+    scratch: &Scratch,
+    registry: &Registry,
+    configs: &Configs,
+    before: &[String],
+) -> Outcome {
+    let line = "  vm/max_map_count: 262155\n";
+    ensure!(configs.with_settings.contains(line));
+    let without = configs.with_settings.replace(line, "");
+    apply(node, scratch, &without, "staged").await?;
+    let pid = node.service_pid(GREETER).await?;
+    an_upgrade_takes_them_along(node, registry, "v0.1.0").await?;
+    ensure!(node.service_pid(GREETER).await? == pid, "it was not kept");
+    let (_, of_maps) = changes(node, MAPS).await?;
+    let (_, of_forward) = changes(node, FORWARD).await?;
+    ensure!(
+        (of_maps, of_forward) == (1, 0),
+        "{of_maps} and {of_forward}"
+    );
+    ensure!(node.read(MAPS).await?.trim_end() == before[0]);
+    apply(node, scratch, &configs.with_settings, "no-reboot").await?;
+    Ok(())
 }
