@@ -44,6 +44,9 @@ FUZZING := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 SECONDS ?= 60
 # How many turns `make soak` takes.
 N ?= 100
+# For how many seconds `make chaos` goes on, and with which faults: all, or those with this in their names.
+TIME ?= 600
+FAULTS ?=
 # Which of an upgrade's writes `make ioerrors` has fail: how many, all, or FIRST-LAST.
 WRITES ?= all
 # One selection of packages for all that runs here: another one would compile dependencies again.
@@ -150,8 +153,12 @@ ioerrors: image ## Fail the writes of an upgrade, each in an upgrade of its own,
 	INSTAR_WRITES=$(WRITES) cargo test --locked $(TOOLS) --test e2e -- leave_a_version_that_boots
 
 .PHONY: soak
-soak: image ## Upgrade one node again and again under a container, every tenth time to a version that fails: N=1000 times
+soak: image ## Upgrade one node again and again under containers and clients, every tenth time to a version that fails: N=1000 times
 	INSTAR_SOAK=$(N) cargo test --locked $(TOOLS) --test e2e -- soak::
+
+.PHONY: chaos
+chaos: image ## Do all that can go wrong to one node while its versions change, for TIME=600 seconds; FAULTS=registry takes some of it
+	INSTAR_CHAOS=$(TIME) INSTAR_FAULTS='$(FAULTS)' cargo test --locked $(TOOLS) --test e2e -- chaos::
 
 .PHONY: fuzz
 fuzz: deps ## Look for input from the network that breaks a decoder: SECONDS=60 for each, DECODERS="uki event" for some

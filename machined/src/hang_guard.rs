@@ -11,6 +11,9 @@
 //! | runs, most of the time | yes: it turns in circles |
 //! | wants to run, but hardly gets to | no: the machine is busy |
 //! | waits for a disk | no: it goes on when the disk does, and could not be ended before |
+//!
+//! SIGSTOP and a frozen cgroup stop the guard as well. For that there is a timer of the kernel, which the guard winds up again at each
+//! turn: when it runs down, the kernel ends the process with SIGKILL, the one signal that a stopped process gets.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -18,6 +21,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{SigEvent, SigevNotify, Signal};
+use nix::sys::time::TimeSpec;
+use nix::sys::timer::{Expiration, Timer, TimerSetTimeFlags};
+use nix::time::ClockId;
 use tokio::sync::Notify;
 
 /// Between two turns.
@@ -28,6 +35,8 @@ const LATE: Duration = Duration::from_secs(8);
 /// with init's budget of three restarts a minute, one that hangs after every start is started again and again instead of
 /// costing its containers their generation.
 const SILENT_TURNS: u32 = 6;
+/// Twice as long: a guard that runs at all is never as late as that.
+const STOPPED: Duration = Duration::from_secs(60);
 /// The thread reads a small file and writes a line.
 const STACK: usize = 64 * 1024;
 /// Clock ticks of processes' times per second (proc_pid_stat(5), `sysconf(_SC_CLK_TCK)`: 100 on x86-64).
@@ -74,7 +83,11 @@ pub fn start() -> io::Result<Arc<Heartbeat>> {
 
 fn guard(heartbeat: &Heartbeat, mut kernel_log: Option<File>) {
     let mut detector = HangDetector::default();
+    // Without one it watches all the same.
+    let mut timer = KillTimer::new().ok();
     loop {
+        // A timer that is there can be wound up.
+        let _ = timer.as_mut().map(|timer| timer.wind_up(STOPPED));
         heartbeat.ask();
         let begun = Instant::now();
         std::thread::sleep(TURN);
@@ -91,6 +104,24 @@ fn guard(heartbeat: &Heartbeat, mut kernel_log: Option<File>) {
             }
             std::process::abort();
         }
+    }
+}
+
+/// Ends this process when it runs down, in whatever state that is.
+struct KillTimer(Timer);
+
+impl KillTimer {
+    fn new() -> io::Result<Self> {
+        let kill = SigEvent::new(SigevNotify::SigevSignal {
+            signal: Signal::SIGKILL,
+            si_value: 0,
+        });
+        Ok(Self(Timer::new(ClockId::CLOCK_MONOTONIC, kill)?))
+    }
+
+    fn wind_up(&mut self, time: Duration) -> io::Result<()> {
+        let once = Expiration::OneShot(TimeSpec::from_duration(time));
+        Ok(self.0.set(once, TimerSetTimeFlags::empty())?)
     }
 }
 
@@ -177,6 +208,8 @@ impl HangDetector {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::os::unix::process::ExitStatusExt as _;
+
     use super::*;
 
     fn silent(state: State, ran: u64) -> Turn {
@@ -221,6 +254,24 @@ mod tests {
             took: TURN,
         };
         assert_eq!(certain(answers_now_and_then), None);
+    }
+
+    /// The test runs itself again, as the process that is stopped.
+    #[test]
+    fn a_stopped_process_is_ended() {
+        const VARIABLE: &str = "INSTAR_TEST_STOPPED";
+        if std::env::var_os(VARIABLE).is_some() {
+            let mut timer = KillTimer::new().unwrap();
+            timer.wind_up(Duration::from_millis(300)).unwrap();
+            nix::sys::signal::raise(Signal::SIGSTOP).unwrap();
+            unreachable!("nobody lets it go on");
+        }
+        let status = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "hang_guard::tests::a_stopped_process_is_ended"])
+            .env(VARIABLE, "1")
+            .status()
+            .unwrap();
+        assert_eq!(status.signal(), Some(9), "{status}");
     }
 
     #[test]

@@ -6,7 +6,6 @@
 
 mod api;
 mod boot;
-mod held_connection;
 mod installed;
 mod memory;
 mod outage;

@@ -6,10 +6,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use instar_api::machine::{ImagePullRequest, RebootRequest};
 use instar_qemu::Timing;
-use instar_tests::{ImageUnderTest, MachineConfig, Node, Registry, Scratch, push_greeter};
+use instar_tests::{
+    Held, HeldConnection, ImageUnderTest, MachineConfig, Node, Registry, Scratch, push_greeter,
+};
 
 use crate::COMMAND_LINE;
-use crate::held_connection::HeldConnection;
 use crate::phases::{BOOT, DOWN, Phase, SOFT, between, from_line, milliseconds};
 use crate::table::{Goal, Limit, Table};
 
@@ -136,11 +137,7 @@ fn add_phases(table: &mut Table, what: &str, console: &str, phases: &[Phase]) {
 }
 
 /// What containers noticed of an upgrade, and how long it took as a whole.
-fn add_containers(
-    table: &mut Table,
-    console: &str,
-    held: crate::held_connection::Held,
-) -> Result<()> {
+fn add_containers(table: &mut Table, console: &str, held: Held) -> Result<()> {
     let pause = held.pause.as_secs_f64() * 1000.0;
     let goal = Goal(Limit::AtMost(10.0));
     table.add("kept_container_pause_ms", pause, goal);

@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use instar_qemu::{Bus, Drive, VmSpec};
 use instar_tests::{
-    ImageUnderTest, Instarctl, MachineConfig, Node, OciImage, Outcome, Registry, Scratch, Test,
-    tests, uefi,
+    ImageUnderTest, Instarctl, MachineConfig, Node, NodePlan, OciImage, Outcome, Registry, Scratch,
+    Test, tests, uefi,
 };
 
 use crate::PATIENCE;
@@ -37,15 +37,26 @@ pub(crate) async fn install_with(
     registry: &Registry,
     more: impl FnOnce(MachineConfig) -> MachineConfig + 'static,
 ) -> anyhow::Result<Node> {
+    install_planned(scratch, registry, |plan| plan, more).await
+}
+
+/// The same on a machine that is planned otherwise.
+pub(crate) async fn install_planned(
+    scratch: &Scratch,
+    registry: &Registry,
+    planned: impl FnOnce(NodePlan) -> NodePlan,
+    more: impl FnOnce(MachineConfig) -> MachineConfig + 'static,
+) -> anyhow::Result<Node> {
     for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
         registry.push_layout(&image.installer(), INSTALLER, image.version())?;
     }
     let host = registry.host_for_guest();
     let image = registry.image_for_guest(&format!("{INSTALLER}:v0.1.0"));
     let iso = Drive::raw(ImageUnderTest::first()?.iso()).on(Bus::Cd);
-    let node = Node::plan_from(scratch, VmSpec::uefi(uefi()?))
+    let plan = Node::plan_from(scratch, VmSpec::uefi(uefi()?))
         .blank_disk()?
-        .forward(OTHER_PORT)
+        .forward(OTHER_PORT);
+    let node = planned(plan)
         .spec(|spec| spec.drive(iso).deadline(LIFETIME))
         .configure(move |config| more(config.registry(&host).install("/dev/vda", &image)))
         .start()?;

@@ -9,6 +9,7 @@
 mod api_methods;
 mod authorities;
 mod boot;
+mod chaos;
 mod clock;
 mod console;
 mod container_limits;
@@ -99,6 +100,7 @@ fn main() -> ExitCode {
 fn of_long_runs() -> Vec<Vec<Test>> {
     vec![
         soak::tests(),
+        chaos::tests(),
         hang_ups::tests(),
         one_at_a_time::tests(),
         staged::tests(),

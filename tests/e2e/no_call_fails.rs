@@ -2,25 +2,18 @@
 //! refused. They are used as their users use them, and try nothing again by themselves.
 
 use std::collections::BTreeSet;
-use std::fmt;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use instar_api::machine::machine_service_client::MachineServiceClient;
 use instar_tests::{
-    Ending, Grpcio, ImageUnderTest, Instarctl, Node, OciImage, Outcome, Registry, Scratch, Test,
-    tests, upgrade_and_follow,
+    Calling, Ending, Grpcio, ImageUnderTest, Instarctl, Node, OciImage, Outcome, Registry, Scratch,
+    SteadyCalls, Test, tests, upgrade_and_follow,
 };
 use serde_json::Value;
-use tokio::sync::watch;
-use tonic::transport::{Channel, Endpoint};
 
 use crate::PATIENCE;
 
 /// `INSTAR_UPGRADES=100` asks for more.
 const UPGRADES: usize = 3;
-/// From the beginning of one call to that of the next.
-const PACE: Duration = Duration::from_millis(100);
 /// What `events` shows at the end of a boot.
 const BOOTED: &str = "action=stop sequence=boot";
 
@@ -38,10 +31,8 @@ async fn over_upgrades(scratch: Scratch) -> Outcome {
     let mut python = grpcio.call_on_and_on(&node, &end)?;
     python.wait_for("its first answers", PATIENCE, |line| line.contains("calls"))?;
     let way_in = node.way_in(node.identity())?;
-    let kept = way_in.connect().await?;
-    let (stop, stopped) = watch::channel(false);
-    let over_one = tokio::spawn(ask_on_and_on(stopped.clone(), move || ask(kept.clone())));
-    let anew = tokio::spawn(ask_on_and_on(stopped, move || ask_anew(way_in.clone())));
+    let over_one = SteadyCalls::over(way_in.connect().await?);
+    let anew = SteadyCalls::anew(way_in);
 
     let upgrades = match std::env::var("INSTAR_UPGRADES") {
         Ok(number) => number.parse().context("INSTAR_UPGRADES is no number")?,
@@ -61,17 +52,22 @@ async fn over_upgrades(scratch: Scratch) -> Outcome {
         node.kernel_boot_id().await? == kernel,
         "the kernel rebooted"
     );
-    stop.send(true)?;
     std::fs::write(&end, "")?;
     let found = [
-        ("tonic, one channel", over_one.await?),
-        ("tonic, a connection for each call", anew.await?),
+        ("tonic, one channel", over_one.end().await?),
+        ("tonic, a connection for each call", anew.end().await?),
     ];
     let line = python.wait_for("what it found", PATIENCE, |line| line.contains("slowest"))?;
     let said: Value = serde_json::from_str(&line)?;
     let found = found.into_iter().chain([
-        ("grpcio, one channel", Found::of(&said["one channel"])?),
-        ("grpcio, a channel for each call", Found::of(&said["anew"])?),
+        (
+            "grpcio, one channel",
+            Calling::told_by(&said["one channel"])?,
+        ),
+        (
+            "grpcio, a channel for each call",
+            Calling::told_by(&said["anew"])?,
+        ),
     ]);
     let found: Vec<_> = found.collect();
     println!("{upgrades} upgrades");
@@ -150,87 +146,4 @@ async fn streams_of_instarctl_go_on(scratch: Scratch) -> Outcome {
         );
     }
     Ok(())
-}
-
-/// What came of a client's calls.
-#[derive(Debug, Default)]
-struct Found {
-    calls: usize,
-    slowest: Duration,
-    failed: Vec<String>,
-    refused: usize,
-    /// How often another version answered, and once for the first.
-    versions: usize,
-}
-
-impl Found {
-    /// Of what the Python client tells.
-    fn of(said: &Value) -> anyhow::Result<Self> {
-        let list = |key: &str| said[key].as_array().cloned().context("no list");
-        let failed: Vec<_> = list("failed")?.iter().map(Value::to_string).collect();
-        let calls = said["calls"].as_u64().context("no number of calls")?;
-        Ok(Self {
-            calls: usize::try_from(calls)?,
-            slowest: Duration::from_secs_f64(said["slowest"].as_f64().context("no time")?),
-            refused: failed.iter().filter(|why| is_refusal(why)).count(),
-            failed,
-            versions: list("versions")?.len(),
-        })
-    }
-}
-
-impl fmt::Display for Found {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} calls, {} failed, {} refused connections, the slowest answer took {:.0} ms",
-            self.calls,
-            self.failed.len(),
-            self.refused,
-            self.slowest.as_secs_f64() * 1000.0
-        )
-    }
-}
-
-fn is_refusal(why: &str) -> bool {
-    why.contains("Connection refused") || why.contains("ConnectionRefused")
-}
-
-async fn ask_on_and_on<Asking>(stopped: watch::Receiver<bool>, ask: impl Fn() -> Asking) -> Found
-where
-    Asking: Future<Output = anyhow::Result<String>>,
-{
-    let mut found = Found::default();
-    let mut newest = String::new();
-    while !*stopped.borrow() {
-        let begin = Instant::now();
-        found.calls += 1;
-        match ask().await {
-            Ok(version) if version != newest => {
-                newest = version;
-                found.versions += 1;
-            }
-            Ok(_) => {}
-            Err(error) => {
-                let why = format!("{error:?}");
-                found.refused += usize::from(is_refusal(&why));
-                found.failed.push(why);
-            }
-        }
-        let took = begin.elapsed();
-        found.slowest = found.slowest.max(took);
-        tokio::time::sleep(PACE.saturating_sub(took)).await;
-    }
-    found
-}
-
-async fn ask(channel: Channel) -> anyhow::Result<String> {
-    let answer = MachineServiceClient::new(channel).version(()).await?;
-    let of_this_node = answer.into_inner().messages.into_iter().next();
-    let version = of_this_node.and_then(|message| message.version);
-    Ok(version.context("an empty answer")?.tag)
-}
-
-async fn ask_anew(way_in: Endpoint) -> anyhow::Result<String> {
-    ask(way_in.connect().await?).await
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+use crate::initramfs::Initramfs;
 use crate::workspace::target_directory;
 
 /// The files of one version.
@@ -72,6 +73,17 @@ impl ImageUnderTest {
         let at = place(&uki, old.as_bytes()).context("its digest is not in the UKI")?;
         uki[at..at + old.len()].copy_from_slice(new.as_bytes());
         Ok(uki)
+    }
+
+    /// Its initramfs with another root filesystem.
+    pub fn initramfs_with(&self, rootfs: &[u8]) -> Result<Vec<u8>> {
+        let mut archive = std::fs::read(self.base()).context("cannot read base.cpio")?;
+        let digest = format!("{}\n", blake3::hash(rootfs).to_hex());
+        let generation = Initramfs::default()
+            .file("rootfs.squashfs", rootfs)
+            .file("rootfs.b3", digest.as_bytes());
+        archive.extend(generation.finish());
+        Ok(archive)
     }
 
     /// The bzImage.

@@ -25,9 +25,11 @@ mod disk_files;
 mod esp_image;
 mod fat;
 mod firmware;
+mod flaky_registry;
 mod greeter;
 mod grpcio;
 mod hang_up;
+mod held_connection;
 mod hostile_dhcp_server;
 mod http_client;
 mod http_server;
@@ -49,11 +51,13 @@ mod python;
 mod registry;
 mod run_command;
 mod runner;
+mod saboteur;
 mod scratch;
 mod scripted_init;
 mod scripted_registry;
 mod served_disk;
 mod slope;
+mod steady_calls;
 mod talosctl;
 mod terminal;
 mod time_server;
@@ -70,12 +74,14 @@ pub use dead_network::{Asked, DeadNetwork, Dhcp};
 pub use esp_image::EspImage;
 pub use fat::Fat;
 pub use firmware::{BY_OUR_BOOT_ENTRY, UefiVariables, secure_uefi, test_keys, uefi};
+pub use flaky_registry::{FlakyRegistry, Trouble};
 pub use greeter::{
     GREETER, GREETER_PORT, Greeter, WITH_CGROUPS, plan_with_greeter, push_greeter,
     push_greeter_edition,
 };
 pub use grpcio::Grpcio;
 pub use hang_up::{HangUp, ImpatientCaller};
+pub use held_connection::{Held, HeldConnection};
 pub use hostile_dhcp_server::HostileDhcpServer;
 pub use http_client::{HttpAnswer, http};
 pub use http_server::HttpServer;
@@ -88,19 +94,21 @@ pub use machine_config::MachineConfig;
 pub use node::{API_PORT, Machine, Node, NodePlan};
 pub use oci_image::{OciImage, Pushed};
 pub use other_rootfs::{
-    rootfs_of_version, rootfs_that_dies_once, rootfs_that_hangs, rootfs_with_script,
-    rootfs_without_runtime,
+    rootfs_of_version, rootfs_that_dies_once, rootfs_that_hangs, rootfs_with_saboteur,
+    rootfs_with_script, rootfs_without_runtime,
 };
 pub use outage::{Outage, OutageProbe};
 pub use parked::Parked;
 pub use proxy::HttpProxy;
 pub use registry::{Registry, config as registry_config, sha256_digest};
 pub use runner::{Outcome, Test, run};
+pub use saboteur::Saboteur;
 pub use scratch::Scratch;
 pub use scripted_init::{DoubleRootfs, ScriptedInit};
 pub use scripted_registry::{Reply, ScriptedRegistry};
 pub use served_disk::ServedDisk;
 pub use slope::Slope;
+pub use steady_calls::{Calling, SteadyCalls, version_over};
 pub use talosctl::{
     Ending, Fields, First, Followed, Prepared, Release, Talosctl, prepare_upgrade,
     reboot_and_follow, rotate_ca, upgrade_and_follow,

@@ -1,7 +1,7 @@
 //! An Instar node: booted from the image under test, asked over its API.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -176,7 +176,12 @@ pub struct Node {
 impl Node {
     /// A node from kernel and initramfs, its config in the firmware configuration and no disk.
     pub fn plan(scratch: &Scratch, image: &ImageUnderTest) -> NodePlan {
-        let spec = VmSpec::kernel(image.kernel(), image.initramfs()).command_line(COMMAND_LINE);
+        Self::plan_with(scratch, image, &image.initramfs())
+    }
+
+    /// The same with another initramfs.
+    pub fn plan_with(scratch: &Scratch, image: &ImageUnderTest, initramfs: &Path) -> NodePlan {
+        let spec = VmSpec::kernel(image.kernel(), initramfs).command_line(COMMAND_LINE);
         Self::plan_from(scratch, spec)
     }
 

@@ -73,20 +73,44 @@ pub fn rootfs_that_dies_once(
     name: &str,
     image: &ImageUnderTest,
 ) -> Result<Vec<u8>> {
-    let tree = unpacked(scratch, name, image)?;
-    let [machined, itself] = ["usr/sbin/machined", "usr/sbin/machined-itself"];
-    std::fs::rename(tree.join(machined), tree.join(itself))?;
-    put_program(&tree.join(machined), &guest_program("machined-double")?)?;
-    let apid = tree.join("usr/sbin/apid");
-    std::fs::remove_file(&apid)?;
-    std::os::unix::fs::symlink("machined-itself", &apid)?;
+    let script = format!("hello\n@boot exit 9\nbecome /{MACHINED_ITSELF}\n");
+    let tree = behind_the_double(scratch, name, image, &script)?;
     // The double needs its room.
     std::fs::remove_file(tree.join("usr/bin/crun"))?;
-    std::fs::write(
-        tree.join("script"),
-        format!("hello\n@boot exit 9\nbecome /{itself}\n"),
-    )?;
     as_large_as(image, squash_at(&tree, SMALL)?)
+}
+
+/// That of an image, with a saboteur beside machined, which listens on this port of the machine (`tests/double/src/saboteur.rs`).
+pub fn rootfs_with_saboteur(
+    scratch: &Scratch,
+    name: &str,
+    image: &ImageUnderTest,
+    port: u16,
+) -> Result<Vec<u8>> {
+    let script = format!("saboteur {port}\nbecome /{MACHINED_ITSELF}\n");
+    squash(&behind_the_double(scratch, name, image, &script)?)
+}
+
+/// Where machined is where the double has its place and becomes it.
+const MACHINED_ITSELF: &str = "usr/sbin/machined-itself";
+
+fn behind_the_double(
+    scratch: &Scratch,
+    name: &str,
+    image: &ImageUnderTest,
+    script: &str,
+) -> Result<PathBuf> {
+    let tree = unpacked(scratch, name, image)?;
+    let machined = tree.join("usr/sbin/machined");
+    std::fs::rename(&machined, tree.join(MACHINED_ITSELF))?;
+    put_program(&machined, &guest_program("machined-double")?)?;
+    for other in ["apid", "dashboard"] {
+        let link = tree.join("usr/sbin").join(other);
+        std::fs::remove_file(&link)?;
+        std::os::unix::fs::symlink("machined-itself", &link)?;
+    }
+    std::fs::write(tree.join("script"), script)?;
+    Ok(tree)
 }
 
 /// With zeros at its end as many bytes as an image's own.

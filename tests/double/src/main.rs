@@ -9,6 +9,7 @@ mod freeze;
 mod link;
 mod orders;
 mod report;
+mod saboteur;
 mod workload;
 
 use report::report;
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         ["workload"] => workload::be(false),
         ["stuck-workload"] => workload::be(true),
         ["parent", milliseconds] => orders::leave_orphan(milliseconds),
+        ["saboteur", port] => saboteur::serve(port),
         ["orphan", milliseconds] => orders::be_orphan(milliseconds),
         _ => orders::be_sleeper(),
     };

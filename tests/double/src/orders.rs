@@ -2,6 +2,7 @@
 
 use crate::link::Link;
 use crate::report::report;
+use crate::saboteur;
 use crate::workload;
 use anyhow::{Context, Result, bail};
 use instar_init_protocol::{Domain, End, FdName, Line, Reply, Request, Scope, Welcome, Workloads};
@@ -289,6 +290,7 @@ fn leave(words: &[&str]) -> Result<bool> {
         ["look-at-workload"] => workload::look()?,
         ["end-workload"] => fs::write("/sys/fs/cgroup/workloads/one/cgroup.kill", "1")?,
         ["service"] => service()?,
+        ["saboteur", port] => saboteur::start(port)?,
         ["stray"] => stray()?,
         ["services"] => report!("services {}", sleepers()),
         ["leave-sysctl", path, value] => {

@@ -25,6 +25,7 @@
 //! | `/pipe/PATH` | what came of making a named pipe `/PATH` |
 //! | `/sync/PATH` | the same as of `/write`, once it is on the disk |
 //! | `/watch/PATH` | how often the file `/PATH` was read since the first time, and how often it said something else (`watch.rs`) |
+//! | `/bomb` | how many threads it could start until it was let have no more; they stay |
 //! | `/exit/CODE` | nothing: it ends with this code |
 //!
 //! SIGTERM ends it with 0, so many seconds later.
@@ -181,19 +182,27 @@ fn count_in_halves(pause: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Takes all numbers of processes that there are.
+/// Takes all numbers of processes that there are, and those that become free.
 fn bomb() -> ! {
     let mut threads = 0_u32;
+    loop {
+        let (more, error) = take_all_threads();
+        threads += more;
+        println!("greeter: {threads} threads, no more: {error}");
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+/// Gives how many there were, and why there is no other.
+fn take_all_threads() -> (u32, std::io::Error) {
+    let mut threads = 0;
     loop {
         let started = std::thread::Builder::new()
             .stack_size(16 * 1024)
             .spawn(|| wait_for_ever());
         match started {
             Ok(_) => threads += 1,
-            Err(error) => {
-                println!("greeter: {threads} threads, no more: {error}");
-                std::thread::sleep(Duration::from_millis(500));
-            }
+            Err(error) => return (threads, error),
         }
     }
 }
@@ -223,7 +232,7 @@ type Act = (&'static str, fn(&str) -> Result<String>, &'static str);
 const NOT_FOUND: &str = "404 Not Found";
 const FORBIDDEN: &str = "403 Forbidden";
 
-const ACTS: [Act; 15] = [
+const ACTS: [Act; 16] = [
     ("/read", |file| fs::read_to_string(file), NOT_FOUND),
     ("/list", names, NOT_FOUND),
     ("/owner", owner, NOT_FOUND),
@@ -258,6 +267,11 @@ const ACTS: [Act; 15] = [
     ("/write", write, FORBIDDEN),
     ("/sync", sync, FORBIDDEN),
     ("/link", link, FORBIDDEN),
+    (
+        "/bomb",
+        |_| Ok(format!("{} threads\n", take_all_threads().0)),
+        FORBIDDEN,
+    ),
     (
         "/exit/",
         |code| std::process::exit(code.parse().unwrap_or(1)),

@@ -16,24 +16,25 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// What the client has seen.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Held {
+pub struct Held {
     /// The longest time that the container was kept from running, by the guest's clock.
-    pub(crate) pause: Duration,
+    pub pause: Duration,
     /// How often a connection was lost, or could not be made again.
-    pub(crate) lost: u32,
+    pub lost: u32,
     /// How often there was an answer.
-    pub(crate) answers: u32,
+    pub answers: u32,
 }
 
 /// A client at work.
-pub(crate) struct HeldConnection {
+#[derive(Debug)]
+pub struct HeldConnection {
     ended: Arc<AtomicBool>,
     client: JoinHandle<Held>,
 }
 
 impl HeldConnection {
     /// Connects to a greeter's beat, and goes on asking.
-    pub(crate) fn open(address: String) -> Result<Self> {
+    pub fn open(address: String) -> Result<Self> {
         let mut connection = Connection::open(&address)?;
         // The first answer tells of the time before.
         connection.ask()?;
@@ -62,7 +63,7 @@ impl HeldConnection {
     }
 
     /// Ends the client.
-    pub(crate) fn close(self) -> Result<Held> {
+    pub fn close(self) -> Result<Held> {
         self.ended.store(true, Ordering::Relaxed);
         self.client
             .join()

@@ -1,0 +1,135 @@
+//! Does harm to the node on order, for tests that ask over TCP: it sees all processes, which no container does.
+//!
+//! A connection is one order, which is a line, and its answer, which begins with `ok` or `failed`:
+//!
+//! | order | does |
+//! | --- | --- |
+//! | `signal NAME NUMBER MILLISECONDS` | sends a signal to each process of a program; waits so long for the first one to appear |
+//! | `layers` | says `DEVICE UPPER-DIRECTORY` of each process whose root is an overlay |
+//! | `clock SECONDS` | puts the clock forward, or back |
+//!
+//! One at a time: a second one of the same port ends at once.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::time::{ClockId, clock_gettime, clock_settime};
+
+/// Starts one that outlives machined's end, though not its generation's.
+pub(crate) fn start(port: &str) -> Result<()> {
+    let own = fs::read_to_string("/proc/self/cgroup")?;
+    let own = own.trim().strip_prefix("0::").context("no cgroup2")?;
+    let generation = own
+        .strip_suffix("/machined")
+        .with_context(|| format!("in the cgroup {own}"))?;
+    let cgroup = format!("/sys/fs/cgroup{generation}/saboteur");
+    fs::create_dir_all(&cgroup)?;
+    let child = Command::new("/sbin/machined")
+        .args(["saboteur", port])
+        .stdin(Stdio::null())
+        .spawn()?;
+    fs::write(format!("{cgroup}/cgroup.procs"), child.id().to_string())?;
+    Ok(())
+}
+
+/// Takes orders for ever.
+pub(crate) fn serve(port: &str) -> Result<ExitCode> {
+    let listener = match TcpListener::bind(format!("0.0.0.0:{port}")) {
+        Ok(listener) => listener,
+        Err(error) if error.kind() == ErrorKind::AddrInUse => return Ok(ExitCode::SUCCESS),
+        Err(error) => return Err(error).context("listen"),
+    };
+    for stream in listener.incoming() {
+        // Whoever went away does not want an answer.
+        let _ = stream.map_err(Into::into).and_then(answer);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn answer(mut stream: TcpStream) -> Result<()> {
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    let mut order = String::new();
+    BufReader::new(stream.try_clone()?).read_line(&mut order)?;
+    let words: Vec<&str> = order.split_whitespace().collect();
+    let done = match words[..] {
+        ["signal", name, number, milliseconds] => signal(name, number, milliseconds),
+        ["layers"] => layers(),
+        ["clock", seconds] => shift_clock(seconds),
+        _ => bail!("no such order: {order}"),
+    };
+    match done {
+        Ok(text) => write!(stream, "ok\n{text}")?,
+        Err(error) => writeln!(stream, "failed: {error:#}")?,
+    }
+    Ok(())
+}
+
+fn signal(name: &str, number: &str, milliseconds: &str) -> Result<String> {
+    let signal = Signal::from_named_raw(number.parse()?).context("no such signal")?;
+    let until = Instant::now() + Duration::from_millis(milliseconds.parse()?);
+    loop {
+        let mut sent = String::new();
+        for pid in processes() {
+            if program_of(pid).is_some_and(|program| program == name) {
+                let target = Pid::from_raw(pid).context("no process")?;
+                // It may have ended by itself.
+                if kill_process(target, signal).is_ok() {
+                    sent.push_str(&format!("{pid}\n"));
+                }
+            }
+        }
+        if !sent.is_empty() {
+            return Ok(sent);
+        }
+        if Instant::now() > until {
+            bail!("no process of the program {name}");
+        }
+        std::thread::sleep(Duration::from_micros(500));
+    }
+}
+
+/// All but itself.
+fn processes() -> impl Iterator<Item = i32> {
+    let itself = rustix::process::getpid().as_raw_nonzero().get();
+    fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(move |pid| *pid != itself)
+}
+
+/// The name by which a program was called.
+fn program_of(pid: i32) -> Option<String> {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let called = String::from_utf8_lossy(line.split(|byte| *byte == 0).next()?).into_owned();
+    Some(called.rsplit('/').next()?.to_owned())
+}
+
+fn layers() -> Result<String> {
+    let mut found = BTreeSet::new();
+    for pid in processes() {
+        let table = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+        for mount in table.lines().filter(|line| line.contains(" - overlay ")) {
+            // proc_pid_mountinfo(5): the third field is the device.
+            let device = mount.split(' ').nth(2).context("no device")?;
+            let options = mount.split(',');
+            let upper = options.filter_map(|option| option.strip_prefix("upperdir="));
+            found.extend(upper.map(|upper| format!("{device} {upper}\n")));
+        }
+    }
+    Ok(found.into_iter().collect())
+}
+
+fn shift_clock(seconds: &str) -> Result<String> {
+    let mut time = clock_gettime(ClockId::Realtime);
+    time.tv_sec += seconds.parse::<i64>()?;
+    clock_settime(ClockId::Realtime, time)?;
+    Ok(format!("{}\n", time.tv_sec))
+}

@@ -1,0 +1,181 @@
+//! A node on which everything goes wrong that can, one after the other, while its versions change all the time: nothing needs hands.
+//!
+//! Each fault is done to the node, and ends; then the node has to become well by itself, with all that it had. What the API showed of
+//! it and how long it took is printed as a table.
+
+mod changes;
+mod faults;
+mod shown;
+mod wellness;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use instar_tests::{
+    FlakyRegistry, GREETER_PORT, Greeter, ImageUnderTest, Instarctl, Node, OciImage, Outcome,
+    Registry, Saboteur, Scratch, Test, push_greeter, rootfs_with_saboteur, rootfs_with_script,
+    tests,
+};
+use tokio::sync::Mutex;
+
+use crate::PATIENCE;
+use crate::installed::INSTALLER;
+use changes::Changes;
+use faults::Fault;
+use shown::Shown;
+use wellness::Belongings;
+
+/// So long, unless `INSTAR_CHAOS` says how many seconds.
+const TIME: Duration = Duration::from_secs(90);
+/// Everything is small, so that little is enough to fill it.
+const MEMORY_MIB: u32 = 512;
+/// A container without a network, and two that take all memory: what they may, and what there is.
+const ALONE: &str = "alone";
+const HUNGRY: &str = "hungry";
+const HUNGRY_PORT: u16 = 8081;
+const STARVING: &str = "starving";
+const STARVING_PORT: u16 = 8082;
+/// A version that gives itself up.
+const GIVES_UP: &str = "v0.9.0";
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![needs_no_hands]
+}
+
+fn time() -> anyhow::Result<Duration> {
+    match std::env::var("INSTAR_CHAOS") {
+        Ok(text) => Ok(Duration::from_secs(
+            text.parse().context("INSTAR_CHAOS is no number")?,
+        )),
+        Err(_) => Ok(TIME),
+    }
+}
+
+/// The node, and who does harm to it.
+struct Chaos {
+    node: Arc<Node>,
+    registry: FlakyRegistry,
+    saboteur: Saboteur,
+    greeter: Greeter,
+    client: Instarctl,
+    /// Who changes the version, and nobody else meanwhile.
+    changing: Mutex<()>,
+    _registry: Registry,
+}
+
+async fn needs_no_hands(scratch: Scratch) -> Outcome {
+    let chaos = Arc::new(Chaos::begin(&scratch).await?);
+    let belongings = Belongings::of(&chaos).await?;
+    let changes = Changes::begin(&chaos);
+    let until = Instant::now() + time()?;
+    let mut table = Vec::new();
+    let faults = Fault::chosen();
+    for fault in faults.iter().cycle() {
+        if Instant::now() >= until {
+            break;
+        }
+        table.push(row(&chaos, &belongings, fault).await?);
+    }
+    println!("{} faults:", table.len());
+    for row in &table {
+        println!("{row}");
+    }
+    let said = changes.end().await?;
+    for (what, times) in said {
+        println!("{times:3} x a change of versions: {what}");
+    }
+    // And it can still be upgraded, and go back.
+    for tag in ["v0.1.0", GIVES_UP, "v0.2.0"] {
+        chaos.change_to(tag).await.context("after all of it")?;
+        belongings.are_there(&chaos).await?;
+    }
+    Ok(())
+}
+
+/// Does one thing to the node and waits until it is well again.
+async fn row(chaos: &Arc<Chaos>, belongings: &Belongings, fault: &Fault) -> anyhow::Result<String> {
+    let shown = Shown::begin(&chaos.node).await?;
+    let said = fault
+        .strike(chaos)
+        .await
+        .with_context(|| format!("{fault}"))?;
+    let over = Instant::now();
+    let well = async {
+        chaos.is_well().await?;
+        belongings.are_there(chaos).await
+    };
+    well.await.with_context(|| format!("after: {fault}"))?;
+    let took = over.elapsed();
+    let shown = shown.end(&chaos.node, said).await?;
+    let row = format!(
+        "{fault} | {shown} | well again after {:.1} s",
+        took.as_secs_f64()
+    );
+    println!("{row}");
+    Ok(row)
+}
+
+impl Chaos {
+    async fn begin(scratch: &Scratch) -> anyhow::Result<Self> {
+        let real = Registry::start(scratch)?;
+        push_greeter(&real)?;
+        let first = ImageUnderTest::first()?;
+        let mut initramfs = None;
+        for image in [&first, &ImageUnderTest::second()?] {
+            let rootfs = rootfs_with_saboteur(scratch, image.version(), image, Saboteur::PORT)?;
+            initramfs.get_or_insert(first.initramfs_with(&rootfs)?);
+            push(&real, image.version(), &rootfs)?;
+        }
+        let rootfs = rootfs_with_script(scratch, GIVES_UP, "hello\ngive-up it is to fail\n")?;
+        push(&real, GIVES_UP, &rootfs)?;
+        let registry = FlakyRegistry::before(&real)?;
+        let host = registry.host_for_guest();
+        let initramfs = scratch.write("initramfs", initramfs.context("no initramfs")?)?;
+        let node = Node::plan_with(scratch, &first, &initramfs)
+            .memory_mib(MEMORY_MIB)
+            .blank_disk()?
+            .forward(GREETER_PORT)
+            .forward(HUNGRY_PORT)
+            .forward(STARVING_PORT)
+            .forward(Saboteur::PORT)
+            .configure(move |config| {
+                let image = format!("{host}/greeter:v1");
+                let starving = "mounts:\n  - tmpfs: {destination: /memory, size: 1GiB}\n";
+                config
+                    .install_disk("/dev/vda")
+                    .registry(&host)
+                    .greeter(&host)
+                    .container(ALONE, &image, "")
+                    .greeter_at(
+                        HUNGRY,
+                        &image,
+                        HUNGRY_PORT,
+                        "resources: {limits: {memory: 32MiB}}\n",
+                    )
+                    .greeter_at(STARVING, &image, STARVING_PORT, starving)
+            })
+            .spec(|spec| spec.without_deadline())
+            .boot()
+            .await?;
+        node.wait_until_ready(PATIENCE).await?;
+        Ok(Self {
+            saboteur: Saboteur::of(&node)?,
+            greeter: Greeter::of(&node)?,
+            client: Instarctl::of(&node, scratch)?,
+            node: Arc::new(node),
+            registry,
+            changing: Mutex::default(),
+            _registry: real,
+        })
+    }
+}
+
+/// Without the kernel, which nobody wants without a reboot.
+fn push(registry: &Registry, version: &str, rootfs: &[u8]) -> Outcome {
+    OciImage::read(&ImageUnderTest::second()?.installer())?
+        .installing(version, rootfs)?
+        .first_layer_alone()
+        .push(registry, INSTALLER, version)?;
+    Ok(())
+}

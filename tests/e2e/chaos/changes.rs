@@ -1,0 +1,124 @@
+//! Changes of versions: some that are wanted, and those that begin all the time whatever else goes on.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use instar_api::machine::UpgradeRequest;
+use instar_tests::Outcome;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tonic::{Code, Status};
+
+use super::{Chaos, GIVES_UP};
+use crate::installed::INSTALLER;
+
+/// From the beginning of one to that of the next.
+const EACH: Duration = Duration::from_secs(30);
+/// For an answer. The image is fetched before it comes.
+const ANSWER: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(240);
+/// So many characters of a refusal.
+const WORDS: usize = 100;
+
+/// Upgrades and rollbacks by turns, and what was said to each.
+pub(super) struct Changes {
+    stop: watch::Sender<bool>,
+    changing: JoinHandle<BTreeMap<String, usize>>,
+}
+
+impl Changes {
+    pub(super) fn begin(chaos: &Arc<Chaos>) -> Self {
+        let (stop, mut stopped) = watch::channel(false);
+        let chaos = chaos.clone();
+        let changing = tokio::spawn(async move {
+            let mut said = BTreeMap::new();
+            for tag in ["v0.2.0", GIVES_UP, "v0.1.0", GIVES_UP].iter().cycle() {
+                let alone = chaos.changing.lock().await;
+                let answer = match tokio::time::timeout(ANSWER, chaos.ask_for(tag)).await {
+                    Ok(Ok(())) => "taken".to_owned(),
+                    Ok(Err(status)) => in_short(&status),
+                    Err(_) => "no answer".to_owned(),
+                };
+                drop(alone);
+                *said.entry(answer).or_default() += 1;
+                if tokio::time::timeout(EACH, stopped.changed()).await.is_ok() {
+                    break;
+                }
+            }
+            said
+        });
+        Self { stop, changing }
+    }
+
+    /// What was said, and how often.
+    pub(super) async fn end(self) -> anyhow::Result<BTreeMap<String, usize>> {
+        self.stop.send(true)?;
+        self.changing.await.context("who changes versions")
+    }
+}
+
+/// Without what differs each time.
+pub(super) fn in_short(status: &Status) -> String {
+    let words = status.message().split(" for ").next().unwrap_or_default();
+    let words: String = words.chars().take(WORDS).collect();
+    format!("{:?}: {words}", status.code())
+}
+
+impl Chaos {
+    /// Asks for a version, whatever has become of it before.
+    pub(super) async fn ask_for(&self, tag: &str) -> Result<(), Status> {
+        let host = self.registry.host_for_guest();
+        let request = UpgradeRequest {
+            image: format!("{host}/{INSTALLER}:{tag}"),
+            preserve: true,
+            force: true,
+            ..UpgradeRequest::default()
+        };
+        let machine = self.node.machine().await;
+        let mut machine = machine.map_err(|error| Status::unavailable(format!("{error:#}")))?;
+        machine.upgrade(request).await.map(drop)
+    }
+
+    /// The same once the machine has time for it.
+    pub(super) async fn ask_when_free(&self, tag: &str) -> Outcome {
+        self.node
+            .wait_until("an upgrade is taken", PATIENCE, async || {
+                let answer = tokio::time::timeout(ANSWER, self.ask_for(tag)).await?;
+                Ok(answer?)
+            })
+            .await
+    }
+
+    /// Changes to a version, and waits until it runs, or is rolled back.
+    pub(super) async fn change_to(&self, tag: &str) -> Outcome {
+        let _alone = self.changing.lock().await;
+        self.ask_when_free(tag).await?;
+        // Only now: until it is taken, a change of before may be under way.
+        let before = self.node.version().await?.tag;
+        let generation = self.node.boot_id().await?;
+        let mark = self.node.vm().console_mark()?;
+        self.node
+            .wait_until("another generation runs", PATIENCE, async || {
+                let now = self.node.boot_id().await?;
+                ensure!(now != generation, "it is the same generation");
+                Ok(())
+            })
+            .await?;
+        let (runs, line) = match tag {
+            GIVES_UP => (before.as_str(), "it is to fail"),
+            tag => (tag, "upgraded from"),
+        };
+        self.node.vm().wait_for_line_after(mark, line, PATIENCE)?;
+        self.is_well().await?;
+        let now = self.node.version().await?.tag;
+        ensure!(now == runs, "{now} runs after a change to {tag}");
+        Ok(())
+    }
+}
+
+/// Whether it says no more than that something else is going on.
+pub(super) fn is_busy(status: &Status) -> bool {
+    status.message().contains("busy") || status.code() == Code::Unavailable
+}

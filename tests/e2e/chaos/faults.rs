@@ -1,0 +1,236 @@
+//! What goes wrong.
+
+use std::fmt;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use instar_api::machine::ServiceRestartRequest;
+use instar_tests::{Greeter, Outcome, Saboteur, Trouble};
+use rustix::process::Signal;
+use serde_json::json;
+
+use super::changes::{in_short, is_busy};
+use super::{ALONE, Chaos, HUNGRY_PORT, STARVING_PORT};
+use crate::PATIENCE;
+
+/// How long a fault lasts that has a length.
+const A_WHILE: Duration = Duration::from_secs(5);
+/// For a process that is there, and for one that something else starts in a moment.
+const NOW: Duration = Duration::from_secs(2);
+const SOON: Duration = Duration::from_secs(20);
+/// The answer to an upgrade while a registry makes trouble is waited for no longer than this.
+const TROUBLED: Duration = Duration::from_secs(15);
+const YEAR: i64 = 365 * 24 * 3600;
+
+/// One thing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// SIGKILL to all processes of a program.
+    Kill(&'static str),
+    /// SIGSTOP, which nobody takes back.
+    Stop(&'static str),
+    /// SIGSTOP, and SIGCONT a while later.
+    StopForAWhile(&'static str),
+    /// SIGKILL to machined as soon as the console shows this of an upgrade.
+    KillMachinedAt(&'static str),
+    /// A container writes to /var until nothing fits any more.
+    FullVar,
+    /// A container takes all memory that it may have.
+    OutOfMemory(u16),
+    /// A container takes all numbers of processes.
+    ForkBomb,
+    /// The clock jumps, and back a while later.
+    Clock(i64),
+    /// The network's cable is out for a while.
+    Unplugged,
+    /// An upgrade is asked for while its registry makes trouble.
+    Registry(Trouble),
+}
+
+impl Fault {
+    /// Those that are over quickly first.
+    const ALL: &[Fault] = &[
+        Fault::Kill("apid"),
+        Fault::Kill("machined"),
+        Fault::Kill("greeter"),
+        Fault::Unplugged,
+        Fault::Registry(Trouble::Status(429)),
+        Fault::Registry(Trouble::WrongBytes),
+        Fault::OutOfMemory(HUNGRY_PORT),
+        Fault::KillMachinedAt("taken over as process"),
+        Fault::Clock(10),
+        Fault::FullVar,
+        Fault::Kill("crun"),
+        Fault::StopForAWhile("greeter"),
+        Fault::KillMachinedAt("upgrade: start"),
+        Fault::Registry(Trouble::Reset),
+        Fault::Stop("apid"),
+        Fault::KillMachinedAt("upgrade: upgrade: done"),
+        Fault::ForkBomb,
+        Fault::KillMachinedAt("upgrade: stopServices: done"),
+        Fault::Registry(Trouble::Hang),
+        Fault::OutOfMemory(STARVING_PORT),
+        Fault::KillMachinedAt("upgrade: unmount: done"),
+        Fault::Stop("machined"),
+        Fault::KillMachinedAt("starts, boot id"),
+        Fault::Registry(Trouble::Slow),
+        Fault::Clock(-10),
+        Fault::KillMachinedAt("(next)"),
+        Fault::Registry(Trouble::Status(500)),
+        Fault::KillMachinedAt("initialize: loadConfig: done"),
+        Fault::Stop("crun"),
+        Fault::KillMachinedAt("boot: machine: done"),
+        Fault::KillMachinedAt("boot: startServices: done"),
+    ];
+
+    /// All of them, or those with one of these in their names: `INSTAR_FAULTS=registry,SIGSTOP`.
+    pub(super) fn chosen() -> Vec<Fault> {
+        let wanted = std::env::var("INSTAR_FAULTS").unwrap_or_default();
+        let is_wanted = |fault: &&Fault| {
+            let name = fault.to_string();
+            wanted.split(',').any(|part| name.contains(part))
+        };
+        Fault::ALL.iter().filter(is_wanted).copied().collect()
+    }
+
+    /// Does it. What was answered, if somebody was asked, is for the table.
+    pub(super) async fn strike(self, chaos: &Chaos) -> anyhow::Result<Vec<String>> {
+        match self {
+            Fault::Kill("crun") => with_the_runtime(chaos, Signal::KILL).await?,
+            Fault::Stop("crun") => with_the_runtime(chaos, Signal::STOP).await?,
+            Fault::Kill(program) => signal(chaos, program, Signal::KILL)?,
+            Fault::Stop(program) => signal(chaos, program, Signal::STOP)?,
+            Fault::StopForAWhile(program) => {
+                signal(chaos, program, Signal::STOP)?;
+                tokio::time::sleep(A_WHILE).await;
+                signal(chaos, program, Signal::CONT)?;
+            }
+            Fault::KillMachinedAt(line) => kill_machined_at(chaos, line).await?,
+            Fault::FullVar => full_var(chaos).await?,
+            Fault::OutOfMemory(port) => {
+                // It dies of it, and so does the connection.
+                let path = match port {
+                    STARVING_PORT => "/fill/memory/all",
+                    _ => "/fill/dev/shm/all",
+                };
+                let _ = Greeter::at(&chaos.node, port)?.get(path);
+            }
+            Fault::ForkBomb => return fork_bomb(chaos).await,
+            Fault::Clock(years) => {
+                chaos.saboteur.shift_clock(years * YEAR)?;
+                tokio::time::sleep(A_WHILE).await;
+                again(SOON, || chaos.saboteur.shift_clock(-years * YEAR)).await?;
+            }
+            Fault::Unplugged => {
+                plug(chaos, false)?;
+                tokio::time::sleep(A_WHILE).await;
+                plug(chaos, true)?;
+            }
+            Fault::Registry(trouble) => return registry(chaos, trouble).await,
+        }
+        Ok(Vec::new())
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Kill(program) => write!(f, "SIGKILL of {program}"),
+            Fault::Stop(program) => write!(f, "SIGSTOP of {program}"),
+            Fault::StopForAWhile(program) => write!(f, "SIGSTOP of {program} for {A_WHILE:?}"),
+            Fault::KillMachinedAt(line) => write!(f, "SIGKILL of machined at {line:?}"),
+            Fault::FullVar => f.write_str("a full /var"),
+            Fault::OutOfMemory(STARVING_PORT) => f.write_str("a container takes all memory"),
+            Fault::OutOfMemory(_) => f.write_str("a container takes more memory than it may"),
+            Fault::ForkBomb => f.write_str("a fork bomb in a container"),
+            Fault::Clock(years) => write!(f, "the clock jumps by {years} years for {A_WHILE:?}"),
+            Fault::Unplugged => write!(f, "the network is unplugged for {A_WHILE:?}"),
+            Fault::Registry(trouble) => write!(f, "an upgrade, the registry: {trouble:?}"),
+        }
+    }
+}
+
+/// The saboteur is started again with each generation, so it may be away for a moment.
+async fn again(within: Duration, mut order: impl FnMut() -> Outcome) -> Outcome {
+    let until = tokio::time::Instant::now() + within;
+    loop {
+        match order() {
+            Ok(()) => return Ok(()),
+            Err(error) if tokio::time::Instant::now() >= until => return Err(error),
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
+fn signal(chaos: &Chaos, program: &str, signal: Signal) -> Outcome {
+    chaos.saboteur.signal(program, signal, NOW).map(drop)
+}
+
+/// Has a container started again, and sends the signal to the runtime that does it.
+async fn with_the_runtime(chaos: &Chaos, signal: Signal) -> Outcome {
+    let saboteur: Saboteur = chaos.saboteur.clone();
+    let waiting = tokio::task::spawn_blocking(move || saboteur.signal("crun", signal, SOON));
+    let request = ServiceRestartRequest {
+        id: ALONE.to_owned(),
+    };
+    // A machine that changes its version refuses, and calls the runtime all the same.
+    let _ = chaos.node.machine().await?.service_restart(request).await;
+    waiting.await?.map(drop)
+}
+
+async fn kill_machined_at(chaos: &Chaos, line: &str) -> Outcome {
+    let _alone = chaos.changing.lock().await;
+    let mark = chaos.node.vm().console_mark()?;
+    let other = match chaos.node.version().await?.tag.as_str() {
+        "v0.1.0" => "v0.2.0",
+        _ => "v0.1.0",
+    };
+    chaos.ask_when_free(other).await?;
+    chaos.node.vm().wait_for_line_after(mark, line, PATIENCE)?;
+    again(SOON, || signal(chaos, "machined", Signal::KILL)).await
+}
+
+async fn full_var(chaos: &Chaos) -> Outcome {
+    chaos.greeter.get("/fill/data/ballast")?;
+    tokio::time::sleep(A_WHILE).await;
+    chaos.greeter.get("/remove/data/ballast").map(drop)
+}
+
+/// The threads stay until the container is ended.
+async fn fork_bomb(chaos: &Chaos) -> anyhow::Result<Vec<String>> {
+    let greeter = Greeter::at(&chaos.node, STARVING_PORT)?;
+    let said = match greeter.get("/bomb") {
+        Ok(threads) => format!("it has {}", threads.trim()),
+        Err(_) => "it died of it".to_owned(),
+    };
+    tokio::time::sleep(A_WHILE).await;
+    chaos.node.version_for_newcomers().await?;
+    greeter.exit(1);
+    Ok(vec![said])
+}
+
+fn plug(chaos: &Chaos, up: bool) -> Outcome {
+    let mut qmp = chaos.node.vm().qmp();
+    qmp.execute("set_link", json!({"name": "net0", "up": up}))
+        .context("plug the network's cable")?;
+    Ok(())
+}
+
+async fn registry(chaos: &Chaos, trouble: Trouble) -> anyhow::Result<Vec<String>> {
+    let _alone = chaos.changing.lock().await;
+    let said = chaos
+        .node
+        .wait_until("an upgrade is looked at", PATIENCE, async || {
+            chaos.registry.set(trouble);
+            let asked = tokio::time::timeout(TROUBLED, chaos.ask_for("v0.2.0")).await;
+            chaos.registry.set(Trouble::None);
+            match asked {
+                Ok(Ok(())) => Ok("Upgrade was taken".to_owned()),
+                Ok(Err(status)) if is_busy(&status) => Err(status.into()),
+                Ok(Err(status)) => Ok(format!("Upgrade said {}", in_short(&status))),
+                Err(_) => Ok(format!("Upgrade did not answer within {TROUBLED:?}")),
+            }
+        })
+        .await?;
+    Ok(vec![said])
+}

@@ -1,0 +1,111 @@
+//! What the API shows while something is wrong.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use instar_api::machine::ServiceInfo;
+use instar_tests::Node;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// An answer that takes longer is none.
+const ANSWER: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(250);
+/// So many characters of what a service's event says.
+const WORDS: usize = 90;
+
+type Happening = (String, String, String);
+
+/// Somebody who looks all the time.
+pub(super) struct Shown {
+    before: BTreeSet<Happening>,
+    stop: watch::Sender<bool>,
+    looking: JoinHandle<Duration>,
+}
+
+impl Shown {
+    pub(super) async fn begin(node: &Arc<Node>) -> anyhow::Result<Self> {
+        let before = node
+            .wait_until("services are listed", crate::PATIENCE, || happenings(node))
+            .await?;
+        let (stop, stopped) = watch::channel(false);
+        let node = node.clone();
+        let looking = tokio::spawn(async move {
+            let mut silence = Duration::ZERO;
+            while !*stopped.borrow() {
+                let asked = Instant::now();
+                match tokio::time::timeout(ANSWER, node.version()).await {
+                    Ok(Ok(_)) => tokio::time::sleep(PAUSE).await,
+                    _ => {
+                        tokio::time::sleep(PAUSE.saturating_sub(asked.elapsed())).await;
+                        silence += asked.elapsed();
+                    }
+                }
+            }
+            silence
+        });
+        Ok(Self {
+            before,
+            stop,
+            looking,
+        })
+    }
+
+    /// What was seen, behind what was answered to who did the harm.
+    pub(super) async fn end(self, node: &Node, said: Vec<String>) -> anyhow::Result<Seen> {
+        self.stop.send(true)?;
+        let silence = self.looking.await.context("who looked")?;
+        let after = node
+            .wait_until("services are listed", crate::PATIENCE, || happenings(node))
+            .await?;
+        let told = after
+            .difference(&self.before)
+            .filter(|(_, state, _)| !matches!(state.as_str(), "Running" | "Starting"));
+        let told = told.map(|(id, state, message)| {
+            let message: String = message.chars().take(WORDS).collect();
+            format!("{id} {state}: {message}")
+        });
+        Ok(Seen {
+            silence,
+            told: said.into_iter().chain(told).collect(),
+        })
+    }
+}
+
+pub(super) struct Seen {
+    silence: Duration,
+    told: Vec<String>,
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.silence.is_zero() {
+            true => f.write_str("always answered")?,
+            false => write!(f, "no answer for {:.1} s", self.silence.as_secs_f64())?,
+        }
+        for told in &self.told {
+            write!(f, "; {told}")?;
+        }
+        Ok(())
+    }
+}
+
+async fn happenings(node: &Node) -> anyhow::Result<BTreeSet<Happening>> {
+    let of_one = |service: ServiceInfo| {
+        let id = service.id;
+        let events = service.events.unwrap_or_default().events;
+        events
+            .into_iter()
+            .map(move |event| (id.clone(), event.state, event.msg))
+    };
+    Ok(services(node).await?.into_iter().flat_map(of_one).collect())
+}
+
+pub(super) async fn services(node: &Node) -> anyhow::Result<Vec<ServiceInfo>> {
+    let listed = node.machine().await?.service_list(()).await?.into_inner();
+    let lists = listed.messages.into_iter();
+    Ok(lists.flat_map(|list| list.services).collect())
+}

@@ -1,0 +1,149 @@
+//! Clients that stay attached while the versions change, and what they noticed of it.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use instar_tests::{
+    GREETER, Greeter, HeldConnection, Instarctl, Node, Outage, OutageProbe, Outcome, Scratch,
+    SteadyCalls, Told,
+};
+
+use crate::PATIENCE;
+
+/// A container for a connection that is held.
+pub(super) const HELD: &str = "held";
+pub(super) const HELD_PORT: u16 = 8081;
+/// What `events` shows at the end of each boot of a generation.
+const BOOTED: &str = "action=stop sequence=boot";
+/// Of so many calls one may be lost.
+const LOST: usize = 500;
+/// What machined says first.
+const INTRODUCED: &str = "as generation ";
+
+/// From one reboot to the next.
+pub(super) struct Clients {
+    calls: SteadyCalls,
+    held: HeldConnection,
+    events: Told,
+    log_of_machined: Told,
+    log_of_greeter: Told,
+    /// The words that the greeter was asked to print.
+    words: Vec<String>,
+}
+
+impl Clients {
+    pub(super) async fn attach(node: &Node, scratch: &Scratch) -> anyhow::Result<Self> {
+        let instarctl = Instarctl::of(node, scratch)?;
+        let mut events = instarctl.follow(&["events", "--tail", "-1"])?;
+        let mut log_of_machined = instarctl.follow(&["logs", "-f", "machined"])?;
+        let mut log_of_greeter = instarctl.follow(&["logs", "-f", GREETER])?;
+        hear(&mut events, BOOTED)?;
+        hear(&mut log_of_machined, INTRODUCED)?;
+        hear(&mut log_of_greeter, "listening on port")?;
+        Ok(Self {
+            calls: SteadyCalls::over(node.way_in(node.identity())?.connect().await?),
+            held: HeldConnection::open(node.guest_port(HELD_PORT)?)?,
+            events,
+            log_of_machined,
+            log_of_greeter,
+            words: Vec::new(),
+        })
+    }
+
+    /// After a change of generations each stream has told of the new one.
+    pub(super) fn have_heard_of(&mut self, node: &Node, turn: usize) -> Outcome {
+        hear(&mut self.events, BOOTED)?;
+        hear(&mut self.log_of_machined, INTRODUCED)?;
+        let word = format!("/said-in-turn-{turn} ");
+        Greeter::of(node)?.get(word.trim_end())?;
+        hear(&mut self.log_of_greeter, &word)?;
+        self.words.push(word);
+        Ok(())
+    }
+
+    /// No connection was lost or refused, no line is missing or told twice. Calls that fail are told: on a busy host an answer may take
+    /// as long as the client's pace, and tonic loses the call that crosses the word to ask elsewhere (`no_call_fails` has the promise).
+    pub(super) async fn detach(self) -> Outcome {
+        let held = self.held.close()?;
+        println!(
+            "a connection to {HELD}: {} answers, {} lost, kept from running for {:.1} ms at most",
+            held.answers,
+            held.lost,
+            held.pause.as_secs_f64() * 1000.0
+        );
+        let calling = self.calls.end().await?;
+        println!("a client of the API: {calling}");
+        ensure!(held.lost == 0 && held.answers > 0, "{held:?}");
+        for failed in &calling.failed {
+            println!("lost: {}", failed.lines().next().unwrap_or_default());
+        }
+        ensure!(calling.refused == 0, "{calling:#?}");
+        ensure!(calling.failed.len() * LOST <= calling.calls, "{calling:#?}");
+        let said: Vec<_> = self
+            .log_of_greeter
+            .heard()
+            .iter()
+            .filter_map(|line| line.find("/said-in-turn-").map(|at| &line[at..]))
+            .collect();
+        ensure!(
+            said.len() == self.words.len(),
+            "{said:#?}, and not {:#?}",
+            self.words
+        );
+        for (said, word) in said.iter().zip(&self.words) {
+            ensure!(said.starts_with(word), "{said}, and not {word}");
+        }
+        Ok(())
+    }
+}
+
+fn hear(stream: &mut Told, words: &str) -> Outcome {
+    stream.wait_for(words, PATIENCE, |line| line.contains(words))?;
+    Ok(())
+}
+
+/// Asks the old version over one connection until the new one answers.
+pub(super) async fn probe(node: &Node) -> anyhow::Result<OutageProbe> {
+    let channel = node.way_in(node.identity())?.connect().await?;
+    let begun = Instant::now();
+    let mut probe = OutageProbe::start(
+        move || {
+            let channel = channel.clone();
+            async move { instar_tests::version_over(channel).await }
+        },
+        move || Ok(begun.elapsed()),
+    );
+    probe.warm().await?;
+    Ok(probe)
+}
+
+/// How long the API was away in each upgrade, and each upgrade took to readiness, by the host's clock.
+#[derive(Default)]
+pub(super) struct Times {
+    failures: u32,
+    away: Vec<Duration>,
+    to_ready: Vec<Duration>,
+}
+
+impl Times {
+    pub(super) fn note(&mut self, outage: &Outage, to_ready: Duration) {
+        self.failures += outage.failures;
+        self.away.push(outage.length);
+        self.to_ready.push(to_ready);
+    }
+
+    pub(super) fn print(mut self) -> Outcome {
+        println!("{} calls of who measured that failed", self.failures);
+        for (what, times) in [
+            ("the API was away for", &mut self.away),
+            ("from the call to ready", &mut self.to_ready),
+        ] {
+            times.sort();
+            let at = |share: usize| times.get((times.len() * share).div_ceil(100).max(1) - 1);
+            let [half, most] = [50, 99].map(|share| at(share).map(Duration::as_millis));
+            let (half, most) = half.zip(most).context("there was no upgrade")?;
+            println!("{what}, of {}: p50 {half} ms, p99 {most} ms", times.len());
+        }
+        Ok(())
+    }
+}

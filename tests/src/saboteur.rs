@@ -1,0 +1,74 @@
+//! Gives orders to the saboteur in a node (`tests/double/src/saboteur.rs`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use rustix::process::Signal;
+
+use crate::node::Node;
+
+/// Beyond the time that an order itself takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One in a node whose port is forwarded.
+#[derive(Debug, Clone)]
+pub struct Saboteur {
+    address: String,
+}
+
+impl Saboteur {
+    /// Its port in the guest.
+    pub const PORT: u16 = 9099;
+
+    /// The one of a node.
+    pub fn of(node: &Node) -> Result<Self> {
+        Ok(Self {
+            address: node.guest_port(Self::PORT)?,
+        })
+    }
+
+    /// Sends a signal to each process of a program, once there is one. Gives how many there were.
+    pub fn signal(&self, program: &str, signal: Signal, within: Duration) -> Result<usize> {
+        let order = format!(
+            "signal {program} {} {}",
+            signal.as_raw(),
+            within.as_millis()
+        );
+        Ok(self.order(&order, within)?.lines().count())
+    }
+
+    /// Each directory that an overlay writes to, with the devices of those overlays: two would be two filesystems.
+    pub fn layers(&self) -> Result<BTreeMap<String, BTreeSet<String>>> {
+        let mut found: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+        for line in self.order("layers", Duration::ZERO)?.lines() {
+            let (device, upper) = line.split_once(' ').context("no directory")?;
+            found
+                .entry(upper.to_owned())
+                .or_default()
+                .insert(device.to_owned());
+        }
+        Ok(found)
+    }
+
+    /// Puts the clock forward, or back.
+    pub fn shift_clock(&self, seconds: i64) -> Result<()> {
+        self.order(&format!("clock {seconds}"), Duration::ZERO)
+            .map(drop)
+    }
+
+    fn order(&self, order: &str, takes: Duration) -> Result<String> {
+        let what = || format!("the saboteur, asked for {order:?}");
+        let mut stream = TcpStream::connect(&self.address).with_context(what)?;
+        stream.set_read_timeout(Some(takes + PATIENCE))?;
+        writeln!(stream, "{order}").with_context(what)?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).with_context(what)?;
+        match answer.split_once('\n') {
+            Some(("ok", rest)) => Ok(rest.to_owned()),
+            _ => bail!("{}: {answer:?}", what()),
+        }
+    }
+}
