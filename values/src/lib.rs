@@ -8,6 +8,7 @@
 pub mod digest;
 mod image_reference;
 mod kernel_parameter;
+pub mod system_process;
 
 pub use digest::Digest;
 pub use image_reference::{ImageReference, ReferenceError};

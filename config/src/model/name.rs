@@ -2,6 +2,8 @@
 
 use std::{borrow::Borrow, fmt, str::FromStr};
 
+use instar_values::system_process;
+
 /// Why a text is no such name. The message says what would be one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -50,7 +52,7 @@ name! {
     ContainerName, |text| {
         dns_label(text)?;
         // A container's log and state are found by its name, where the services' own are too.
-        if SYSTEM_SERVICES.contains(&text) {
+        if system_process::ALL.contains(&text) {
             return Err(BadName(format!("`{text}` is a service of the system; choose another name")));
         }
         Ok(())
@@ -147,9 +149,6 @@ name! {
         Err(BadName("a registry's host belongs here, such as `docker.io` or `registry.local:5000`, or `*` for every registry".into()))
     }
 }
-
-/// Processes of the root filesystem that have logs and states of their own.
-const SYSTEM_SERVICES: &[&str] = &["apid", "dashboard", "init", "installer", "machined"];
 
 fn dns_label(text: &str) -> Result<(), BadName> {
     let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
