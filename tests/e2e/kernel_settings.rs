@@ -3,8 +3,9 @@
 
 use anyhow::ensure;
 use instar_tests::{
-    Ending, Greeter, Identity, ImageUnderTest, Instarctl, MachineConfig, Node, Outcome, Registry,
-    Scratch, Test, push_greeter, tests, upgrade_and_follow,
+    Ending, GREETER, GREETER_PORT, Greeter, Identity, ImageUnderTest, Instarctl, MachineConfig,
+    Node, OciImage, Outcome, Registry, Scratch, Test, WITH_CGROUPS, push_greeter,
+    rootfs_with_script, tests, upgrade_and_follow,
 };
 
 use crate::PATIENCE;
@@ -16,6 +17,9 @@ const MAPS: &str = "/proc/sys/vm/max_map_count";
 const FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
 /// One below /sys, shown as a choice.
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+
+/// A version that does not stay.
+const GIVES_UP: &str = "v0.3.4";
 
 const SETTINGS: &str = r"
 apiVersion: v1alpha1
@@ -46,7 +50,7 @@ variables: {SITE: harbour, PATH: /of/the/machine}
 ";
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![are_in_force_at_once_and_end_with_the_config]
+    tests![kernel_settings_are_in_force_at_once_and_end_with_the_config]
 }
 
 /// The node with one config, and the same without the settings.
@@ -56,18 +60,24 @@ struct Configs {
 }
 
 /// One boot for all: each chapter begins where the one before ended.
-async fn are_in_force_at_once_and_end_with_the_config(scratch: Scratch) -> Outcome {
+async fn kernel_settings_are_in_force_at_once_and_end_with_the_config(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
     for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
         registry.push_layout(&image.installer(), "instar/installer", image.version())?;
     }
+    push_one_that_gives_up(&scratch, &registry)?;
     push_greeter(&registry)?;
     let host = registry.host_for_guest();
     let identity = Identity::administrator()?;
     let plain = MachineConfig::new(&identity)
         .install_disk("/dev/vda")
         .registry(&host)
-        .greeter(&host)
+        .greeter_at(
+            GREETER,
+            &registry.image_for_guest("greeter:v1"),
+            GREETER_PORT,
+            WITH_CGROUPS,
+        )
         .to_yaml();
     // Its config is in no firmware, which would come before the one that is staged.
     let node = start(&scratch, identity, &plain).await?;
@@ -81,7 +91,9 @@ async fn are_in_force_at_once_and_end_with_the_config(scratch: Scratch) -> Outco
     the_greeter_has_the_machines_variables(&node, &configs).await?;
     what_cannot_be_done_is_named_and_the_rest_is_done(&node, &scratch, &configs).await?;
     an_upgrade_takes_them_along(&node, &registry, "v0.2.0").await?;
+    they_stay_when_machined_is_killed(&node).await?;
     they_go_with_the_config(&node, &scratch, &configs, &before).await?;
+    a_rollback_leaves_none_of_them(&node, &scratch, &registry, &configs, &before).await?;
     they_end_with_the_generation(&node, &scratch, &registry, &configs, &before).await
 }
 
@@ -207,6 +219,17 @@ async fn an_upgrade_takes_them_along(node: &Node, registry: &Registry, version: 
     Ok(())
 }
 
+/// The one that comes next knows from init's record what was there before: the chapter after this one has it all back.
+async fn they_stay_when_machined_is_killed(node: &Node) -> Outcome {
+    let mark = node.vm().console_mark()?;
+    Greeter::of(node)?.get("/write/cgroup/generation.2/machined/cgroup.kill?1")?;
+    node.vm()
+        .wait_for_line_after(mark, "starting machined again", PATIENCE)?;
+    node.wait_for_api(PATIENCE).await?;
+    node.wait_until_ready(PATIENCE).await?;
+    are_set(node).await
+}
+
 async fn they_go_with_the_config(
     node: &Node,
     scratch: &Scratch,
@@ -220,6 +243,41 @@ async fn they_go_with_the_config(
     apply(node, scratch, &configs.with_settings, "try").await?;
     are_set(node).await?;
     apply(node, scratch, &configs.plain, "no-reboot").await?;
+    are_undone(node, before).await
+}
+
+/// A version that says what it finds in the kernel, and gives itself up.
+fn push_one_that_gives_up(scratch: &Scratch, registry: &Registry) -> Outcome {
+    let script = format!("hello\ncat {FORWARD}\ncat {HUGE_PAGES}\ngive-up the moon is full\n");
+    let rootfs = rootfs_with_script(scratch, GIVES_UP, &script)?;
+    OciImage::read(&ImageUnderTest::second()?.installer())?
+        .installing(GIVES_UP, &rootfs)?
+        .push(registry, "instar/installer", GIVES_UP)
+        .map(drop)
+}
+
+/// Neither the version that fails nor the one that comes back, which has another config, finds any of them.
+async fn a_rollback_leaves_none_of_them(
+    node: &Node,
+    scratch: &Scratch,
+    registry: &Registry,
+    configs: &Configs,
+    before: &[String],
+) -> Outcome {
+    apply(node, scratch, &configs.with_settings, "no-reboot").await?;
+    apply(node, scratch, &configs.plain, "staged").await?;
+    are_set(node).await?;
+    let image = registry.image_for_guest(&format!("instar/installer:{GIVES_UP}"));
+    let followed = upgrade_and_follow(node, &image, PATIENCE).await?;
+    ensure!(
+        matches!(followed.ending, Ending::Failed(_)),
+        "{followed:#?}"
+    );
+    for (path, value) in [(FORWARD, &before[1]), (HUGE_PAGES, &before[2])] {
+        let found = format!("double: {path}: {value}");
+        ensure!(node.vm().console().contains(&found), "no line {found:?}");
+    }
+    node.wait_until_ready(PATIENCE).await?;
     are_undone(node, before).await
 }
 
