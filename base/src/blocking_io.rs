@@ -16,7 +16,7 @@ pub enum NoAnswer {
     )]
     Late(Duration),
     /// The thread was torn down with the runtime.
-    #[error("the work was interrupted because machined is stopping")]
+    #[error("the work was interrupted because the program is stopping")]
     Interrupted,
 }
 

@@ -24,9 +24,11 @@ const MOST_RESOLVERS: usize = 3;
 pub(super) fn resolv_conf(resolvers: &[IpAddr], search: &[String]) -> String {
     let mut text = String::new();
     for resolver in resolvers.iter().take(MOST_RESOLVERS) {
+        // Writing to a String cannot fail.
         let _ = writeln!(text, "nameserver {resolver}");
     }
     if !search.is_empty() {
+        // Nor can this.
         let _ = writeln!(text, "search {}", search.join(" "));
     }
     text
@@ -47,9 +49,11 @@ pub(super) fn hosts(
         } else {
             format!(" {short}")
         };
+        // Writing to a String cannot fail.
         let _ = writeln!(text, "{own} {hostname}{alias}");
     }
     for (address, names) in extra {
+        // Nor can this.
         let _ = writeln!(text, "{address} {}", names.join(" "));
     }
     text
