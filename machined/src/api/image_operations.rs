@@ -26,8 +26,8 @@ pub(super) enum ImageError {
         source: ReferenceError,
     },
     /// What the config says about registries makes no sense.
-    #[error("images cannot be pulled with this machine config: {0:#}")]
-    Registries(anyhow::Error),
+    #[error("images cannot be pulled with this machine config")]
+    Registries(#[source] anyhow::Error),
     /// Without a disk, /var is there only when the machine has booted.
     #[error("there is no place for images: /var is not mounted; wait until the machine has booted")]
     NoPlace,
