@@ -6,6 +6,7 @@ use instar_api::machine::{Event, EventsRequest};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tonic::{Code, Status, Streaming};
 
+use crate::event_history::event_history;
 use crate::failure::{Failure, FailureKind};
 use crate::node::Node;
 use crate::tracker::{Goal, Tracker, Update, Verdict};
@@ -23,8 +24,6 @@ const LATER_RETRY: Duration = Duration::from_secs(1);
 const RETRY_TIMEOUT: Duration = Duration::from_secs(15);
 /// How often the boot id is asked for while everything else looks done.
 const BOOT_ID_INTERVAL: Duration = Duration::from_millis(500);
-/// A history has been sent when nothing has come for so long.
-const QUIET: Duration = Duration::from_millis(500);
 
 /// Hears of an action while it is followed.
 pub trait Progress {
@@ -96,15 +95,10 @@ pub async fn follow(
 
 /// The failure that the node remembers of this actor, if any.
 pub async fn remembered_failure(node: &Node, actor: &str) -> Option<String> {
-    let request = EventsRequest {
-        tail_events: WHOLE_HISTORY,
-        with_actor_id: actor.to_owned(),
-        ..EventsRequest::default()
-    };
     let mut tracker = Tracker::new(Goal::NewBoot, actor.to_owned());
-    let mut events = subscribe(node, request).await.ok()?;
-    while let Ok(Ok(Some(event))) = timeout(QUIET, events.message()).await {
-        tracker.observe(&event);
+    let (events, _) = event_history(node).await;
+    for event in events.iter().filter(|event| event.actor_id == actor) {
+        tracker.observe(event);
     }
     match tracker.verdict() {
         Verdict::Failed(error) => Some(error.clone()),

@@ -12,6 +12,7 @@
 //! - [`Endpoint`], [`Trust`], [`connect`]: one authenticated connection. It dials again by itself.
 //! - [`Node`]: addresses calls to one node and explains its refusals.
 //! - [`follow()`] and [`Tracker`]: see a reboot, an upgrade or a shutdown through to its end.
+//! - [`event_history()`]: the events that a node remembers, all of them.
 //! - [`ask_again()`]: goes on with a stream whose node changed to another version without a reboot.
 //! - [`Failure`]: what went wrong and what to do next. Its [`FailureKind`] is what programs decide by.
 //!
@@ -32,6 +33,7 @@ mod ask_again;
 mod config_file;
 mod connection;
 mod endpoint;
+mod event_history;
 mod failure;
 mod follow;
 mod lines;
@@ -42,6 +44,7 @@ mod tracker;
 pub use ask_again::ask_again;
 pub use connection::{ConnectError, Trust, connect};
 pub use endpoint::{BadEndpoint, Endpoint};
+pub use event_history::event_history;
 pub use failure::{Failure, FailureKind};
 pub use follow::{Done, Progress, follow, remembered_failure};
 pub use lines::Lines;

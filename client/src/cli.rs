@@ -288,6 +288,9 @@ pub(crate) enum Wipe {
         /// How
         #[arg(long, value_enum, ignore_case = true, default_value_t)]
         method: WipeMethod,
+        /// Take partitions out of their disk's table as well
+        #[arg(long)]
+        drop_partition: bool,
     },
 }
 

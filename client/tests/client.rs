@@ -453,6 +453,30 @@ fn services_are_listed_shown_and_controlled() {
         .tells("it has apid, web");
 }
 
+/// A node or a line that is busy for a moment has not told everything.
+#[test]
+fn support_has_the_events_of_a_node_that_pauses() {
+    let setup = Setup::new(nothing);
+    setup.node.phase("greet");
+    setup.node.state().history_pause = Duration::from_millis(800);
+    setup.run(&["support", "--file", "support.tar.gz"]).exits(0);
+    let file = std::fs::File::open(setup.directory.path().join("support.tar.gz")).unwrap();
+    let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(file));
+    let mut events = archive.entries().unwrap().map(Result::unwrap);
+    let mut events = events
+        .find(|entry| entry.path().unwrap().ends_with("events.txt"))
+        .unwrap();
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut events, &mut text).unwrap();
+    // The greeting is none.
+    let ids: Vec<&str> = text
+        .lines()
+        .filter(|line| line.starts_with("    id: "))
+        .collect();
+    let expected = [1, 2, 3].map(|number| format!("    id: \"{number:08}\","));
+    assert_eq!(ids, expected, "{text}");
+}
+
 #[test]
 fn logs_join_lines_over_pieces() {
     let setup = Setup::new(nothing);

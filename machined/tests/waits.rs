@@ -47,7 +47,7 @@ const WAITS: [&str; 33] = [
 ];
 
 /// Each of these waits where it is awaited; others have the same names.
-const AWAITED: [&str; 15] = [
+const AWAITED: [&str; 28] = [
     ".lock()",
     ".lock_owned()",
     ".acquire()",
@@ -63,6 +63,19 @@ const AWAITED: [&str; 15] = [
     ".read_u32(",
     ".write_all(",
     ".send(",
+    ".reserve()",
+    ".ready()",
+    ".tick()",
+    ".message()",
+    ".fill_buf()",
+    ".write_u32(",
+    ".handshake(",
+    ".send_request(",
+    ".execute()",
+    ".try_collect()",
+    ".init()",
+    "join_all(",
+    "get_time(",
 ];
 
 /// A function of a file, both by name.

@@ -26,6 +26,13 @@ const MOUNTS_A_LINK: &str = "mounts-a-link";
 const MINUS_ONE: &str = "minus-one";
 /// Takes eight seconds to end.
 const SLOW: &str = "slow";
+/// Prints as fast as it can, once there is this file.
+const PRINTER: &str = "printer";
+const PRINT: &str = "data/print";
+/// How long it does, by its own clock.
+const PRINTING: Duration = Duration::from_secs(10);
+/// What the disk may take of it each second, journal and other logs included: the log itself has half of that.
+const WRITTEN: u64 = 2 << 20;
 const BOMBS: usize = 8;
 /// Bombs wait for it.
 const GO: &str = "data/go";
@@ -41,6 +48,7 @@ async fn containers_get_no_more_than_they_are_given(scratch: Scratch) -> Outcome
     chapters![
         greeters_answer(&node),
         is_not_flooded(&node),
+        does_not_wear_the_disk_out(&node, &writer),
         dies_last(&node),
         opens_no_socket_past_the_network(&writer),
         has_its_profile(&node),
@@ -112,6 +120,11 @@ fn with_others(config: MachineConfig, host: &str) -> MachineConfig {
             "args: [slow, \"0\"]\ndependsOn: {paths: [/var/escape]}\n\
              mounts:\n  - hostPath: {source: /var/escape, destination: /escape}\n",
         )
+        .container(
+            PRINTER,
+            &image,
+            "args: [flood]\ndependsOn: {paths: [/var/print]}\n",
+        )
         .container(MINUS_ONE, &format!("{host}/greeter:minus-one"), "")
         .container(SLOW, &image, "args: [slow, \"8\"]\n")
 }
@@ -181,6 +194,58 @@ async fn is_not_flooded(node: &Node) -> Outcome {
         "machined grew from {before} to {most} KiB"
     );
     Ok(())
+}
+
+/// A container that prints without an end costs the disk what a log may.
+async fn does_not_wear_the_disk_out(node: &Node, writer: &Greeter) -> Outcome {
+    let before = machined(node).await?;
+    writer.get(&format!("/write/{PRINT}"))?;
+    node.wait_until("it prints", PATIENCE, async || {
+        let state = node.service(PRINTER).await?.state;
+        ensure!(state == "Running", "{state}");
+        Ok(())
+    })
+    .await?;
+    let begun = (uptime(node).await?, written(node).await?);
+    node.wait_until("it has printed for a while", PATIENCE, async || {
+        let since = uptime(node).await?.saturating_sub(begun.0);
+        ensure!(since >= PRINTING, "{since:?}");
+        Ok(())
+    })
+    .await?;
+    let took = uptime(node).await?.saturating_sub(begun.0);
+    let bytes = written(node).await? - begun.1;
+    println!("of a container that prints on and on the disk took {bytes} bytes in {took:?}");
+    ensure!(
+        (bytes as f64) < WRITTEN as f64 * took.as_secs_f64(),
+        "{bytes} bytes in {took:?}"
+    );
+    // It printed more than that, and that is said.
+    let log = node.read(&format!("/var/log/{PRINTER}.log")).await?;
+    ensure!(
+        log.contains("older lines were dropped]"),
+        "nothing was lost"
+    );
+    let mut machine = node.machine().await?;
+    stop(&mut machine, PRINTER).await?;
+    writer.get(&format!("/remove/{PRINT}"))?;
+    ensure!(machined(node).await? == before, "machined has died");
+    Ok(())
+}
+
+async fn uptime(node: &Node) -> anyhow::Result<Duration> {
+    let text = node.read("/proc/uptime").await?;
+    let seconds = text.split(' ').next().unwrap_or_default();
+    Ok(Duration::from_secs_f64(seconds.parse()?))
+}
+
+/// Bytes that the disk has taken.
+async fn written(node: &Node) -> anyhow::Result<u64> {
+    let figures = node.machine().await?.disk_stats(()).await?.into_inner();
+    let disks = figures.messages.into_iter().flat_map(|list| list.devices);
+    let mut disks = disks.filter(|disk| disk.name == "vda");
+    let disk = disks.next().context("no figures of the disk")?;
+    Ok(disk.write_sectors * 512)
 }
 
 /// Where memory runs out the kernel ends containers first, then the machine's helpers, then machined and apid, and never init.

@@ -99,6 +99,7 @@ const CHANGE_NOTHING: &[&str] = &[
     "time.TimeService/TimeCheck",
     "cluster.ClusterService/HealthCheck",
     "inspect.InspectService/ControllerRuntimeDependencies",
+    "instar.UpgradeService/Plan",
     "cosi.resource.State/Get",
     "cosi.resource.State/List",
     "cosi.resource.State/Watch",

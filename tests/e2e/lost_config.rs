@@ -115,16 +115,18 @@ async fn a_lost_superblock_and_a_lost_config_are_no_way_in(scratch: Scratch) -> 
     let file = File::options().write(true).open(&machine.disk)?;
     file.write_all_at(&[0; 4096], STATE)?;
 
-    let other = foreign_disk(&scratch)?;
+    let (other, parted) = (foreign_disk(&scratch)?, parted_disk(&scratch)?);
     let node = machine
         .plan("repaired")?
         .disk(&other)
+        .disk(&parted)
         .without_config(identity)
         .start()?;
     let client = Instarctl::of(&node, &scratch)?;
     chapters![
         a_lost_superblock_is_repaired(&node),
         wipes_what_it_does_not_use(&client, &other),
+        drops_a_partition_and_no_other(&client, &parted),
     ]
     .await?;
     let identity = turn_off(node, &client).await?;
@@ -146,6 +148,14 @@ fn foreign_disk(scratch: &Scratch) -> anyhow::Result<PathBuf> {
     create_blank_disk(&disk, DiskFormat::Raw, 256 * MIB)?;
     let made = Command::new("mkfs.ext4").arg("-q").arg(&disk).status()?;
     ensure!(made.success());
+    Ok(disk)
+}
+
+/// With two partitions, of which the second has a name.
+fn parted_disk(scratch: &Scratch) -> anyhow::Result<PathBuf> {
+    let disk = scratch.join("parted.img");
+    create_blank_disk(&disk, DiskFormat::Raw, 64 * MIB)?;
+    sgdisk(&["-n1:0:+16M", "-n2:0:+16M", "-c2:kept"], &disk)?;
     Ok(disk)
 }
 
@@ -215,6 +225,45 @@ async fn wipes_what_it_does_not_use(client: &Instarctl, other: &Path) -> Outcome
         "{said:?}"
     );
     ensure!(head()?.iter().all(|byte| *byte == 0), "it is not wiped");
+    Ok(())
+}
+
+/// What gdisk says of a disk, or does to it.
+fn sgdisk(arguments: &[&str], disk: &Path) -> anyhow::Result<String> {
+    let output = Command::new("sgdisk").args(arguments).arg(disk).output();
+    let output = output.context("cannot run sgdisk")?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure!(output.status.success(), "{arguments:?}: {said}");
+    Ok(said)
+}
+
+async fn drops_a_partition_and_no_other(client: &Instarctl, parted: &Path) -> Outcome {
+    let drop = async |device| {
+        let arguments = ["wipe", "disk", "--drop-partition", device];
+        client.run(&arguments).await
+    };
+    for (device, says) in [("vdc", "is a whole disk"), ("vda3", "belongs")] {
+        let said = drop(device).await?;
+        ensure!(
+            said.code != Some(0) && said.complaint.contains(says),
+            "{said:?}"
+        );
+    }
+    let kept = sgdisk(&["-i2"], parted)?;
+    let said = drop("vdc1").await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    let verified = sgdisk(&["--verify"], parted)?;
+    ensure!(verified.contains("No problems found"), "{verified}");
+    ensure!(sgdisk(&["-i2"], parted)? == kept);
+    ensure!(sgdisk(&["-i1"], parted)?.contains("does not exist"));
+    // The kernel has forgotten it, and knows the other one.
+    let again = drop("vdc1").await?;
+    ensure!(
+        again.code != Some(0) && again.complaint.contains("no block device"),
+        "{again:?}"
+    );
+    let wiped = client.run(&["wipe", "disk", "vdc2"]).await?;
+    ensure!(wiped.code == Some(0), "{wiped:?}");
     Ok(())
 }
 

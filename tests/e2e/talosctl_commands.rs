@@ -621,7 +621,11 @@ async fn what_is_not_there(talosctl: &Talosctl<'_>, release: Release) -> Outcome
                 1,
                 &["FailedPrecondition", "belongs to this machine"],
             ),
-            ("wipe disk vda --drop-partition", 1, &["Unimplemented"]),
+            (
+                "wipe disk vda3 --drop-partition",
+                1,
+                &["FailedPrecondition", "belongs to this machine"],
+            ),
             ("wipe disk nowhere", 1, &["NotFound"]),
             ("wipe disk loop0", 1, &["FailedPrecondition"]),
             ("reboot --drain", 1, NO_KUBERNETES),

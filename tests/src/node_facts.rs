@@ -65,7 +65,7 @@ impl Node {
         Ok(line.trim().to_owned())
     }
 
-    /// Asks for an upgrade; the answer is the actor's id.
+    /// Asks for an upgrade; the answer is the actor's id. As talosctl does it says nothing of the data, and is told what becomes of them.
     pub async fn upgrade(&self, image: &str) -> Result<Result<String, Status>> {
         let mut machine = self.machine().await?;
         Ok(ask_for_upgrade(&mut machine, image).await)
@@ -150,14 +150,15 @@ impl Node {
 async fn ask_for_upgrade(machine: &mut Machine, image: &str) -> Result<String, Status> {
     let request = UpgradeRequest {
         image: image.to_owned(),
-        preserve: true,
         ..UpgradeRequest::default()
     };
     let reply = machine.upgrade(request).await?.into_inner();
-    let first = reply.messages.into_iter().next();
-    first
-        .map(|message| message.actor_id)
-        .ok_or_else(|| Status::internal("an empty answer to Upgrade"))
+    match reply.messages.into_iter().next() {
+        Some(first) if first.ack.contains("what is on EPHEMERAL is kept") => Ok(first.actor_id),
+        other => Err(Status::internal(format!(
+            "the answer to Upgrade: {other:?}"
+        ))),
+    }
 }
 
 /// A file, as text.

@@ -9,10 +9,9 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use indicatif::{ProgressBar, ProgressStyle};
 use instar_api::common::{ContainerDriver, Data};
-use instar_api::machine::{ContainersRequest, DmesgRequest, EventsRequest, LogsRequest};
-use instar_client::{Failure, Node};
+use instar_api::machine::{ContainersRequest, DmesgRequest, LogsRequest};
+use instar_client::{Failure, Node, event_history};
 use serde_json::{Value, json};
-use tokio::time::timeout;
 use tonic::{Response, Status, Streaming};
 
 use super::get;
@@ -23,9 +22,6 @@ use crate::target;
 
 /// The namespace of the node's own services and containers.
 const NAMESPACE: &str = "system";
-/// The whole history of events, and when it has been sent: nothing has come for so long.
-const WHOLE_HISTORY: i32 = -1;
-const QUIET: std::time::Duration = std::time::Duration::from_millis(500);
 
 pub(super) async fn run(global: &Global, path: &Path, force: bool) -> Result<(), Failure> {
     let nodes = target::all(global).await?;
@@ -129,19 +125,12 @@ impl OfNode<'_> {
     }
 
     async fn events(&mut self) -> Result<(), Failure> {
-        let request = EventsRequest {
-            tail_events: WHOLE_HISTORY,
-            ..EventsRequest::default()
-        };
-        let reply = self.node.machine().events(self.node.request(request)).await;
-        let mut stream = match reply {
-            Ok(reply) => reply.into_inner(),
-            Err(status) => return self.lacks("events", &status),
-        };
-        let mut text = String::new();
-        while let Ok(Ok(Some(event))) = timeout(QUIET, stream.message()).await {
-            text.push_str(&format!("{event:#?}\n"));
+        let (events, whole) = event_history(self.node).await;
+        if let Err(status) = whole {
+            self.lacks("events", &status)?;
         }
+        let lines = events.iter().map(|event| format!("{event:#?}\n"));
+        let text: String = lines.collect();
         self.put("events.txt", text.as_bytes())
     }
 

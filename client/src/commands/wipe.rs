@@ -10,7 +10,11 @@ use crate::cli::{Global, Wipe, WipeMethod};
 use crate::target;
 
 pub(super) async fn run(global: &Global, wipe: Wipe) -> Result<(), Failure> {
-    let Wipe::Disk { devices, method } = wipe;
+    let Wipe::Disk {
+        devices,
+        method,
+        drop_partition,
+    } = wipe;
     let node = target::one(global).await?;
     let method = match method {
         WipeMethod::Fast => Method::Fast,
@@ -20,6 +24,7 @@ pub(super) async fn run(global: &Global, wipe: Wipe) -> Result<(), Failure> {
         // The node knows devices by the kernel's names.
         device: name.strip_prefix("/dev/").unwrap_or(name).to_owned(),
         method: method.into(),
+        drop_partition,
         ..BlockDeviceWipeDescriptor::default()
     };
     let request = BlockDeviceWipeRequest {

@@ -56,6 +56,8 @@ pub struct State {
     pub asked_for: Vec<Option<String>>,
     /// The last upgrade request.
     pub upgrade: Option<wire::UpgradeRequest>,
+    /// How long a history pauses before its first event.
+    pub history_pause: Duration,
     /// The last config.
     pub config: Option<wire::ApplyConfigurationRequest>,
     /// The last request for packets, and its deadline.
@@ -84,6 +86,7 @@ impl FakeNode {
                 read_refusal: None,
                 asked_for: Vec::new(),
                 upgrade: None,
+                history_pause: Duration::ZERO,
                 config: None,
                 capture: None,
                 preparation: (Vec::new(), None),
@@ -217,13 +220,15 @@ impl FakeNode {
         let (sender, receiver) = mpsc::unbounded_channel();
         let mut state = self.state();
         sender.send(hello()).unwrap();
-        if request.tail_events < 0 {
-            let matching = |event: &&wire::Event| {
-                request.with_actor_id.is_empty() || event.actor_id == request.with_actor_id
-            };
-            for event in state.history.iter().filter(matching) {
-                sender.send(event.clone()).unwrap();
-            }
+        let skipped = match usize::try_from(request.tail_events) {
+            Ok(newest) => state.history.len().saturating_sub(newest),
+            Err(_) => 0,
+        };
+        let matching = |event: &&wire::Event| {
+            request.with_actor_id.is_empty() || event.actor_id == request.with_actor_id
+        };
+        for event in state.history[skipped..].iter().filter(matching) {
+            sender.send(event.clone()).unwrap();
         }
         state.readers.push(sender);
         receiver
@@ -301,10 +306,16 @@ impl MachineService for Api {
     ) -> Answer<BoxStream<wire::Event>> {
         let mut events = self.0.read_events(request.get_ref());
         let (sender, receiver) = mpsc::channel(1);
+        let pause = self.0.state().history_pause;
         tokio::spawn(async move {
+            let mut pause = Some(pause);
             while let Some(event) = events.recv().await {
                 if sender.send(Ok(event)).await.is_err() {
                     return;
+                }
+                // After the greeting.
+                if let Some(pause) = pause.take() {
+                    tokio::time::sleep(pause).await;
                 }
             }
         });

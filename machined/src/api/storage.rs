@@ -86,14 +86,10 @@ fn orders(request: wire::BlockDeviceWipeRequest) -> Result<Vec<WipeOrder>, Statu
                 )));
             }
         };
-        if device.drop_partition {
-            return Err(Status::unimplemented(
-                "this version changes no partition tables but its own: wipe the partition, or the whole disk",
-            ));
-        }
         Ok(WipeOrder {
             device: device.device,
             method,
+            drop_partition: device.drop_partition,
         })
     };
     request.devices.into_iter().map(order).collect()
@@ -103,9 +99,9 @@ fn wipe_status(error: WipeOtherError) -> Status {
     let text = chain(&error);
     match error {
         WipeOtherError::Unknown(_) => Status::not_found(text),
-        WipeOtherError::Wipe(WipeError::Erase { .. }) | WipeOtherError::Forget { .. } => {
-            Status::internal(text)
-        }
+        WipeOtherError::Wipe(WipeError::Erase { .. })
+        | WipeOtherError::Table { .. }
+        | WipeOtherError::Forget { .. } => Status::internal(text),
         _ => Status::failed_precondition(text),
     }
 }

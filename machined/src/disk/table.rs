@@ -7,6 +7,7 @@
 use std::{
     fs::File,
     io::{self, Read, Seek, SeekFrom},
+    os::unix::fs::FileExt as _,
 };
 
 use uuid::Uuid;
@@ -49,57 +50,119 @@ pub struct Partition {
 /// The table on a disk of `size` bytes; none when neither copy is whole. The primary one counts when both are.
 pub(super) fn read(file: &mut File, size: u64, sector: u64) -> io::Result<Option<Table>> {
     let last = (size / sector).saturating_sub(1);
-    let primary = read_copy(file, size, 1, sector)?;
-    let backup = read_copy(file, size, last, sector)?;
+    let primary = WholeCopy::read(file, size, 1, sector)?;
+    let backup = WholeCopy::read(file, size, last, sector)?;
     let same = primary
         .as_ref()
         .zip(backup.as_ref())
         .is_some_and(|(one, other)| {
-            one.guid == other.guid && one.partitions == other.partitions && one.other_lba == last
+            one.fields.guid == other.fields.guid
+                && one.partitions() == other.partitions()
+                && one.fields.other_lba == last
         });
     let needs_repair = !same || !has_protective_mbr(&read_at(file, 0, 512)?);
     Ok(primary.or(backup).map(|copy| Table {
-        guid: copy.guid,
-        partitions: copy.partitions,
+        guid: copy.fields.guid,
+        partitions: copy.partitions(),
         needs_repair,
     }))
 }
 
-struct WholeCopy {
-    guid: Uuid,
-    partitions: Vec<Partition>,
-    /// Where it says that the other copy is.
-    other_lba: u64,
+/// The copies that are whole, in the order in which they may be changed: with a flush after each, one of them can be read at every moment.
+pub(super) fn whole_copies(file: &mut File, size: u64, sector: u64) -> io::Result<Vec<WholeCopy>> {
+    let primary = WholeCopy::read(file, size, 1, sector)?;
+    // A disk that has grown has it where its end was.
+    let other = match &primary {
+        Some(primary) => primary.fields.other_lba,
+        None => (size / sector).saturating_sub(1),
+    };
+    let backup = WholeCopy::read(file, size, other, sector)?;
+    Ok(backup.into_iter().chain(primary).collect())
 }
 
-/// The copy whose header is in this sector; none when a checksum or a number is wrong.
-fn read_copy(file: &mut File, size: u64, lba: u64, sector: u64) -> io::Result<Option<WholeCopy>> {
-    let header = read_at(file, lba.saturating_mul(sector), sector)?;
-    let Some(fields) = Header::parse(&header, lba) else {
-        return Ok(None);
-    };
-    let length = u64::from(fields.entries) * ENTRY as u64;
-    // A place beyond the disk cannot even be sought.
-    let offset = fields.entries_lba.checked_mul(sector);
-    let Some(offset) = offset.filter(|offset| *offset < size) else {
-        return Ok(None);
-    };
-    let entries = read_at(file, offset, length)?;
-    if entries.len() as u64 != length || crc32(&entries) != fields.entries_crc {
-        return Ok(None);
-    }
-    let partitions = (1..)
-        .zip(entries.chunks_exact(ENTRY))
-        .filter_map(|(number, entry)| partition(number, entry, sector))
-        .collect();
-    Ok(Some(WholeCopy {
-        guid: fields.guid,
-        partitions,
-        other_lba: fields.other_lba,
-    }))
+/// A copy of the table as it is written, with its checksums right.
+pub(super) struct WholeCopy {
+    fields: Header,
+    header: Vec<u8>,
+    /// Where its entries are, in bytes.
+    offset: u64,
+    entries: Vec<u8>,
+    lba: u64,
+    sector: u64,
 }
+
+impl WholeCopy {
+    /// The copy whose header is in this sector; none when a checksum or a number is wrong.
+    fn read(file: &mut File, size: u64, lba: u64, sector: u64) -> io::Result<Option<Self>> {
+        let Some(at) = lba.checked_mul(sector).filter(|at| *at < size) else {
+            return Ok(None);
+        };
+        let header = read_at(file, at, sector)?;
+        let Some(fields) = Header::parse(&header, lba) else {
+            return Ok(None);
+        };
+        let length = u64::from(fields.entries) * ENTRY as u64;
+        // A place beyond the disk cannot even be sought.
+        let offset = fields.entries_lba.checked_mul(sector);
+        let Some(offset) = offset.filter(|offset| *offset < size) else {
+            return Ok(None);
+        };
+        let entries = read_at(file, offset, length)?;
+        if entries.len() as u64 != length || crc32(&entries) != fields.entries_crc {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            fields,
+            header,
+            offset,
+            entries,
+            lba,
+            sector,
+        }))
+    }
+
+    fn partitions(&self) -> Vec<Partition> {
+        (1..)
+            .zip(self.entries.chunks_exact(ENTRY))
+            .filter_map(|(number, entry)| partition(number, entry, self.sector))
+            .collect()
+    }
+
+    /// Whether it has a partition of this number.
+    pub(super) fn has(&self, number: u32) -> bool {
+        self.partitions().iter().any(|it| it.number == number)
+    }
+
+    /// Takes a partition out. All others keep their numbers, names and flags.
+    pub(super) fn remove(&mut self, number: u32) {
+        let index = number
+            .checked_sub(1)
+            .and_then(|it| usize::try_from(it).ok());
+        let entry = index.and_then(|index| self.entries.chunks_exact_mut(ENTRY).nth(index));
+        if let Some(entry) = entry {
+            entry.fill(0);
+        }
+        put_u32(&mut self.header, ENTRIES_CRC, crc32(&self.entries));
+        put_u32(&mut self.header, HEADER_CRC, 0);
+        let checksum = crc32(&self.header[..self.fields.length]);
+        put_u32(&mut self.header, HEADER_CRC, checksum);
+    }
+
+    /// Writes it where it was read.
+    pub(super) fn write(&self, file: &File) -> io::Result<()> {
+        file.write_all_at(&self.entries, self.offset)?;
+        file.write_all_at(&self.header, self.lba * self.sector)?;
+        file.sync_all()
+    }
+}
+
+/// Where a header has its own checksum, and that of the entries.
+const HEADER_CRC: usize = 16;
+const ENTRIES_CRC: usize = 88;
 
 struct Header {
+    /// Its bytes that are in its checksum.
+    length: usize,
     guid: Uuid,
     other_lba: u64,
     entries_lba: u64,
@@ -114,17 +177,18 @@ impl Header {
             .get(..length)
             .filter(|_| length >= 92 && bytes.starts_with(MAGIC))?;
         let mut unsigned = header.to_vec();
-        unsigned[16..20].fill(0);
-        let is_whole = crc32(&unsigned) == u32_at(header, 16)?
+        put_u32(&mut unsigned, HEADER_CRC, 0);
+        let is_whole = crc32(&unsigned) == u32_at(header, HEADER_CRC)?
             && u64_at(header, 24)? == lba
             && u32_at(header, 84)? == ENTRY as u32
             && u32_at(header, 80)? <= MOST_ENTRIES;
         is_whole.then_some(Self {
+            length,
             guid: guid_at(header, 56)?,
             other_lba: u64_at(header, 32)?,
             entries_lba: u64_at(header, 72)?,
             entries: u32_at(header, 80)?,
-            entries_crc: u32_at(header, 88)?,
+            entries_crc: u32_at(header, ENTRIES_CRC)?,
         })
     }
 }
@@ -179,6 +243,11 @@ fn crc32(bytes: &[u8]) -> u32 {
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+/// The field has to be there.
+fn put_u32(bytes: &mut [u8], at: usize, value: u32) {
+    bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
 }
 
 fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
@@ -245,6 +314,56 @@ mod tests {
         let mut other = entries.clone();
         other[0] = 1;
         assert_eq!(read_disk(&good, &other), None, "entries of another table");
+    }
+
+    fn sgdisk(arguments: &[&str], disk: &std::path::Path) -> String {
+        let output = std::process::Command::new("sgdisk")
+            .args(arguments)
+            .arg(disk)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{said}");
+        said
+    }
+
+    #[test]
+    fn one_partition_goes_and_the_others_stay_as_they_are() {
+        let disk = tempfile::NamedTempFile::new().unwrap();
+        let size = 64 << 20;
+        disk.as_file().set_len(size).unwrap();
+        let made = [
+            "-n1:0:+8M",
+            "-n2:0:+8M",
+            "-n3:0:+8M",
+            "-c3:kept",
+            "-A3:set:2",
+        ];
+        sgdisk(&made, disk.path());
+        let third = sgdisk(&["-i3"], disk.path());
+        let copies = |file: &mut File| whole_copies(file, size, 512).unwrap();
+        let mut file = disk.reopen().unwrap();
+        for mut copy in copies(&mut file) {
+            assert!(copy.has(2) && !copy.has(4));
+            copy.remove(2);
+            copy.write(&file).unwrap();
+            // With the other copy still as it was, the table can be read.
+            assert!(read(&mut file, size, 512).unwrap().is_some());
+        }
+        assert_eq!(copies(&mut file).len(), 2);
+        let said = sgdisk(&["--verify"], disk.path());
+        assert!(said.contains("No problems found"), "{said}");
+        assert_eq!(sgdisk(&["-i3"], disk.path()), third);
+        let table = read(&mut file, size, 512).unwrap().unwrap();
+        let numbers: Vec<u32> = table.partitions.iter().map(|it| it.number).collect();
+        assert_eq!((numbers, table.needs_repair), (vec![1, 3], false));
+
+        // What has grown has its second copy where the end was.
+        file.set_len(2 * size).unwrap();
+        assert_eq!(whole_copies(&mut file, 2 * size, 512).unwrap().len(), 2);
+        file.write_all_at(&[0; 512], 512).unwrap();
+        assert!(whole_copies(&mut file, 2 * size, 512).unwrap().is_empty());
+        assert_eq!(copies(&mut file).len(), 1);
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! alone only while nothing of it is mounted, mapped or swapped to. All devices are looked at and opened before the first is erased.
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io::{self, Seek as _, SeekFrom},
     path::{Path, PathBuf},
 };
 
@@ -12,6 +13,7 @@ use tracing::info;
 
 use super::{
     discover::DevPath,
+    table::{self, WholeCopy},
     wipe::{Opened, WipeError},
 };
 use crate::sys;
@@ -32,6 +34,8 @@ pub struct WipeOrder {
     pub device: String,
     /// How.
     pub method: WipeMethod,
+    /// Whether the partition goes from its disk's table as well.
+    pub drop_partition: bool,
 }
 
 /// Why nothing was erased, or not all of it.
@@ -52,8 +56,14 @@ pub enum WipeOtherError {
     Owned(DevPath),
     #[error("{device} is in use by {by}")]
     InUse { device: DevPath, by: String },
+    #[error("{0} is a whole disk; only a partition can be dropped from a table")]
+    NoPartition(DevPath),
+    #[error("{disk} has no GPT with partition {number}; wipe the partition, or the whole disk")]
+    NoEntry { disk: DevPath, number: u32 },
     #[error(transparent)]
     Wipe(#[from] WipeError),
+    #[error("cannot change the partition table of {disk}")]
+    Table { disk: DevPath, source: io::Error },
     #[error("{device} is erased, but the kernel still shows its partitions")]
     Forget { device: DevPath, source: io::Error },
 }
@@ -63,6 +73,8 @@ struct Device {
     dev_path: DevPath,
     /// Numbers of its partitions; none of a partition.
     partitions: Vec<u32>,
+    /// The disk that it is a partition of, and its number there.
+    part_of: Option<(DevPath, u32)>,
 }
 
 /// Erases devices; `owned` is the disk that the machine owns.
@@ -74,10 +86,14 @@ pub fn wipe_others(
     let mut opened = Vec::new();
     for order in orders {
         let device = look_at(sysfs, owned, &order.device)?;
+        let table = match order.drop_partition {
+            true => Some(TableOf::open(&device)?),
+            false => None,
+        };
         let file = Opened::of(device.dev_path.as_path().to_owned())?;
-        opened.push((order.method, device, file));
+        opened.push((order.method, device, file, table));
     }
-    for (method, device, file) in &opened {
+    for (method, device, file, table) in opened {
         info!(
             "erasing {}, which is not this machine's own",
             device.dev_path
@@ -87,15 +103,83 @@ pub fn wipe_others(
             WipeMethod::Zeroes => file.erase_all()?,
         }
         for number in &device.partitions {
-            sys::block::delete_partition(file.file(), *number).map_err(|source| {
-                WipeOtherError::Forget {
-                    device: device.dev_path.clone(),
-                    source,
-                }
-            })?;
+            forget(&device.dev_path, file.file(), *number)?;
+        }
+        // The kernel keeps a partition that somebody has open.
+        drop(file);
+        if let Some(table) = table {
+            table.drop_partition()?;
         }
     }
     Ok(())
+}
+
+/// The kernel shows that partition no more.
+fn forget(disk: &DevPath, file: &File, number: u32) -> Result<(), WipeOtherError> {
+    sys::block::delete_partition(file, number).map_err(|source| WipeOtherError::Forget {
+        device: disk.clone(),
+        source,
+    })
+}
+
+/// The table that a partition is to be dropped from.
+struct TableOf {
+    disk: DevPath,
+    file: File,
+    number: u32,
+}
+
+impl TableOf {
+    /// Its disk is shared with whoever uses other partitions of it.
+    fn open(device: &Device) -> Result<Self, WipeOtherError> {
+        let Some((disk, number)) = device.part_of.clone() else {
+            return Err(WipeOtherError::NoPartition(device.dev_path.clone()));
+        };
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .open(disk.as_path())
+            .map_err(|source| WipeOtherError::Table {
+                disk: disk.clone(),
+                source,
+            })?;
+        let table = Self { disk, file, number };
+        table.copies()?;
+        Ok(table)
+    }
+
+    fn failed(&self, source: io::Error) -> WipeOtherError {
+        let disk = self.disk.clone();
+        WipeOtherError::Table { disk, source }
+    }
+
+    /// The copies that have the partition. They are read anew each time: another partition may have been dropped meanwhile.
+    fn copies(&self) -> Result<Vec<WholeCopy>, WipeOtherError> {
+        let read = || {
+            let sector = sys::block::logical_sector(&self.file)?;
+            let size = (&self.file).seek(SeekFrom::End(0))?;
+            table::whole_copies(&mut self.file.try_clone()?, size, sector)
+        };
+        let mut copies = read().map_err(|source| self.failed(source))?;
+        copies.retain(|copy| copy.has(self.number));
+        match copies.is_empty() {
+            true => Err(WipeOtherError::NoEntry {
+                disk: self.disk.clone(),
+                number: self.number,
+            }),
+            false => Ok(copies),
+        }
+    }
+
+    fn drop_partition(&self) -> Result<(), WipeOtherError> {
+        info!("dropping partition {} of {}", self.number, self.disk);
+        for mut copy in self.copies()? {
+            copy.remove(self.number);
+            copy.write(&self.file)
+                .map_err(|source| self.failed(source))?;
+        }
+        forget(&self.disk, &self.file, self.number)
+    }
 }
 
 fn look_at(sysfs: &Path, owned: Option<&Path>, name: &str) -> Result<Device, WipeOtherError> {
@@ -106,15 +190,16 @@ fn look_at(sysfs: &Path, owned: Option<&Path>, name: &str) -> Result<Device, Wip
     }
     let real: PathBuf = fs::canonicalize(&node).map_err(|_| unknown())?;
     let dev_path = DevPath::of_kernel_name(name);
-    let is_partition = node.join("partition").exists();
+    let read =
+        |folder: &Path, file: &str| fs::read_to_string(folder.join(file)).unwrap_or_default();
+    let own_number = read(&node, "partition").trim().parse().ok();
+    let is_partition = own_number.is_some();
     let disk = match is_partition {
         true => real.parent().ok_or_else(unknown)?.to_owned(),
         false => real,
     };
     let disk_name = disk.file_name().and_then(|name| name.to_str());
     let disk_name = disk_name.ok_or_else(unknown)?.to_owned();
-    let read =
-        |folder: &Path, file: &str| fs::read_to_string(folder.join(file)).unwrap_or_default();
     // Loop devices, mapped ones, memory: they are of something that has them in use.
     if disk.components().any(|part| part.as_os_str() == "virtual") && !disk_name.starts_with("nvme")
     {
@@ -160,6 +245,7 @@ fn look_at(sysfs: &Path, owned: Option<&Path>, name: &str) -> Result<Device, Wip
     Ok(Device {
         dev_path,
         partitions,
+        part_of: own_number.map(|number| (DevPath::of_kernel_name(&disk_name), number)),
     })
 }
 
@@ -202,9 +288,12 @@ mod tests {
         }
         let disk = look_at(sys.path(), owned, "vdb").unwrap();
         assert_eq!(disk.partitions, [2]);
+        assert!(disk.part_of.is_none());
         let partition = look_at(sys.path(), owned, "vdb2").unwrap();
         assert_eq!(partition.dev_path.to_string(), "/dev/vdb2");
         assert!(partition.partitions.is_empty());
+        let (of, number) = partition.part_of.unwrap();
+        assert_eq!((of.to_string().as_str(), number), ("/dev/vdb", 2));
         assert!(look_at(sys.path(), None, "vda").is_ok(), "it owns no disk");
     }
 }

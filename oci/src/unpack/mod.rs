@@ -36,7 +36,7 @@ pub use tree::TreeRefusal;
 pub struct Limits {
     /// Bytes of the unpacked archives: a little more than what lands on disk.
     pub unpacked_bytes: u64,
-    /// Files, directories and links.
+    /// Files, directories and links, those directories included that no entry is about.
     pub entries: u64,
     /// Unpacked bytes for one packed byte, per layer.
     pub ratio: u64,
@@ -243,16 +243,21 @@ impl Unpacker {
         Ok(())
     }
 
+    /// There is so much more to unpack than before.
+    fn count(&mut self, more: u64) -> Result<(), UnpackError> {
+        let limit = self.limits.entries;
+        self.entries = self.entries.saturating_add(more);
+        match self.entries > limit {
+            true => Err(UnpackError::TooMany { limit }),
+            false => Ok(()),
+        }
+    }
+
     fn entries(&mut self, unpacked: &mut impl Read) -> Result<(), UnpackError> {
         let mut archive = Archive::new(unpacked);
         let mut parser = EntryParser::default();
         while let Some(header) = archive.next_header().map_err(UnpackError::Archive)? {
-            self.entries += 1;
-            if self.entries > self.limits.entries {
-                return Err(UnpackError::TooMany {
-                    limit: self.limits.entries,
-                });
-            }
+            self.count(1)?;
             let entry = parser
                 .entry(&header, &mut archive)
                 .map_err(|reason| match reason {
@@ -269,6 +274,8 @@ impl Unpacker {
                         refusal,
                     },
                 })?;
+            let implied = self.tree.take_implied();
+            self.count(implied)?;
             if let Change::Device { given: false } = entry.change {
                 if self.devices.count == 0 {
                     self.devices.first = entry.path.to_string();

@@ -759,7 +759,9 @@ fn a_hostile_layer() {
         kib.parse().unwrap()
     };
     let kind = std::env::var("HOSTILE_LAYER").unwrap();
-    let outer = tempfile::tempdir().unwrap();
+    // Tens of thousands of files are minutes on a disk, and seconds in memory.
+    let in_memory = tempfile::tempdir_in("/dev/shm");
+    let outer = in_memory.or_else(|_| tempfile::tempdir()).unwrap();
     let limits = Limits::default();
     let mut unpacker = Unpacker::new(outer.path(), limits, ownership()).unwrap();
     let bytes = |builder: TarBuilder| {
@@ -768,6 +770,11 @@ fn a_hostile_layer() {
         bytes
     };
     let long = format!("{}/", "n".repeat(200)).repeat(20);
+    // What a layer does to those below it takes memory of its own.
+    let below = tar().file("below", b"x").finish();
+    unpacker
+        .layer(&describe(&below, &below), &below[..])
+        .unwrap();
     let before = status("VmRSS:");
     let mut give = |entries: u64, entry: &dyn Fn(u64) -> Vec<u8>| {
         let layer = Layer {
@@ -812,6 +819,36 @@ fn a_hostile_layer() {
             let entry = bytes(tar().pax(&[("a", &b""[..]); 40_000]).directory("d"));
             give(limits.entries / 10_000, &|_| entry.clone());
         }
+        // A tenth of the files that there may be.
+        "files" => give(limits.entries / 10, &|number| {
+            bytes(tar().file(&format!("{}/{number}", number / 1000), b""))
+        }),
+        // Most of them links to a file that there is.
+        "links" => give(limits.entries / 10, &|number| {
+            let target = number - number % 1000;
+            match target == number {
+                true => bytes(tar().file(&format!("{number}"), b"x")),
+                false => bytes(tar().hard_link(&format!("{number}"), &format!("{target}"))),
+            }
+        }),
+        // Directories that no entry is about: hundreds by the path of one.
+        "depths" => {
+            let depth = 250;
+            give(limits.entries / 10 / depth, &|number| {
+                let path = format!("{number}/{}", "d/".repeat(depth as usize - 1));
+                bytes(tar().pax(&[("path", path.as_bytes())]).directory("d"))
+            });
+        }
+        // Of as many names as a header has room for, and then one large value.
+        "attributes" => {
+            let many = [("SCHILY.xattr.other.a", &b""[..]); 10_000];
+            let large = [("SCHILY.xattr.other.a", &[7; 250_000][..])];
+            let entries =
+                [&many[..], &large].map(|records| bytes(tar().pax(records).directory("d")));
+            give(limits.entries / 10_000, &|number| {
+                entries[number as usize % 2].clone()
+            });
+        }
         other => panic!("{other}"),
     }
     println!("it took {} KiB", status("VmHWM:").saturating_sub(before));
@@ -821,7 +858,18 @@ fn a_hostile_layer() {
 fn one_hostile_layer_costs_little_memory() {
     use std::process::Command;
     const MOST_KIB: u64 = 32 * 1024;
-    for kind in ["directories", "names", "records"] {
+    // How much of a layer as large as may be is measured: files take time.
+    let whole = |kind| (kind, 1);
+    let a_tenth = |kind| (kind, 10);
+    for (kind, times) in [
+        whole("directories"),
+        whole("names"),
+        whole("records"),
+        whole("attributes"),
+        a_tenth("files"),
+        a_tenth("links"),
+        a_tenth("depths"),
+    ] {
         let output = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "unpack::tests::a_hostile_layer"])
             .args(["--ignored", "--nocapture"])
@@ -833,10 +881,41 @@ fn one_hostile_layer_costs_little_memory() {
             .split_once("it took ")
             .and_then(|(_, rest)| rest.split_once(" KiB"))
             .unwrap_or_else(|| panic!("{kind}: {said}{}", String::from_utf8_lossy(&output.stderr)));
-        let took: u64 = took.0.parse().unwrap();
+        let took = took.0.parse::<u64>().unwrap() * times;
         println!("{kind}: {took} KiB");
         assert!(took <= MOST_KIB, "{kind}: {took} KiB");
     }
+}
+
+/// What is on the disk counts, and not how many entries it takes.
+#[test]
+fn directories_without_an_entry_count() {
+    let limits = Limits {
+        entries: 1000,
+        ..Limits::default()
+    };
+    let deep = |count| {
+        let path = |number| format!("{number}/{}x", "d/".repeat(198));
+        (0..count)
+            .fold(tar(), |tar, number| {
+                tar.pax(&[("path", path(number).as_bytes())]).file("x", b"")
+            })
+            .finish()
+    };
+    let (_outer, few) = unpack_with(&[deep(4)], limits);
+    few.unwrap();
+    let (_outer, many) = unpack_with(&[deep(6)], limits);
+    let said = chain(&many.unwrap_err());
+    assert!(said.contains("more than 1000 files"), "{said}");
+    // Of several layers together.
+    let other = tar().directory(&"e/".repeat(40)).finish();
+    let (_outer, both) = unpack_with(&[deep(4), other.clone()], limits);
+    both.unwrap();
+    let more = (0..6).fold(tar(), |tar, number| {
+        tar.file(&format!("{number}/{}x", "f/".repeat(45)), b"")
+    });
+    let (_outer, both) = unpack_with(&[deep(4), more.finish()], limits);
+    assert!(both.is_err());
 }
 
 fn unpack_blob(layer: &Layer, blob: &[u8], limits: Limits) -> Result<(), UnpackError> {

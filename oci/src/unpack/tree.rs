@@ -84,6 +84,8 @@ pub(super) struct Tree {
     /// Inodes that the layer at work made or touched; empty for the first one, where that goes for all. A tree, because a table
     /// needs three times the memory while it grows.
     of_this_layer: BTreeSet<u64>,
+    /// Directories that were made without an entry of their own, since somebody asked.
+    implied: u64,
     /// Archives list a directory's files one after the other.
     last_parent: Option<(ImagePath, Arc<OwnedFd>)>,
     buffer: Vec<u8>,
@@ -107,6 +109,7 @@ impl Tree {
             ownership,
             first_layer: true,
             of_this_layer: BTreeSet::new(),
+            implied: 0,
             last_parent: None,
             buffer: vec![0; BUFFER],
         })
@@ -117,6 +120,11 @@ impl Tree {
         self.first_layer = false;
         self.of_this_layer = BTreeSet::new();
         self.last_parent = None;
+    }
+
+    /// How many directories no entry is about, of those that were made since this was asked last.
+    pub(super) fn take_implied(&mut self) -> u64 {
+        std::mem::take(&mut self.implied)
     }
 
     pub(super) fn apply(
@@ -475,6 +483,7 @@ impl Tree {
     fn imply(&mut self, parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, TreeRefusal> {
         let before = Modified::of(parent)?;
         mkdirat(parent, name, IMPLIED).step("creating its directory")?;
+        self.implied += 1;
         // Whatever the umask is.
         chmodat(parent, name, IMPLIED, AtFlags::empty()).step("setting its directory's mode")?;
         before.put_back(parent)?;
