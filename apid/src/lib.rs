@@ -87,7 +87,7 @@ const CONNECTIONS: usize = 4096;
 /// How many of them may be of clients who have shown that they are no administrators.
 const OTHERS: usize = 1024;
 /// How many of them may be of clients that have not shown a certificate: in maintenance mode all of them.
-const STRANGERS: usize = 512;
+const UNAUTHENTICATED: usize = 512;
 /// As many more of the machine's own, through which it finds out whether it is reachable: no crowd on the network takes these.
 const OWN: usize = 32;
 /// Calls at a time on one connection.
@@ -213,8 +213,8 @@ async fn accept(
     places: Arc<Semaphore>,
     draining: watch::Receiver<bool>,
 ) -> std::convert::Infallible {
-    let (strangers, own) = (
-        UnauthenticatedLimit::new(STRANGERS),
+    let (others, own) = (
+        UnauthenticatedLimit::new(UNAUTHENTICATED),
         UnauthenticatedLimit::new(OWN),
     );
     let known = Quota::new(CONNECTIONS, OTHERS);
@@ -226,11 +226,11 @@ async fn accept(
                 let credentials = credentials.clone();
                 let (proxy, known, draining) =
                     (proxy.for_another(), known.clone(), draining.clone());
-                let strangers = match peer.ip().to_canonical().is_loopback() {
+                let limit = match peer.ip().to_canonical().is_loopback() {
                     true => &own,
-                    false => &strangers,
+                    false => &others,
                 };
-                strangers.admit(|unknown| {
+                limit.admit(|unknown| {
                     let connection = async move {
                         let served =
                             serve_connection(stream, unknown, known, credentials, proxy, draining);

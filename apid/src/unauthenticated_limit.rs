@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::task::AbortHandle;
 
-/// The strangers of this node; clones share the places.
+/// The places for connections of clients that have not shown a certificate; clones share them.
 #[derive(Clone)]
 pub(super) struct UnauthenticatedLimit {
     places: usize,
@@ -22,10 +22,10 @@ struct Shared {
     connections: BTreeMap<u64, AbortHandle>,
 }
 
-/// A place among the strangers, given back when this is dropped: when the connection has ended, or is no stranger's any more.
+/// One such place, given back when this is dropped: when the connection has ended, or its client has shown a certificate.
 pub(super) struct Place {
     number: u64,
-    strangers: UnauthenticatedLimit,
+    limit: UnauthenticatedLimit,
 }
 
 impl UnauthenticatedLimit {
@@ -48,8 +48,8 @@ impl UnauthenticatedLimit {
         }
         let number = shared.next;
         shared.next += 1;
-        let strangers = self.clone();
-        let task = spawn(Place { number, strangers });
+        let limit = self.clone();
+        let task = spawn(Place { number, limit });
         shared.connections.insert(number, task);
         // The end of a task gives its place back, which takes the lock.
         drop(shared);
@@ -77,7 +77,7 @@ impl Shared {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.strangers.lock().connections.remove(&self.number);
+        self.limit.lock().connections.remove(&self.number);
     }
 }
 
@@ -89,12 +89,10 @@ mod tests {
     use tokio::sync::oneshot;
 
     /// Admits a connection that stays until it is ended, or until the sender is used to say that it is known now.
-    fn stay(
-        strangers: &UnauthenticatedLimit,
-    ) -> (oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
+    fn stay(limit: &UnauthenticatedLimit) -> (oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
         let (known, becomes_known) = oneshot::channel();
         let mut task = None;
-        strangers.admit(|place| {
+        limit.admit(|place| {
             let spawned = tokio::spawn(async move {
                 if becomes_known.await.is_ok() {
                     drop(place);
@@ -110,13 +108,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_new_one_takes_the_place_of_any_other() {
-        let strangers = UnauthenticatedLimit::new(8);
-        let mut all: Vec<_> = (0..8).map(|_| stay(&strangers)).collect();
+        let limit = UnauthenticatedLimit::new(8);
+        let mut all: Vec<_> = (0..8).map(|_| stay(&limit)).collect();
         for _ in 0..4 {
-            all.push(stay(&strangers));
+            all.push(stay(&limit));
         }
         tokio::task::yield_now().await;
-        assert_eq!(strangers.lock().connections.len(), 8);
+        assert_eq!(limit.lock().connections.len(), 8);
         let ended = all.iter().filter(|(_, task)| task.is_finished()).count();
         assert_eq!(ended, 4);
         let (_, newest) = all.last().unwrap();
@@ -131,8 +129,8 @@ mod tests {
         runtime.block_on(async {
             let mut gone = std::collections::BTreeSet::new();
             for _ in 0..64 {
-                let strangers = UnauthenticatedLimit::new(4);
-                let all: Vec<_> = (0..5).map(|_| stay(&strangers)).collect();
+                let limit = UnauthenticatedLimit::new(4);
+                let all: Vec<_> = (0..5).map(|_| stay(&limit)).collect();
                 tokio::task::yield_now().await;
                 gone.extend(all.iter().position(|(_, task)| task.is_finished()));
             }
@@ -143,14 +141,14 @@ mod tests {
 
     #[tokio::test]
     async fn who_is_known_is_not_ended() {
-        let strangers = UnauthenticatedLimit::new(1);
-        let (known, first) = stay(&strangers);
+        let limit = UnauthenticatedLimit::new(1);
+        let (known, first) = stay(&limit);
         known.send(()).unwrap();
-        while !strangers.lock().connections.is_empty() {
+        while !limit.lock().connections.is_empty() {
             tokio::task::yield_now().await;
         }
-        let (_second_unknown, second) = stay(&strangers);
-        let (_third_unknown, _third) = stay(&strangers);
+        let (_second_unknown, second) = stay(&limit);
+        let (_third_unknown, _third) = stay(&limit);
         assert!(second.await.unwrap_err().is_cancelled());
         assert!(!first.is_finished());
     }

@@ -1,5 +1,8 @@
-//! Work that waits for a disk or a device: away from the runtime's only thread, and for a limited time. Nothing but the device ends the
-//! thread that waits for it, but whoever asked goes on, and can say what is wrong.
+//! Work that waits for a disk or a device, away from the runtime's only thread. It is the one way to such a thread, so that all of them
+//! answer alike when the runtime ends under them.
+//!
+//! [`within`] limits the wait: nothing but the device ends the thread, but whoever asked goes on, and can say what is wrong. [`to_its_end`]
+//! is for work that has a limit of its own, or that nobody may go on without.
 
 use std::time::Duration;
 
@@ -15,7 +18,7 @@ pub enum NoAnswer {
         "no answer within {} s: a disk or another device may be failing, and only a reboot ends the wait for it", .0.as_secs()
     )]
     Late(Duration),
-    /// The thread was torn down with the runtime.
+    /// The runtime ended before the work did. (A panic of the work looks the same; it ends the programs of the root filesystem.)
     #[error("the work was interrupted because the program is stopping")]
     Interrupted,
 }
@@ -28,11 +31,23 @@ pub async fn within<T: Send + 'static>(
     limit: Duration,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, NoAnswer> {
+    // Not by `to_its_end`: its future is of the work's own type, and a limit around each of these made machined 20 KB larger.
     let work = tokio::task::spawn_blocking(work);
     match tokio::time::timeout(limit, work).await {
         Ok(done) => done.map_err(|_| NoAnswer::Interrupted),
         Err(_) => Err(NoAnswer::Late(limit)),
     }
+}
+
+/// Does it, however long it takes. It goes on where whoever waits for it stops waiting.
+///
+/// # Errors
+/// The runtime ended before the work did.
+pub async fn to_its_end<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, NoAnswer> {
+    let work = tokio::task::spawn_blocking(work);
+    work.await.map_err(|_| NoAnswer::Interrupted)
 }
 
 #[cfg(test)]

@@ -20,8 +20,8 @@ const READ_AGAIN: Duration = Duration::from_secs(5);
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// What the user wishes.
-    Wished,
+    /// What the user asked for.
+    Requested,
     /// All of it, to go on where the stream left off.
     Whole,
 }
@@ -40,7 +40,7 @@ pub(crate) async fn print(
         )
     };
     let explain = |status| node.explain(doing, status);
-    let mut stream = ask(Part::Wished).await.map_err(explain)?;
+    let mut stream = ask(Part::Requested).await.map_err(explain)?;
     let mut lines = Lines::default();
     let mut left_off = LeftOff::default();
     loop {

@@ -3,7 +3,9 @@
 //! A shape says which fields exist and what a value looks like. Whether the value makes sense (a size that is too small, a
 //! name that refers to nothing) is decided where it is read.
 
-use super::{model::quantity, suggestion};
+use instar_values::{Cidr, quantity};
+
+use super::suggestion;
 
 /// What a value may look like.
 #[derive(Debug)]
@@ -99,7 +101,7 @@ impl Shape {
             Shape::Bool => plain && boolean(text).is_some(),
             Shape::Int => plain && integer(text).is_some(),
             Shape::Duration => unset || quantity::duration(text).is_some(),
-            Shape::Cidr => unset || text.parse::<quantity::Cidr>().is_ok(),
+            Shape::Cidr => unset || text.parse::<Cidr>().is_ok(),
             Shape::Ip => unset || text.parse::<std::net::IpAddr>().is_ok(),
             Shape::Mac => unset || is_mac(text),
             Shape::Url(schemes) => unset || schemes.iter().any(|scheme| has_scheme(text, scheme)),

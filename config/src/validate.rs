@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::{
-    model::{ContainerName, ContainerNetwork, HealthCheck, MachineConfig},
+    model::{ContainerName, ContainerNetwork, HealthProbe, MachineConfig},
     resolve::Origins,
 };
 
@@ -52,7 +52,7 @@ pub(super) fn references(config: &MachineConfig, origins: &Origins<'_>) {
                 && container
                     .health
                     .as_ref()
-                    .is_some_and(|health| !matches!(health.check, HealthCheck::Exec(_)))
+                    .is_some_and(|health| !matches!(health.check, HealthProbe::Exec(_)))
         }) {
             document.wrong(format_args!(
                 "`{name}` cannot be reached from outside: its `network.mode` is `none`, as it is when nothing is said; \

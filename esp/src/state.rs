@@ -29,7 +29,7 @@ pub struct State {
     /// The UKIs and their sizes in bytes.
     pub ukis: BTreeMap<Slot, u64>,
     /// Other entries, which the loader takes into account as well.
-    pub strangers: Vec<String>,
+    pub foreign: Vec<String>,
     /// Whether systemd-boot is where the firmware looks for it. An empty file, which an interrupted installation leaves, is none:
     /// the firmware passes it over.
     pub has_loader: bool,
@@ -63,7 +63,7 @@ impl State {
                     });
                 }
                 Err(_) if name.to_ascii_lowercase().ends_with(".conf") => {
-                    state.strangers.push(name);
+                    state.foreign.push(name);
                 }
                 Err(_) => {}
             }
@@ -72,7 +72,7 @@ impl State {
         state
             .entries
             .sort_by_key(|found| (Reverse(found.name.order), found.name.tries.is_some()));
-        state.strangers.sort();
+        state.foreign.sort();
         for (name, bytes) in volume.list(paths::UKIS)? {
             if let Some(slot) = Slot::from_uki_path(&format!("{}/{name}", paths::UKIS)) {
                 state.ukis.insert(slot, bytes);

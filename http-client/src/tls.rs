@@ -1,10 +1,11 @@
 //! Whom to trust: the system's authorities, the config's, or anybody where the config says so.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::{fmt, io};
 
+use instar_values::HostTls;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
@@ -33,33 +34,6 @@ impl Default for Trust {
             roots: Vec::new(),
             hosts: BTreeMap::new(),
         }
-    }
-}
-
-/// How to trust a host, and how to be trusted by it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct HostTls {
-    /// Certificate authorities beside the system's (PEM).
-    pub ca: Option<String>,
-    /// Our certificate chain and key (PEM).
-    pub client_identity: Option<ClientIdentity>,
-    /// Take any certificate.
-    pub insecure_skip_verify: bool,
-}
-
-/// A client certificate.
-#[derive(Clone, PartialEq, Eq)]
-pub struct ClientIdentity {
-    /// Chain, PEM.
-    pub certificate: String,
-    /// Private key, PEM.
-    pub key: String,
-}
-
-/// Keys don't belong into logs.
-impl fmt::Debug for ClientIdentity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ClientIdentity(..)")
     }
 }
 
@@ -178,12 +152,12 @@ pub(crate) fn client_config(trust: &Trust, authority: &str) -> Result<ClientConf
                     what: "client certificate",
                     source,
                 })?;
-            let key = PrivateKeyDer::from_pem_slice(identity.key.as_bytes()).map_err(|source| {
-                TlsError::Pem {
+            let key = PrivateKeyDer::from_pem_slice(identity.key.expose().as_bytes()).map_err(
+                |source| TlsError::Pem {
                     what: "client key",
                     source,
-                }
-            })?;
+                },
+            )?;
             builder
                 .with_client_auth_cert(chain, key)
                 .map_err(TlsError::Identity)

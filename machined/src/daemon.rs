@@ -13,8 +13,8 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use tokio::time::Instant;
 
 use crate::containers::host_files;
-use crate::disk::{OwnedDisk, Places};
-use crate::init_link::{Domain, InitLink, Introduction, Scope, StartReason};
+use crate::disk::{OwnedDisk, Paths};
+use crate::init_link::{Domain, Handshake, InitLink, Scope, StartReason};
 use crate::intent;
 use crate::machine::{Generation, Machine, Parts};
 use crate::mounts::special_mounts;
@@ -22,7 +22,7 @@ use crate::network::{CleanupPolicy, Lease, Network, Options};
 use crate::oci::ImageStore;
 use crate::sequences::{BootArguments, Rollback, boot, note_time};
 use crate::services::LogRing;
-use crate::time::{Beforehand, TimeSync, TimeWish, raise_to_floor};
+use crate::time::{Beforehand, ClockSpec, TimeSync, raise_to_floor};
 use crate::upgrade::{Handover, HistoryKeeper, RunningSystem, handover};
 use crate::{api, hang_guard, image_collection, logging, status, sys};
 
@@ -62,8 +62,8 @@ fn allow_descriptors() -> std::io::Result<()> {
 
 async fn live(own_log: LogRing) -> anyhow::Result<()> {
     let socket = sys::inherited::take(SOCKET_FD).context("take the socket to init")?;
-    let (init, introduction) = InitLink::connect(socket).await.context("greet init")?;
-    let Introduction { welcome, mut kept } = introduction;
+    let (init, handshake) = InitLink::connect(socket).await.context("greet init")?;
+    let Handshake { welcome, mut kept } = handshake;
     // What is left counts from now, not from when everything has been started.
     let deadline = Instant::now() + Duration::from_secs(welcome.deadline.into());
     special_mounts::mount()?;
@@ -103,7 +103,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
         images: ImageStore::new(IMAGES.into()),
         own_log,
         network,
-        disk: OwnedDisk::new(Places::default()),
+        disk: OwnedDisk::new(Paths::default()),
         clock,
         failed,
         images_in_force,
@@ -130,7 +130,7 @@ fn start_clock() -> anyhow::Result<TimeSync> {
         true => Beforehand::Nothing,
         false => Beforehand::Roughly,
     };
-    let no_servers = TimeWish {
+    let no_servers = ClockSpec {
         enabled: false,
         servers: Vec::new(),
     };

@@ -10,22 +10,11 @@ use std::mem::discriminant;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
-use rustix::mount::{MountFlags, MountPropagationFlags, mount_bind, mount_change, mount_remount};
-
 use crate::base::whole_file;
+use crate::mounts::filesystem::{self, MountFlags};
+use crate::values::EtcFile;
 
-/// A file below /etc.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EtcFile {
-    /// Its path below /etc, without `..`.
-    pub name: String,
-    /// Its permission bits.
-    pub mode: u32,
-    /// What is in it.
-    pub contents: String,
-}
-
-/// Why /etc is not as wished.
+/// Why /etc is not as the config says.
 #[derive(Debug, thiserror::Error)]
 pub enum EtcFilesError {
     /// A file is not there, or not gone.
@@ -103,22 +92,18 @@ impl Tree {
         if is_same_directory(etc, &self.image) {
             return Ok(());
         }
-        let mounted = mount_bind(etc, &self.image).map_err(io::Error::from);
-        mounted.map_err(failed("mount the image's /etc", &self.image))?;
+        filesystem::bind(etc, &self.image)
+            .map_err(failed("mount the image's /etc", &self.image))?;
         // Else what is mounted at /etc next appears here as well.
-        let private = mount_change(&self.image, MountPropagationFlags::PRIVATE);
-        private.map_err(|errno| failed("make a mount private", &self.image)(errno.into()))
+        filesystem::make_private(&self.image).map_err(failed("make a mount private", &self.image))
     }
 
     fn mount_merged(&self, etc: &Path) -> Result<(), EtcFilesError> {
-        let mounted = mount_bind(&self.merged, etc).map_err(io::Error::from);
+        let mounted = filesystem::bind(&self.merged, etc);
         mounted.map_err(failed("mount the files of the config", etc))?;
-        let flags = MountFlags::BIND
-            | MountFlags::RDONLY
-            | MountFlags::NOSUID
-            | MountFlags::NODEV
-            | MountFlags::NOEXEC;
-        let protected = mount_remount(etc, flags, c"").map_err(io::Error::from);
+        let flags =
+            MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        let protected = filesystem::change_bind(etc, flags);
         protected.map_err(failed("write-protect the files of the config", etc))
     }
 

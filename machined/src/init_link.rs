@@ -27,9 +27,9 @@ const ANSWER: Duration = Duration::from_secs(60);
 /// How many exits are remembered that nobody has asked for yet.
 const EXITS: usize = 1024;
 
-/// What init says at the beginning: who this generation is, and the descriptors that it kept for it.
+/// Init's answer to the greeting: who this generation is, and the descriptors that init kept for it.
 #[derive(Debug)]
-pub struct Introduction {
+pub struct Handshake {
     /// Who this generation is and why it was started.
     pub welcome: Welcome,
     /// Kept descriptors by name.
@@ -50,19 +50,19 @@ struct Shared {
     waiting: Mutex<Waiting>,
     /// One request at a time: the order on the socket is the order in the queue.
     order: tokio::sync::Mutex<()>,
-    exits: watch::Sender<BTreeMap<u32, Told>>,
+    exits: watch::Sender<BTreeMap<u32, ReportedExit>>,
 }
 
 /// An exit that init reported.
 #[derive(Debug, Clone, Copy)]
-struct Told {
+struct ReportedExit {
     exit: Exit,
     at: Instant,
 }
 
 impl InitLink {
     /// Takes the socket and greets init.
-    pub async fn connect(socket: OwnedFd) -> anyhow::Result<(InitLink, Introduction)> {
+    pub async fn connect(socket: OwnedFd) -> anyhow::Result<(InitLink, Handshake)> {
         rustix::io::ioctl_fionbio(&socket, true)
             .context("set the socket to init to non-blocking")?;
         let shared = Arc::new(Shared {
@@ -81,7 +81,7 @@ impl InitLink {
             tracing::error!("the link to init is broken: {error:#}");
             std::process::exit(1);
         });
-        let introduction = match link.ask(Request::Hello, None).await? {
+        let handshake = match link.ask(Request::Hello, None).await? {
             (Reply::Welcome(welcome), descriptors) => {
                 if welcome.kept.len() != descriptors.len() {
                     bail!(
@@ -92,11 +92,11 @@ impl InitLink {
                 }
                 let names = welcome.kept.iter().map(|name| name.as_str().to_owned());
                 let kept = names.zip(descriptors).collect();
-                Introduction { welcome, kept }
+                Handshake { welcome, kept }
             }
             (other, _) => bail!("init answered the greeting with {other:?}"),
         };
-        Ok((link, introduction))
+        Ok((link, handshake))
     }
 
     /// Reports this generation healthy: it is committed, and the previous one is dropped.
@@ -166,10 +166,10 @@ impl InitLink {
         self.tell(Request::End(end), None).await
     }
 
-    /// How a process ended that init reaped, once it has; each exit is told once. It lived at `since`: what was told before is the exit
+    /// How a process ended that init reaped, once it has; each exit is given once. It lived at `since`: one that was reported before is the exit
     /// of another process, which had the same number.
     pub async fn exit_of(&self, pid: u32, since: Instant) -> Exit {
-        let its = |told: &Told| told.at >= since;
+        let its = |exit: &ReportedExit| exit.at >= since;
         let mut exits = self.shared.exits.subscribe();
         // The sender lives in `self.shared`, so this cannot fail.
         let _ = exits
@@ -177,7 +177,9 @@ impl InitLink {
             .await;
         let mut exit = Exit::Unknown;
         self.shared.exits.send_if_modified(|exits| {
-            exit = exits.remove(&pid).map_or(Exit::Unknown, |told| told.exit);
+            exit = exits
+                .remove(&pid)
+                .map_or(Exit::Unknown, |reported| reported.exit);
             false
         });
         exit
@@ -267,16 +269,16 @@ impl Shared {
 
     fn note_exit(&self, pid: i32, status: i32) {
         let Ok(pid) = u32::try_from(pid) else { return };
-        let told = Told {
+        let reported = ReportedExit {
             exit: Exit::from_wait_status(status),
             at: Instant::now(),
         };
         self.exits.send_modify(|exits| {
-            exits.insert(pid, told);
+            exits.insert(pid, reported);
             if exits.len() > EXITS
                 && let Some(oldest) = exits
                     .iter()
-                    .min_by_key(|(_, told)| told.at)
+                    .min_by_key(|(_, reported)| reported.at)
                     .map(|(pid, _)| *pid)
             {
                 exits.remove(&oldest);

@@ -6,7 +6,7 @@
 //! daemon      starts all of it                              daemon, logging; decoders for fuzzers
 //! api         answers callers                               api, apid_service, console
 //! sequences   what the machine does as a whole              sequences
-//! intent      the config's wishes, in the domains' terms    intent
+//! intent      the config as specs in the domains' terms     intent
 //! machine     what all of it shares                         machine, status, image_collection
 //! upgrade     from one version to the next                  upgrade
 //! services    what is kept running                          services
@@ -20,7 +20,7 @@
 //! apid        the program that strangers talk to            knows api, pki, base and sys; no disk and no container
 //! config      from text to a checked model                  knows values and pki
 //! oci         images, from a registry to a store            knows values, base and the one HTTP client
-//! http-client requests within limits                        knows base alone
+//! http-client requests within limits                        knows values and base
 //! values      names that several parts share
 //! base, sys   what knows nothing of the machine; `unsafe` is in sys alone
 //! ```

@@ -56,15 +56,9 @@ impl Configured {
     }
 
     /// What pulls images; made by `make` if there is none yet.
-    pub fn puller(
-        &self,
-        make: impl FnOnce(&MachineConfig) -> anyhow::Result<Puller>,
-    ) -> anyhow::Result<Arc<Puller>> {
-        if let Some(puller) = self.puller.get() {
-            return Ok(puller.clone());
-        }
-        let puller = Arc::new(make(&self.config)?);
-        Ok(self.puller.get_or_init(|| puller).clone())
+    pub fn puller(&self, make: impl FnOnce(&MachineConfig) -> Puller) -> Arc<Puller> {
+        let puller = self.puller.get_or_init(|| Arc::new(make(&self.config)));
+        puller.clone()
     }
 }
 

@@ -10,11 +10,10 @@ use std::{
     path::Path,
 };
 
-use machined::disk::{
-    DiskSelector, DiskWish, Label, OwnedDisk, OwnedDiskStatus, Places, Takeover, Users, Wipe,
-};
+use machined::disk::{DiskSpec, Label, OwnedDisk, OwnedDiskStatus, Paths, Takeover, Users, Wipe};
 use machined::mounts::filesystem::{Filesystem, MountFlags};
 use machined::mounts::transient_mount::TransientMount;
+use machined::values::DiskSelector;
 use namespace::{block_on, isolated, run};
 
 const SIZE: u64 = 256 * 1024 * 1024;
@@ -31,16 +30,16 @@ struct Machine {
 }
 
 /// Mounts go below this directory, and `device` is the only disk that is seen: other tests have theirs.
-fn places(directory: &Path, device: Option<&str>) -> Places {
-    let places = Places {
+fn paths(directory: &Path, device: Option<&str>) -> Paths {
+    let paths = Paths {
         domain: directory.join("domain"),
         var: directory.join("var"),
         state: directory.join("state"),
         sysfs: directory.join("sys"),
-        ..Places::default()
+        ..Paths::default()
     };
-    let block = places.sysfs.join("class/block");
-    for folder in [&places.var, &places.state, &block] {
+    let block = paths.sysfs.join("class/block");
+    for folder in [&paths.var, &paths.state, &block] {
         fs::create_dir_all(folder).unwrap();
     }
     let name = device.and_then(|device| device.strip_prefix("/dev/"));
@@ -51,7 +50,7 @@ fn places(directory: &Path, device: Option<&str>) -> Places {
             symlink(Path::new("/sys/class/block").join(&name), link).unwrap();
         }
     }
-    places
+    paths
 }
 
 impl Machine {
@@ -65,7 +64,7 @@ impl Machine {
         )
         .trim()
         .to_owned();
-        let disk = OwnedDisk::new(places(directory.path(), Some(&device)));
+        let disk = OwnedDisk::new(paths(directory.path(), Some(&device)));
         Self {
             device,
             directory,
@@ -75,7 +74,7 @@ impl Machine {
 
     /// The same machine, started again.
     fn again(&self) -> OwnedDisk {
-        OwnedDisk::new(places(self.directory.path(), Some(&self.device)))
+        OwnedDisk::new(paths(self.directory.path(), Some(&self.device)))
     }
 
     fn image(&self) -> std::path::PathBuf {
@@ -86,8 +85,8 @@ impl Machine {
         self.directory.path().join("var").join(path)
     }
 
-    fn wish(&self, takeover: Takeover) -> DiskWish {
-        DiskWish {
+    fn spec(&self, takeover: Takeover) -> DiskSpec {
+        DiskSpec {
             disk: Some(DiskSelector::Path(self.device.clone().into())),
             takeover,
         }
@@ -98,7 +97,7 @@ impl Machine {
     }
 
     fn mount(&self, takeover: Takeover) -> Result<OwnedDiskStatus, String> {
-        block_on(self.disk.mount(&self.wish(takeover))).map_err(|error| error.to_string())?;
+        block_on(self.disk.mount(&self.spec(takeover))).map_err(|error| error.to_string())?;
         Ok(self.disk.status().borrow().clone())
     }
 
@@ -169,7 +168,7 @@ fn a_foreign_disk_is_not_touched() {
             before == fs::read(machine.image()).unwrap(),
             "not a byte has changed"
         );
-        let dry = block_on(machine.disk.dry_run(&machine.wish(Takeover::Wipe)))
+        let dry = block_on(machine.disk.dry_run(&machine.spec(Takeover::Wipe)))
             .unwrap()
             .unwrap()
             .to_string();
@@ -200,7 +199,7 @@ fn state_is_found_without_a_config() {
         assert_eq!(after_reboot.state(), Some(state.as_path()));
         assert_eq!(fs::read(state.join("config.yaml")).unwrap(), b"kept");
         // A config that names no disk leaves it at the one that was found.
-        let nothing = DiskWish {
+        let nothing = DiskSpec {
             disk: None,
             takeover: Takeover::Refuse,
         };
@@ -495,10 +494,10 @@ fn a_busy_var_names_its_holder() {
 fn without_a_disk_var_is_in_memory() {
     isolated("without_a_disk_var_is_in_memory", NAMESPACES, || {
         let directory = tempfile::tempdir().unwrap();
-        let disk = OwnedDisk::new(places(directory.path(), None));
+        let disk = OwnedDisk::new(paths(directory.path(), None));
         let var = directory.path().join("var");
         let before = fs::metadata(&var).unwrap().dev();
-        let nothing = DiskWish {
+        let nothing = DiskSpec {
             disk: None,
             takeover: Takeover::Refuse,
         };
@@ -520,22 +519,22 @@ fn var_in_the_domain_is_the_same_for_the_next_generation() {
     let test = "var_in_the_domain_is_the_same_for_the_next_generation";
     isolated(test, NAMESPACES, || {
         let directory = tempfile::tempdir().unwrap();
-        let places = places(directory.path(), None);
-        fs::create_dir(&places.domain).unwrap();
-        in_memory().mount(&places.domain).unwrap();
-        let nothing = DiskWish {
+        let paths = paths(directory.path(), None);
+        fs::create_dir(&paths.domain).unwrap();
+        in_memory().mount(&paths.domain).unwrap();
+        let nothing = DiskSpec {
             disk: None,
             takeover: Takeover::Refuse,
         };
         for (generation, users) in [Users::MayStay, Users::MustBeGone].into_iter().enumerate() {
-            let disk = OwnedDisk::new(places.clone());
+            let disk = OwnedDisk::new(paths.clone());
             block_on(disk.mount(&nothing)).unwrap();
             let status = disk.status().borrow().clone();
             assert_eq!(status.fresh, generation == 0, "{status:?}");
-            assert_eq!(places.var.join("kept").exists(), generation > 0);
-            fs::write(places.var.join("kept"), "by the one before").unwrap();
+            assert_eq!(paths.var.join("kept").exists(), generation > 0);
+            fs::write(paths.var.join("kept"), "by the one before").unwrap();
             block_on(disk.unmount(users)).unwrap();
-            assert!(!is_mounted(&places.var));
+            assert!(!is_mounted(&paths.var));
         }
     });
 }

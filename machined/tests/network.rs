@@ -11,9 +11,10 @@ use std::{
 };
 
 use machined::network::{
-    CleanupPolicy, DhcpWish, HostnameOrigin, HostnamePolicy, Lease, LinkWish, Network,
-    NetworkStatus, NetworkWish, Options, RouteWish,
+    CleanupPolicy, DhcpSpec, HostnameOrigin, Lease, LinkSpec, Network, NetworkSpec, NetworkStatus,
+    Options,
 };
+use machined::values::{HostnamePolicy, RouteSpec};
 use namespace::{block_on, isolated, run};
 
 /// Hostname and links of this machine stay as they are.
@@ -154,12 +155,12 @@ impl Lab {
     }
 }
 
-fn dhcp_on_eth0() -> NetworkWish {
-    let mut eth0 = LinkWish::new("eth0");
-    eth0.dhcp = Some(DhcpWish::default());
-    NetworkWish {
+fn dhcp_on_eth0() -> NetworkSpec {
+    let mut eth0 = LinkSpec::new("eth0");
+    eth0.dhcp = Some(DhcpSpec::default());
+    NetworkSpec {
         links: vec![eth0],
-        ..NetworkWish::default()
+        ..NetworkSpec::default()
     }
 }
 
@@ -290,9 +291,9 @@ fn the_next_generation_keeps_the_address_and_cleans_up() {
             block_on(async {
                 let inherited: Vec<Lease> = serde_json::from_str(&json).unwrap();
                 let started = Instant::now();
-                let wish = Some(dhcp_on_eth0());
+                let spec = Some(dhcp_on_eth0());
                 let options = lab.options(CleanupPolicy::Remove);
-                let network = Network::start(options, wish, inherited).unwrap();
+                let network = Network::start(options, spec, inherited).unwrap();
                 an_inherited_lease_is_not_waited_for(&network, started).await;
                 an_inherited_lease_is_confirmed_in_the_background(&lab).await;
             });
@@ -502,23 +503,23 @@ fn a_cable_can_be_pulled_and_put_back() {
 fn static_config_is_applied_and_changed() {
     isolated("static_config_is_applied_and_changed", NAMESPACES, || {
         let lab = Lab::new();
-        let mut wish = static_on_eth0();
+        let mut spec = static_on_eth0();
         block_on(async {
             let options = lab.options(CleanupPolicy::Remove);
-            let network = Network::start(options, Some(wish.clone()), Vec::new()).unwrap();
+            let network = Network::start(options, Some(spec.clone()), Vec::new()).unwrap();
             static_addresses_have_a_name(&lab, &network).await;
             static_routes_have_their_metrics();
             what_others_remove_comes_back_and_what_they_add_stays(&network).await;
-            wish.links[0].addresses = vec!["192.0.2.8/24".parse().unwrap()];
-            wish.links[0].routes = vec![default_route("192.0.2.1")];
-            network.set_wish(wish.clone());
+            spec.links[0].addresses = vec!["192.0.2.8/24".parse().unwrap()];
+            spec.links[0].routes = vec![default_route("192.0.2.1")];
+            network.set_spec(spec.clone());
             another_static_config_takes_the_place_of_the_first(&network).await;
         });
     });
 }
 
-fn default_route(gateway: &str) -> RouteWish {
-    RouteWish {
+fn default_route(gateway: &str) -> RouteSpec {
+    RouteSpec {
         destination: None,
         gateway: Some(gateway.parse().unwrap()),
         source: None,
@@ -526,8 +527,8 @@ fn default_route(gateway: &str) -> RouteWish {
     }
 }
 
-fn static_on_eth0() -> NetworkWish {
-    let mut eth0 = LinkWish::new("eth0");
+fn static_on_eth0() -> NetworkSpec {
+    let mut eth0 = LinkSpec::new("eth0");
     eth0.mtu = Some(1300);
     eth0.addresses = vec![
         "192.0.2.7/24".parse().unwrap(),
@@ -536,16 +537,16 @@ fn static_on_eth0() -> NetworkWish {
     eth0.routes = vec![
         default_route("192.0.2.1"),
         default_route("2001:db8::1"),
-        RouteWish {
+        RouteSpec {
             metric: Some(5),
             ..default_route("10.0.0.1")
         },
     ];
-    NetworkWish {
+    NetworkSpec {
         links: vec![eth0],
         nameservers: vec!["192.0.2.53".parse().unwrap()],
-        hostname: HostnamePolicy::Fixed("node-1.example.org".to_owned()),
-        ..NetworkWish::default()
+        hostname: HostnamePolicy::Fixed("node-1.example.org".parse().unwrap()),
+        ..NetworkSpec::default()
     }
 }
 

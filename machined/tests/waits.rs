@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each of these waits, or limits or begins a wait.
-const WAITS: [&str; 33] = [
+const WAITS: [&str; 34] = [
     "timeout(",
     "timeout_at(",
     "sleep(",
@@ -19,6 +19,7 @@ const WAITS: [&str; 33] = [
     "pending()",
     "spawn_blocking(",
     "blocking_io::within(",
+    "blocking_io::to_its_end(",
     "blocking_recv(",
     "blocking_lock(",
     "blocking_lock_owned(",
@@ -110,6 +111,27 @@ fn every_wait_is_in_the_table() {
     assert!(
         stale.is_empty(),
         "docs/waits.md names functions that do not wait any more: {stale:#?}"
+    );
+}
+
+#[test]
+fn there_is_one_way_to_a_thread_for_blocking_work() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let table = fs::read_to_string(root.join("docs/waits.md")).unwrap();
+    let (folders, _) = read_table(&table);
+    let files = folders.iter().flat_map(|folder| files(&root.join(folder)));
+    let users: Vec<_> = files
+        .filter(|file| {
+            fs::read_to_string(file)
+                .unwrap()
+                .contains("spawn_blocking(")
+        })
+        .map(|file| file.strip_prefix(&root).unwrap().display().to_string())
+        .collect();
+    assert_eq!(
+        users,
+        ["base/src/blocking_io.rs"],
+        "use base::blocking_io instead"
     );
 }
 

@@ -22,9 +22,7 @@ pub mod unpack;
 
 pub use manifest::{ImageConfig, Layer};
 pub use pull::{Progress, PullError, Puller};
-pub use registries::{
-    EndpointUrl, EndpointUrlError, Mirror, MirrorEndpoint, Registries, RegistryAuth,
-};
+pub use registries::Registries;
 pub use registry::{RegistryError, ResolvedImage, Retries};
 pub use store::{ImageStore, Incoming, PulledImage, StoreError};
 pub use unpack::{Limits, Ownership, UnpackError};

@@ -3,7 +3,6 @@
 //! Two steps, so that labels can be checked before anything large moves. Layers go from the network straight into
 //! the unpacking, one after the other: no blob is ever stored, and memory stays at some hundred KiB.
 
-use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,6 +10,8 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use tokio::time::timeout;
+
+use instar_base::blocking_io::{self, NoAnswer};
 
 use crate::registries::Registries;
 use crate::registry::{Download, RegistryClient, RegistryError, ResolvedImage, Retries};
@@ -83,7 +84,7 @@ pub enum PullError {
         /// The image.
         reference: ImageReference,
         /// Why.
-        source: io::Error,
+        source: NoAnswer,
     },
 }
 
@@ -207,7 +208,7 @@ impl Puller {
             let (upstream, mut download) = Download::channel();
             let unpacking = {
                 let layer = layer.clone();
-                blocking(move || {
+                blocking_io::to_its_end(move || {
                     let result = work.unpacker.layer(&layer, &mut download);
                     (work, result)
                 })
@@ -229,7 +230,7 @@ impl Puller {
             tracing::warn!("{reference}: {devices}");
         }
         let (name, config) = (reference.clone(), image.config.clone());
-        let committed = blocking(move || {
+        let committed = blocking_io::to_its_end(move || {
             let unpacked = work.unpacker.bytes();
             work.incoming.commit(&name, config, total, unpacked)
         });
@@ -239,12 +240,6 @@ impl Puller {
         })?;
         committed.map_err(stored)
     }
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(io::Error::other)
 }
 
 /// A node runs as root and keeps owners; a developer's tests cannot.

@@ -19,8 +19,10 @@ use super::unpack::test_tar::{TarBuilder, gzip};
 use super::*;
 use instar_base::back_off::BackOff;
 use instar_base::error_chain::chain;
-use instar_http_client::{ClientIdentity, HostTls, Trust};
-use instar_values::{Digest, ImageReference};
+use instar_http_client::Trust;
+use instar_values::{
+    ClientIdentity, Digest, HostTls, ImageReference, Mirror, MirrorEndpoint, RegistryAuth, Secret,
+};
 
 const GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 
@@ -637,7 +639,10 @@ impl LockedRegistry {
         let (certificate, key) = client;
         let tls = HostTls {
             ca: Some(ca.pem()),
-            client_identity: Some(ClientIdentity { certificate, key }),
+            client_identity: Some(ClientIdentity {
+                certificate,
+                key: Secret::new(key),
+            }),
             insecure_skip_verify: false,
         };
         Self {
@@ -670,7 +675,7 @@ impl LockedRegistry {
         let host = self.registry.host();
         let auth = password.map(|password| RegistryAuth::Password {
             username: "bob".into(),
-            password: password.into(),
+            password: Secret::new(password),
         });
         let settings = Registries {
             trust: Trust {
@@ -766,9 +771,9 @@ async fn credentials_are_for_the_endpoint_alone() {
         for auth in [
             RegistryAuth::Password {
                 username: "bob".into(),
-                password: "hunter2".into(),
+                password: Secret::new("hunter2"),
             },
-            RegistryAuth::IdentityToken("hunter2".into()),
+            RegistryAuth::IdentityToken(Secret::new("hunter2")),
         ] {
             let settings = Registries {
                 auth: [(endpoint.clone(), auth.clone()), (thief.clone(), auth)].into(),

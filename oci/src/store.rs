@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 use crate::manifest::ImageConfig;
 use instar_base::blocking_io;
 use instar_base::lock::Lock as _;
+use instar_base::whole_file;
 use instar_values::Digest;
 use instar_values::ImageReference;
 
@@ -490,7 +491,8 @@ impl Drop for Incoming {
     }
 }
 
-/// The images of this directory that are below overlay mounts (proc_pid_mountinfo(5)).
+/// The images of this directory that are below overlay mounts (proc_pid_mountinfo(5)). machined's table of mounts is above this crate, and
+/// knows no options of a filesystem.
 fn lower_images(mountinfo: &str, images: &Path) -> BTreeSet<Digest> {
     let overlays = mountinfo
         .lines()
@@ -514,17 +516,9 @@ fn read(directory: &Path) -> Option<Record> {
 
 fn write(directory: &Path, record: &Record) -> Result<(), StoreError> {
     let path = directory.join("image.json");
-    let new = directory.join("image.json.new");
     let bytes =
         serde_json::to_vec(record).map_err(|error| failed("writing", &path)(error.into()))?;
-    let write = || {
-        let mut file = File::create(&new)?;
-        file.write_all(&bytes)?;
-        file.sync_all()?;
-        fs::rename(&new, &path)?;
-        File::open(directory)?.sync_all()
-    };
-    write().map_err(failed("writing", &path))
+    whole_file::replace(&path, 0o644, &bytes).map_err(failed("writing", &path))
 }
 
 /// Does not follow links (std promises that); nothing there is as good as removed.

@@ -24,19 +24,19 @@ pub enum Accel {
 impl Accel {
     /// KVM where it works, else TCG; `INSTAR_ACCEL` overrides.
     pub fn detect() -> Result<Self> {
-        let wish = std::env::var(ACCEL_VARIABLE).unwrap_or_default();
+        let choice = std::env::var(ACCEL_VARIABLE).unwrap_or_default();
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let kvm = std::fs::OpenOptions::new()
             .read(true)
             .write(true)
             .open("/dev/kvm")
             .is_ok();
-        Self::choose(&wish, &cpuinfo, kvm)
+        Self::choose(&choice, &cpuinfo, kvm)
     }
 
     /// `/dev/kvm` alone is no proof: it may exist without vmx or svm, and then the guest hangs.
-    fn choose(wish: &str, cpuinfo: &str, kvm_opens: bool) -> Result<Self> {
-        match wish {
+    fn choose(choice: &str, cpuinfo: &str, kvm_opens: bool) -> Result<Self> {
+        match choice {
             "" => {}
             "tcg" => return Ok(Self::Tcg),
             "kvm" => return Ok(Self::Kvm),
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_overrides_and_a_typo_is_refused() {
+    fn a_choice_overrides_and_a_typo_is_refused() {
         assert_eq!(Accel::choose("tcg", WITH_SVM, true).unwrap(), Accel::Tcg);
         assert_eq!(Accel::choose("kvm", WITHOUT, false).unwrap(), Accel::Kvm);
         assert!(Accel::choose("KVM", WITH_SVM, true).is_err());

@@ -1,15 +1,44 @@
-//! Values that several parts of the machine name alike: digests, references of images, kernel parameters.
+//! Values that several parts of the machine name alike: names, digests, references of images, quantities, addresses, selectors.
 //!
 //! The decision: a value is checked when it is made, so one that exists is well formed, and no function checks it again. Text that each
-//! function checks for itself was the other choice; it is checked twice where it does no harm and not at all where it does.
+//! function checks for itself was the other choice; it is checked twice where it does no harm and not at all where it does. A type that
+//! the machine config and a domain both speak of is here once, so that nothing translates between two of the same.
 
 #![forbid(unsafe_code)]
 
+mod cidr;
+mod container;
 pub mod digest;
+mod disk_selector;
 mod image_reference;
 mod kernel_parameter;
+mod name;
+mod network;
+pub mod quantity;
+mod registry;
+mod secret;
+mod system;
 pub mod system_process;
+mod tls;
 
+pub use cidr::{Cidr, NotACidr};
+pub use container::{
+    Capabilities, CheckTarget, ContainerNetwork, HealthProbe, Mount, MountOption, MountSource,
+    SecurityProfile,
+};
 pub use digest::Digest;
+pub use disk_selector::{
+    Comparison, DiskFields, DiskKind, DiskSelector, NotASizeCondition, SizeCondition,
+};
 pub use image_reference::{ImageReference, ReferenceError};
 pub use kernel_parameter::{KernelParameter, NotAParameter};
+pub use name::{
+    AbsolutePath, BadName, ContainerName, HostPort, Hostname, HttpUrl, LinkName, RegistryHost,
+    TimeServer, VolumeName,
+};
+pub use network::{HostnamePolicy, RouteSpec, StaticHost};
+pub use quantity::{ByteSize, Millicores, NotAQuantity};
+pub use registry::{EndpointUrl, EndpointUrlError, Mirror, MirrorEndpoint, RegistryAuth};
+pub use secret::Secret;
+pub use system::{EtcFile, KernelModule};
+pub use tls::{ClientIdentity, HostTls};

@@ -13,7 +13,7 @@ pub(super) async fn run(global: &Global, follow: bool, tail: bool) -> Result<(),
     let ask = async |part| {
         let request = DmesgRequest {
             follow,
-            tail: tail && part == Part::Wished,
+            tail: tail && part == Part::Requested,
         };
         let reply = node.machine().dmesg(node.request(request)).await?;
         Ok(reply.into_inner())

@@ -17,7 +17,7 @@ pub(super) async fn run(
 ) -> Result<(), Failure> {
     let node = target::one(global).await?;
     let actor = actor_id.unwrap_or_default();
-    let wished = EventsRequest {
+    let requested = EventsRequest {
         tail_events: tail.unwrap_or(0),
         with_actor_id: actor.clone(),
         ..EventsRequest::default()
@@ -27,7 +27,7 @@ pub(super) async fn run(
         Ok::<_, Status>(reply.into_inner())
     };
     let explain = |status| node.explain("cannot follow its events", status);
-    let mut stream = ask(&wished).await.map_err(explain)?;
+    let mut stream = ask(&requested).await.map_err(explain)?;
     let mut left_off = String::new();
     loop {
         match stream.message().await {

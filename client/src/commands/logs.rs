@@ -22,14 +22,18 @@ pub(super) async fn run(
     tail: Option<u32>,
 ) -> Result<(), Failure> {
     let node = target::one(global).await?;
-    let wished = tail.map_or(ALL, |lines| i32::try_from(lines).unwrap_or(ALL));
+    let requested = tail.map_or(ALL, |lines| i32::try_from(lines).unwrap_or(ALL));
     let ask = async |part| {
         let request = LogsRequest {
             namespace: NAMESPACE.to_owned(),
             id: id.to_owned(),
             driver: ContainerDriver::Containerd.into(),
             follow,
-            tail_lines: if part == Part::Wished { wished } else { ALL },
+            tail_lines: if part == Part::Requested {
+                requested
+            } else {
+                ALL
+            },
         };
         let reply = node.machine().logs(node.request(request)).await?;
         Ok(reply.into_inner())

@@ -3,7 +3,8 @@
 use std::{fmt, str::FromStr, time::Duration};
 
 use super::{
-    AbsolutePath, ByteSize, ContainerName, HostPort, HttpUrl, ImageName, Millicores, VolumeName,
+    AbsolutePath, ByteSize, Capabilities, ContainerName, ContainerNetwork, HealthProbe,
+    ImageReference, Millicores, Mount, SecurityProfile,
 };
 
 /// A container to run.
@@ -12,7 +13,7 @@ pub struct Container {
     /// Its name; unique.
     pub name: ContainerName,
     /// Its image.
-    pub image: ImageName,
+    pub image: ImageReference,
     /// Instead of the image's ENTRYPOINT; None keeps it.
     pub entrypoint: Option<Vec<String>>,
     /// Instead of the image's CMD; None keeps it.
@@ -94,104 +95,13 @@ impl fmt::Debug for EnvVar {
     }
 }
 
-/// A filesystem in a container.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mount {
-    /// What is mounted.
-    pub source: MountSource,
-    /// Where, inside.
-    pub destination: AbsolutePath,
-    /// How; in the order given, without repetition. Memory is writable unless [`MountOption::ReadOnly`] is here, all else
-    /// only if [`MountOption::ReadWrite`] is.
-    pub options: Vec<MountOption>,
-}
-
-/// What is mounted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum MountSource {
-    /// A user volume, from `/var/mnt/<name>`. The container waits for it.
-    UserVolume(VolumeName),
-    /// Memory; without a size the kernel's default, half of all.
-    Tmpfs {
-        /// At most this much.
-        size: Option<ByteSize>,
-    },
-    /// A path of the host, which must exist.
-    HostPath(AbsolutePath),
-}
-
-/// How something is mounted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MountOption {
-    /// `ro`
-    ReadOnly,
-    /// `rw`
-    ReadWrite,
-    /// `noexec`
-    NoExec,
-    /// `nosuid`
-    NoSuid,
-    /// `nodev`
-    NoDev,
-    /// `noatime`
-    NoAtime,
-    /// `rbind`
-    Rbind,
-    /// `rshared`
-    Rshared,
-}
-
-impl MountOption {
-    /// All of them, with the words of the config.
-    pub const WORDS: [(&str, MountOption); 8] = [
-        ("ro", Self::ReadOnly),
-        ("rw", Self::ReadWrite),
-        ("noexec", Self::NoExec),
-        ("nosuid", Self::NoSuid),
-        ("nodev", Self::NoDev),
-        ("noatime", Self::NoAtime),
-        ("rbind", Self::Rbind),
-        ("rshared", Self::Rshared),
-    ];
-
-    /// The word of the config, which is also the word of an OCI runtime.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        Self::WORDS
-            .iter()
-            .find(|(_, option)| *option == self)
-            .map_or("", |(word, _)| word)
-    }
-}
-
 /// What a container may do.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Security {
-    /// Where to begin; None is this node's own set of few capabilities.
-    pub profile: Option<SecurityProfile>,
-    /// Capabilities to add, without `CAP_`, upper case.
-    pub add: Vec<String>,
-    /// Capabilities to take away, without `CAP_`, upper case; `ALL` is all.
-    pub drop: Vec<String>,
-}
-
-/// Where a container's rights begin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SecurityProfile {
-    /// No capabilities, no devices, root filesystem and /sys read-only.
-    Restricted,
-    /// Every capability and device, /sys writable.
-    Privileged,
-}
-
-/// Which network a container sees.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ContainerNetwork {
-    /// None: an empty namespace of its own.
-    #[default]
-    None,
-    /// The host's.
-    Host,
+    /// Where to begin.
+    pub profile: SecurityProfile,
+    /// Changes to that; names without `CAP_`, upper case.
+    pub capabilities: Capabilities,
 }
 
 /// What must be there before a container starts.
@@ -224,7 +134,7 @@ pub enum NetworkCondition {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerHealth {
     /// What to try.
-    pub check: HealthCheck,
+    pub check: HealthProbe,
     /// Time between two tries.
     pub interval: Duration,
     /// How long one try may take.
@@ -233,15 +143,4 @@ pub struct ContainerHealth {
     pub failure_threshold: u32,
     /// An upgrade is only kept once this container is healthy.
     pub required: bool,
-}
-
-/// What to try.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum HealthCheck {
-    /// A GET that answers 200 to 399.
-    Http(HttpUrl),
-    /// A connection that opens.
-    Tcp(HostPort),
-    /// A program in the container that ends with 0; never empty.
-    Exec(Vec<String>),
 }

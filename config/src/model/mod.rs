@@ -1,29 +1,25 @@
 //! The one model that the rest of the daemon reads: what the config says, resolved, typed and checked.
 //!
 //! Plain data. Defaults are filled in where the config's own words have one; what depends on the machine (which disk, which
-//! link) stays a wish.
+//! link) stays a description.
 
-use std::{
-    collections::BTreeMap,
-    net::{IpAddr, SocketAddr},
-    time::Duration,
-};
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use instar_values::KernelParameter;
 
-mod container;
-mod name;
-mod network;
-pub mod quantity;
-mod secret;
-
-pub use self::{
-    container::*,
-    name::*,
-    network::*,
-    quantity::{ByteSize, Cidr, Millicores},
-    secret::Secret,
+pub use instar_values::{
+    AbsolutePath, ByteSize, Capabilities, CheckTarget, Cidr, ClientIdentity, Comparison,
+    ContainerName, ContainerNetwork, DiskFields, DiskKind, DiskSelector, EndpointUrl, EtcFile,
+    HealthProbe, HostPort, HostTls, Hostname, HostnamePolicy, HttpUrl, ImageReference,
+    KernelModule, LinkName, Millicores, Mirror, MirrorEndpoint, Mount, MountOption, MountSource,
+    RegistryAuth, RegistryHost, RouteSpec, Secret, SecurityProfile, SizeCondition, StaticHost,
+    TimeServer, VolumeName, quantity,
 };
+
+mod container;
+mod network;
+
+pub use self::{container::*, network::*};
 
 /// A whole machine config.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,7 +33,7 @@ pub struct MachineConfig {
     /// What the machine calls itself.
     pub hostname: HostnamePolicy,
     /// Whether and where to install; None leaves the disks alone.
-    pub install: Option<InstallWish>,
+    pub install: Option<InstallSpec>,
     /// Containers to run, in the order of the file.
     pub containers: Vec<Container>,
     /// When a new version counts as healthy.
@@ -86,113 +82,17 @@ pub struct Trust {
     pub cert_sans: Vec<String>,
 }
 
-/// What the machine calls itself.
+/// Whether and how to install.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum HostnamePolicy {
-    /// This, whatever DHCP says.
-    Fixed(Hostname),
-    /// DHCP's word, else a name made of the machine's identity, the same on every boot.
-    Stable,
-    /// DHCP's word, else none.
-    Off,
-}
-
-/// The wish to install.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InstallWish {
+pub struct InstallSpec {
     /// Onto which disk.
     pub selector: DiskSelector,
     /// The installer's image; None installs what runs.
-    pub image: Option<ImageName>,
+    pub image: Option<ImageReference>,
     /// Whether what is on the disk may go.
     pub wipe: bool,
     /// Whether to reboot when done.
     pub reboot: bool,
-}
-
-/// Which disk.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum DiskSelector {
-    /// This device node.
-    Path(AbsolutePath),
-    /// The first disk for which this CEL expression over `disk` is true.
-    Cel(String),
-    /// The first disk to which all of this applies.
-    Fields(DiskFields),
-}
-
-/// Properties of a disk; None is any. Text may hold `*` for any characters.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct DiskFields {
-    /// Its size.
-    pub size: Option<SizeCondition>,
-    /// `/sys/block/<dev>/device/name`.
-    pub name: Option<String>,
-    /// `/sys/block/<dev>/device/model`.
-    pub model: Option<String>,
-    /// Serial number.
-    pub serial: Option<String>,
-    /// `/sys/block/<dev>/device/modalias`.
-    pub modalias: Option<String>,
-    /// `/sys/block/<dev>/uuid`.
-    pub uuid: Option<String>,
-    /// `/sys/block/<dev>/wwid`.
-    pub wwid: Option<String>,
-    /// What it is built as.
-    pub kind: Option<DiskKind>,
-    /// Where it is attached, as below /sys/devices.
-    pub bus_path: Option<String>,
-}
-
-/// What a disk is built as.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DiskKind {
-    /// It rotates.
-    Hdd,
-    /// It doesn't.
-    Ssd,
-    /// NVMe.
-    Nvme,
-    /// SD card.
-    Sd,
-}
-
-/// A comparison of a size: `4GB`, `>= 1TB`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SizeCondition {
-    /// How to compare.
-    pub comparison: Comparison,
-    /// With what.
-    pub size: ByteSize,
-}
-
-/// How to compare.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Comparison {
-    /// `==`, or nothing.
-    Equal,
-    /// `>`.
-    Greater,
-    /// `>=`.
-    GreaterOrEqual,
-    /// `<`.
-    Less,
-    /// `<=`.
-    LessOrEqual,
-}
-
-impl SizeCondition {
-    /// Whether a disk of this many bytes is meant.
-    #[must_use]
-    pub fn holds(&self, bytes: u64) -> bool {
-        match self.comparison {
-            Comparison::Equal => bytes == self.size.0,
-            Comparison::Greater => bytes > self.size.0,
-            Comparison::GreaterOrEqual => bytes >= self.size.0,
-            Comparison::Less => bytes < self.size.0,
-            Comparison::LessOrEqual => bytes <= self.size.0,
-        }
-    }
 }
 
 /// A volume for data that outlives a container.
@@ -238,26 +138,6 @@ pub struct TimeSync {
     pub boot_timeout: Option<Duration>,
 }
 
-/// A module to load.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KernelModule {
-    /// Its name, or one of its aliases, as `modprobe` takes both.
-    pub name: String,
-    /// `parameter=value`.
-    pub parameters: Vec<String>,
-}
-
-/// A file below /etc.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EtcFile {
-    /// Path below /etc.
-    pub name: String,
-    /// Permission bits.
-    pub mode: u32,
-    /// What is in it.
-    pub contents: String,
-}
-
 /// Certificate authorities to trust.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrustedRoots {
@@ -271,59 +151,19 @@ pub struct TrustedRoots {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Registries {
     /// Other places to ask first. The key `*` is for every registry without an entry of its own.
-    pub mirrors: BTreeMap<RegistryHost, RegistryMirror>,
+    pub mirrors: BTreeMap<RegistryHost, Mirror>,
     /// TLS towards a host.
-    pub tls: BTreeMap<RegistryHost, RegistryTls>,
-    /// Credentials for a host.
+    pub tls: BTreeMap<RegistryHost, HostTls>,
+    /// Credentials for a host. Docker's `auth` has become user and password.
     pub auth: BTreeMap<RegistryHost, RegistryAuth>,
 }
 
 impl Registries {
     /// The mirror to use for a registry: its own, else that of `*`.
     #[must_use]
-    pub fn mirror(&self, host: &str) -> Option<&RegistryMirror> {
+    pub fn mirror(&self, host: &str) -> Option<&Mirror> {
         self.mirrors.get(host).or_else(|| self.mirrors.get("*"))
     }
-}
-
-/// Other places for a registry's images.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RegistryMirror {
-    /// Where to ask, in order.
-    pub endpoints: Vec<MirrorEndpoint>,
-    /// Never ask the registry itself.
-    pub skip_fallback: bool,
-}
-
-/// One place to ask.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MirrorEndpoint {
-    /// Its URL.
-    pub url: HttpUrl,
-    /// The URL's path stands for `/v2` too, instead of before it.
-    pub override_path: bool,
-}
-
-/// TLS towards a registry.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct RegistryTls {
-    /// The CA to trust instead of the usual ones, PEM.
-    pub ca: Option<String>,
-    /// Certificate (PEM) and key (PEM) to show.
-    pub client_identity: Option<(String, Secret)>,
-    /// Take any certificate.
-    pub insecure_skip_verify: bool,
-}
-
-/// Credentials for a registry. Docker's `auth` has become user and password.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct RegistryAuth {
-    /// User.
-    pub username: Option<String>,
-    /// Password.
-    pub password: Option<Secret>,
-    /// A token that is exchanged for one to pull with.
-    pub identity_token: Option<Secret>,
 }
 
 /// An address of a name server: port 53 unless said otherwise.
@@ -343,17 +183,8 @@ pub struct UpgradeGate {
 pub struct Probe {
     /// For messages.
     pub name: String,
-    /// What to try. Never [`HealthCheck::Exec`]: a probe belongs to no container.
-    pub check: HealthCheck,
+    /// What to try; a program is none, because a probe belongs to no container.
+    pub target: CheckTarget,
     /// How long one try may take.
     pub timeout: Duration,
-}
-
-/// An entry of /etc/hosts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StaticHost {
-    /// The address.
-    pub address: IpAddr,
-    /// Its names.
-    pub hostnames: Vec<Hostname>,
 }

@@ -1,8 +1,6 @@
 //! The network as the config describes it.
 
-use std::net::IpAddr;
-
-use super::{Cidr, Hostname, LinkName, Nameserver, StaticHost};
+use super::{Cidr, Hostname, LinkName, Nameserver, RouteSpec, StaticHost};
 
 /// Links, addresses, names. Empty throughout: DHCP on the first link with a carrier.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -31,7 +29,7 @@ pub struct Link {
     /// Its addresses.
     pub addresses: Vec<LinkAddress>,
     /// Routes over it.
-    pub routes: Vec<Route>,
+    pub routes: Vec<RouteSpec>,
 }
 
 /// An address of a link.
@@ -41,23 +39,6 @@ pub struct LinkAddress {
     pub address: Cidr,
     /// Priority (metric) of the network's own route; None is the kernel's.
     pub route_priority: Option<u32>,
-}
-
-/// A route over a link.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Route {
-    /// Where to; None is everywhere (the default route).
-    pub destination: Option<Cidr>,
-    /// Through whom; None is directly on the link.
-    pub gateway: Option<IpAddr>,
-    /// With which address of ours.
-    pub source: Option<IpAddr>,
-    /// Lower wins; None is the default, 1024.
-    pub metric: Option<u32>,
-    /// MTU of the route.
-    pub mtu: Option<u32>,
-    /// Which routing table, by name or number; None is `main`.
-    pub table: Option<String>,
 }
 
 /// DHCPv4 on a link.

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use instar_values::system_process;
+
 use super::{
     super::{
         model::{
-            Container, ContainerHealth, ContainerNetwork, DependsOn, HealthCheck, Mount,
-            MountOption, MountSource, NetworkCondition, Probe, Security, SecurityProfile,
-            UpgradeGate, UpgradeStrategy, UserVolume, UserVolumeKind,
+            Capabilities, CheckTarget, Container, ContainerHealth, ContainerName, ContainerNetwork,
+            DependsOn, HealthProbe, Mount, MountOption, MountSource, NetworkCondition, Probe,
+            Security, SecurityProfile, UpgradeGate, UpgradeStrategy, UserVolume, UserVolumeKind,
         },
         section::{Scalar, Section},
     },
@@ -76,7 +78,7 @@ pub(super) fn containers<'a>(
 }
 
 fn container(document: &Section<'_>) -> Option<Container> {
-    let (name, image) = (document.required("name"), document.required("image"));
+    let (name, image) = (name(document), document.required("image"));
     let run_as = document.section("runAs");
     let id = |field| user_id(run_as.as_ref()?, field);
     let limits = document
@@ -134,6 +136,19 @@ fn container(document: &Section<'_>) -> Option<Container> {
         }
     }
     Some(container)
+}
+
+/// A container's log and state are found by its name, where those of the system's services are too.
+fn name(document: &Section<'_>) -> Option<ContainerName> {
+    let name: ContainerName = document.required("name")?;
+    if system_process::ALL.contains(&name.as_str()) {
+        document.wrong_field(
+            "name",
+            format_args!("`{name}` is a service of the system; choose another name"),
+        );
+        return None;
+    }
+    Some(name)
 }
 
 /// The numbers that system calls take for "leave it as it is" are nobody's.
@@ -205,12 +220,14 @@ fn security(section: &Section<'_>) -> Security {
     Security {
         // The shape knows no other words.
         profile: match section.text("profile") {
-            Some("restricted") => Some(SecurityProfile::Restricted),
-            Some("privileged") => Some(SecurityProfile::Privileged),
-            _ => None,
+            Some("restricted") => SecurityProfile::Restricted,
+            Some("privileged") => SecurityProfile::Privileged,
+            _ => SecurityProfile::Usual,
         },
-        add: list("add"),
-        drop: list("drop"),
+        capabilities: Capabilities {
+            add: list("add"),
+            drop: list("drop"),
+        },
     }
 }
 
@@ -256,34 +273,45 @@ fn health(document: &Section<'_>) -> Option<ContainerHealth> {
             .number("failureThreshold", 1..=1000)
             .unwrap_or(FAILURE_THRESHOLD),
         required: document.flag("required").unwrap_or(true),
-        check: check(document, "`http`, `tcp` or `exec`")?,
+        check: check(document)?,
     })
 }
 
 /// The one check of a section that has several to choose from.
-fn check(section: &Section<'_>, choice: &str) -> Option<HealthCheck> {
-    let given = ["http", "tcp", "exec"]
-        .into_iter()
-        .filter(|kind| section.section(kind).is_some())
-        .count();
-    if given != 1 {
-        section.wrong(format_args!("exactly one of {choice} belongs here"));
+fn check(section: &Section<'_>) -> Option<HealthProbe> {
+    let choice = "`http`, `tcp` or `exec`";
+    if !has_one_of(section, &["http", "tcp", "exec"], choice) {
         return None;
     }
-    if let Some(http) = section.section("http") {
-        return http.required("url").map(HealthCheck::Http);
-    }
-    if let Some(tcp) = section.section("tcp") {
-        return tcp.required("address").map(HealthCheck::Tcp);
-    }
-    let exec = section.section("exec")?;
+    let Some(exec) = section.section("exec") else {
+        return target(section).map(HealthProbe::Reach);
+    };
     let command = exec
         .list("command")
         .filter(|words| words.first().is_some_and(|program| !program.is_empty()));
     if command.is_none() {
         exec.wrong_field("command", "the program to run belongs here");
     }
-    command.map(HealthCheck::Exec)
+    command.map(HealthProbe::Exec)
+}
+
+fn target(section: &Section<'_>) -> Option<CheckTarget> {
+    match section.section("http") {
+        Some(http) => http.required("url").map(CheckTarget::Http),
+        None => {
+            let tcp = section.section("tcp")?;
+            tcp.required("address").map(CheckTarget::Tcp)
+        }
+    }
+}
+
+fn has_one_of(section: &Section<'_>, kinds: &[&str], choice: &str) -> bool {
+    let given = kinds.iter().filter(|kind| section.section(kind).is_some());
+    let is_one = given.count() == 1;
+    if !is_one {
+        section.wrong(format_args!("exactly one of {choice} belongs here"));
+    }
+    is_one
 }
 
 fn positive(section: &Section<'_>, field: &str) -> Option<Duration> {
@@ -308,10 +336,9 @@ pub(super) fn upgrade_gate(documents: &Documents<'_>) -> UpgradeGate {
     }
     let mut probes: Vec<Probe> = Vec::new();
     for (_, section) in document.sections("probes") {
-        let (Some(name), Some(check)) = (
-            section.required::<String>("name"),
-            check(&section, "`http` or `tcp`"),
-        ) else {
+        let is_one = has_one_of(&section, &["http", "tcp"], "`http` or `tcp`");
+        let target = if is_one { target(&section) } else { None };
+        let (Some(name), Some(target)) = (section.required::<String>("name"), target) else {
             continue;
         };
         if probes.iter().any(|probe| probe.name == name) {
@@ -319,7 +346,7 @@ pub(super) fn upgrade_gate(documents: &Documents<'_>) -> UpgradeGate {
         }
         probes.push(Probe {
             name,
-            check,
+            target,
             timeout: positive(&section, "timeout").unwrap_or(TIMEOUT),
         });
     }

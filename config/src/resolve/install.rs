@@ -1,12 +1,8 @@
 //! Whether and where to install.
 
-use std::str::FromStr;
-
 use super::{
     super::{
-        model::{
-            ByteSize, Comparison, DiskFields, DiskKind, DiskSelector, InstallWish, SizeCondition,
-        },
+        model::{AbsolutePath, DiskFields, DiskKind, DiskSelector, InstallSpec},
         section::Section,
     },
     Documents,
@@ -15,14 +11,14 @@ use super::{
 /// Longer expressions are no selectors.
 const MAX_EXPRESSION_BYTES: usize = 4096;
 
-pub(super) fn wish(documents: &Documents<'_>) -> Option<InstallWish> {
+pub(super) fn spec(documents: &Documents<'_>) -> Option<InstallSpec> {
     match documents.one("UnattendedInstallConfig") {
         Some(document) => unattended(&document),
         None => old(&documents.machine.section("install")?),
     }
 }
 
-fn unattended(document: &Section<'_>) -> Option<InstallWish> {
+fn unattended(document: &Section<'_>) -> Option<InstallSpec> {
     let provisioning = document.section("provisioning");
     let selector = provisioning
         .as_ref()
@@ -44,7 +40,7 @@ fn unattended(document: &Section<'_>) -> Option<InstallWish> {
     let image = document
         .section("installer")
         .and_then(|installer| installer.parsed("image"));
-    Some(InstallWish {
+    Some(InstallSpec {
         selector: DiskSelector::Cel(expression.to_owned()),
         wipe: provisioning
             .and_then(|section| section.flag("wipe"))
@@ -54,7 +50,7 @@ fn unattended(document: &Section<'_>) -> Option<InstallWish> {
     })
 }
 
-fn old(install: &Section<'_>) -> Option<InstallWish> {
+fn old(install: &Section<'_>) -> Option<InstallSpec> {
     let selector = match (
         install.text("disk"),
         install
@@ -62,8 +58,13 @@ fn old(install: &Section<'_>) -> Option<InstallWish> {
             .map(|section| fields(&section)),
     ) {
         // As in Talos, a selector wins over a path.
-        (_, Some(fields)) if fields != DiskFields::default() => DiskSelector::Fields(fields),
-        (Some(_), _) => DiskSelector::Path(install.parsed("disk")?),
+        (_, Some(fields)) if fields != DiskFields::default() => {
+            DiskSelector::Fields(Box::new(fields))
+        }
+        (Some(_), _) => {
+            let path: AbsolutePath = install.parsed("disk")?;
+            DiskSelector::Path(path.as_str().into())
+        }
         (None, _) => {
             install.wrong_field(
                 "disk",
@@ -72,7 +73,7 @@ fn old(install: &Section<'_>) -> Option<InstallWish> {
             return None;
         }
     };
-    Some(InstallWish {
+    Some(InstallSpec {
         selector,
         image: install.parsed("image"),
         wipe: install.flag("wipe").unwrap_or(false),
@@ -97,51 +98,5 @@ fn fields(selector: &Section<'_>) -> DiskFields {
             _ => None,
         }),
         bus_path: selector.owned("busPath"),
-    }
-}
-
-impl FromStr for SizeCondition {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let text = text.trim();
-        // The longer operators first: `>` begins `>=`.
-        let operators = [
-            (">=", Comparison::GreaterOrEqual),
-            ("<=", Comparison::LessOrEqual),
-            ("==", Comparison::Equal),
-            (">", Comparison::Greater),
-            ("<", Comparison::Less),
-        ];
-        let (comparison, size) = operators
-            .into_iter()
-            .find_map(|(operator, comparison)| Some((comparison, text.strip_prefix(operator)?)))
-            .unwrap_or((Comparison::Equal, text));
-        let size: ByteSize = size
-            .parse()
-            .map_err(|_| "write a size such as `4GB`, `>= 1TB` or `<= 2TB`")?;
-        Ok(Self { comparison, size })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    #[test]
-    fn sizes_compare() {
-        for (text, yes, no) in [
-            ("4GB", 4_000_000_000, 4_000_000_001),
-            (">= 1TB", 1_000_000_000_000, 999_999_999_999),
-            ("<=2TiB", 2 << 40, (2 << 40) + 1),
-            ("> 1k", 1001, 1000),
-            ("< 1k", 999, 1000),
-        ] {
-            let condition: SizeCondition = text.parse().unwrap();
-            assert!(condition.holds(yes), "{text} {yes}");
-            assert!(!condition.holds(no), "{text} {no}");
-        }
-        assert!("=> 1".parse::<SizeCondition>().is_err());
     }
 }

@@ -67,7 +67,7 @@ pub(super) fn config<'a>(
         },
         token: documents.machine.secret("token"),
         hostname: system::hostname(&documents),
-        install: install::wish(&documents),
+        install: install::spec(&documents),
         containers: containers::containers(&documents, &mut origins),
         upgrade_gate: containers::upgrade_gate(&documents),
         user_volumes: containers::user_volumes(&documents),

@@ -4,7 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::{
     super::{
-        model::{Cidr, Dhcp4, Hostname, Link, LinkAddress, LinkName, Network, Route, StaticHost},
+        model::{
+            Cidr, Dhcp4, Hostname, Link, LinkAddress, LinkName, Network, RouteSpec, StaticHost,
+        },
         section::{Scalar, Section},
     },
     Documents,
@@ -109,23 +111,23 @@ fn link(document: &Section<'_>) -> Option<Link> {
 }
 
 /// `destination`: what this shape calls it.
-fn route(section: &Section<'_>, destination: &str) -> Option<Route> {
-    let route = Route {
+fn route(section: &Section<'_>, destination: &str) -> Option<RouteSpec> {
+    // Checked, although nothing acts on it yet.
+    section.number("mtu", MTU);
+    let route = RouteSpec {
         destination: section
             .parsed::<Cidr>(destination)
-            .filter(|to| to.prefix != 0 || !to.address.is_unspecified()),
+            .filter(|to| to.prefix() != 0 || !to.address().is_unspecified()),
         gateway: section.parsed("gateway"),
         source: section.parsed("source"),
         metric: section.number("metric", METRIC),
-        mtu: section.number("mtu", MTU),
-        table: section.owned("table"),
     };
     if section.text(destination).is_none() && route.gateway.is_none() {
         section.wrong("a route needs a destination, a gateway, or both");
         return None;
     }
     if let (Some(to), Some(gateway)) = (section.parsed::<Cidr>(destination), route.gateway)
-        && to.address.is_ipv4() != gateway.is_ipv4()
+        && to.address().is_ipv4() != gateway.is_ipv4()
     {
         section.wrong_field(
             "gateway",

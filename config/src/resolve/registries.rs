@@ -5,8 +5,8 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use super::{
     super::{
         model::{
-            MirrorEndpoint, Registries, RegistryAuth, RegistryHost, RegistryMirror, RegistryTls,
-            Secret,
+            ClientIdentity, HostTls, Mirror, MirrorEndpoint, Registries, RegistryAuth,
+            RegistryHost, Secret,
         },
         section::Section,
     },
@@ -28,8 +28,8 @@ pub(super) fn registries(documents: &Documents<'_>) -> Registries {
             if let Some(section) = section.section("tls") {
                 registries.tls.insert(host.clone(), tls(&section, "crt"));
             }
-            if let Some(section) = section.section("auth") {
-                registries.auth.insert(host, auth(&section));
+            if let Some(auth) = section.section("auth").and_then(|section| auth(&section)) {
+                registries.auth.insert(host, auth);
             }
         }
     }
@@ -44,8 +44,8 @@ pub(super) fn registries(documents: &Documents<'_>) -> Registries {
         }
     }
     for document in documents.of("RegistryAuthConfig") {
-        if let Some(host) = document.required("name") {
-            registries.auth.insert(host, auth(&document));
+        if let (Some(host), Some(auth)) = (document.required("name"), auth(&document)) {
+            registries.auth.insert(host, auth);
         }
     }
     registries
@@ -56,9 +56,9 @@ fn host_name(section: &Section<'_>, host: &str) -> Option<RegistryHost> {
     host.parse().map_err(|error| section.wrong(error)).ok()
 }
 
-fn old_mirror(section: &Section<'_>) -> RegistryMirror {
+fn old_mirror(section: &Section<'_>) -> Mirror {
     let override_path = section.flag("overridePath").unwrap_or(false);
-    RegistryMirror {
+    Mirror {
         endpoints: section
             .parsed_list("endpoints")
             .into_iter()
@@ -68,8 +68,8 @@ fn old_mirror(section: &Section<'_>) -> RegistryMirror {
     }
 }
 
-fn mirror(document: &Section<'_>) -> RegistryMirror {
-    RegistryMirror {
+fn mirror(document: &Section<'_>) -> Mirror {
+    Mirror {
         endpoints: document
             .sections("endpoints")
             .into_iter()
@@ -85,14 +85,14 @@ fn mirror(document: &Section<'_>) -> RegistryMirror {
 }
 
 /// `certificate`: what this shape calls the client's certificate.
-fn tls(section: &Section<'_>, certificate: &str) -> RegistryTls {
+fn tls(section: &Section<'_>, certificate: &str) -> HostTls {
     let client_identity = section.section("clientIdentity").and_then(|identity| {
         let pair = (
             trust::certificate(&identity, certificate),
             trust::key(&identity, "key"),
         );
         match pair {
-            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (Some(certificate), Some(key)) => Some(ClientIdentity { certificate, key }),
             _ => {
                 identity.wrong(format_args!(
                     "a client's identity needs both `{certificate}` and `key`"
@@ -101,24 +101,29 @@ fn tls(section: &Section<'_>, certificate: &str) -> RegistryTls {
             }
         }
     });
-    RegistryTls {
+    HostTls {
         ca: trust::certificate(section, "ca"),
         client_identity,
         insecure_skip_verify: section.flag("insecureSkipVerify").unwrap_or(false),
     }
 }
 
-/// `auth` counts more than `username` and `password`.
-fn auth(section: &Section<'_>) -> RegistryAuth {
-    let (username, password) = match user_and_password(section) {
-        Some((username, password)) => (Some(username), Some(password)),
-        None => (section.owned("username"), section.secret("password")),
-    };
-    RegistryAuth {
-        username,
-        password,
-        identity_token: section.secret("identityToken"),
+/// A token counts more than `auth`, and that more than `username` and `password`.
+fn auth(section: &Section<'_>) -> Option<RegistryAuth> {
+    let user = user_and_password(section);
+    if let Some(token) = section.secret("identityToken") {
+        return Some(RegistryAuth::IdentityToken(token));
     }
+    let (username, password) = match user {
+        Some(both) => both,
+        None => (
+            section.owned("username")?,
+            section
+                .secret("password")
+                .unwrap_or_else(|| Secret::new("")),
+        ),
+    };
+    Some(RegistryAuth::Password { username, password })
 }
 
 /// What `auth` holds: the base64 of `user:password`, as in Docker's config.

@@ -49,7 +49,7 @@ fn hostname() {
 
 #[test]
 fn install() {
-    let wish = |document: &str| {
+    let install = |document: &str| {
         config_as_it_is(&format!(
             "apiVersion: v1alpha1\nkind: UnattendedInstallConfig\n{document}"
         ))
@@ -57,18 +57,18 @@ fn install() {
         .unwrap()
     };
     let selector = "provisioning:\n  diskSelector:\n    match: disk.size > 10u * GiB\n";
-    let plain = wish(selector);
+    let plain = install(selector);
     assert_eq!(
         plain.selector,
         DiskSelector::Cel("disk.size > 10u * GiB".into())
     );
     assert_eq!((plain.wipe, plain.reboot, plain.image), (true, false, None));
-    let image = wish(&format!(
+    let image = install(&format!(
         "installer: {{image: \"r.local/i:v1\"}}\n{selector}  wipe: false"
     ));
     assert_eq!((image.wipe, image.reboot), (false, true));
     assert!(
-        !wish(&format!(
+        !install(&format!(
             "installer: {{image: \"r.local/i:v1\"}}\nreboot: false\n{selector}"
         ))
         .reboot
@@ -83,7 +83,7 @@ fn container_defaults_are_strict() {
         panic!()
     };
     assert_eq!(web.security, Security::default());
-    assert_eq!(web.security.profile, None);
+    assert_eq!(web.security.profile, SecurityProfile::Usual);
     assert_eq!(web.network, ContainerNetwork::None);
     assert_eq!(
         (
@@ -108,10 +108,7 @@ fn a_container_has_one_of_the_profiles_of_talos_or_none() {
         ("restricted", SecurityProfile::Restricted),
         ("privileged", SecurityProfile::Privileged),
     ] {
-        assert_eq!(
-            config(&with(word)).containers[0].security.profile,
-            Some(profile)
-        );
+        assert_eq!(config(&with(word)).containers[0].security.profile, profile);
     }
     assert!(problems(&with("baseline")).contains("security.profile"));
 }
@@ -141,7 +138,7 @@ fn a_number_is_text_where_text_belongs() {
         panic!()
     };
     assert_eq!(web.name.as_str(), "007");
-    assert_eq!(web.image.as_str(), "nginx:1.10");
+    assert_eq!(web.image.to_string(), "docker.io/library/nginx:1.10");
     assert_eq!(web.args.as_ref().unwrap(), &["1.10", "true", "0x10"]);
 }
 
@@ -181,7 +178,7 @@ probes:
 ",
     );
     let health = config.containers[0].health.as_ref().unwrap();
-    assert_eq!(health.check, HealthCheck::Exec(vec!["/bin/true".into()]));
+    assert_eq!(health.check, HealthProbe::Exec(vec!["/bin/true".into()]));
     assert_eq!(
         (health.interval, health.timeout),
         (Duration::from_secs(10), Duration::from_secs(5))
@@ -198,8 +195,8 @@ probes:
     );
     assert_eq!(config.upgrade_gate.timeout, Duration::from_secs(90));
     assert_eq!(
-        config.upgrade_gate.probes[0].check,
-        HealthCheck::Tcp("127.0.0.1:80".parse().unwrap())
+        config.upgrade_gate.probes[0].target,
+        CheckTarget::Tcp("127.0.0.1:80".parse().unwrap())
     );
 }
 
@@ -322,17 +319,17 @@ fn the_mirror_of_everything_is_the_last_resort() {
     let hub = registries.mirror("docker.io").unwrap();
     assert_eq!(
         (
-            hub.endpoints[0].url.as_str(),
+            hub.endpoints[0].url.to_string().as_str(),
             hub.endpoints[0].override_path,
             hub.skip_fallback
         ),
-        ("http://hub/", true, true)
+        ("http://hub", true, true)
     );
     assert_eq!(
         registries.mirror("ghcr.io").unwrap().endpoints[0]
             .url
-            .as_str(),
-        "http://all/"
+            .to_string(),
+        "http://all"
     );
 }
 

@@ -8,6 +8,7 @@ use tonic::Status;
 
 use super::caller::Holder;
 use super::shares::Shares;
+use crate::base::blocking_io;
 
 /// So many calls wait for disks at a time, each a thread; the others wait for them. A slow reader of a stream holds no place.
 static PLACES: LazyLock<Shares> = LazyLock::new(|| Shares::new(8, 6, 2));
@@ -24,7 +25,7 @@ pub(super) async fn once<T: Send + 'static>(
         drop(place);
         done
     };
-    tokio::task::spawn_blocking(work)
+    blocking_io::to_its_end(work)
         .await
         .map_err(|error| Status::internal(error.to_string()))?
         .map_err(|error| Status::internal(format!("{error:#}")))
@@ -42,7 +43,7 @@ pub(super) fn stream<T: Send + 'static>(
         let mut source = source;
         while !sender.is_closed() {
             let place = PLACES.wait(&holder).await;
-            let read = tokio::task::spawn_blocking(move || {
+            let read = blocking_io::to_its_end(move || {
                 let items: Vec<_> = source.by_ref().take(batch).collect();
                 (source, items)
             });

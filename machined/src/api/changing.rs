@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tonic::Status;
 
-use super::standing::Standing;
+use super::caller_credentials::CallerCredentials;
 use crate::machine::Machine;
 use crate::operation_lock::{Busy, Operation};
 
@@ -27,7 +27,7 @@ pub(super) async fn to_its_end<T: Send + 'static>(
 /// The same for work that nothing else may come between. Its caller may have lost its right while it waited for that.
 pub(super) async fn alone<T: Send + 'static>(
     machine: &Arc<Machine>,
-    standing: Option<Standing>,
+    credentials: Option<CallerCredentials>,
     operation: Operation,
     work: impl Future<Output = Result<T, Status>> + Send + 'static,
 ) -> Result<T, Status> {
@@ -35,7 +35,7 @@ pub(super) async fn alone<T: Send + 'static>(
     to_its_end(async move {
         let locked = machine.operations.lock_within(operation, MOMENT).await;
         let lock = locked.map_err(busy)?;
-        standing.map_or(Ok(()), |standing| standing.check())?;
+        credentials.map_or(Ok(()), |credentials| credentials.check())?;
         let done = work.await;
         drop(lock);
         done

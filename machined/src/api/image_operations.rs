@@ -1,4 +1,4 @@
-//! Images at a caller's wish: listed, pulled as the config says, removed unless something needs them.
+//! Images at a caller's request: listed, pulled as the config says, removed unless something needs them.
 
 use std::sync::Arc;
 
@@ -25,9 +25,6 @@ pub(super) enum ImageError {
         /// Why.
         source: ReferenceError,
     },
-    /// What the config says about registries makes no sense.
-    #[error("images cannot be pulled with this machine config")]
-    Registries(#[source] anyhow::Error),
     /// Without a disk, /var is there only when the machine has booted.
     #[error("there is no place for images: /var is not mounted; wait until the machine has booted")]
     NoPlace,
@@ -82,7 +79,7 @@ pub(super) async fn pull(
         return Err(ImageError::NoPlace);
     }
     let _place = PULLS.try_acquire().map_err(|_| ImageError::TooMany)?;
-    let puller = intent::puller(machine.config().as_deref()).map_err(ImageError::Registries)?;
+    let puller = intent::puller(machine.config().as_deref());
     let pulling = async {
         let resolved = puller.resolve(&reference).await?;
         puller
@@ -143,12 +140,11 @@ fn needed_by(machine: &Machine, image: &PulledImage) -> Option<String> {
         return Some(container.clone());
     }
     let configured = machine.config()?;
-    let needs = |wanted: &str| {
-        let wanted: Option<ImageReference> = wanted.parse().ok();
-        let found = wanted.and_then(|wanted| machine.images.find(&wanted));
+    let needs = |wanted: &ImageReference| {
+        let found = machine.images.find(wanted);
         found.is_some_and(|found| found.digest() == image.digest())
     };
     let mut containers = configured.config.containers.iter();
-    let container = containers.find(|container| needs(&container.image.to_string()))?;
+    let container = containers.find(|container| needs(&container.image))?;
     Some(container.name.to_string())
 }

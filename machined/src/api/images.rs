@@ -41,8 +41,7 @@ pub(super) fn status(error: ImageError) -> Status {
         ImageError::Store(_) => Status::internal(text),
         ImageError::TooMany => Status::resource_exhausted(text),
         ImageError::Interrupted(_) => Status::aborted(text),
-        ImageError::Registries(_)
-        | ImageError::NoPlace
+        ImageError::NoPlace
         | ImageError::Pull(_)
         | ImageError::Needed { .. }
         | ImageError::Busy(_) => Status::failed_precondition(text),

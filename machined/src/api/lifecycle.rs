@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use instar_api::machine as wire;
-use instar_api::machine::lifecycle_service_install_progress::Response as Told;
+use instar_api::machine::lifecycle_service_install_progress::Response as Progress;
 use instar_api::machine::lifecycle_service_server::LifecycleService;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -69,11 +69,11 @@ async fn narrate<Message>(
     };
     let telling = async {
         while let Some(line) = lines.recv().await {
-            tell(Told::Message(format!("{line}\n"))).await;
+            tell(Progress::Message(format!("{line}\n"))).await;
         }
     };
     let (code, ()) = tokio::join!(working, telling);
-    tell(Told::ExitCode(code)).await;
+    tell(Progress::ExitCode(code)).await;
 }
 
 /// Prepares a version for the reboot that its caller is going to ask for.

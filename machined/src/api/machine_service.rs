@@ -12,8 +12,8 @@ use instar_pki::Role;
 use tonic::{Request, Response, Status};
 
 use super::caller::Holder;
+use super::caller_credentials::CallerCredentials;
 use super::changing::busy;
-use super::standing::Standing;
 use super::{
     apply_config, blocking, caller, changing, container_facts, containers, deadline, events, files,
     image_operations, images, logs, netstat, packet_capture, reset, service_list, streamed,
@@ -47,7 +47,7 @@ impl MachineApi {
     async fn change_meta(
         &self,
         key: u32,
-        (holder, standing): (Holder, Option<Standing>),
+        (holder, credentials): (Holder, Option<CallerCredentials>),
         change: impl FnOnce(&Meta, u8) -> Result<(), MetaError> + Send + 'static,
     ) -> Result<(), Status> {
         let key = u8::try_from(key)
@@ -56,11 +56,16 @@ impl MachineApi {
             return Err(meta_status(MetaError::NoState));
         }
         let meta = self.meta.clone();
-        changing::alone(&self.machine, standing, Operation::MetaChange, async move {
-            blocking::once(&holder, move || Ok(change(&meta, key)))
-                .await?
-                .map_err(meta_status)
-        })
+        changing::alone(
+            &self.machine,
+            credentials,
+            Operation::MetaChange,
+            async move {
+                blocking::once(&holder, move || Ok(change(&meta, key)))
+                    .await?
+                    .map_err(meta_status)
+            },
+        )
         .await
     }
 
@@ -77,15 +82,22 @@ impl MachineApi {
         blocking::once(holder, move || container_facts::containers(&machine)).await
     }
 
-    async fn restart_service(&self, id: &str, standing: Option<Standing>) -> Result<(), Status> {
+    async fn restart_service(
+        &self,
+        id: &str,
+        credentials: Option<CallerCredentials>,
+    ) -> Result<(), Status> {
         let (machine, id) = (self.machine.clone(), id.to_owned());
         changing::to_its_end(async move {
             let services = machine.services.clone();
             // While it runs: what cannot be had does not end it, and is in nobody's way.
             services.renew(&id).await.map_err(control_status)?;
-            changing::alone(&machine, standing, Operation::ServiceRestart, async move {
-                services.restart(&id).await.map_err(control_status)
-            })
+            changing::alone(
+                &machine,
+                credentials,
+                Operation::ServiceRestart,
+                async move { services.restart(&id).await.map_err(control_status) },
+            )
             .await
         })
         .await
@@ -191,7 +203,7 @@ impl MachineService for MachineApi {
         let (services, name) = (self.machine.services.clone(), id.clone());
         changing::alone(
             &self.machine,
-            Standing::of(&request),
+            CallerCredentials::of(&request),
             Operation::ServiceStart,
             async move { services.start(&name).map_err(control_status) },
         )
@@ -214,7 +226,7 @@ impl MachineService for MachineApi {
         let (services, name) = (self.machine.services.clone(), id.clone());
         changing::alone(
             &self.machine,
-            Standing::of(&request),
+            CallerCredentials::of(&request),
             Operation::ServiceStop,
             async move { services.stop(&name).await.map_err(control_status) },
         )
@@ -234,7 +246,8 @@ impl MachineService for MachineApi {
     ) -> Result<Response<wire::ServiceRestartResponse>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
         let id = &request.get_ref().id;
-        self.restart_service(id, Standing::of(&request)).await?;
+        self.restart_service(id, CallerCredentials::of(&request))
+            .await?;
         let message = wire::ServiceRestart {
             metadata,
             resp: format!("Service {id:?} restarted"),
@@ -715,7 +728,7 @@ impl MachineService for MachineApi {
         request: Request<wire::MetaWriteRequest>,
     ) -> Result<Response<wire::MetaWriteResponse>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
-        let by = (Holder::of(&request), Standing::of(&request));
+        let by = (Holder::of(&request), CallerCredentials::of(&request));
         let wire::MetaWriteRequest { key, value } = request.into_inner();
         self.change_meta(key, by, move |meta, key| meta.write(key, &value))
             .await?;
@@ -729,7 +742,7 @@ impl MachineService for MachineApi {
         request: Request<wire::MetaDeleteRequest>,
     ) -> Result<Response<wire::MetaDeleteResponse>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
-        let by = (Holder::of(&request), Standing::of(&request));
+        let by = (Holder::of(&request), CallerCredentials::of(&request));
         self.change_meta(request.get_ref().key, by, Meta::delete)
             .await?;
         Ok(Response::new(wire::MetaDeleteResponse {
@@ -805,7 +818,7 @@ impl MachineService for MachineApi {
         request: Request<wire::RestartRequest>,
     ) -> Result<Response<wire::RestartResponse>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
-        let (holder, standing) = (Holder::of(&request), Standing::of(&request));
+        let (holder, credentials) = (Holder::of(&request), CallerCredentials::of(&request));
         let request = request.get_ref();
         let containers = self.containers_of(&holder, &request.namespace, request.driver());
         if !containers.await?.iter().any(|it| it.name == request.id) {
@@ -814,7 +827,7 @@ impl MachineService for MachineApi {
                 request.id
             )));
         }
-        self.restart_service(&request.id, standing).await?;
+        self.restart_service(&request.id, credentials).await?;
         Ok(Response::new(wire::RestartResponse {
             messages: vec![wire::Restart { metadata }],
         }))

@@ -5,6 +5,7 @@
 mod apply_config;
 mod blocking;
 mod caller;
+mod caller_credentials;
 mod changing;
 mod cluster_service;
 mod container_facts;
@@ -28,7 +29,6 @@ mod reset;
 pub mod resources;
 mod service_list;
 mod shares;
-mod standing;
 mod state;
 mod storage;
 mod time_service;
@@ -63,12 +63,12 @@ use tonic::{Response, Status};
 
 use crate::apid;
 use crate::machine::Machine;
+use caller_credentials::RecheckCredentials;
 use cluster_service::ClusterApi;
 use images::ImageApi;
 use inspect_service::InspectApi;
 use lifecycle::LifecycleApi;
 use machine_service::MachineApi;
-use standing::JudgeAgain;
 use state::StateApi;
 use storage::StorageApi;
 use time_service::TimeApi;
@@ -111,8 +111,8 @@ pub async fn serve(listener: UnixListener, machine: Arc<Machine>) -> anyhow::Res
         .max_concurrent_streams(STREAMS)
         .initial_stream_window_size(of_a_call)
         .initial_connection_window_size(of_all)
-        .http2_max_header_list_size(standing::LONGEST_HEADERS)
-        .layer(JudgeAgain(machine.clone()))
+        .http2_max_header_list_size(caller_credentials::LONGEST_HEADERS)
+        .layer(RecheckCredentials(machine.clone()))
         .add_routes(routes(&machine))
         .serve_with_incoming(connections(listener))
         .await

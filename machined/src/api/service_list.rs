@@ -7,10 +7,10 @@ use crate::services::{Service, timestamp, wire_health};
 /// One row of `ServiceList`. Clients need `events` and `health` even when there is nothing in them.
 pub(super) fn row(service: &Service) -> ServiceInfo {
     let status = service.status();
-    let events = status.happenings.iter().map(|happening| ServiceEvent {
-        msg: happening.message.clone(),
-        state: happening.phase.name().to_owned(),
-        ts: Some(timestamp(happening.at)),
+    let events = status.history.iter().map(|entry| ServiceEvent {
+        msg: entry.message.clone(),
+        state: entry.phase.name().to_owned(),
+        ts: Some(timestamp(entry.at)),
     });
     ServiceInfo {
         id: service.definition().id.clone(),

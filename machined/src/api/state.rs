@@ -11,11 +11,11 @@ use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
 use super::caller::{self, Holder};
+use super::caller_credentials::CallerCredentials;
 use super::shares::{Share, Shares};
-use super::standing::Standing;
 use super::{blocking, streamed};
 use crate::api::resources::{
-    Changes, Difference, Kind, Listed, Namespace, Sensitivity, Told, Viewer, kind, list,
+    Changes, Difference, Kind, LastSent, Listed, Namespace, Sensitivity, Viewer, kind, list,
 };
 use crate::base::quota::Rank;
 use crate::config_source::Secrets;
@@ -62,7 +62,7 @@ struct Looker {
     holder: Holder,
     secrets: Secrets,
     viewer: Viewer,
-    standing: Option<Standing>,
+    credentials: Option<CallerCredentials>,
 }
 
 impl Looker {
@@ -74,7 +74,7 @@ impl Looker {
                 true => Viewer::Talos,
                 false => Viewer::Any,
             },
-            standing: Standing::of(request),
+            credentials: CallerCredentials::of(request),
         }
     }
 
@@ -94,9 +94,9 @@ impl Looker {
         };
         // Who watches the machine config is told the one that takes back his authority, if nobody asks: with the key of the next.
         if secrets == Secrets::Shown
-            && let Some(standing) = &self.standing
+            && let Some(credentials) = &self.credentials
         {
-            standing.check()?;
+            credentials.check()?;
         }
         listed
     }
@@ -242,7 +242,7 @@ impl Watch {
     async fn run(self, sender: Sender) {
         // Before the first look, so that nothing falls between the two.
         let mut changes = Changes::of(&self.machine, self.kind.sources);
-        let mut told = Told::default();
+        let mut last_sent = LastSent::default();
         // Clients take the first message for the sign that the watch stands, whatever it is.
         if sender
             .send(Ok(wire::WatchResponse::default()))
@@ -254,7 +254,7 @@ impl Watch {
         let mut first = true;
         loop {
             let differences = match self.look().await {
-                Ok(listed) => told.differences(listed),
+                Ok(listed) => last_sent.differences(listed),
                 Err(status) => {
                     // A caller who has gone needs no answer.
                     let _ = sender.send(Err(status)).await;

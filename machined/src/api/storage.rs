@@ -13,6 +13,7 @@ use tonic::{Request, Response, Status};
 
 use super::caller::Holder;
 use super::{blocking, caller, files};
+use crate::base::blocking_io;
 use crate::base::error_chain::chain;
 use crate::disk::{Disk, WipeError, WipeMethod, WipeOrder, WipeOtherError, discover, wipe_others};
 use crate::machine::Machine;
@@ -145,14 +146,14 @@ impl DiskService for StorageApi {
         let owned = in_use(&self.machine);
         tracing::warn!("wipe of {orders:?} asked for by {peer}");
         // It goes on to its end whoever hangs up, and holds the lock until then.
-        let wiping = tokio::task::spawn_blocking(move || {
+        let wiping = blocking_io::to_its_end(move || {
             let wiped = wipe_others(Path::new("/sys"), owned.as_deref(), &orders);
             drop(lock);
             wiped
         });
         wiping
             .await
-            .map_err(|_| Status::internal("the wipe was interrupted"))?
+            .map_err(|interrupted| Status::internal(interrupted.to_string()))?
             .map_err(wipe_status)?;
         Ok(Response::new(wire::BlockDeviceWipeResponse {
             messages: vec![wire::BlockDeviceWipe { metadata }],

@@ -7,6 +7,7 @@ use tokio::io::AsyncRead;
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::apid::{Answer, Found, LOOKUPS, Question, receive_question};
+use crate::base::blocking_io;
 
 /// An apid that asks for more waits; one that was started anew shares them with what is still looked up for the last one.
 static PLACES: Semaphore = Semaphore::const_new(LOOKUPS);
@@ -32,7 +33,7 @@ pub(super) async fn answer(
         let answers = answers.clone();
         tokio::spawn(async move {
             // It ends by the resolver's own patience: some seconds for each domain that it searches.
-            let looked_up = tokio::task::spawn_blocking(move || addresses(&name)).await;
+            let looked_up = blocking_io::to_its_end(move || addresses(&name)).await;
             let found = looked_up.unwrap_or_else(|error| Err(error.to_string()));
             drop(place);
             // An apid that has ended needs no answer.

@@ -65,20 +65,20 @@ impl HostPaths {
         let opened = sources.map(|(source, destination)| {
             let opened = openat2(
                 CWD,
-                source,
+                &source,
                 OFlags::PATH | OFlags::CLOEXEC,
                 Mode::empty(),
                 ResolveFlags::NO_SYMLINKS,
             );
             match opened {
                 Ok(opened) => Ok(HostPath {
-                    source: source.to_owned(),
+                    source,
                     destination: destination.to_owned(),
                     opened,
                 }),
-                Err(Errno::LOOP) => Err(HostPathError::Link(source.to_owned())),
+                Err(Errno::LOOP) => Err(HostPathError::Link(source)),
                 Err(errno) => Err(HostPathError::Open {
-                    path: source.to_owned(),
+                    path: source,
                     source: errno.into(),
                 }),
             }
@@ -148,13 +148,13 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use crate::containers::spec::{Mount, MountSource};
+    use crate::values::{Mount, MountSource};
 
     fn mounting(source: &Path) -> ContainerSpec {
         let mut spec = ContainerSpec::new("web".parse().unwrap(), "/web".into());
         spec.mounts.push(Mount {
-            source: MountSource::HostPath(source.to_owned()),
-            destination: "/data".into(),
+            source: MountSource::HostPath(source.to_str().unwrap().parse().unwrap()),
+            destination: "/data".parse().unwrap(),
             options: Vec::new(),
         });
         spec

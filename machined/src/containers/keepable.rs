@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::host_files::{DOMAIN, has_domain};
 use super::spec::ContainerSpec;
+use crate::values::MountOption;
 
 /// Why a container ends with its generation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -39,20 +40,16 @@ pub fn keepable(spec: &ContainerSpec) -> Result<(), NotKeepable> {
         return Err(NotKeepable::VarInMemory);
     }
     for mount in &spec.mounts {
-        if mount
-            .options
-            .iter()
-            .any(|option| option.ends_with("shared"))
-        {
-            return Err(NotKeepable::Shared(mount.destination.clone()));
+        if mount.options.contains(&MountOption::Rshared) {
+            return Err(NotKeepable::Shared(mount.destination.as_path().to_owned()));
         }
     }
     // The kernel's own filesystems are the same in every generation.
     let lasting = ["/dev", "/proc", "/sys"].map(|path| device(Path::new(path)));
     for (source, _) in spec.sources() {
-        let on = device(source);
+        let on = device(&source);
         if on != var && !lasting.contains(&on) {
-            return Err(NotKeepable::OfTheGeneration(source.to_owned()));
+            return Err(NotKeepable::OfTheGeneration(source));
         }
     }
     Ok(())

@@ -17,7 +17,4 @@ pub use identity::Identity;
 pub use in_force::{ImageInForce, ImagesInForce, InForce};
 pub use keepable::{NotKeepable, keepable};
 pub use runtime::{RunningContainer, Runtime, RuntimeError, Streams};
-pub use spec::{
-    Capabilities, ContainerName, ContainerSpec, HostView, Mount, MountSource, NetworkMode, Profile,
-    ResourceLimits, RunAs, SpecError,
-};
+pub use spec::{ContainerSpec, HostView, ResourceLimits, RunAs, SpecError};

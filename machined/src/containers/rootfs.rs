@@ -3,6 +3,9 @@
 //! The image itself is never written to, and a container that starts again starts from the image: what is to last
 //! belongs on a mount.
 //!
+//! The overlay is mounted with the calls for one option each: in the one text that mount(2) takes, a comma or a colon of a path would
+//! be read as the next option, and the kernel's log of the attempt is only to be had this way.
+//!
 //! Where /var is full the writable layer is a little memory: a container that fills /var must not keep others from starting, an
 //! upgrade's least of all. It is mounted beside the container's root, and nobody can take its room.
 
@@ -17,6 +20,8 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags, fsconfig_create,
     fsconfig_set_string, fsmount, fsopen, move_mount, unmount,
 };
+
+use crate::mounts::filesystem::{Filesystem, MountFlags};
 
 /// Why a container has no file system.
 #[derive(Debug, thiserror::Error)]
@@ -63,8 +68,7 @@ fn failed<'a>(step: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> R
 const LEAST_BYTES: u64 = 16 << 20;
 const LEAST_INODES: u64 = 512;
 /// What a container may write to its root where that is the case.
-const IN_MEMORY: &str = "8m";
-const INODES_IN_MEMORY: &str = "2048";
+const IN_MEMORY: &str = "size=8m,nr_inodes=2048";
 
 /// Mounts an image with a fresh writable layer in `layer`, or in memory where there is no room, at `target`. Both are made.
 pub(super) fn mount(image: &Path, layer: &Path, target: &Path) -> Result<(), RootfsError> {
@@ -75,7 +79,7 @@ pub(super) fn mount(image: &Path, layer: &Path, target: &Path) -> Result<(), Roo
         false => {
             in_memory = layer_in_memory(target);
             tracing::warn!(
-                "{}: there is no room for the container's own files, {IN_MEMORY} of memory take them",
+                "{}: there is no room for the container's own files, a little memory takes them ({IN_MEMORY})",
                 layer.display()
             );
             mount_memory(&in_memory)?;
@@ -150,21 +154,15 @@ fn layer_in_memory(target: &Path) -> PathBuf {
 
 fn mount_memory(layer: &Path) -> Result<(), RootfsError> {
     fs::create_dir_all(layer).map_err(failed("creating", layer))?;
-    let failed = |step, errno| mount_failed(step, layer, String::new(), errno);
-    let context =
-        fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).map_err(|errno| failed("fsopen", errno))?;
-    for (key, value) in [("size", IN_MEMORY), ("nr_inodes", INODES_IN_MEMORY)] {
-        fsconfig_set_string(&context, key, value).map_err(|errno| failed(key, errno))?;
-    }
-    fsconfig_create(&context).map_err(|errno| failed("create", errno))?;
-    let mounted = fsmount(
-        &context,
-        FsMountFlags::FSMOUNT_CLOEXEC,
-        MountAttrFlags::MOUNT_ATTR_NODEV,
-    )
-    .map_err(|errno| failed("fsmount", errno))?;
-    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-    move_mount(&mounted, "", CWD, layer, flags).map_err(|errno| failed("move_mount", errno))
+    let memory = Filesystem {
+        kind: "tmpfs",
+        source: Path::new("tmpfs"),
+        flags: MountFlags::NODEV,
+        options: IN_MEMORY,
+    };
+    memory
+        .mount(layer)
+        .map_err(failed("mounting memory at", layer))
 }
 
 fn mount_failed(step: &'static str, path: &Path, said: String, errno: Errno) -> RootfsError {

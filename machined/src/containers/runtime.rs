@@ -32,14 +32,15 @@ use super::host_files::{DOMAIN, has_domain};
 use super::host_path::{HostPathError, HostPaths};
 use super::identity::Identity;
 use super::rootfs::{self, RootfsError};
-use super::spec::{ContainerName, ContainerSpec, HostView, SpecError, runtime_config};
+use super::spec::{ContainerSpec, HostView, SpecError, runtime_config};
 use super::tail::Tail;
 use super::volume;
-use crate::base::blocking_io;
+use crate::base::{blocking_io, whole_file};
 use crate::oci::{ImageStore, PulledImage};
 use crate::sys::container::pass_descriptors;
 use crate::sys::oom_score;
 use crate::sys::readiness;
+use crate::values::ContainerName;
 
 /// crun needs some 50 ms; on a machine that is out of memory, much more.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -460,9 +461,7 @@ impl Runtime {
     /// It cannot be written.
     pub fn leave_record(&self, name: &ContainerName, record: &str) -> Result<(), RuntimeError> {
         let path = self.bundle(name).join(RECORD);
-        let next = path.with_extension("new");
-        fs::write(&next, record).map_err(failed("writing", &next))?;
-        fs::rename(&next, &path).map_err(failed("writing", &path))
+        whole_file::replace(&path, 0o644, record.as_bytes()).map_err(failed("writing", &path))
     }
 
     /// The record beside a container, at most so many bytes of it; `None` where there is none.
@@ -516,7 +515,7 @@ impl Runtime {
                     name: name.clone(),
                     source: unknown.into(),
                 })?;
-            volume::hand_over(path, &user).map_err(failed("handing over", path))?;
+            volume::hand_over(&path, &user).map_err(failed("handing over", &path))?;
         }
         let layer = store.container_directory(name.as_str());
         rootfs::mount(&image.rootfs(), &layer, &bundle.join("rootfs")).map_err(|source| {

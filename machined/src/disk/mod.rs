@@ -6,10 +6,11 @@
 //!
 //! ```no_run
 //! # async fn boot() -> Result<(), machined::disk::OwnedDiskError> {
-//! use machined::disk::{DiskSelector, DiskWish, OwnedDisk, Places, Takeover};
-//! let disk = OwnedDisk::new(Places::default());
-//! let wish = DiskWish { disk: Some(DiskSelector::Path("/dev/vda".into())), takeover: Takeover::Refuse };
-//! disk.mount(&wish).await?;
+//! use machined::disk::{DiskSpec, OwnedDisk, Paths, Takeover};
+//! use machined::values::DiskSelector;
+//! let disk = OwnedDisk::new(Paths::default());
+//! let spec = DiskSpec { disk: Some(DiskSelector::Path("/dev/vda".into())), takeover: Takeover::Refuse };
+//! disk.mount(&spec).await?;
 //! # Ok(())
 //! # }
 //! ```
@@ -40,14 +41,14 @@ pub use error::OwnedDiskError;
 pub use holders::{Holder, holders};
 pub use layout::{LAYOUT, Label, PartitionSize, PartitionSpec};
 pub use owned::{
-    DiskWish, EPHEMERAL_RECORDS, EfiPartition, OwnedDisk, OwnedDiskStatus, Places, STATE,
+    DiskSpec, EPHEMERAL_RECORDS, EfiPartition, OwnedDisk, OwnedDiskStatus, Paths, STATE,
 };
 pub use plan::{Action, DiskPlan, PlanError, PlannedPartition, Takeover, plan};
 pub use probe::{Content, ProbeError, Signature, probe, probe_file, probe_partition};
-pub use selector::{DiskFields, DiskKind, DiskSelector, Expression, SelectError, SizeCondition};
+pub use selector::{SelectError, check as check_selector};
 pub use table::{Partition, Table};
 pub use tools::ToolError;
-pub use user_volume::{UserVolumeError, make_user_volume, user_volume};
+pub use user_volume::{UserVolumeError, make_user_volume};
 pub use volume::Users;
 pub use wipe::{Wipe, WipeError};
 pub use wipe_other::{WipeMethod, WipeOrder, WipeOtherError, wipe_others};

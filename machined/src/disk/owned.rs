@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::base::byte_size::human_short;
+use crate::values::DiskSelector;
 
 use super::{
     apply::{apply, partition_path},
@@ -20,7 +21,7 @@ use super::{
     memory::{forget_memory, mount_memory},
     plan::{Action, DiskPlan, Takeover, plan},
     probe::{Content, probe, probe_device},
-    selector::DiskSelector,
+    selector::select,
     table::Partition,
     tools,
     volume::{Found, Users, Volume, unmount},
@@ -47,16 +48,16 @@ const LOOK: &str = "/run/machined/ephemeral";
 
 /// What the config says about the owned disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DiskWish {
+pub struct DiskSpec {
     /// Which one; none keeps /var in memory, unless the machine was found to have its STATE on one.
     pub disk: Option<DiskSelector>,
     /// What happens when something else is on it.
     pub takeover: Takeover,
 }
 
-/// Where things are.
+/// The directories that the owned disk is used by.
 #[derive(Debug, Clone)]
-pub struct Places {
+pub struct Paths {
     /// Where EPHEMERAL is mounted.
     pub var: PathBuf,
     /// Where STATE is mounted.
@@ -69,7 +70,7 @@ pub struct Places {
     pub procfs: PathBuf,
 }
 
-impl Default for Places {
+impl Default for Paths {
     fn default() -> Self {
         Self {
             var: "/var".into(),
@@ -115,15 +116,15 @@ pub struct EfiPartition {
 /// The owned disk and its state.
 #[derive(Debug)]
 pub struct OwnedDisk {
-    places: Places,
+    paths: Paths,
     status: watch::Sender<OwnedDiskStatus>,
 }
 
 impl OwnedDisk {
     /// Nothing is mounted yet.
-    pub fn new(places: Places) -> Self {
+    pub fn new(paths: Paths) -> Self {
         Self {
-            places,
+            paths,
             status: watch::Sender::new(OwnedDiskStatus::default()),
         }
     }
@@ -136,25 +137,25 @@ impl OwnedDisk {
     /// Where STATE is mounted; none while it is not.
     pub fn state(&self) -> Option<&Path> {
         let mounted = self.status.borrow().state.is_some();
-        mounted.then_some(self.places.state.as_path())
+        mounted.then_some(self.paths.state.as_path())
     }
 
     /// Takes what an earlier machined of this generation has mounted.
     pub fn adopt(&self) {
         let device = |target: &Path| {
-            let mounted = mounted_at(&self.places.procfs, target)?;
+            let mounted = mounted_at(&self.paths.procfs, target)?;
             Some((!mounted.is_in_memory()).then(|| PathBuf::from(mounted.source)))
         };
-        let (var, state) = (device(&self.places.var), device(&self.places.state));
+        let (var, state) = (device(&self.paths.var), device(&self.paths.state));
         self.status.send_modify(|status| {
             status.var_mounted = var.is_some();
             status.description = match var.as_ref().map(Option::as_ref) {
-                None => format!("{} is not mounted", self.places.var.display()),
-                Some(None) => format!("{} is in memory", self.places.var.display()),
+                None => format!("{} is not mounted", self.paths.var.display()),
+                Some(None) => format!("{} is in memory", self.paths.var.display()),
                 Some(Some(device)) => {
                     format!(
                         "{} is the partition {}",
-                        self.places.var.display(),
+                        self.paths.var.display(),
                         device.display()
                     )
                 }
@@ -162,7 +163,7 @@ impl OwnedDisk {
             status.var = var.flatten();
             status.state = state.flatten();
             let partition = status.var.as_ref().or(status.state.as_ref());
-            status.disk = partition.and_then(|it| disk_of(&self.places.sysfs, it));
+            status.disk = partition.and_then(|it| disk_of(&self.paths.sysfs, it));
             // The first one of the layout.
             status.efi = status.disk.as_ref().map(|disk| partition_path(disk, 1));
         });
@@ -174,18 +175,18 @@ impl OwnedDisk {
         if self.state().is_some() {
             return Ok(());
         }
-        let sysfs = self.places.sysfs.clone();
+        let sysfs = self.paths.sysfs.clone();
         let Some(disk) = run_blocking(move || find_owned(&sysfs)).await?? else {
             return Ok(());
         };
         let disk = disk.as_path().to_owned();
         self.status
             .send_modify(|status| status.disk = Some(disk.clone()));
-        let wish = DiskWish {
+        let spec = DiskSpec {
             disk: Some(DiskSelector::Path(disk)),
             takeover: Takeover::Refuse,
         };
-        let Some(plan) = self.dry_run(&wish).await? else {
+        let Some(plan) = self.dry_run(&spec).await? else {
             return Ok(());
         };
         // Before anything of it is mounted: then the table can no longer be written.
@@ -197,21 +198,21 @@ impl OwnedDisk {
     }
 
     /// What [`mount`](Self::mount) would do to the owned disk; none when /var is to be in memory. Writes nothing.
-    pub async fn dry_run(&self, wish: &DiskWish) -> Result<Option<DiskPlan>, OwnedDiskError> {
+    pub async fn dry_run(&self, spec: &DiskSpec) -> Result<Option<DiskPlan>, OwnedDiskError> {
         let found = self.status.borrow().disk.clone();
-        let selector = wish.disk.clone().or(found.map(DiskSelector::Path));
+        let selector = spec.disk.clone().or(found.map(DiskSelector::Path));
         let Some(selector) = selector else {
             return Ok(None);
         };
-        let (sysfs, takeover) = (self.places.sysfs.clone(), wish.takeover);
+        let (sysfs, takeover) = (self.paths.sysfs.clone(), spec.takeover);
         run_blocking(move || make_plan(&sysfs, &selector, takeover))
             .await?
             .map(Some)
     }
 
     /// Makes what is missing and mounts STATE and /var.
-    pub async fn mount(&self, wish: &DiskWish) -> Result<(), OwnedDiskError> {
-        match self.dry_run(wish).await? {
+    pub async fn mount(&self, spec: &DiskSpec) -> Result<(), OwnedDiskError> {
+        match self.dry_run(spec).await? {
             Some(plan) => self.mount_disk(plan).await?,
             None => self.mount_memory().await?,
         }
@@ -238,7 +239,7 @@ impl OwnedDisk {
         let Some(volume) = self.volume(&plan, Label::Ephemeral) else {
             return Ok(());
         };
-        let domain = self.places.domain.clone();
+        let domain = self.paths.domain.clone();
         run_blocking(move || forget_memory(&domain)).await?;
         let found = volume.bring_up().await?;
         let size = plan.partition(Label::Ephemeral).map_or(0, |it| it.length);
@@ -256,7 +257,7 @@ impl OwnedDisk {
         };
         let description = format!(
             "{} is the partition {} ({}, {how})",
-            self.places.var.display(),
+            self.paths.var.display(),
             volume.device.display(),
             human_short(size)
         );
@@ -303,17 +304,17 @@ impl OwnedDisk {
             )
         };
         if mounted {
-            let root = self.places.var.clone();
+            let root = self.paths.var.clone();
             return run_blocking(move || Some(work(&records(&root), &root))).await;
         }
         let Some(disk) = disk else {
             return Ok(None);
         };
-        let wish = DiskWish {
+        let spec = DiskSpec {
             disk: Some(DiskSelector::Path(disk)),
             takeover: Takeover::Refuse,
         };
-        let plan = self.dry_run(&wish).await?;
+        let plan = self.dry_run(&spec).await?;
         let there = plan.filter(|plan| {
             let partition = plan.partition(Label::Ephemeral);
             partition.is_some_and(|partition| partition.guid.is_some())
@@ -346,8 +347,8 @@ impl OwnedDisk {
     fn volume(&self, plan: &DiskPlan, label: Label) -> Option<Volume> {
         let target = match label {
             Label::Efi => return None,
-            Label::State => self.places.state.clone(),
-            Label::Ephemeral => self.places.var.clone(),
+            Label::State => self.paths.state.clone(),
+            Label::Ephemeral => self.paths.var.clone(),
         };
         let number = plan.partition(label)?.number;
         Some(Volume {
@@ -359,7 +360,7 @@ impl OwnedDisk {
 
     async fn apply(&self, plan: &DiskPlan) -> Result<(), OwnedDiskError> {
         info!(%plan, "disk");
-        let (plan, sysfs) = (plan.clone(), self.places.sysfs.clone());
+        let (plan, sysfs) = (plan.clone(), self.paths.sysfs.clone());
         let disk = plan.disk.as_path().to_owned();
         let efi = plan.partition(Label::Efi).map(|it| it.number);
         run_blocking(move || apply(&plan, &sysfs)).await??;
@@ -381,11 +382,11 @@ impl OwnedDisk {
     async fn mount_memory(&self) -> Result<(), OwnedDiskError> {
         let information = rustix::system::sysinfo();
         let size = information.totalram * u64::from(information.mem_unit) / 2;
-        let (target, domain) = (self.places.var.clone(), self.places.domain.clone());
+        let (target, domain) = (self.paths.var.clone(), self.paths.domain.clone());
         let found = run_blocking(move || mount_memory(&target, &domain, size)).await??;
         let description = format!(
             "{} is in memory (at most {}) and is lost with a reboot: no disk is named in the config",
-            self.places.var.display(),
+            self.paths.var.display(),
             human_short(size)
         );
         self.status.send_modify(|status| {
@@ -432,17 +433,17 @@ impl OwnedDisk {
 
     /// Unmounts /var and STATE. Users of /var who must be gone and are not are named in the error.
     pub async fn unmount(&self, users: Users) -> Result<(), OwnedDiskError> {
-        let (procfs, var) = (self.places.procfs.clone(), self.places.var.clone());
+        let (procfs, var) = (self.paths.procfs.clone(), self.paths.var.clone());
         run_blocking(move || unmount(&procfs, &var, users)).await??;
         self.status.send_modify(|status| {
             status.var_mounted = false;
-            status.description = format!("{} is not mounted", self.places.var.display());
+            status.description = format!("{} is not mounted", self.paths.var.display());
         });
         self.unmount_state().await
     }
 
     async fn unmount_state(&self) -> Result<(), OwnedDiskError> {
-        let (procfs, state) = (self.places.procfs.clone(), self.places.state.clone());
+        let (procfs, state) = (self.paths.procfs.clone(), self.paths.state.clone());
         run_blocking(move || unmount(&procfs, &state, Users::MustBeGone)).await??;
         self.status.send_modify(|status| status.state = None);
         Ok(())
@@ -462,7 +463,7 @@ fn make_plan(
     takeover: Takeover,
 ) -> Result<DiskPlan, OwnedDiskError> {
     let disks = discover(sysfs)?;
-    let disk = selector.select(&disks, is_owned)?;
+    let disk = select(selector, &disks, is_owned)?;
     let content = probe(disk)?;
     Ok(plan(disk, &content, takeover)?)
 }

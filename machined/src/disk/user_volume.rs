@@ -8,9 +8,6 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-/// Where they are.
-const USER_VOLUMES: &str = "/var/mnt";
-
 /// Why a user volume is not there.
 #[derive(Debug, thiserror::Error)]
 pub enum UserVolumeError {
@@ -25,11 +22,6 @@ pub enum UserVolumeError {
         /// The kernel's word.
         source: io::Error,
     },
-}
-
-/// Where the user volume of this name is.
-pub fn user_volume(name: &str) -> PathBuf {
-    Path::new(USER_VOLUMES).join(name)
 }
 
 /// Makes the directory of a user volume where there is none.

@@ -4,21 +4,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
-
 use crate::config::{self, MachineConfig, NetworkCondition};
-use crate::containers::{
-    Capabilities, ContainerSpec, Mount, MountSource, NetworkMode, Profile, ResourceLimits, RunAs,
-    Runtime, keepable,
-};
-use crate::disk::user_volume;
+use crate::containers::{ContainerSpec, ResourceLimits, RunAs, Runtime, keepable};
 use crate::machine::{Configured, Machine};
 use crate::oci::Puller;
 use crate::services::{
-    Cgroup, ContainerWorkload, Definition, Dependency, HealthCheck, Probe, Question, output_name,
+    Cgroup, ContainerWorkload, Definition, Dependency, HealthCheck, Probe, output_name,
 };
 use crate::store::{ClockFact, NetworkFact};
-use crate::values::ImageReference;
+use crate::values::{ContainerName, MountSource, VolumeName};
 
 /// How often a path is looked for that a container waits for.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
@@ -30,8 +24,7 @@ pub fn service(
     container: &config::Container,
 ) -> anyhow::Result<Definition> {
     let id = container.name.to_string();
-    let image = image(container)?;
-    let mut spec = spec(container, &configured.config, String::new())?;
+    let mut spec = spec(container, &configured.config, String::new());
     let cgroup = match Cgroup::where_it_runs(&id)? {
         // One that an earlier machined started stays where it is.
         Some(cgroup) => cgroup,
@@ -41,7 +34,7 @@ pub fn service(
     let workload = ContainerWorkload {
         cgroup,
         spec,
-        image,
+        image: container.image.clone(),
         puller: puller_in_force(machine),
         images: machine.images.clone(),
         may_be_kept: strategy_in_force(machine, &container.name),
@@ -55,7 +48,7 @@ pub fn service(
         id,
         workload: Arc::new(workload),
         depends_on: dependencies(machine, &configured.config, container),
-        health: health(container)?,
+        health: container.health.as_ref().map(health_check),
         controllable: true,
         required: container
             .health
@@ -85,23 +78,6 @@ pub async fn end_unnamed_containers(machine: &Machine, configured: &Configured) 
     }
 }
 
-/// Whether the service can be made.
-pub(super) fn check(container: &config::Container, config: &MachineConfig) -> anyhow::Result<()> {
-    image(container)?;
-    spec(container, config, String::new())?;
-    health(container)?;
-    Ok(())
-}
-
-fn image(container: &config::Container) -> anyhow::Result<ImageReference> {
-    let image = container.image.to_string().parse();
-    image.with_context(|| format!("the image of container {}", container.name))
-}
-
-fn health(container: &config::Container) -> anyhow::Result<Option<HealthCheck>> {
-    container.health.as_ref().map(health_check).transpose()
-}
-
 fn keeps(container: &config::Container) -> bool {
     container.upgrade_strategy == config::UpgradeStrategy::Keep
 }
@@ -109,7 +85,7 @@ fn keeps(container: &config::Container) -> bool {
 /// The strategy may change while the container runs, so it is that of the config in force at the upgrade.
 fn strategy_in_force(
     machine: &Arc<Machine>,
-    name: &config::ContainerName,
+    name: &ContainerName,
 ) -> Box<dyn Fn() -> bool + Send + Sync> {
     let (machine, name) = (machine.clone(), name.clone());
     Box::new(move || {
@@ -121,49 +97,32 @@ fn strategy_in_force(
 }
 
 /// Registries may change while the container stays as it is, so it is not given those of the config that it came with.
-fn puller_in_force(
-    machine: &Arc<Machine>,
-) -> Box<dyn Fn() -> anyhow::Result<Arc<Puller>> + Send + Sync> {
+fn puller_in_force(machine: &Arc<Machine>) -> Box<dyn Fn() -> Arc<Puller> + Send + Sync> {
     let machine = machine.clone();
     Box::new(move || super::puller(machine.config().as_deref()))
 }
 
-fn spec(
-    container: &config::Container,
-    config: &MachineConfig,
-    cgroup: String,
-) -> anyhow::Result<ContainerSpec> {
-    let name = container.name.as_str().parse()?;
+fn spec(container: &config::Container, config: &MachineConfig, cgroup: String) -> ContainerSpec {
     let run_as = (container.uid.is_some() || container.gid.is_some()).then_some(RunAs {
         uid: container.uid,
         gid: container.gid,
     });
-    Ok(ContainerSpec {
+    ContainerSpec {
         entrypoint: container.entrypoint.clone().unwrap_or_default(),
         args: container.args.clone().unwrap_or_default(),
         working_dir: container.working_dir.as_ref().map(ToString::to_string),
         run_as,
         environment: environment(container, config),
-        mounts: container.mounts.iter().map(mount).collect(),
-        network: match container.network {
-            config::ContainerNetwork::None => NetworkMode::None,
-            config::ContainerNetwork::Host => NetworkMode::Host,
-        },
-        profile: match container.security.profile {
-            None => Profile::Usual,
-            Some(config::SecurityProfile::Restricted) => Profile::Restricted,
-            Some(config::SecurityProfile::Privileged) => Profile::Privileged,
-        },
-        capabilities: Capabilities {
-            add: container.security.add.clone(),
-            drop: container.security.drop.clone(),
-        },
+        mounts: container.mounts.clone(),
+        network: container.network,
+        profile: container.security.profile,
+        capabilities: container.security.capabilities.clone(),
         limits: ResourceLimits {
-            cpu_millis: container.cpu_limit.map(|limit| limit.0),
-            memory_bytes: container.memory_limit.map(|limit| limit.0),
+            cpu: container.cpu_limit,
+            memory: container.memory_limit,
         },
-        ..ContainerSpec::new(name, cgroup)
-    })
+        ..ContainerSpec::new(container.name.clone(), cgroup)
+    }
 }
 
 /// The machine's variables, and the container's own over them.
@@ -179,61 +138,13 @@ fn environment(container: &config::Container, config: &MachineConfig) -> Vec<Str
         .collect()
 }
 
-fn mount(mount: &config::Mount) -> Mount {
-    let source = match &mount.source {
-        config::MountSource::UserVolume(name) => {
-            MountSource::UserVolume(user_volume(name.as_str()))
-        }
-        config::MountSource::Tmpfs { size } => MountSource::Tmpfs {
-            size: size.map(|size| size.0),
-        },
-        config::MountSource::HostPath(path) => MountSource::HostPath(path.as_str().into()),
-    };
-    Mount {
-        source,
-        destination: mount.destination.as_str().into(),
-        options: mount
-            .options
-            .iter()
-            .map(|option| option.word().to_owned())
-            .collect(),
-    }
-}
-
-fn health_check(health: &config::ContainerHealth) -> anyhow::Result<HealthCheck> {
-    let probe = match &health.check {
-        config::HealthCheck::Exec(command) => Probe::Exec(command.clone()),
-        other => Probe::Ask(question(other)?.context("the health check asks nothing")?),
-    };
-    Ok(HealthCheck {
-        probe,
+fn health_check(health: &config::ContainerHealth) -> HealthCheck {
+    HealthCheck {
+        probe: Probe::Configured(health.check.clone()),
         interval: health.interval,
         timeout: health.timeout,
         failures: health.failure_threshold,
-    })
-}
-
-/// What a check asks from outside; none for one that runs inside.
-pub(super) fn question(check: &config::HealthCheck) -> anyhow::Result<Option<Question>> {
-    Ok(match check {
-        config::HealthCheck::Http(url) => {
-            let uri: http::Uri = url
-                .to_string()
-                .parse()
-                .context("the URL of the health check")?;
-            let authority = uri
-                .authority()
-                .context("the URL of the health check has no host")?;
-            let port = authority.port_u16().unwrap_or(80);
-            let path = uri.path_and_query().map_or("/", |path| path.as_str());
-            Some(Question::Http {
-                authority: format!("{}:{port}", authority.host()),
-                path: path.to_owned(),
-            })
-        }
-        config::HealthCheck::Tcp(address) => Some(Question::Tcp(address.to_string())),
-        config::HealthCheck::Exec(_) => None,
-    })
+    }
 }
 
 fn dependencies(
@@ -247,7 +158,7 @@ fn dependencies(
         .mounts
         .iter()
         .filter_map(|mount| match &mount.source {
-            config::MountSource::UserVolume(name) => Some(volume_exists(config, name)),
+            MountSource::UserVolume(name) => Some(volume_exists(config, name)),
             _ => None,
         });
     dependencies.extend(volumes);
@@ -294,7 +205,7 @@ fn dependencies(
 }
 
 /// Volumes that this version makes are there before containers start, unless something was in the way.
-fn volume_exists(config: &MachineConfig, name: &config::VolumeName) -> Dependency {
+fn volume_exists(config: &MachineConfig, name: &VolumeName) -> Dependency {
     let kind = config
         .user_volumes
         .iter()
@@ -307,7 +218,7 @@ fn volume_exists(config: &MachineConfig, name: &config::VolumeName) -> Dependenc
             other.word()
         ),
     };
-    path_exists(what, user_volume(name.as_str()))
+    path_exists(what, name.path())
 }
 
 fn path_exists(what: String, path: PathBuf) -> Dependency {

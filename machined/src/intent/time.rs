@@ -1,18 +1,18 @@
 //! Where the time comes from.
 
 use crate::config::MachineConfig;
-use crate::time::TimeWish;
+use crate::time::ClockSpec;
 
 /// The time servers that the config names, or the usual ones.
-pub fn time(config: &MachineConfig) -> TimeWish {
+pub fn time(config: &MachineConfig) -> ClockSpec {
     let named: Vec<String> = config
         .time
         .servers
         .iter()
         .map(ToString::to_string)
         .collect();
-    let usual = TimeWish::default();
-    TimeWish {
+    let usual = ClockSpec::default();
+    ClockSpec {
         enabled: config.time.enabled,
         servers: if named.is_empty() {
             usual.servers

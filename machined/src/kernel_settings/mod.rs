@@ -21,13 +21,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use self::modules::LoadedModule;
-pub use self::modules::ModuleWish;
 use self::parameters::Values;
 use crate::base::blocking_io::{self, NoAnswer};
 use crate::base::lock::Lock as _;
 use crate::base::sealed_json;
 use crate::modules::{Drivers, ModuleError, ModuleName, Unloaded};
-use crate::values::{KernelParameter, NotAParameter};
+use crate::values::{KernelModule, KernelParameter, NotAParameter};
 
 /// Taking a processor or a disk's queue away takes the kernel seconds.
 const WRITE: Duration = Duration::from_secs(60);
@@ -38,11 +37,11 @@ const LARGEST: u64 = 4 << 20;
 
 /// What is asked of the kernel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct KernelWish {
+pub struct KernelSpec {
     /// Parameters and their values.
     pub parameters: BTreeMap<KernelParameter, String>,
     /// Modules, in the order of loading.
-    pub modules: Vec<ModuleWish>,
+    pub modules: Vec<KernelModule>,
 }
 
 /// What it takes to have the kernel as it was.
@@ -70,7 +69,7 @@ impl Undo {
     }
 }
 
-/// Why the kernel is not as it was wished.
+/// Why the kernel is not as its spec says.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelSettingError {
     /// A parameter is not set.
@@ -85,7 +84,7 @@ pub enum KernelSettingError {
         /// Why.
         source: io::Error,
     },
-    /// A parameter keeps the value that is no longer wished.
+    /// A parameter keeps a value that the spec no longer has.
     #[error("cannot give {parameter} its value of before back, {value:?}; a reboot does")]
     Restore {
         /// The parameter.
@@ -98,7 +97,7 @@ pub enum KernelSettingError {
     /// A module is not loaded, or not unloaded.
     #[error("the module {name}")]
     Module {
-        /// As it was wished.
+        /// As in the spec.
         name: String,
         /// Why.
         source: ModuleError,
@@ -108,7 +107,7 @@ pub enum KernelSettingError {
     ModuleParameter {
         /// The module.
         module: String,
-        /// As it was wished.
+        /// As in the spec.
         parameter: String,
         /// Why.
         source: NotAParameter,
@@ -152,23 +151,23 @@ impl KernelSettings {
         Self { root, undo }
     }
 
-    /// Has the kernel be as wished: what was wished before and is no longer goes back first. `keeper` is given what it takes to undo
+    /// Has the kernel be as the spec says: what only the last spec had goes back first. `keeper` is given what it takes to undo
     /// everything before anything of it is done. To be called by one caller at a time.
     ///
     /// What fails does not stop the rest; all failures are returned.
     pub async fn apply(
         &self,
         drivers: &Drivers,
-        wish: &KernelWish,
+        spec: &KernelSpec,
         keeper: &impl UndoKeeper,
     ) -> Vec<KernelSettingError> {
         let mut failures = Vec::new();
         let before = self.lock().clone();
-        let modules = modules::plan(&wish.modules, &before.modules);
+        let modules = modules::plan(&spec.modules, &before.modules);
         // Parameters of modules that were there before are parameters like others.
-        let mut wished = wish.parameters.clone();
-        failures.extend(self.add_parameters_of_present(drivers, wish, &mut wished));
-        let parameters = parameters::plan(&wished, &before.parameters);
+        let mut wanted = spec.parameters.clone();
+        failures.extend(self.add_parameters_of_present(drivers, spec, &mut wanted));
+        let parameters = parameters::plan(&wanted, &before.parameters);
 
         failures.extend(self.restore(parameters.restore).await);
         for module in modules.unload {
@@ -265,30 +264,30 @@ impl KernelSettings {
     async fn load(
         &self,
         drivers: &Drivers,
-        wish: ModuleWish,
+        spec: KernelModule,
         keeper: &impl UndoKeeper,
     ) -> Option<KernelSettingError> {
         let failed = |source| KernelSettingError::Module {
-            name: wish.name.clone(),
+            name: spec.name.clone(),
             source,
         };
-        let plan = match drivers.plan_named(&wish.name) {
+        let plan = match drivers.plan_named(&spec.name) {
             Ok(plan) if plan.is_empty() => return None,
             Ok(plan) => plan,
             Err(unknown) => return Some(failed(unknown)),
         };
         let unload = plan.steps.iter().rev().map(|step| step.name.to_string());
         let module = LoadedModule {
-            wish: wish.clone(),
+            spec: spec.clone(),
             unload: unload.collect(),
         };
         self.lock().modules.push(module);
         let undo = self.lock().clone();
         keeper.keep(undo).await;
-        let loaded = drivers.load(plan, &wish.parameters.join(" ")).await;
+        let loaded = drivers.load(plan, &spec.parameters.join(" ")).await;
         let failure = failed(loaded.err()?);
-        // The next wish is to try it again.
-        self.lock().modules.retain(|it| it.wish != wish);
+        // The next spec is to try it again.
+        self.lock().modules.retain(|it| it.spec != spec);
         Some(failure)
     }
 
@@ -305,12 +304,12 @@ impl KernelSettings {
             }
         }
         let mut undo = self.lock();
-        let Some(at) = undo.modules.iter().position(|it| it.wish == module.wish) else {
+        let Some(at) = undo.modules.iter().position(|it| it.spec == module.spec) else {
             return failure;
         };
         if left.is_empty() {
             undo.modules.remove(at);
-        } else if !left.contains(&ModuleName::new(&module.wish.name).to_string())
+        } else if !left.contains(&ModuleName::new(&module.spec.name).to_string())
             && undo.modules.len() > 1
         {
             // What it needed, others need as well: it goes with the last of them.
@@ -327,13 +326,13 @@ impl KernelSettings {
     fn add_parameters_of_present(
         &self,
         drivers: &Drivers,
-        wish: &KernelWish,
-        wished: &mut Values,
+        spec: &KernelSpec,
+        wanted: &mut Values,
     ) -> Vec<KernelSettingError> {
         let mut failures = Vec::new();
         let ours = self.lock().modules.clone();
-        for module in &wish.modules {
-            let is_ours = ours.iter().any(|it| it.wish.name == module.name);
+        for module in &spec.modules {
+            let is_ours = ours.iter().any(|it| it.spec.name == module.name);
             let is_present = drivers
                 .plan_named(&module.name)
                 .is_ok_and(|plan| plan.is_empty());
@@ -347,7 +346,7 @@ impl KernelSettings {
                 let (key, value) = parameter.split_once('=').unwrap_or((parameter, "1"));
                 let path = format!("module/{name}/parameters/{}", key.replace('-', "_"));
                 match KernelParameter::sysfs(&path) {
-                    Ok(parameter) => drop(wished.insert(parameter, value.to_owned())),
+                    Ok(parameter) => drop(wanted.insert(parameter, value.to_owned())),
                     Err(source) => failures.push(KernelSettingError::ModuleParameter {
                         module: name.to_string(),
                         parameter: parameter.clone(),

@@ -2,20 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A module that is to be in the kernel.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ModuleWish {
-    /// Its name, or an alias of it.
-    pub name: String,
-    /// `parameter=value`.
-    pub parameters: Vec<String>,
-}
+use crate::values::KernelModule;
 
-/// A module that was loaded because it was wished.
+/// A module that was loaded because the spec has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct LoadedModule {
-    /// As it was wished.
-    pub(super) wish: ModuleWish,
+    /// As in the spec. The name in the record is that of the versions before and after this one.
+    #[serde(rename = "wish")]
+    pub(super) spec: KernelModule,
     /// The modules that came into the kernel for it, itself among them, in the order of unloading.
     pub(super) unload: Vec<String>,
 }
@@ -24,31 +18,40 @@ pub(super) struct LoadedModule {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) unload: Vec<LoadedModule>,
-    pub(super) load: Vec<ModuleWish>,
+    pub(super) load: Vec<KernelModule>,
 }
 
-/// From what is wished, and from what was loaded for that. A module with other parameters goes and comes.
-pub(super) fn plan(wished: &[ModuleWish], loaded: &[LoadedModule]) -> Plan {
-    let is_loaded = |wish: &&ModuleWish| loaded.iter().any(|it| it.wish == **wish);
-    let is_wished = |module: &&LoadedModule| wished.contains(&module.wish);
+/// From the spec, and from what was loaded for that. A module with other parameters goes and comes.
+pub(super) fn plan(wanted: &[KernelModule], loaded: &[LoadedModule]) -> Plan {
+    let is_loaded = |spec: &&KernelModule| loaded.iter().any(|it| it.spec == **spec);
+    let is_wanted = |module: &&LoadedModule| wanted.contains(&module.spec);
     Plan {
         // Those that came last may need the others.
         unload: loaded
             .iter()
             .rev()
-            .filter(|it| !is_wished(it))
+            .filter(|it| !is_wanted(it))
             .cloned()
             .collect(),
-        load: wished.iter().filter(|it| !is_loaded(it)).cloned().collect(),
+        load: wanted.iter().filter(|it| !is_loaded(it)).cloned().collect(),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn wish(name: &str, parameters: &[&str]) -> ModuleWish {
-        ModuleWish {
+    #[test]
+    fn the_record_is_that_of_the_versions_before() {
+        let record = r#"{"wish":{"name":"a","parameters":["b=1"]},"unload":["a"]}"#;
+        let loaded: LoadedModule = serde_json::from_str(record).unwrap();
+        assert_eq!(loaded.spec, spec("a", &["b=1"]));
+        assert_eq!(serde_json::to_string(&loaded).unwrap(), record);
+    }
+
+    fn spec(name: &str, parameters: &[&str]) -> KernelModule {
+        KernelModule {
             name: name.to_owned(),
             parameters: parameters
                 .iter()
@@ -59,7 +62,7 @@ mod tests {
 
     fn loaded(name: &str, parameters: &[&str]) -> LoadedModule {
         LoadedModule {
-            wish: wish(name, parameters),
+            spec: spec(name, parameters),
             unload: vec![name.to_owned()],
         }
     }
@@ -68,9 +71,9 @@ mod tests {
     fn modules_come_go_and_stay() {
         let plan = plan(
             &[
-                wish("stays", &[]),
-                wish("changes", &["a=2"]),
-                wish("comes", &[]),
+                spec("stays", &[]),
+                spec("changes", &["a=2"]),
+                spec("comes", &[]),
             ],
             &[
                 loaded("stays", &[]),
@@ -82,6 +85,6 @@ mod tests {
             plan.unload,
             [loaded("goes", &[]), loaded("changes", &["a=1"])]
         );
-        assert_eq!(plan.load, [wish("changes", &["a=2"]), wish("comes", &[])]);
+        assert_eq!(plan.load, [spec("changes", &["a=2"]), spec("comes", &[])]);
     }
 }

@@ -19,16 +19,16 @@ pub(super) struct Plan {
     pub(super) set: Values,
 }
 
-/// From what is wished, and from what the parameters that are set now had before.
-pub(super) fn plan(wished: &Values, before: &Values) -> Plan {
-    let is_no_longer_wished =
-        |(parameter, _): &(&KernelParameter, _)| !wished.contains_key(*parameter);
-    let restore = before.iter().filter(is_no_longer_wished);
+/// From the spec, and from what the parameters that are set now had before.
+pub(super) fn plan(wanted: &Values, before: &Values) -> Plan {
+    let is_no_longer_wanted =
+        |(parameter, _): &(&KernelParameter, _)| !wanted.contains_key(*parameter);
+    let restore = before.iter().filter(is_no_longer_wanted);
     Plan {
         restore: restore
             .map(|(parameter, value)| (parameter.clone(), value.clone()))
             .collect(),
-        set: wished.clone(),
+        set: wanted.clone(),
     }
 }
 
@@ -74,13 +74,13 @@ fn writable(shown: &str) -> String {
 }
 
 /// The kernel shows tabs for blanks, and Y for 1.
-fn is_same(shown: &str, wished: &str) -> bool {
+fn is_same(shown: &str, wanted: &str) -> bool {
     let is_same_word = |(one, other): (&str, &str)| {
         let pairs = [("Y", "1"), ("N", "0")];
         one == other || pairs.contains(&(one, other))
     };
-    let (shown, wished) = (shown.split_whitespace(), wished.split_whitespace());
-    shown.clone().count() == wished.clone().count() && shown.zip(wished).all(is_same_word)
+    let (shown, wanted) = (shown.split_whitespace(), wanted.split_whitespace());
+    shown.clone().count() == wanted.clone().count() && shown.zip(wanted).all(is_same_word)
 }
 
 #[cfg(test)]
@@ -96,14 +96,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wished_is_set_and_what_no_longer_is_goes_back() {
+    fn what_is_wanted_is_set_and_what_no_longer_is_goes_back() {
         let before = values(&[("vm.swappiness", "60"), ("kernel.panic", "0")]);
-        let wished = values(&[("vm.swappiness", "10"), ("net.ipv4.ip_forward", "1")]);
+        let wanted = values(&[("vm.swappiness", "10"), ("net.ipv4.ip_forward", "1")]);
         let expected = Plan {
             restore: values(&[("kernel.panic", "0")]),
-            set: wished.clone(),
+            set: wanted.clone(),
         };
-        assert_eq!(plan(&wished, &before), expected);
+        assert_eq!(plan(&wanted, &before), expected);
         assert_eq!(plan(&Values::new(), &before).restore, before);
     }
 

@@ -66,9 +66,9 @@ impl UndoKeeper for Kept<'_> {
     }
 }
 
-fn wish(parameters: &[(&str, &str)]) -> KernelWish {
+fn spec(parameters: &[(&str, &str)]) -> KernelSpec {
     let parameter = |(path, value): &(&str, &str)| (path.parse().unwrap(), (*value).to_owned());
-    KernelWish {
+    KernelSpec {
         parameters: parameters.iter().map(parameter).collect(),
         modules: Vec::new(),
     }
@@ -79,7 +79,7 @@ async fn settings_come_and_go_back_whoever_does_it() {
     let kernel = Kernel::new();
     let kept = Kept::of(&kernel);
     let settings = kernel.settings(Undo::default());
-    let both = wish(&[
+    let both = spec(&[
         ("/proc/sys/vm/swappiness", "10"),
         ("/sys/kernel/mm/enabled", "always"),
     ]);
@@ -100,7 +100,7 @@ async fn settings_come_and_go_back_whoever_does_it() {
     // A machined that died is followed by one that knows what was there before, over a memfd.
     let left = Undo::from_memfd(&kept.last().to_memfd().unwrap()).unwrap();
     let settings = kernel.settings(left);
-    let one = wish(&[("/proc/sys/vm/swappiness", "20")]);
+    let one = spec(&[("/proc/sys/vm/swappiness", "20")]);
     assert!(
         settings
             .apply(&kernel.drivers, &one, &kept)
@@ -110,7 +110,7 @@ async fn settings_come_and_go_back_whoever_does_it() {
     assert_eq!(kernel.read("proc/sys/vm/swappiness"), "20");
     assert_eq!(kernel.read("sys/kernel/mm/enabled"), "madvise");
 
-    let nothing = KernelWish::default();
+    let nothing = KernelSpec::default();
     assert!(
         settings
             .apply(&kernel.drivers, &nothing, &kept)
@@ -153,8 +153,8 @@ async fn what_it_takes_to_undo_is_kept_first() {
     let kernel = Kernel::new();
     let kept = Kept::of(&kernel);
     let settings = kernel.settings(Undo::default());
-    let wished = wish(&[("/proc/sys/kernel/panic", "5")]);
-    settings.apply(&kernel.drivers, &wished, &kept).await;
+    let wanted = spec(&[("/proc/sys/kernel/panic", "5")]);
+    settings.apply(&kernel.drivers, &wanted, &kept).await;
     let (undo, value) = kept.seen.lock().unwrap()[0].clone();
     assert_eq!(undo.parameters.len(), 1);
     assert_eq!(value, "0", "set before it was kept");
@@ -164,16 +164,16 @@ async fn what_it_takes_to_undo_is_kept_first() {
 async fn one_that_fails_does_not_stop_the_others() {
     let kernel = Kernel::new();
     let settings = kernel.settings(Undo::default());
-    let mut wished = wish(&[
+    let mut wanted = spec(&[
         ("/proc/sys/kernel/nothing", "1"),
         ("/proc/sys/vm/swappiness", "10"),
     ]);
-    wished.modules.push(ModuleWish {
+    wanted.modules.push(KernelModule {
         name: "nothing".to_owned(),
         parameters: Vec::new(),
     });
     let failures = settings
-        .apply(&kernel.drivers, &wished, &Kept::of(&kernel))
+        .apply(&kernel.drivers, &wanted, &Kept::of(&kernel))
         .await;
     let failures: Vec<String> = failures.iter().map(ToString::to_string).collect();
     assert_eq!(failures.len(), 2, "{failures:?}");
@@ -189,22 +189,22 @@ async fn one_that_fails_does_not_stop_the_others() {
 async fn a_module_that_is_there_already_takes_its_parameters_as_files() {
     let kernel = Kernel::new();
     let settings = kernel.settings(Undo::default());
-    let wished = KernelWish {
-        modules: vec![ModuleWish {
+    let wanted = KernelSpec {
+        modules: vec![KernelModule {
             name: "char-major-10-237".to_owned(),
             parameters: vec!["max-loop=8".to_owned()],
         }],
-        ..KernelWish::default()
+        ..KernelSpec::default()
     };
     for _ in 0..2 {
         let failures = settings
-            .apply(&kernel.drivers, &wished, &Kept::of(&kernel))
+            .apply(&kernel.drivers, &wanted, &Kept::of(&kernel))
             .await;
         assert!(failures.is_empty(), "{failures:?}");
         assert_eq!(kernel.read("sys/module/loop/parameters/max_loop"), "8");
     }
     settings
-        .apply(&kernel.drivers, &KernelWish::default(), &Kept::of(&kernel))
+        .apply(&kernel.drivers, &KernelSpec::default(), &Kept::of(&kernel))
         .await;
     assert_eq!(kernel.read("sys/module/loop/parameters/max_loop"), "0");
 }

@@ -38,3 +38,20 @@ impl Filesystem<'_> {
 pub fn unmount(target: &Path, flags: UnmountFlags) -> io::Result<()> {
     Ok(rustix::mount::unmount(target, flags)?)
 }
+
+/// Has a directory or file appear at another place too.
+pub fn bind(source: &Path, target: &Path) -> io::Result<()> {
+    Ok(rustix::mount::mount_bind(source, target)?)
+}
+
+/// Gives such a place flags of its own.
+pub fn change_bind(target: &Path, flags: MountFlags) -> io::Result<()> {
+    let flags = MountFlags::BIND | flags;
+    Ok(rustix::mount::mount_remount(target, flags, c"")?)
+}
+
+/// Has later mounts below the target stay there, and others away from it.
+pub fn make_private(target: &Path) -> io::Result<()> {
+    let private = rustix::mount::MountPropagationFlags::PRIVATE;
+    Ok(rustix::mount::mount_change(target, private)?)
+}

@@ -1,4 +1,4 @@
-//! What is mounted where, as the kernel says (proc_pid_mountinfo(5)).
+//! What is mounted where, as the kernel says (proc_pid_mountinfo(5), proc_pid_mounts(5)).
 
 use std::{
     fs,
@@ -44,8 +44,35 @@ pub(crate) fn mounts(table: &str) -> impl Iterator<Item = MountPoint> {
     })
 }
 
+/// A filesystem that is mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mounted {
+    /// The device, or whatever the filesystem calls its source.
+    pub source: String,
+    /// Where.
+    pub target: String,
+    /// Its type, such as `ext4`.
+    pub filesystem: String,
+    /// Cannot be written through this mount.
+    pub read_only: bool,
+}
+
+/// The lines of a table of mounts: `/dev/vda1 /mount/point ext4 rw,relatime 0 0`. Unlike a mountinfo it says whether a mount can be
+/// written to, be it for its own flags or for the filesystem's.
+pub(crate) fn mounted(table: &str) -> impl Iterator<Item = Mounted> {
+    table.lines().filter_map(|line| {
+        let mut fields = line.split(' ');
+        Some(Mounted {
+            source: unescape(fields.next()?),
+            target: unescape(fields.next()?),
+            filesystem: fields.next()?.to_owned(),
+            read_only: fields.next()?.split(',').any(|option| option == "ro"),
+        })
+    })
+}
+
 /// Blank, tab, newline and backslash are written as a backslash and three octal digits.
-pub(crate) fn unescape(text: &str) -> String {
+fn unescape(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find('\\') {
@@ -68,6 +95,16 @@ pub(crate) fn unescape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_table_says_where_and_how() {
+        let table =
+            "/dev/vda2 /var/a\\040b\\134040 ext4 rw 0 0\n/dev/loop0 / squashfs ro,relatime 0 0\n";
+        let mounts: Vec<_> = mounted(table).collect();
+        assert_eq!(mounts[0].target, "/var/a b\\040");
+        assert!(!mounts[0].read_only);
+        assert!(mounts[1].read_only && mounts[1].filesystem == "squashfs");
+    }
 
     #[test]
     fn names_are_plain() {

@@ -10,8 +10,8 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{
-    AddressStatus, CleanupPolicy, DhcpWish, KernelState, Lease, Link, LinkStatus, NetlinkError,
-    NetworkStatus, NetworkWish, Options, Ours, RouteStatus, desired,
+    AddressStatus, CleanupPolicy, DhcpSpec, KernelState, Lease, Link, LinkStatus, NetlinkError,
+    NetworkSpec, NetworkStatus, Options, Ours, RouteStatus, desired,
     dhcp::{self, DhcpEvent, Port},
     dhcp_links, etc, hostname,
     kernel::Kernel,
@@ -30,7 +30,7 @@ const NETLINK: Duration = Duration::from_secs(30);
 
 pub(super) struct Actor {
     options: Options,
-    wishes: watch::Receiver<Option<NetworkWish>>,
+    specs: watch::Receiver<Option<NetworkSpec>>,
     kernel: Kernel,
     leases: BTreeMap<String, Lease>,
     clients: BTreeMap<String, Client>,
@@ -63,7 +63,7 @@ impl Actor {
     #[allow(clippy::new_ret_no_self)]
     pub(super) fn new(
         options: Options,
-        wishes: watch::Receiver<Option<NetworkWish>>,
+        specs: watch::Receiver<Option<NetworkSpec>>,
         inherited: Vec<Lease>,
         status: watch::Sender<NetworkStatus>,
         exported: watch::Sender<Vec<Lease>>,
@@ -79,7 +79,7 @@ impl Actor {
         let actor = Self {
             cleanup: options.cleanup,
             options,
-            wishes,
+            specs,
             kernel,
             automatic: leases.keys().next().cloned(),
             leases,
@@ -99,7 +99,7 @@ impl Actor {
         if let Err(error) = sysctl::prepare(&self.options.procfs) {
             warn!(%error, "cannot set the network's kernel settings");
         }
-        if self.wishes.wait_for(Option::is_some).await.is_err() {
+        if self.specs.wait_for(Option::is_some).await.is_err() {
             return;
         }
         loop {
@@ -111,7 +111,7 @@ impl Actor {
                 }
             };
             tokio::select! {
-                changed = self.wishes.changed() => if changed.is_err() { return },
+                changed = self.specs.changed() => if changed.is_err() { return },
                 Some(event) = self.events.recv() => self.take(event),
                 Some(()) = changes.next() => {
                     // Changes come in bursts, our own among them: one look at the kernel answers all.
@@ -135,7 +135,7 @@ impl Actor {
 
     /// Brings the kernel to what is desired and publishes the outcome. Whether something is left to be tried again.
     async fn reconcile(&mut self) -> bool {
-        let wish = self.wishes.borrow_and_update().clone().unwrap_or_default();
+        let spec = self.specs.borrow_and_update().clone().unwrap_or_default();
         let mut problems = Vec::new();
         let mut kernel = KernelState::default();
         let mut dhcp = BTreeMap::new();
@@ -154,14 +154,14 @@ impl Actor {
                 self.stable_name = hostname::stable_name(&identity(&self.options, &kernel));
             }
             self.forget_vanished(&kernel);
-            dhcp = dhcp_links(&wish, &kernel, self.automatic.as_deref(), &self.leases);
-            self.automatic = if wish.is_automatic() {
+            dhcp = dhcp_links(&spec, &kernel, self.automatic.as_deref(), &self.leases);
+            self.automatic = if spec.is_automatic() {
                 dhcp.keys().next().cloned()
             } else {
                 None
             };
             self.leases.retain(|link, _| dhcp.contains_key(link));
-            let desired = desired(&wish, &kernel, &dhcp, &self.leases);
+            let desired = desired(&spec, &kernel, &dhcp, &self.leases);
             let plan = plan(&desired, &kernel, self.cleanup, &self.ours);
             if plan.steps.is_empty() {
                 problems.clear();
@@ -180,7 +180,7 @@ impl Actor {
         }
         self.cleanup = CleanupPolicy::Keep;
         self.keep_clients(&dhcp, &kernel);
-        self.publish(&wish, &dhcp, &kernel, problems)
+        self.publish(&spec, &dhcp, &kernel, problems)
     }
 
     /// A link that is gone, or is another card now, keeps neither lease nor client.
@@ -198,7 +198,7 @@ impl Actor {
 
     /// Runs a client on each DHCP link that has a carrier. One whose carrier comes back asks again, with what it had:
     /// it may be plugged into another network now.
-    fn keep_clients(&mut self, dhcp: &BTreeMap<String, DhcpWish>, kernel: &KernelState) {
+    fn keep_clients(&mut self, dhcp: &BTreeMap<String, DhcpSpec>, kernel: &KernelState) {
         let carrier = |name: &str| kernel.link(name).filter(|link| link.carrier);
         self.clients
             .retain(|name, _| dhcp.contains_key(name) && carrier(name).is_some());
@@ -229,8 +229,8 @@ impl Actor {
 
     /// Servers that register names shall learn ours, but not one that another server gave us.
     fn hostname_to_send(&self) -> String {
-        let wish = self.wishes.borrow().clone().unwrap_or_default();
-        hostname::choose(&wish.hostname, None, &self.stable_name).0
+        let spec = self.specs.borrow().clone().unwrap_or_default();
+        hostname::choose(&spec.hostname, None, &self.stable_name).0
     }
 
     /// Writes files below /etc. False where one cannot be written.
@@ -261,8 +261,8 @@ impl Actor {
     /// Publishes the state, and writes what follows from it. Whether something is to be tried again.
     fn publish(
         &mut self,
-        wish: &NetworkWish,
-        dhcp: &BTreeMap<String, DhcpWish>,
+        spec: &NetworkSpec,
+        dhcp: &BTreeMap<String, DhcpSpec>,
         kernel: &KernelState,
         mut problems: Vec<String>,
     ) -> bool {
@@ -273,23 +273,23 @@ impl Actor {
                 .is_some_and(|dhcp| !dhcp.ignore_hostname);
             lease.hostname.as_deref().filter(|_| listens)
         });
-        let (hostname, origin) = hostname::choose(&wish.hostname, named, &self.stable_name);
-        let resolvers = if wish.nameservers.is_empty() {
+        let (hostname, origin) = hostname::choose(&spec.hostname, named, &self.stable_name);
+        let resolvers = if spec.nameservers.is_empty() {
             resolvers_of(&leases)
         } else {
-            wish.nameservers.clone()
+            spec.nameservers.clone()
         };
-        let search_domains = if wish.search_domains.is_empty() {
+        let search_domains = if spec.search_domains.is_empty() {
             domains_of(&leases)
         } else {
-            wish.search_domains.clone()
+            spec.search_domains.clone()
         };
         let addresses = addresses_of(kernel);
         let own = addresses.first().map(|address| address.address.address());
 
         let files = [
             ("resolv.conf", etc::resolv_conf(&resolvers, &search_domains)),
-            ("hosts", etc::hosts(&hostname, own, &wish.hosts)),
+            ("hosts", etc::hosts(&hostname, own, &spec.hosts)),
             ("hostname", format!("{hostname}\n")),
         ];
         let files_written = self.write_files(&files, &mut problems);

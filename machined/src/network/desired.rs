@@ -1,8 +1,9 @@
-//! What the wish and the leases come to for the links that are there.
+//! What the spec and the leases come to for the links that are there.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
-use super::{Cidr, DhcpWish, KernelState, Lease, LinkWish, NetworkWish, RouteWish};
+use super::{DhcpSpec, KernelState, Lease, LinkSpec, NetworkSpec};
+use crate::values::{Cidr, RouteSpec};
 
 /// Metric of a route whose config names none; the same as that of DHCP routes and the kernel's own for IPv6.
 const DEFAULT_METRIC: u32 = 1024;
@@ -53,13 +54,13 @@ pub struct DesiredRoute {
 /// Without any addressing in the config that is one link: `current` as long as it has a carrier or a lease, else the
 /// first network card with a carrier. Staying with the current one keeps the address when a second cable is plugged in.
 pub fn dhcp_links(
-    wish: &NetworkWish,
+    spec: &NetworkSpec,
     kernel: &KernelState,
     current: Option<&str>,
     leases: &BTreeMap<String, Lease>,
-) -> BTreeMap<String, DhcpWish> {
-    if !wish.is_automatic() {
-        return wish
+) -> BTreeMap<String, DhcpSpec> {
+    if !spec.is_automatic() {
+        return spec
             .links
             .iter()
             .filter_map(|link| Some((link.name.clone(), link.dhcp.clone()?)))
@@ -69,7 +70,7 @@ pub fn dhcp_links(
         kernel
             .link(name)
             .is_some_and(|link| link.carrier || leases.contains_key(name))
-            && wish.links.iter().all(|link| link.name != name || link.up)
+            && spec.links.iter().all(|link| link.name != name || link.up)
     };
     let first = || {
         let mut cards = kernel
@@ -82,27 +83,27 @@ pub fn dhcp_links(
     };
     let chosen = current.filter(|name| usable(name)).or_else(first);
     chosen
-        .map(|name| (name.to_owned(), DhcpWish::default()))
+        .map(|name| (name.to_owned(), DhcpSpec::default()))
         .into_iter()
         .collect()
 }
 
 /// The state to reach, given the links that are there and the leases that are held.
 pub fn desired(
-    wish: &NetworkWish,
+    spec: &NetworkSpec,
     kernel: &KernelState,
-    dhcp: &BTreeMap<String, DhcpWish>,
+    dhcp: &BTreeMap<String, DhcpSpec>,
     leases: &BTreeMap<String, Lease>,
 ) -> Desired {
     let mut links = BTreeMap::new();
     for link in &kernel.links {
-        let wanted = wish.links.iter().find(|wanted| wanted.name == link.name);
+        let wanted = spec.links.iter().find(|wanted| wanted.name == link.name);
         // A network card must be up before it can tell whether it has a carrier.
-        let searched = wish.is_automatic() && link.is_hardware();
+        let searched = spec.is_automatic() && link.is_hardware();
         if link.loopback || searched || wanted.is_some() || dhcp.contains_key(&link.name) {
             let mut desired = wanted.map_or_else(|| unnamed(!link.loopback), from_config);
-            if let (Some(wish), Some(lease)) = (dhcp.get(&link.name), leases.get(&link.name)) {
-                add_lease(&mut desired, wish, lease);
+            if let (Some(spec), Some(lease)) = (dhcp.get(&link.name), leases.get(&link.name)) {
+                add_lease(&mut desired, spec, lease);
             }
             mark_onlink(&mut desired);
             links.insert(link.name.clone(), desired);
@@ -128,26 +129,26 @@ fn unnamed(managed: bool) -> DesiredLink {
     }
 }
 
-fn from_config(wish: &LinkWish) -> DesiredLink {
+fn from_config(spec: &LinkSpec) -> DesiredLink {
     DesiredLink {
-        up: wish.up,
-        mtu: wish.mtu,
-        addresses: wish.addresses.clone(),
-        routes: wish.routes.iter().filter_map(route_from_config).collect(),
+        up: spec.up,
+        mtu: spec.mtu,
+        addresses: spec.addresses.clone(),
+        routes: spec.routes.iter().filter_map(route_from_config).collect(),
         managed: true,
     }
 }
 
 /// None for a route that says neither where to nor over which gateway: config refuses it, the kernel would as well.
-fn route_from_config(wish: &RouteWish) -> Option<DesiredRoute> {
-    let destination = wish
+fn route_from_config(spec: &RouteSpec) -> Option<DesiredRoute> {
+    let destination = spec
         .destination
-        .or_else(|| everything_like(wish.gateway?))?;
+        .or_else(|| everything_like(spec.gateway?))?;
     Some(DesiredRoute {
         destination: destination.network(),
-        gateway: wish.gateway,
-        source: wish.source,
-        metric: wish.metric.unwrap_or(DEFAULT_METRIC),
+        gateway: spec.gateway,
+        source: spec.source,
+        metric: spec.metric.unwrap_or(DEFAULT_METRIC),
         onlink: false,
         from_dhcp: false,
     })
@@ -161,7 +162,7 @@ fn everything_like(address: IpAddr) -> Option<Cidr> {
     Cidr::new(any, 0)
 }
 
-fn add_lease(link: &mut DesiredLink, wish: &DhcpWish, lease: &Lease) {
+fn add_lease(link: &mut DesiredLink, spec: &DhcpSpec, lease: &Lease) {
     if !link.addresses.contains(&lease.address) {
         link.addresses.push(lease.address);
     }
@@ -169,7 +170,7 @@ fn add_lease(link: &mut DesiredLink, wish: &DhcpWish, lease: &Lease) {
         .mtu
         .filter(|mtu| *mtu >= LEAST_DHCP_MTU)
         .map(u32::from));
-    if wish.ignore_routes {
+    if spec.ignore_routes {
         return;
     }
     for (destination, router) in lease.routes() {
@@ -178,7 +179,7 @@ fn add_lease(link: &mut DesiredLink, wish: &DhcpWish, lease: &Lease) {
             // RFC 3442: router 0.0.0.0 means that the destination is on the link.
             gateway: (!router.is_unspecified()).then_some(router.into()),
             source: Some(lease.address.address()),
-            metric: wish.route_metric,
+            metric: spec.route_metric,
             onlink: false,
             from_dhcp: true,
         };

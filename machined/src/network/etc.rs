@@ -9,6 +9,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::base::whole_file;
+use crate::values::StaticHost;
+
 /// Why a file of /run/etc could not be written.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write {path}; is /run mounted and not full?")]
@@ -35,11 +38,7 @@ pub(super) fn resolv_conf(resolvers: &[IpAddr], search: &[String]) -> String {
 }
 
 /// The text of hosts. The machine knows itself by its own address, so that its name works before any DNS does.
-pub(super) fn hosts(
-    hostname: &str,
-    own: Option<IpAddr>,
-    extra: &[(IpAddr, Vec<String>)],
-) -> String {
+pub(super) fn hosts(hostname: &str, own: Option<IpAddr>, extra: &[StaticHost]) -> String {
     let mut text = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n".to_owned();
     if !hostname.is_empty() && hostname != "localhost" {
         let own = own.unwrap_or(IpAddr::V4([127, 0, 1, 1].into()));
@@ -52,9 +51,14 @@ pub(super) fn hosts(
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{own} {hostname}{alias}");
     }
-    for (address, names) in extra {
+    for StaticHost { address, hostnames } in extra {
         // Nor can this.
-        let _ = writeln!(text, "{address} {}", names.join(" "));
+        let _ = write!(text, "{address}");
+        for name in hostnames {
+            // Nor this.
+            let _ = write!(text, " {name}");
+        }
+        text.push('\n');
     }
     text
 }
@@ -65,13 +69,8 @@ pub(super) fn write(directory: &Path, name: &str, text: &str) -> Result<(), EtcE
     if fs::read(&path).is_ok_and(|old| old == text.as_bytes()) {
         return Ok(());
     }
-    let replace = || {
-        fs::create_dir_all(directory)?;
-        let new = directory.join(format!(".{name}.new"));
-        fs::write(&new, text)?;
-        fs::rename(&new, &path)
-    };
-    replace().map_err(|source| EtcError { path, source })
+    let replaced = whole_file::replace(&path, 0o644, text.as_bytes());
+    replaced.map_err(|source| EtcError { path, source })
 }
 
 #[cfg(test)]
@@ -93,7 +92,10 @@ mod tests {
             hosts(
                 "n1.example.org",
                 Some("10.0.2.15".parse().unwrap()),
-                &[("10.9.9.9".parse().unwrap(), vec!["x".into(), "y".into()])]
+                &[StaticHost {
+                    address: "10.9.9.9".parse().unwrap(),
+                    hostnames: vec!["x".parse().unwrap(), "y".parse().unwrap()],
+                }]
             ),
             "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n10.0.2.15 n1.example.org n1\n10.9.9.9 x y\n"
         );

@@ -1,10 +1,11 @@
 //! The hostname: config over DHCP over a name made from the machine's identity.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use serde::Serialize;
 
-use super::HostnamePolicy;
+use crate::statistics::firmware;
+use crate::values::HostnamePolicy;
 
 /// Where a hostname came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -28,11 +29,11 @@ pub(super) fn choose(
 ) -> (String, HostnameOrigin) {
     let from_dhcp = from_dhcp.map(str::trim).filter(|name| is_valid(name));
     match (policy, from_dhcp) {
-        (HostnamePolicy::Fixed(name), _) if is_valid(name) => {
-            (name.clone(), HostnameOrigin::Config)
+        (HostnamePolicy::Fixed(name), _) if is_valid(name.as_str()) => {
+            (name.to_string(), HostnameOrigin::Config)
         }
         (_, Some(name)) => (name.to_owned(), HostnameOrigin::Dhcp),
-        (HostnamePolicy::DhcpOnly, None) => ("localhost".to_owned(), HostnameOrigin::Fallback),
+        (HostnamePolicy::Off, None) => ("localhost".to_owned(), HostnameOrigin::Fallback),
         (_, None) => (stable.to_owned(), HostnameOrigin::Generated),
     }
 }
@@ -69,8 +70,7 @@ pub(super) fn stable_name(identity: &str) -> String {
 
 /// What makes this machine itself: the firmware's UUID, else a MAC address, else nothing.
 pub(super) fn machine_identity(sysfs: &Path, macs: &[String]) -> String {
-    let uuid = fs::read_to_string(sysfs.join("class/dmi/id/product_uuid")).unwrap_or_default();
-    let uuid = uuid.trim();
+    let uuid = firmware::said(sysfs, "product_uuid");
     // Cheap boards carry a UUID of one repeated digit; all of them would share a name.
     let is_filler = uuid
         .replace('-', "")
@@ -87,11 +87,13 @@ pub(super) fn machine_identity(sysfs: &Path, macs: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::fs;
+
     use super::*;
 
     #[test]
     fn config_beats_dhcp_beats_generated() {
-        let fixed = HostnamePolicy::Fixed("node-1".into());
+        let fixed = HostnamePolicy::Fixed("node-1".parse().unwrap());
         let choose = |policy: &HostnamePolicy, dhcp| choose(policy, dhcp, "instar-bcdfgh");
         assert_eq!(
             choose(&fixed, Some("lease")),
@@ -106,11 +108,11 @@ mod tests {
             ("instar-bcdfgh".into(), HostnameOrigin::Generated)
         );
         assert_eq!(
-            choose(&HostnamePolicy::DhcpOnly, Some("lease.example")).0,
+            choose(&HostnamePolicy::Off, Some("lease.example")).0,
             "lease.example"
         );
         assert_eq!(
-            choose(&HostnamePolicy::DhcpOnly, None),
+            choose(&HostnamePolicy::Off, None),
             ("localhost".into(), HostnameOrigin::Fallback)
         );
         for hostile in ["", "a b", "x\ny", "../etc", "-x", "a..b", &"a".repeat(65)] {

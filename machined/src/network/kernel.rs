@@ -18,7 +18,8 @@ use rtnetlink::{
 };
 use tokio::task::JoinHandle;
 
-use super::{Address, Cidr, DesiredRoute, KernelState, Link, Route, Step};
+use super::{Address, DesiredRoute, KernelState, Link, Route, Step};
+use crate::values::Cidr;
 
 /// Why the kernel's network could not be read or changed.
 #[derive(Debug, thiserror::Error)]

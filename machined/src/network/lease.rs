@@ -8,7 +8,7 @@ use std::{
 use mozim::DhcpV4Lease;
 use serde::{Deserialize, Serialize};
 
-use super::Cidr;
+use crate::values::Cidr;
 
 /// After so many seconds a lease of the previous generation is confirmed with its server (RENEWING, by unicast).
 const CONFIRM_BY_UNICAST: u32 = 1;

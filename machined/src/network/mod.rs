@@ -1,14 +1,14 @@
 //! The machine's network: links, addresses, routes, DHCP, resolvers, hostname.
 //!
-//! One task owns it. It keeps the wish from the config and the leases from DHCP, and whenever one of these or the
+//! One task owns it. It keeps the spec from the config and the leases from DHCP, and whenever one of these or the
 //! kernel's links or addresses change, it reads the kernel's state, computes the difference as a [`NetworkPlan`] and
 //! applies it. So a start is a difference like any other: what the previous generation left and is right stays
 //! untouched, what does not belong goes.
 //!
 //! ```no_run
 //! # async fn boot() -> Result<(), machined::network::NetlinkError> {
-//! use machined::network::{Network, NetworkWish, Options};
-//! let network = Network::start(Options::default(), Some(NetworkWish::default()), Vec::new())?;
+//! use machined::network::{Network, NetworkSpec, Options};
+//! let network = Network::start(Options::default(), Some(NetworkSpec::default()), Vec::new())?;
 //! let mut status = network.status();
 //! let _ = status.wait_for(|status| status.ready).await;
 //! let for_the_next_generation = serde_json::to_string(&network.leases());
@@ -24,10 +24,10 @@ mod hostname;
 mod kernel;
 mod lease;
 mod plan;
+mod spec;
 mod state;
 mod status;
 mod sysctl;
-mod wish;
 
 use std::path::PathBuf;
 
@@ -39,9 +39,9 @@ pub use hostname::HostnameOrigin;
 pub use kernel::NetlinkError;
 pub use lease::{BadLease, Lease};
 pub use plan::{CleanupPolicy, NetworkPlan, Ours, Step, plan};
-pub use state::{Address, KernelState, Link, Route};
+pub use spec::{DhcpSpec, LinkSpec, NetworkSpec};
+pub use state::{Address, KernelState, Link, Route, mac_bytes, mac_text};
 pub use status::{AddressStatus, LinkStatus, NetworkStatus, RouteStatus};
-pub use wish::{Cidr, CidrError, DhcpWish, HostnamePolicy, LinkWish, NetworkWish, RouteWish};
 
 /// Where things are, and how to begin.
 #[derive(Debug, Clone)]
@@ -71,46 +71,46 @@ impl Default for Options {
 /// The running network task. Dropping it ends the task and leaves the kernel's state as it is.
 #[derive(Debug)]
 pub struct Network {
-    wish: watch::Sender<Option<NetworkWish>>,
+    spec: watch::Sender<Option<NetworkSpec>>,
     status: watch::Receiver<NetworkStatus>,
     leases: watch::Receiver<Vec<Lease>>,
     task: JoinHandle<()>,
 }
 
 impl Network {
-    /// Starts the task on the current runtime. Without a wish it waits for the first one: what would be done without a
+    /// Starts the task on the current runtime. Without a spec it waits for the first one: what would be done without a
     /// config is often not what the config wants. `inherited` are the leases that the previous generation exported: they
     /// are in force at once and confirmed with their server in the background.
     pub fn start(
         options: Options,
-        wish: Option<NetworkWish>,
+        spec: Option<NetworkSpec>,
         inherited: Vec<Lease>,
     ) -> Result<Self, NetlinkError> {
-        let (wish, wishes) = watch::channel(wish);
+        let (spec, specs) = watch::channel(spec);
         let (status_sender, status) = watch::channel(NetworkStatus::default());
         let (lease_sender, leases) = watch::channel(inherited.clone());
-        let actor = actor::Actor::new(options, wishes, inherited, status_sender, lease_sender)?;
+        let actor = actor::Actor::new(options, specs, inherited, status_sender, lease_sender)?;
         Ok(Self {
-            wish,
+            spec,
             status,
             leases,
             task: tokio::spawn(actor),
         })
     }
 
-    /// Sets another wish, such as after a new config; the same one again does nothing.
-    pub fn set_wish(&self, wish: NetworkWish) {
-        self.wish.send_if_modified(|old| {
-            let wish = Some(wish);
-            let changed = *old != wish;
-            *old = wish;
+    /// Sets another spec, such as after a new config; the same one again does nothing.
+    pub fn set_spec(&self, spec: NetworkSpec) {
+        self.spec.send_if_modified(|old| {
+            let spec = Some(spec);
+            let changed = *old != spec;
+            *old = spec;
             changed
         });
     }
 
-    /// Wishes what is done without a config, unless there is a wish already.
-    pub fn set_default_wish(&self) {
-        self.wish.send_if_modified(|old| {
+    /// Sets the spec of a machine without a config, unless there is one already.
+    pub fn set_default_spec(&self) {
+        self.spec.send_if_modified(|old| {
             let none = old.is_none();
             old.get_or_insert_default();
             none

@@ -4,7 +4,8 @@
 
 use std::{collections::BTreeSet, fmt};
 
-use super::{Address, Cidr, Desired, DesiredLink, DesiredRoute, KernelState, Link, Route};
+use super::{Address, Desired, DesiredLink, DesiredRoute, KernelState, Link, Route};
+use crate::values::Cidr;
 
 /// What may be removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::Cidr;
+use crate::values::Cidr;
 
 /// Links, addresses and main-table routes as read in one go.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -61,9 +61,22 @@ impl Link {
 
     /// `52:54:00:12:34:56`.
     pub fn mac_text(&self) -> String {
-        let bytes: Vec<String> = self.mac.iter().map(|byte| format!("{byte:02x}")).collect();
-        bytes.join(":")
+        mac_text(&self.mac)
     }
+}
+
+/// A hardware address as people write it: `52:54:00:12:34:56`.
+pub fn mac_text(bytes: &[u8]) -> String {
+    let bytes: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    bytes.join(":")
+}
+
+/// The bytes of such a text.
+pub fn mac_bytes(text: &str) -> Vec<u8> {
+    let bytes = text.split(':');
+    bytes
+        .filter_map(|byte| u8::from_str_radix(byte, 16).ok())
+        .collect()
 }
 
 /// An address of a link.

@@ -4,7 +4,8 @@ use std::net::IpAddr;
 
 use serde::Serialize;
 
-use super::{Cidr, hostname::HostnameOrigin};
+use super::hostname::HostnameOrigin;
+use crate::values::Cidr;
 
 /// The state of the network after the last reconciliation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]

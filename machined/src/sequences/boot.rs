@@ -253,7 +253,7 @@ impl Boot {
 async fn apply_network(machine: &Machine) {
     match machine.config() {
         Some(_) => settings::apply_at(machine, When::WithConfig).await,
-        None => machine.network.set_default_wish(),
+        None => machine.network.set_default_spec(),
     }
 }
 

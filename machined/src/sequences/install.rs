@@ -14,8 +14,8 @@ use super::steps::needs_uefi::refuse_without_uefi;
 use super::steps::overlay::load_overlay;
 use super::upgrade::installer_limits;
 use crate::boot_loader::{self, Medium, When};
-use crate::config::InstallWish;
-use crate::disk::DiskWish;
+use crate::config::InstallSpec;
+use crate::disk::DiskSpec;
 use crate::disk::Users;
 use crate::init_link::End;
 use crate::intent;
@@ -51,7 +51,7 @@ pub(super) async fn install_if_missing(machine: Arc<Machine>) -> anyhow::Result<
         return Ok(());
     };
     let (image, reboot) = match &configured.config.install {
-        Some(InstallWish { image, reboot, .. }) => (image.as_ref(), *reboot),
+        Some(InstallSpec { image, reboot, .. }) => (image.as_ref(), *reboot),
         None if disk::named_on_command_line().is_some() => (None, true),
         None => return Ok(()),
     };
@@ -64,10 +64,7 @@ pub(super) async fn install_if_missing(machine: Arc<Machine>) -> anyhow::Result<
         return Ok(());
     }
     let origin = match image {
-        Some(image) => {
-            let reference = image.to_string().parse();
-            Origin::Image(reference.context("the installer's image in the config")?)
-        }
+        Some(image) => Origin::Image(image.clone()),
         None => match find_medium(&machine).await? {
             Some(medium) => Origin::Medium(medium),
             None => return Ok(()),
@@ -79,17 +76,17 @@ pub(super) async fn install_if_missing(machine: Arc<Machine>) -> anyhow::Result<
 /// Installs what runs on the disk that the kernel's command line names, on a machine that has no config: that finds its way to
 /// the installed machine. Does not return when it was installed.
 pub(super) async fn install_without_config(machine: &Arc<Machine>) {
-    let Some(wish) = disk::named_on_command_line() else {
+    let Some(spec) = disk::named_on_command_line() else {
         return;
     };
-    if let Err(error) = try_without_config(machine, wish).await {
+    if let Err(error) = try_without_config(machine, spec).await {
         let reason = format!("nothing is installed: {error:#}");
         tracing::error!("{reason}");
         status::note_problem(machine, "install", &reason);
     }
 }
 
-async fn try_without_config(machine: &Arc<Machine>, wish: DiskWish) -> anyhow::Result<()> {
+async fn try_without_config(machine: &Arc<Machine>, spec: DiskSpec) -> anyhow::Result<()> {
     disk::find_state(machine).await?;
     if boot_assets::installed(machine).await?.is_some() {
         return Ok(());
@@ -97,7 +94,7 @@ async fn try_without_config(machine: &Arc<Machine>, wish: DiskWish) -> anyhow::R
     let medium = find_medium(machine)
         .await?
         .context("no disk or CD carries the version that runs")?;
-    machine.disk.mount(&wish).await?;
+    machine.disk.mount(&spec).await?;
     install_and_reboot(machine, Origin::Medium(medium), true).await?;
     // Still here: a config that comes finds the disk as it was.
     Ok(disk::unmount(machine, Users::MustBeGone).await?)
@@ -235,7 +232,7 @@ struct Downloaded {
 }
 
 async fn download(machine: &Machine, reference: &ImageReference) -> anyhow::Result<Downloaded> {
-    let puller = intent::puller(machine.config().as_deref())?;
+    let puller = intent::puller(machine.config().as_deref());
     let resolved = puller.resolve(reference).await?;
     let candidate = Candidate::from_labels(resolved.labels())?;
     let limits = installer_limits(&candidate);

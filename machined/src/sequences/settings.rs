@@ -9,7 +9,7 @@ use super::steps::{disk, kernel};
 use crate::base::blocking_io::{self, ANSWER};
 use crate::config::MachineConfig;
 use crate::config::settings::{Row, Setting};
-use crate::kernel_settings::KernelWish;
+use crate::kernel_settings::KernelSpec;
 use crate::machine::Machine;
 use crate::store::Problem;
 use crate::{etc_files, intent, status};
@@ -91,13 +91,13 @@ impl Step {
 
     async fn carry_out(self, machine: &Machine, config: &MachineConfig) -> anyhow::Result<()> {
         match self {
-            Step::Network => machine.network.set_wish(intent::network(config)),
+            Step::Network => machine.network.set_spec(intent::network(config)),
             Step::Kernel => return kernel::apply(machine, &intent::kernel(config)).await,
             Step::EtcFiles => {
-                let files = intent::etc_files(config);
+                let files = config.etc_files.clone();
                 blocking_io::within(ANSWER, move || etc_files::apply(&files)).await??;
             }
-            Step::Clock => machine.clock.set_wish(intent::time(config)),
+            Step::Clock => machine.clock.set_spec(intent::time(config)),
             Step::Volumes => disk::prepare_volumes(machine).await,
         }
         Ok(())
@@ -150,6 +150,6 @@ async fn carry_out(machine: &Machine, steps: impl IntoIterator<Item = Step>) -> 
 /// Has the kernel be as it was before the config, at the end of a generation: the next one finds it as after a boot. What fails is left to
 /// the next generation, and to init.
 pub(super) async fn undo(machine: &Arc<Machine>) -> anyhow::Result<()> {
-    let undone = kernel::apply(machine, &KernelWish::default()).await;
+    let undone = kernel::apply(machine, &KernelSpec::default()).await;
     undone.context("have the kernel as it was before the config")
 }

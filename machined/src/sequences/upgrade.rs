@@ -118,7 +118,7 @@ struct Found {
 /// Finds the image and reads what it says of itself.
 async fn look_up(machine: &Machine, request: &UpgradeRequest) -> Result<Found, UpgradeError> {
     let reference: ImageReference = request.image.parse().map_err(UpgradeError::Reference)?;
-    let puller = intent::puller(machine.config().as_deref()).map_err(UpgradeError::Machine)?;
+    let puller = intent::puller(machine.config().as_deref());
     let resolved = puller.resolve(&reference).await?;
     let candidate = Candidate::from_labels(resolved.labels())?;
     if !request.force {

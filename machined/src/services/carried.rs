@@ -7,13 +7,13 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
-use super::state::{Happening, Health, ServiceStatus};
+use super::state::{Health, HistoryEntry, ServiceStatus};
 
 /// Of the format. A version that changes it counts on.
 const VERSION: u32 = 1;
 /// Bytes of a message: a service may have last words of any length.
 const LONGEST_MESSAGE: usize = 512;
-/// Bytes of a record: as many happenings as a service has, each with the longest message, escaped as JSON.
+/// Bytes of a record: as many entries as a history has, each with the longest message, escaped as JSON.
 pub(super) const LONGEST_RECORD: usize = 256 << 10;
 
 /// The record.
@@ -23,7 +23,9 @@ pub(super) struct Carried {
     version: u32,
     health: Health,
     health_changed: SystemTime,
-    happenings: VecDeque<Happening>,
+    /// Versions before and after this one read it by this name.
+    #[serde(rename = "happenings")]
+    history: VecDeque<HistoryEntry>,
     /// Runs that ended too early, one after the other.
     pub(super) failures: u32,
     /// How long it has run.
@@ -38,9 +40,9 @@ struct Versioned {
 impl Carried {
     /// Of a service that runs.
     pub(super) fn of(status: &ServiceStatus, failures: u32, ran: Duration) -> Self {
-        let mut happenings = status.happenings.clone();
-        for happening in &mut happenings {
-            shorten(&mut happening.message);
+        let mut history = status.history.clone();
+        for entry in &mut history {
+            shorten(&mut entry.message);
         }
         let mut health = status.health.clone();
         if let Health::Unhealthy(why) = &mut health {
@@ -50,7 +52,7 @@ impl Carried {
             version: VERSION,
             health,
             health_changed: status.health_changed,
-            happenings,
+            history,
             failures,
             ran,
         }
@@ -76,7 +78,7 @@ impl Carried {
 
     /// Has a service that nothing has happened to yet go on from here.
     pub(super) fn recall(self, status: &mut ServiceStatus) {
-        status.happenings = self.happenings;
+        status.history = self.history;
         if status.checked && self.health != Health::Unknown {
             status.health = self.health;
             status.health_changed = self.health_changed;
@@ -114,7 +116,9 @@ mod tests {
     fn the_past_goes_on_and_health_counts_when_it_is_confirmed() {
         let before = status();
         let text = Carried::of(&before, 3, Duration::from_secs(90)).to_text();
-        let carried = Carried::from_text(text.unwrap().as_bytes()).unwrap();
+        let text = text.unwrap();
+        assert!(text.contains(r#""happenings":[{"#), "{text}");
+        let carried = Carried::from_text(text.as_bytes()).unwrap();
         assert_eq!(
             (carried.failures, carried.ran),
             (3, Duration::from_secs(90))
@@ -122,8 +126,8 @@ mod tests {
         let mut after = ServiceStatus::new(true);
         carried.recall(&mut after);
         after.enter(Phase::Running, "taken over as process 7".into());
-        assert_eq!(after.happenings.len(), 3);
-        assert_eq!(after.happenings[0], before.happenings[0]);
+        assert_eq!(after.history.len(), 3);
+        assert_eq!(after.history[0], before.history[0]);
         assert_eq!(after.health, Health::Healthy);
         assert_eq!(after.health_changed, before.health_changed);
         // A new version proves that it works by a check of its own.

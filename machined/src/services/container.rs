@@ -27,7 +27,7 @@ pub struct ContainerWorkload {
     /// Its image.
     pub image: ImageReference,
     /// What pulls images as the machine config in force says; asked at each pull.
-    pub puller: Box<dyn Fn() -> anyhow::Result<Arc<Puller>> + Send + Sync>,
+    pub puller: Box<dyn Fn() -> Arc<Puller> + Send + Sync>,
     /// Where images are.
     pub images: ImageStore,
     /// Whether its operator lets it live through upgrades; asked at each.
@@ -79,7 +79,7 @@ impl ContainerWorkload {
         }
         // Lost with /var: the same again, whatever its name means by now.
         let same = self.image.at(digest);
-        let puller = (self.puller)()?;
+        let puller = (self.puller)();
         let pulled = async {
             // Who lists images knows it by the name in the config.
             let resolved = ResolvedImage {
@@ -108,7 +108,7 @@ impl ContainerWorkload {
     }
 
     async fn ask_registry(&self, here: Option<PulledImage>) -> anyhow::Result<PulledImage> {
-        let puller = (self.puller)()?;
+        let puller = (self.puller)();
         let resolving = puller.resolve(&self.image);
         let resolved = match &here {
             Some(_) => tokio::time::timeout(LOOK_UP, resolving).await,

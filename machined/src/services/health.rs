@@ -8,28 +8,13 @@ use instar_http_client::{Client, Get, Proxies, Trust};
 use tokio::net::TcpStream;
 
 use super::workload::Workload;
-
-/// What anybody on the machine can ask.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Question {
-    /// GET; healthy on 200 to 399. `http` only: the probe is for a service of this machine.
-    Http {
-        /// `host:port`.
-        authority: String,
-        /// With the query, beginning with `/`.
-        path: String,
-    },
-    /// A connection that is accepted at `host:port`.
-    Tcp(String),
-}
+use crate::values::{CheckTarget, HealthProbe, HttpUrl};
 
 /// What is asked of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Probe {
-    /// From outside of it.
-    Ask(Question),
-    /// A command inside the container that exits with 0.
-    Exec(Vec<String>),
+    /// What the config says.
+    Configured(HealthProbe),
     /// What the workload itself knows to ask.
     Own,
 }
@@ -47,30 +32,30 @@ pub struct HealthCheck {
     pub failures: u32,
 }
 
-impl Question {
-    /// Asks once; the error is the line that people see.
-    pub async fn ask(&self, timeout: Duration) -> anyhow::Result<()> {
-        let asked = async {
-            match self {
-                Question::Http { authority, path } => get(authority, path).await,
-                Question::Tcp(address) => {
-                    TcpStream::connect(address)
-                        .await
-                        .with_context(|| format!("connect to {address}"))?;
-                    Ok(())
-                }
+/// Tries once to reach the target; the error is the line that people see.
+pub async fn reach(target: &CheckTarget, timeout: Duration) -> anyhow::Result<()> {
+    let reached = async {
+        match target {
+            CheckTarget::Http(url) => get(url).await,
+            CheckTarget::Tcp(address) => {
+                TcpStream::connect(address.as_str())
+                    .await
+                    .with_context(|| format!("connect to {address}"))?;
+                Ok(())
             }
-        };
-        within(timeout, asked).await
-    }
+        }
+    };
+    within(timeout, reached).await
 }
 
 impl HealthCheck {
     /// One check; the error is the line that people see.
     pub async fn check(&self, workload: &dyn Workload) -> anyhow::Result<()> {
         match &self.probe {
-            Probe::Ask(question) => question.ask(self.timeout).await,
-            Probe::Exec(command) => within(self.timeout, workload.exec(command)).await,
+            Probe::Configured(HealthProbe::Reach(target)) => reach(target, self.timeout).await,
+            Probe::Configured(HealthProbe::Exec(command)) => {
+                within(self.timeout, workload.exec(command)).await
+            }
             Probe::Own => within(self.timeout, workload.check()).await,
         }
     }
@@ -85,10 +70,10 @@ async fn within(
         .with_context(|| format!("no answer within {timeout:?}"))?
 }
 
-async fn get(authority: &str, path: &str) -> anyhow::Result<()> {
-    let url = format!("http://{authority}{path}");
+async fn get(url: &HttpUrl) -> anyhow::Result<()> {
     let get = Get {
         uri: &url
+            .as_str()
             .parse()
             .with_context(|| format!("{url} is no address"))?,
         headers: &HeaderMap::new(),

@@ -113,7 +113,7 @@ impl LogDisk {
         let read = async {
             let files = files.lock_owned().await;
             let read = move || files.as_ref().map(|files| files.older(older)).transpose();
-            let read = tokio::task::spawn_blocking(read).await;
+            let read = blocking_io::to_its_end(read).await;
             read.map_err(io::Error::other)?
         };
         match tokio::time::timeout(READ, read).await {
@@ -252,7 +252,7 @@ impl Copier {
     async fn append(&self, batch: Arc<Vec<u8>>) -> io::Result<()> {
         let mut files = self.files.clone().lock_owned().await;
         let has_lost = self.reader.has_lost();
-        let appended = tokio::task::spawn_blocking(move || match files.as_mut() {
+        let appended = blocking_io::to_its_end(move || match files.as_mut() {
             Some(files) => {
                 if has_lost {
                     files.note_gap();

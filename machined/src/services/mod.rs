@@ -3,6 +3,7 @@
 mod carried;
 mod cgroup;
 mod container;
+mod desired_state;
 mod health;
 mod log_disk;
 mod log_files;
@@ -13,12 +14,11 @@ mod phase;
 mod restart;
 mod service;
 mod state;
-mod wish;
 mod workload;
 
 pub use cgroup::Cgroup;
 pub use container::{ContainerWorkload, output_name};
-pub use health::{HealthCheck, Probe, Question};
+pub use health::{HealthCheck, Probe, reach};
 pub use log_disk::LogDisk;
 pub use log_files::OldLines;
 pub use log_ring::{LogRing, Older, Reader as LogReader, Tail};

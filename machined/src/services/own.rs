@@ -100,7 +100,7 @@ mod tests {
         service.up().await;
         assert_eq!(service.status().phase, Phase::Running);
         assert!(store.get::<ServiceFact>(MACHINED).unwrap().healthy);
-        let last = service.status().happenings.back().unwrap().message.clone();
+        let last = service.status().history.back().unwrap().message.clone();
         assert!(last.ends_with(&std::process::id().to_string()), "{last}");
         // Its log is the one that it had before it was listed.
         assert!(service.log().last_line_since(0).is_some());

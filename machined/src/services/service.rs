@@ -8,14 +8,15 @@ use instar_api::machine::{ServiceHealth, ServiceStateEvent, service_state_event:
 use tokio::sync::watch;
 
 use super::carried::{Carried, LONGEST_RECORD};
+use super::desired_state::DesiredState;
 use super::health::HealthCheck;
 use super::log_ring::LogRing;
 use super::phase::{Event, Phase};
 use super::restart::Restarts;
 use super::state::{Health, ServiceStatus};
-use super::wish::Wish;
 use super::workload::{Adopted, Running, Signal, Step, Workload};
 use crate::base::Exit;
+use crate::base::back_off::BackOff;
 use crate::store::event_log::{ActorId, EventLog};
 use crate::store::{ServiceFact, Store};
 
@@ -29,9 +30,11 @@ const STOPPING: Duration = Duration::from_secs(60);
 /// Between two health checks of a service that is not healthy: somebody waits for it.
 const UNHEALTHY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The first pause between two checks of a service that has not answered yet; each is twice as long as the one before it. It may
-/// be ready in a moment.
-const FIRST_PROBE: Duration = Duration::from_millis(100);
+/// Between two checks of a service that has not answered yet: it may be ready in a moment.
+const EARLY_PROBES: BackOff = BackOff {
+    first: Duration::from_millis(100),
+    longest: UNHEALTHY_INTERVAL,
+};
 
 /// Restart a service whose health checks have failed for this long. Shorter failures often pass by themselves, such as a certificate
 /// that is out of date until ten seconds after the clock was set.
@@ -84,7 +87,7 @@ pub enum NotStopped {
 #[derive(Clone)]
 pub struct Service {
     definition: Arc<Definition>,
-    wish: watch::Sender<Wish>,
+    desired: watch::Sender<DesiredState>,
     status: watch::Sender<ServiceStatus>,
     log: LogRing,
 }
@@ -95,7 +98,7 @@ impl Service {
         let checked = definition.health.is_some();
         let service = Service {
             definition: Arc::new(definition),
-            wish: watch::channel(Wish::default()).0,
+            desired: watch::channel(DesiredState::default()).0,
             status: watch::channel(ServiceStatus::new(checked)).0,
             log,
         };
@@ -104,7 +107,7 @@ impl Service {
             events,
             store,
         };
-        tokio::spawn(actor.live(service.wish.subscribe()));
+        tokio::spawn(actor.live(service.desired.subscribe()));
         service
     }
 
@@ -126,7 +129,7 @@ impl Service {
     /// Where it stands, in one line: its phase and what happened last.
     pub fn summary(&self) -> String {
         let status = self.status();
-        let last = status.happenings.back();
+        let last = status.history.back();
         format!(
             "service {}: {}: {}",
             self.definition.id,
@@ -137,18 +140,18 @@ impl Service {
 
     /// Wants it up from now on; one that is held comes up when it is released.
     pub fn start(&self) {
-        self.wish.send_modify(Wish::start);
+        self.desired.send_modify(DesiredState::start);
     }
 
     /// Wants it down and waits until it is, within reason.
     pub async fn stop(&self) -> Result<(), NotStopped> {
-        self.wish.send_modify(Wish::stop);
+        self.desired.send_modify(DesiredState::stop);
         self.rest().await
     }
 
     /// Stops it and ends its actor, for good. An error means that it takes longer to end.
     pub async fn retire(&self) -> Result<(), NotStopped> {
-        self.wish.send_modify(Wish::retire);
+        self.desired.send_modify(DesiredState::retire);
         self.rest().await
     }
 
@@ -161,7 +164,7 @@ impl Service {
 
     /// Has it run on unattended until it is released; false if its watch does not end in time.
     pub(super) async fn leave(&self) -> bool {
-        self.wish.send_modify(Wish::leave);
+        self.desired.send_modify(DesiredState::leave);
         let left = self.until(|status| status.left || status.phase != Phase::Running);
         let in_time = tokio::time::timeout(GRACE, left).await.is_ok();
         in_time && self.status().left
@@ -169,27 +172,27 @@ impl Service {
 
     /// Keeps it down, whatever else is wanted of it, until it is released.
     pub(super) fn hold(&self) {
-        self.wish.send_modify(Wish::hold);
+        self.desired.send_modify(DesiredState::hold);
     }
 
     /// What its operator wants counts again.
     pub(super) fn release(&self) {
-        self.wish.send_modify(Wish::release);
+        self.desired.send_modify(DesiredState::release);
     }
 
     /// Whether it is kept down.
     pub(super) fn is_held(&self) -> bool {
-        self.wish.borrow().is_held()
+        self.desired.borrow().is_held()
     }
 
     /// Waits until it is down. Only one that is wanted down stays so for long enough to be seen.
     pub(super) async fn rest(&self) -> Result<(), NotStopped> {
-        let mut wish = self.wish.subscribe();
+        let mut desired = self.desired.subscribe();
         let ended = async {
             tokio::select! {
                 biased;
                 () = self.until(|status| status.phase.is_at_rest()) => Ok(()),
-                _ = wish.wait_for(|wish| wish.is_up()) => Err(NotStopped::StartedAgain),
+                _ = desired.wait_for(|desired| desired.is_up()) => Err(NotStopped::StartedAgain),
             }
         };
         let ended = tokio::time::timeout(STOPPING, ended).await;
@@ -226,7 +229,7 @@ struct Actor {
 /// What ends the watch over a process.
 enum Over {
     Exited(Exit),
-    Told,
+    StopRequested,
     Left,
     Unhealthy(String),
 }
@@ -242,34 +245,37 @@ enum Ended {
 }
 
 impl Actor {
-    async fn live(self, mut wish: watch::Receiver<Wish>) {
+    async fn live(self, mut desired: watch::Receiver<DesiredState>) {
         let mut restarts = Restarts::default();
         let mut adopted = self.adopt().await;
         let mut ran = self.recall(adopted.is_some(), &mut restarts);
         loop {
             if adopted.is_none() {
                 // It may have been told to stop when nothing of it ran.
-                let is_up = wish.borrow().is_up();
+                let is_up = desired.borrow().is_up();
                 if !is_up && !self.phase().is_at_rest() {
                     self.note(Event::Stops, "stopped".to_owned());
                 }
-                match wish.wait_for(|wish| wish.is_up() || wish.is_gone()).await {
-                    Ok(wish) if wish.is_up() => {}
+                match desired
+                    .wait_for(|desired| desired.is_up() || desired.is_gone())
+                    .await
+                {
+                    Ok(desired) if desired.is_up() => {}
                     _ => return,
                 }
             }
             let now = Instant::now();
             let begun = now.checked_sub(std::mem::take(&mut ran)).unwrap_or(now);
             let ended = match adopted.take() {
-                Some(running) => self.watch_over(running, &mut wish, "taken over").await,
-                None => self.run_once(&mut wish).await,
+                Some(running) => self.watch_over(running, &mut desired, "taken over").await,
+                None => self.run_once(&mut desired).await,
             };
             match ended {
                 Ended::Stopped => restarts = Restarts::default(),
                 Ended::Left => {
                     self.leave_record(restarts.failures(), begun.elapsed());
                     self.note_left(true);
-                    let back = wish.wait_for(|wish| !wish.is_left()).await.is_ok();
+                    let back = desired.wait_for(|desired| !desired.is_left()).await.is_ok();
                     self.note_left(false);
                     if !back {
                         return;
@@ -288,7 +294,7 @@ impl Actor {
                     );
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}
-                        () = told_to_stop(&mut wish) => {}
+                        () = told_to_stop(&mut desired) => {}
                     }
                 }
             }
@@ -352,7 +358,7 @@ impl Actor {
         }
     }
 
-    async fn run_once(&self, wish: &mut watch::Receiver<Wish>) -> Ended {
+    async fn run_once(&self, desired: &mut watch::Receiver<DesiredState>) -> Ended {
         let coming_up = async {
             for dependency in &self.service.definition.depends_on {
                 self.note(Event::Waits, format!("waiting for {}", dependency.what));
@@ -364,7 +370,7 @@ impl Actor {
         // A stop while it waits or pulls takes effect at once; both can be dropped halfway.
         let prepared = tokio::select! {
             prepared = coming_up => prepared,
-            () = told_to_stop(wish) => {
+            () = told_to_stop(desired) => {
                 self.note(Event::Stops, "stopped".to_owned());
                 return Ended::Stopped;
             }
@@ -380,7 +386,7 @@ impl Actor {
             .start(self.service.log.clone())
             .await
         {
-            Ok(running) => self.watch_over(running, wish, "started").await,
+            Ok(running) => self.watch_over(running, desired, "started").await,
             Err(error) => Ended::Failed(format!("{error:#}")),
         }
     }
@@ -388,14 +394,14 @@ impl Actor {
     async fn watch_over(
         &self,
         mut running: Box<dyn Running>,
-        wish: &mut watch::Receiver<Wish>,
+        desired: &mut watch::Receiver<DesiredState>,
         how: &str,
     ) -> Ended {
         self.note(Event::Runs, format!("{how} as process {}", running.pid()));
         let before = self.service.log.position();
         let over = tokio::select! {
             exit = running.wait() => Over::Exited(exit),
-            over = told_otherwise(wish) => over,
+            over = told_otherwise(desired) => over,
             why = self.check_health() => Over::Unhealthy(why),
         };
         let ended = match over {
@@ -413,7 +419,7 @@ impl Actor {
                 let exit = end(running.as_mut(), &[(Signal::Kill, GRACE)]).await;
                 Ended::Failed(format!("it did not do its work ({why}) and {exit}"))
             }
-            Over::Told => {
+            Over::StopRequested => {
                 self.note(Event::Stops, "asked to end".to_owned());
                 let steps = [(Signal::Terminate, GRACE), (Signal::Kill, GRACE)];
                 let exit = end(running.as_mut(), &steps).await;
@@ -439,7 +445,7 @@ impl Actor {
         };
         let restarts = self.service.definition.restart_unhealthy;
         let patience = check.interval.min(UNHEALTHY_INTERVAL);
-        let (started, mut eager) = (Instant::now(), FIRST_PROBE);
+        let (started, mut early) = (Instant::now(), 0);
         let (mut failures, mut failing_since) = (0, started);
         loop {
             let asked = Instant::now();
@@ -449,9 +455,12 @@ impl Actor {
                     self.note_health(Health::Healthy);
                 }
                 // A program that was started just now has not failed by not listening yet.
-                Err(_) if self.is_unknown() && started.elapsed() + eager < patience => {
-                    tokio::time::sleep(eager).await;
-                    eager *= 2;
+                Err(_)
+                    if self.is_unknown()
+                        && started.elapsed() + EARLY_PROBES.after(early + 1) < patience =>
+                {
+                    early += 1;
+                    tokio::time::sleep(EARLY_PROBES.after(early)).await;
                     continue;
                 }
                 Err(error) => {
@@ -539,7 +548,7 @@ impl Service {
     pub(super) fn tell(&self, message: &str, events: &EventLog, store: &Store) {
         let told = self.status.send_if_modified(|status| {
             let is_new = status
-                .happenings
+                .history
                 .back()
                 .is_none_or(|last| last.message != message);
             let is_told = is_new && status.phase == Phase::Running;
@@ -566,7 +575,7 @@ impl Service {
             service: self.definition.id.clone(),
             action: action(status.phase).into(),
             message: status
-                .happenings
+                .history
                 .back()
                 .map(|last| last.message.clone())
                 .unwrap_or_default(),
@@ -577,19 +586,21 @@ impl Service {
 }
 
 /// Ends when the service is wanted down; pending for ever otherwise.
-async fn told_to_stop(wish: &mut watch::Receiver<Wish>) {
-    if wish.wait_for(|wish| !wish.is_up()).await.is_err() {
+async fn told_to_stop(desired: &mut watch::Receiver<DesiredState>) {
+    if desired.wait_for(|desired| !desired.is_up()).await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
 /// Ends when the service is wanted down, or is to run on unattended; pending for ever otherwise.
-async fn told_otherwise(wish: &mut watch::Receiver<Wish>) -> Over {
-    let told = wish.wait_for(|wish| !wish.is_up() || wish.is_left()).await;
-    let is_up = told.map(|wish| wish.is_up());
+async fn told_otherwise(desired: &mut watch::Receiver<DesiredState>) -> Over {
+    let told = desired
+        .wait_for(|desired| !desired.is_up() || desired.is_left())
+        .await;
+    let is_up = told.map(|desired| desired.is_up());
     match is_up {
         Ok(true) => Over::Left,
-        Ok(false) => Over::Told,
+        Ok(false) => Over::StopRequested,
         Err(_) => std::future::pending().await,
     }
 }

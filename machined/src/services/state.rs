@@ -18,9 +18,9 @@ pub enum Health {
     Unhealthy(String),
 }
 
-/// One thing that happened.
+/// Something that happened to a service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Happening {
+pub struct HistoryEntry {
     /// The state that it led to.
     pub phase: Phase,
     /// One line.
@@ -29,7 +29,7 @@ pub struct Happening {
     pub at: SystemTime,
 }
 
-/// How many happenings are kept per service.
+/// How many entries of the history are kept per service.
 const KEPT: usize = 64;
 
 /// A service as `ServiceList` shows it.
@@ -42,7 +42,7 @@ pub struct ServiceStatus {
     /// When its health last changed.
     pub health_changed: SystemTime,
     /// Oldest first.
-    pub happenings: VecDeque<Happening>,
+    pub history: VecDeque<HistoryEntry>,
     /// Whether the service has a health check at all.
     pub checked: bool,
     /// It runs, and nobody looks after it: it is on its way into the next generation.
@@ -58,7 +58,7 @@ impl ServiceStatus {
             phase: Phase::Initialized,
             health: Health::Unknown,
             health_changed: SystemTime::now(),
-            happenings: VecDeque::new(),
+            history: VecDeque::new(),
             checked,
             left: false,
             recalled: false,
@@ -71,13 +71,13 @@ impl ServiceStatus {
             self.set_health(Health::Unknown);
         }
         self.phase = phase;
-        self.happenings.push_back(Happening {
+        self.history.push_back(HistoryEntry {
             phase,
             message,
             at: SystemTime::now(),
         });
-        if self.happenings.len() > KEPT {
-            self.happenings.pop_front();
+        if self.history.len() > KEPT {
+            self.history.pop_front();
         }
     }
 
@@ -126,6 +126,6 @@ mod tests {
         for _ in 0..KEPT + 1 {
             status.enter(Phase::Waiting, String::new());
         }
-        assert_eq!(status.happenings.len(), KEPT);
+        assert_eq!(status.history.len(), KEPT);
     }
 }

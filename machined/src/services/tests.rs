@@ -283,8 +283,8 @@ fn of_lasting(id: &str, workload: &Lasting) -> Definition {
 }
 
 fn messages(service: &Service) -> Vec<String> {
-    let happenings = service.status().happenings.into_iter();
-    happenings.map(|happening| happening.message).collect()
+    let history = service.status().history.into_iter();
+    history.map(|entry| entry.message).collect()
 }
 
 #[tokio::test(start_paused = true)]

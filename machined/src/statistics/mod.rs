@@ -8,6 +8,7 @@
 mod cpu_frequency;
 mod cpu_info;
 mod disks;
+pub mod firmware;
 mod load;
 mod memory;
 mod mounts;
@@ -16,12 +17,13 @@ mod processes;
 mod sockets;
 mod system;
 
+pub use crate::mounts::mount_table::Mounted;
 pub use cpu_frequency::cpu_frequencies;
 pub use cpu_info::cpu_info;
 pub use disks::disk_stats;
 pub use load::load_average;
 pub use memory::memory;
-pub use mounts::{Mounted, Room, mounted, mounts, room, room_of_mount};
+pub use mounts::{Room, mounted, mounts, room, room_of_mount};
 pub use network_devices::network_device_stats;
 pub use processes::processes;
 pub use sockets::{Namespaces, Protocol, Shown, SocketQuery, sockets};

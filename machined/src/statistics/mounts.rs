@@ -2,7 +2,9 @@
 
 use instar_api::machine::MountStat;
 
-use crate::mounts::mount_table::unescape;
+use crate::mounts::mount_table::{Mounted, mounted as in_table};
+
+const TABLE: &str = "/proc/self/mounts";
 
 /// Room on a filesystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,53 +25,31 @@ pub struct Room {
 
 /// Every mount of machined's generation.
 pub fn mounts() -> anyhow::Result<Vec<MountStat>> {
-    let table = super::read("/proc/self/mounts")?;
-    let mut stats: Vec<MountStat> = parse(&table).collect();
-    for stat in &mut stats {
+    let table = super::read(TABLE)?;
+    let stats = in_table(&table).map(|mount| {
         // One that is covered by another mount answers for that one, as df does.
-        if let Ok(room) = room(&stat.mounted_on) {
-            (stat.size, stat.available) = (room.size, room.available);
+        let room = room(&mount.target).ok();
+        MountStat {
+            size: room.map_or(0, |room| room.size),
+            available: room.map_or(0, |room| room.available),
+            filesystem: mount.source,
+            mounted_on: mount.target,
         }
-    }
-    Ok(stats)
-}
-
-/// A filesystem that is mounted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mounted {
-    /// The device, or whatever the filesystem calls its source.
-    pub source: String,
-    /// Where.
-    pub target: String,
-    /// Its type, such as `ext4`.
-    pub filesystem: String,
-    /// Cannot be written through this mount.
-    pub read_only: bool,
+    });
+    Ok(stats.collect())
 }
 
 /// Every mount of machined's generation that has room: the kernel's own filesystems have none.
 pub fn mounted() -> anyhow::Result<Vec<Mounted>> {
-    let table = super::read("/proc/self/mounts")?;
+    let table = super::read(TABLE)?;
     let sized = |mount: &Mounted| room(&mount.target).is_ok_and(|room| room.size > 0);
-    Ok(parse_mounted(&table).filter(sized).collect())
-}
-
-fn parse_mounted(table: &str) -> impl Iterator<Item = Mounted> {
-    table.lines().filter_map(|line| {
-        let mut fields = line.split(' ');
-        Some(Mounted {
-            source: unescape(fields.next()?),
-            target: unescape(fields.next()?),
-            filesystem: fields.next()?.to_owned(),
-            read_only: fields.next()?.split(',').any(|option| option == "ro"),
-        })
-    })
+    Ok(in_table(&table).filter(sized).collect())
 }
 
 /// Room on what is mounted at this place; none where nothing is that has room.
 pub fn room_of_mount(target: &str) -> anyhow::Result<Option<Room>> {
-    let table = super::read("/proc/self/mounts")?;
-    let is_mounted = parse_mounted(&table).any(|mount| mount.target == target);
+    let table = super::read(TABLE)?;
+    let is_mounted = in_table(&table).any(|mount| mount.target == target);
     // It may be unmounted in between.
     let room = is_mounted.then(|| room(target).ok()).flatten();
     Ok(room.filter(|room| room.size > 0))
@@ -89,30 +69,10 @@ pub fn room(path: impl rustix::path::Arg) -> std::io::Result<Room> {
     })
 }
 
-fn parse(table: &str) -> impl Iterator<Item = MountStat> {
-    table.lines().filter_map(|line| {
-        let mut fields = line.split(' ');
-        Some(MountStat {
-            filesystem: unescape(fields.next()?),
-            mounted_on: unescape(fields.next()?),
-            ..MountStat::default()
-        })
-    })
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-
-    #[test]
-    fn names_are_plain() {
-        let table = "/dev/vda2 /var/a\\040b\\134040 ext4 rw 0 0\ntmpfs /run tmpfs rw 0 0\n";
-        let names: Vec<_> = parse(table).map(|mount| mount.mounted_on).collect();
-        assert_eq!(names, ["/var/a b\\040", "/run"]);
-        let mounts: Vec<_> = parse_mounted("/dev/loop0 / squashfs ro,relatime 0 0\n").collect();
-        assert!(mounts[0].read_only && mounts[0].filesystem == "squashfs");
-    }
 
     #[test]
     fn there_is_room_in_tmp() {

@@ -40,14 +40,14 @@ const RETRIES: BackOff = BackOff {
 
 /// What the config says about time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TimeWish {
+pub struct ClockSpec {
     /// Ask servers at all.
     pub enabled: bool,
     /// Names or addresses, in the order of preference; a port may follow a colon.
     pub servers: Vec<String>,
 }
 
-impl Default for TimeWish {
+impl Default for ClockSpec {
     /// Talos's default server.
     fn default() -> Self {
         Self {
@@ -131,7 +131,7 @@ pub async fn compare(server: &str, held: impl Send + 'static) -> Result<Comparis
 /// The running time sync. Dropping it ends it.
 #[derive(Debug)]
 pub struct TimeSync {
-    wish: watch::Sender<TimeWish>,
+    spec: watch::Sender<ClockSpec>,
     /// The clock began with the build.
     has_no_clock: bool,
     before: watch::Sender<Beforehand>,
@@ -141,14 +141,14 @@ pub struct TimeSync {
 
 impl TimeSync {
     /// Starts on the current runtime. `floor` is the build date in seconds since 1970; `before` what is known of the time.
-    pub fn start(wish: TimeWish, floor: u64, before: Beforehand) -> Self {
-        let (wish, wishes) = watch::channel(wish);
+    pub fn start(spec: ClockSpec, floor: u64, before: Beforehand) -> Self {
+        let (spec, specs) = watch::channel(spec);
         let has_no_clock = before == Beforehand::Nothing;
         let (before, known) = watch::channel(before);
         let (status_sender, status) = watch::channel(TimeStatus::default());
-        let task = tokio::spawn(sync(wishes, known, status_sender, floor));
+        let task = tokio::spawn(sync(specs, known, status_sender, floor));
         Self {
-            wish,
+            spec,
             has_no_clock,
             before,
             status,
@@ -175,30 +175,30 @@ impl TimeSync {
     }
 
     /// Sets other servers, such as after a new config or DHCP lease; the same again does nothing.
-    pub fn set_wish(&self, wish: TimeWish) {
-        self.wish.send_if_modified(|old| {
-            let changed = *old != wish;
-            *old = wish;
+    pub fn set_spec(&self, spec: ClockSpec) {
+        self.spec.send_if_modified(|old| {
+            let changed = *old != spec;
+            *old = spec;
             changed
         });
     }
 
     /// The server that answered last, or the first that is to be asked; none while nobody is asked.
     pub fn server(&self) -> Option<String> {
-        let wish = self.wish.borrow();
-        let first = wish.servers.first().filter(|_| wish.enabled)?;
+        let spec = self.spec.borrow();
+        let first = spec.servers.first().filter(|_| spec.enabled)?;
         let last = self.status.borrow().server.clone();
         Some(
-            last.filter(|last| wish.servers.contains(last))
+            last.filter(|last| spec.servers.contains(last))
                 .unwrap_or_else(|| first.clone()),
         )
     }
 
     /// Those that may be asked; none where the config turns that off.
     pub fn servers(&self) -> Vec<String> {
-        let wish = self.wish.borrow();
-        match wish.enabled {
-            true => wish.servers.clone(),
+        let spec = self.spec.borrow();
+        match spec.enabled {
+            true => spec.servers.clone(),
             false => Vec::new(),
         }
     }
@@ -216,7 +216,7 @@ impl Drop for TimeSync {
 }
 
 async fn sync(
-    mut wishes: watch::Receiver<TimeWish>,
+    mut specs: watch::Receiver<ClockSpec>,
     before: watch::Receiver<Beforehand>,
     status: watch::Sender<TimeStatus>,
     floor: u64,
@@ -225,13 +225,13 @@ async fn sync(
     let mut steady = 1;
     let mut failures = 0;
     loop {
-        let wish = wishes.borrow_and_update().clone();
-        let pause = if !wish.enabled || wish.servers.is_empty() {
+        let spec = specs.borrow_and_update().clone();
+        let pause = if !spec.enabled || spec.servers.is_empty() {
             status.send_modify(|status| status.disabled = true);
             None
         } else {
             judge.know(*before.borrow());
-            match attempt(&wish, &mut judge).await {
+            match attempt(&spec, &mut judge).await {
                 Ok(done) => {
                     steady = if done.stepped { 1 } else { steady + 1 };
                     failures = 0;
@@ -257,7 +257,7 @@ async fn sync(
         };
         tokio::select! {
             () = wait => {}
-            changed = wishes.changed() => {
+            changed = specs.changed() => {
                 if changed.is_err() {
                     return;
                 }
@@ -273,9 +273,9 @@ struct Done {
 }
 
 /// Asks the servers in order until one gives a time that can be believed.
-async fn attempt(wish: &TimeWish, judge: &mut SampleFilter) -> Result<Done, String> {
+async fn attempt(spec: &ClockSpec, judge: &mut SampleFilter) -> Result<Done, String> {
     let mut problems = Vec::new();
-    for server in &wish.servers {
+    for server in &spec.servers {
         let sample = match query::query(server, ()).await {
             Ok(sample) => sample,
             Err(error) => {
@@ -285,7 +285,7 @@ async fn attempt(wish: &TimeWish, judge: &mut SampleFilter) -> Result<Done, Stri
         };
         let witness = Witness {
             server,
-            is_alone: wish.servers.len() == 1,
+            is_alone: spec.servers.len() == 1,
         };
         let stepped = match judge.judge(&sample, witness, unix_microseconds()) {
             Verdict::Close => false,

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use anyhow::Context as _;
 use instar_esp::Version;
 
+use crate::statistics;
+
 use super::running::RunningSystem;
 
 /// Version of the protocol between init and machined that this machine's init speaks.
@@ -150,10 +152,10 @@ const MEMORY_RESERVE: u64 = 48 << 20;
 impl Resources {
     /// Looks at the machine: /proc/meminfo and the filesystem of /var.
     pub fn now() -> anyhow::Result<Self> {
-        let meminfo = std::fs::read_to_string("/proc/meminfo").context("read /proc/meminfo")?;
+        let memory = statistics::memory()?;
         let var = rustix::fs::statfs("/var").context("look at the filesystem of /var")?;
         Ok(Resources {
-            memory: available(&meminfo).context("find MemAvailable in /proc/meminfo")?,
+            memory: memory.memavailable << 10,
             disk: var.f_bavail.saturating_mul(var.f_bsize.unsigned_abs()),
             // Some kinds of filesystem don't count them.
             inodes: if var.f_files == 0 {
@@ -169,13 +171,6 @@ impl Resources {
     pub fn have_room(&self, unpacked_bytes: u64) -> bool {
         self.disk >= unpacked_bytes && self.inodes >= INSTALLER_FILES
     }
-}
-
-fn available(meminfo: &str) -> Option<u64> {
-    let line = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
 }
 
 impl Candidate {

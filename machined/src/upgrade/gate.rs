@@ -7,7 +7,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use crate::base::lock::Lock as _;
-use crate::services::{Question, Service, Services};
+use crate::services::{Service, Services, reach};
+use crate::values::CheckTarget;
 
 /// How long a service must stay up to count: one that crashes at once has been "running" for a moment too.
 const STEADY: Duration = Duration::from_secs(3);
@@ -18,7 +19,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct GateProbe {
     name: String,
-    question: Question,
+    target: CheckTarget,
     /// A try that takes longer has failed.
     timeout: Duration,
     progress: Mutex<Progress>,
@@ -34,10 +35,10 @@ enum Progress {
 
 impl GateProbe {
     /// A probe that has not been tried.
-    pub fn new(name: String, question: Question, timeout: Duration) -> Self {
+    pub fn new(name: String, target: CheckTarget, timeout: Duration) -> Self {
         GateProbe {
             name,
-            question,
+            target,
             timeout,
             progress: Progress::NotAsked.into(),
         }
@@ -50,7 +51,7 @@ impl GateProbe {
     /// Asks until there is an answer.
     async fn pass(&self) {
         loop {
-            match self.question.ask(self.timeout).await {
+            match reach(&self.target, self.timeout).await {
                 Ok(()) => break,
                 Err(error) => *self.progress() = Progress::Failed(format!("{error:#}")),
             }
@@ -129,7 +130,7 @@ mod tests {
         drop(listener);
         let probe = GateProbe::new(
             "outside".into(),
-            Question::Tcp(address.to_string()),
+            CheckTarget::Tcp(address.to_string().parse().unwrap()),
             Duration::from_secs(5),
         );
         assert_eq!(

@@ -23,13 +23,11 @@ use super::progress_sink::ProgressSink;
 use super::unpacked::Unpacked;
 use crate::base::Exit;
 use crate::base::blocking_io;
-use crate::containers::{
-    ContainerSpec, HostView, Mount, MountSource, RunningContainer, Runtime, Streams,
-};
+use crate::containers::{ContainerSpec, HostView, RunningContainer, Runtime, Streams};
 use crate::init_link::InitLink;
 use crate::services::Cgroup;
 use crate::sys::readiness;
-use crate::values::system_process;
+use crate::values::{Mount, MountOption, MountSource, system_process};
 
 /// The installer's container and cgroup.
 const CONTAINER: &str = system_process::INSTALLER;
@@ -102,12 +100,16 @@ pub async fn run(
             spec.args
                 .extend(["--running".to_owned(), running.to_string()]);
         }
+        let folder = esp.folder.to_str().context("the folder is not UTF-8")?;
         spec.mounts.push(Mount {
-            source: MountSource::HostPath(esp.folder.clone()),
-            destination: ESP.into(),
-            options: ["rw", "nosuid", "nodev", "noexec"]
-                .map(str::to_owned)
-                .into(),
+            source: MountSource::HostPath(folder.parse()?),
+            destination: ESP.parse()?,
+            options: vec![
+                MountOption::ReadWrite,
+                MountOption::NoSuid,
+                MountOption::NoDev,
+                MountOption::NoExec,
+            ],
         });
     }
     let (output, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)

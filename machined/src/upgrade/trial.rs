@@ -90,7 +90,7 @@ pub enum EarlyStanding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordStep {
     /// Find out what has become of the upgrade.
-    LookBack,
+    Load,
     /// Its upgrade is given up: the record goes, with the version that it names.
     GiveUp,
     /// It stays as it is.
@@ -144,7 +144,7 @@ impl EarlyStanding {
     /// What this start does with the record.
     pub fn record_step(self, start: StartReason) -> RecordStep {
         match (start, self) {
-            (StartReason::Boot, _) => RecordStep::LookBack,
+            (StartReason::Boot, _) => RecordStep::Load,
             // The caller has been told why already.
             (_, Self::RolledBack | Self::Interrupted) => RecordStep::GiveUp,
             _ => RecordStep::Leave,

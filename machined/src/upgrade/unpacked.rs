@@ -100,9 +100,13 @@ mod tests {
 
     #[test]
     fn a_full_place_is_known_at_any_depth() {
-        let failed = |kind: io::ErrorKind| PullError::Interrupted {
+        let failed = |kind: io::ErrorKind| PullError::Store {
             reference: "r.io/a:v1".parse().unwrap(),
-            source: io::Error::other(io::Error::from(kind)),
+            source: StoreError::Io {
+                step: "writing",
+                path: "/var/lib/instar".into(),
+                source: io::Error::other(io::Error::from(kind)),
+            },
         };
         assert!(is_full(&failed(io::ErrorKind::StorageFull)));
         assert!(!is_full(&failed(io::ErrorKind::NotFound)));

@@ -2,8 +2,8 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-
-use crate::registries::RegistryAuth;
+use instar_values::RegistryAuth;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 
 /// What is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -127,7 +127,7 @@ pub(crate) fn token_request(
         Some(RegistryAuth::IdentityToken(token)) => {
             let form = format!(
                 "{query}&grant_type=refresh_token&client_id=instar&refresh_token={}",
-                escaped(token)
+                escaped(token.expose())
             );
             (realm.to_owned(), Some(form))
         }
@@ -141,24 +141,23 @@ pub(crate) fn token_request(
     }
 }
 
-/// For queries and forms: everything but unreserved characters as %XX.
-pub(super) fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                escaped.push(byte.into())
-            }
-            _ => escaped.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    escaped
+/// Of queries and forms: everything but the unreserved characters.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
+/// For queries and forms.
+pub(super) fn escaped(text: &str) -> PercentEncode<'_> {
+    utf8_percent_encode(text, RESERVED)
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use instar_values::Secret;
 
     fn bearer(realm: &str, service: Option<&str>, scope: Option<&str>) -> Option<Challenge> {
         let own = |text: Option<&str>| text.map(str::to_owned);
@@ -214,7 +213,7 @@ mod tests {
             "https://t/x?a=b&scope=repository%3Aa%2Fb%3Apull&service=r%20s"
         );
         assert_eq!(form, None);
-        let identity = RegistryAuth::IdentityToken("se&cret".into());
+        let identity = RegistryAuth::IdentityToken(Secret::new("se&cret"));
         let (url, form) = token_request("https://t", None, "s", Some(&identity));
         assert_eq!(url, "https://t");
         assert!(form.unwrap().ends_with("refresh_token=se%26cret"));

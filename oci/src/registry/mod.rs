@@ -18,8 +18,10 @@ use http::{StatusCode, Uri};
 use serde::Deserialize;
 use tokio::time::timeout;
 
+use instar_values::RegistryAuth;
+
 use crate::manifest::{self, ImageConfig, Layer, MANIFEST_MEDIA_TYPES, Manifest, ManifestError};
-use crate::registries::{Endpoint, Registries, RegistryAuth};
+use crate::registries::{Endpoint, Registries};
 use challenge::Challenge;
 pub(super) use download::Download;
 use instar_base::back_off::BackOff;
@@ -535,7 +537,7 @@ impl RegistryClient {
             auth,
         ) {
             (Some(Challenge::Basic), Some(RegistryAuth::Password { username, password })) => {
-                challenge::basic(username, password)
+                challenge::basic(username, password.expose())
             }
             (
                 Some(Challenge::Bearer {
@@ -593,7 +595,7 @@ impl RegistryClient {
         let uri: Uri = url.parse().map_err(|_| refuse())?;
         let mut headers = HeaderMap::new();
         if let Some(RegistryAuth::Password { username, password }) = auth {
-            let basic = HeaderValue::try_from(challenge::basic(username, password));
+            let basic = HeaderValue::try_from(challenge::basic(username, password.expose()));
             headers.insert(AUTHORIZATION, basic.map_err(|_| RequestError::Token)?);
         }
         let answer = self.send(&uri, &headers, form, Some(origin));

@@ -9,12 +9,12 @@ use instar_init_protocol::{
     BootId, Line, RecvFlags, Reply, Request, SendFlags, StartReason, Welcome, receive, send,
 };
 use instar_oci::ImageStore;
-use machined::disk::{OwnedDisk, Places};
+use machined::disk::{OwnedDisk, Paths};
 use machined::init_link::InitLink;
 use machined::machine::{Generation, Machine, Parts};
 use machined::network::{CleanupPolicy, Network, Options};
 use machined::services::LogRing;
-use machined::time::{Beforehand, TimeSync, TimeWish};
+use machined::time::{Beforehand, ClockSpec, TimeSync};
 use machined::upgrade::{FailedImages, RunningSystem};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
@@ -41,7 +41,7 @@ pub(crate) async fn unbooted(directory: &Path) -> anyhow::Result<Arc<Machine>> {
         cleanup: CleanupPolicy::Keep,
         ..Options::default()
     };
-    let clock = TimeWish {
+    let clock = ClockSpec {
         enabled: false,
         servers: Vec::new(),
     };
@@ -61,9 +61,9 @@ pub(crate) async fn unbooted(directory: &Path) -> anyhow::Result<Arc<Machine>> {
         init,
         images: ImageStore::new(directory.join("images")),
         own_log: LogRing::default(),
-        // Without a wish it changes nothing.
+        // Without a spec it changes nothing.
         network: Network::start(options, None, Vec::new()).context("look at the network")?,
-        disk: OwnedDisk::new(Places::default()),
+        disk: OwnedDisk::new(Paths::default()),
         clock: TimeSync::start(clock, 0, Beforehand::Nothing),
         failed: FailedImages::default(),
         images_in_force: Default::default(),

@@ -24,9 +24,9 @@ fn main() {
     say(&format!("floor boottime_ns={boottime_ns} tsc={tsc}"));
     // The serial port has that line before anything ends.
     std::thread::sleep(Duration::from_millis(20));
-    let wish =
+    let choice =
         std::env::args().find_map(|argument| argument.strip_prefix("trivial-").map(str::to_owned));
-    match wish.as_deref() {
+    match choice.as_deref() {
         None => sys::power_off(),
         Some("serve") => {
             serve();

@@ -106,12 +106,12 @@ pub enum Difference {
     Destroyed(Listed),
 }
 
-/// What a watcher was told.
+/// What a watcher was sent last.
 #[derive(Debug, Default)]
-pub struct Told(BTreeMap<String, Listed>);
+pub struct LastSent(BTreeMap<String, Listed>);
 
-impl Told {
-    /// What is different now, in the order of ids; from then on it was told.
+impl LastSent {
+    /// What is different now, in the order of ids; from then on it counts as sent.
     pub fn differences(&mut self, now: Vec<Listed>) -> Vec<Difference> {
         let mut before = std::mem::take(&mut self.0);
         let mut differences = Vec::new();
@@ -159,9 +159,9 @@ mod tests {
 
     #[test]
     fn only_what_is_different_is_told() {
-        let mut told = Told::default();
+        let mut last_sent = LastSent::default();
         let (a, b) = (listed("a", 1, 0), listed("b", 1, 0));
-        let first = told.differences(vec![a.clone(), b.clone()]);
+        let first = last_sent.differences(vec![a.clone(), b.clone()]);
         assert_eq!(
             first,
             [
@@ -169,16 +169,16 @@ mod tests {
                 Difference::Created(b.clone())
             ]
         );
-        assert_eq!(told.differences(vec![a.clone(), b.clone()]), []);
+        assert_eq!(last_sent.differences(vec![a.clone(), b.clone()]), []);
         // Two changes since it looked are one.
         let a3 = listed("a", 3, 0);
         assert_eq!(
-            told.differences(vec![a3.clone()]),
+            last_sent.differences(vec![a3.clone()]),
             [Difference::Updated(a3.clone(), a), Difference::Destroyed(b)]
         );
         let another = listed("a", 3, 9);
         assert_eq!(
-            told.differences(vec![another.clone()]),
+            last_sent.differences(vec![another.clone()]),
             [Difference::Destroyed(a3), Difference::Created(another)]
         );
     }

@@ -9,7 +9,7 @@ mod kinds;
 mod listing;
 mod spec;
 
-pub use changes::{Changes, Difference, Told};
+pub use changes::{Changes, Difference, LastSent};
 pub use kind::{Item, Kind, Namespace, Sensitivity, Source, Viewer, definitions};
 pub use kinds::{KINDS, kind};
 pub use listing::{Listed, list};

@@ -1,7 +1,11 @@
 //! The content of a resource, written down once and shown in both encodings of the wire: YAML for people and for clients that do
 //! not know the type, protobuf for those that do.
 //!
-//! `api/proto/resource/definitions` describes the same messages; tests hold the two against each other.
+//! `api/proto/resource/definitions` describes the same messages. prost's types of them with serde's derive were the other choice. They do
+//! not say what YAML shows: keys are Talos's own and not the fields' names; addresses, prefixes, hardware addresses and documents are bytes
+//! or messages there and text here; a number there is a word here; and a default that protobuf leaves out is written here. So each field
+//! would need an attribute in `api/build.rs`, most of them with a function, for as many lines in another place. The numbers are not free to
+//! drift: the tests of each kind that has a message there decode its bytes with prost's types.
 
 use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,7 +16,8 @@ use prost::encoding::{WireType, encode_key, encode_varint};
 use serde::ser::{SerializeMap as _, SerializeSeq as _};
 use serde::{Serialize, Serializer};
 
-use crate::network::Cidr;
+use crate::network::mac_text;
+use crate::values::Cidr;
 
 /// The content of a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -227,7 +232,7 @@ impl Serialize for Value {
                 serializer.serialize_str(text)
             }
             Value::Word(_, word) => serializer.serialize_str(word),
-            Value::Hardware(bytes) => serializer.serialize_str(&hardware_text(bytes)),
+            Value::Hardware(bytes) => serializer.serialize_str(&mac_text(bytes)),
             Value::Encoded(bytes) => serializer.serialize_str(&BASE64_STANDARD.encode(bytes)),
             Value::Address(address) => {
                 serializer.serialize_str(&address.map_or_else(String::new, |it| it.to_string()))
@@ -253,11 +258,6 @@ impl Serialize for Value {
             Value::Record(record) => record.serialize(serializer),
         }
     }
-}
-
-fn hardware_text(bytes: &[u8]) -> String {
-    let pairs: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    pairs.join(":")
 }
 
 impl From<bool> for Value {

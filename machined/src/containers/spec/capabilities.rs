@@ -1,5 +1,7 @@
 //! What root in a container may still do.
 
+use crate::values::{Capabilities, SecurityProfile};
+
 /// All capabilities of Linux 6.12, in the kernel's order (include/uapi/linux/capability.h).
 const ALL: [&str; 41] = [
     "CAP_CHOWN",
@@ -59,35 +61,13 @@ const DEFAULT: [&str; 8] = [
     "CAP_NET_BIND_SERVICE",
 ];
 
-/// Where the rights of a container begin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Profile {
-    /// The default set of capabilities, no devices, a writable root file system.
-    #[default]
-    Usual,
-    /// No capabilities, no devices, and nothing to be written but mounts.
-    Restricted,
-    /// All capabilities, all devices, and a writable /sys.
-    Privileged,
-}
-
-impl Profile {
-    fn capabilities(self) -> &'static [&'static str] {
-        match self {
-            Profile::Usual => &DEFAULT,
-            Profile::Restricted => &[],
-            Profile::Privileged => &ALL,
-        }
+/// Those that a profile begins with.
+fn of_profile(profile: SecurityProfile) -> &'static [&'static str] {
+    match profile {
+        SecurityProfile::Usual => &DEFAULT,
+        SecurityProfile::Restricted => &[],
+        SecurityProfile::Privileged => &ALL,
     }
-}
-
-/// Changes to the set of the profile. Names with or without `CAP_`, in any case; `ALL` is every one.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Capabilities {
-    /// Beside those of the profile.
-    pub add: Vec<String>,
-    /// Taken away after the additions... unless added by name where `ALL` is dropped.
-    pub drop: Vec<String>,
 }
 
 /// A name that Linux does not have.
@@ -104,28 +84,30 @@ pub(super) struct Granted {
     pub(super) asked_for: Vec<&'static str>,
 }
 
-impl Capabilities {
-    pub(super) fn resolve(&self, profile: Profile) -> Result<Granted, UnknownCapability> {
-        let add = named(&self.add)?;
-        let drop = named(&self.drop)?;
-        let drops_all = self.drop.iter().any(|name| is_all(name));
-        // "drop: ALL, add: X" means X alone, in whichever order it is written.
-        let granted = |name: &&&str| {
-            let by_default = profile.capabilities().contains(name) || add.contains(name);
-            if drops_all {
-                add.contains(name)
-            } else {
-                by_default && !drop.contains(name)
-            }
-        };
-        let all: Vec<_> = ALL.iter().filter(granted).copied().collect();
-        let asked_for = all
-            .iter()
-            .filter(|name| add.contains(name))
-            .copied()
-            .collect();
-        Ok(Granted { all, asked_for })
-    }
+/// What the changes make of the profile's set.
+pub(super) fn granted(
+    changes: &Capabilities,
+    profile: SecurityProfile,
+) -> Result<Granted, UnknownCapability> {
+    let add = named(&changes.add)?;
+    let drop = named(&changes.drop)?;
+    let drops_all = changes.drop.iter().any(|name| is_all(name));
+    // "drop: ALL, add: X" means X alone, in whichever order it is written.
+    let granted = |name: &&&str| {
+        let by_default = of_profile(profile).contains(name) || add.contains(name);
+        if drops_all {
+            add.contains(name)
+        } else {
+            by_default && !drop.contains(name)
+        }
+    };
+    let all: Vec<_> = ALL.iter().filter(granted).copied().collect();
+    let asked_for = all
+        .iter()
+        .filter(|name| add.contains(name))
+        .copied()
+        .collect();
+    Ok(Granted { all, asked_for })
 }
 
 fn is_all(name: &str) -> bool {
@@ -155,12 +137,11 @@ mod tests {
 
     fn resolve(add: &[&str], drop: &[&str]) -> Granted {
         let own = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-        Capabilities {
+        let changes = Capabilities {
             add: own(add),
             drop: own(drop),
-        }
-        .resolve(Profile::Usual)
-        .unwrap()
+        };
+        granted(&changes, SecurityProfile::Usual).unwrap()
     }
 
     #[test]
@@ -171,15 +152,18 @@ mod tests {
                 add: own(add),
                 drop: own(drop),
             };
-            changes.resolve(profile).unwrap().all
+            granted(&changes, profile).unwrap().all
         };
-        assert!(all(Profile::Restricted, &[], &[]).is_empty());
+        assert!(all(SecurityProfile::Restricted, &[], &[]).is_empty());
         assert_eq!(
-            all(Profile::Restricted, &["NET_ADMIN"], &["ALL"]),
+            all(SecurityProfile::Restricted, &["NET_ADMIN"], &["ALL"]),
             ["CAP_NET_ADMIN"]
         );
-        assert_eq!(all(Profile::Privileged, &[], &[]), ALL);
-        assert_eq!(all(Profile::Privileged, &[], &["SYS_MODULE"]).len(), 40);
+        assert_eq!(all(SecurityProfile::Privileged, &[], &[]), ALL);
+        assert_eq!(
+            all(SecurityProfile::Privileged, &[], &["SYS_MODULE"]).len(),
+            40
+        );
     }
 
     #[test]
@@ -189,14 +173,14 @@ mod tests {
         assert_eq!(resolve(&["net_raw"], &["all"]).all, ["CAP_NET_RAW"]);
         assert_eq!(resolve(&["ALL"], &[]).all, ALL);
         assert_eq!(resolve(&["ALL"], &["SYS_MODULE"]).all.len(), 40);
-        let granted = resolve(&["CAP_SYS_TIME"], &["KILL"]);
-        assert_eq!(granted.asked_for, ["CAP_SYS_TIME"]);
-        assert!(granted.all.contains(&"CAP_CHOWN") && !granted.all.contains(&"CAP_KILL"));
+        let changed = resolve(&["CAP_SYS_TIME"], &["KILL"]);
+        assert_eq!(changed.asked_for, ["CAP_SYS_TIME"]);
+        assert!(changed.all.contains(&"CAP_CHOWN") && !changed.all.contains(&"CAP_KILL"));
         let unknown = Capabilities {
             add: vec!["CAP_EVERYTHING".into()],
             drop: vec![],
-        }
-        .resolve(Profile::Usual);
+        };
+        let unknown = granted(&unknown, SecurityProfile::Usual);
         assert_eq!(unknown, Err(UnknownCapability("CAP_EVERYTHING".into())));
     }
 }

@@ -8,15 +8,17 @@ mod devices;
 mod seccomp;
 mod user;
 
-use std::fmt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use serde_json::{Value, json};
 
 use super::host_files;
 use crate::oci::ImageConfig;
-pub use capabilities::{Capabilities, Profile, UnknownCapability};
+use crate::values::{
+    ByteSize, Capabilities, ContainerName, ContainerNetwork, Millicores, Mount, MountOption,
+    MountSource, SecurityProfile,
+};
+pub use capabilities::UnknownCapability;
 use user::Database;
 pub use user::{RunAs, User, UserError};
 
@@ -28,48 +30,6 @@ const MOST_PROCESSES: u64 = 4096;
 const OPEN_FILES: u64 = 65536;
 /// The period of CPU limits, microseconds.
 const CPU_PERIOD: u64 = 100_000;
-
-/// 1 to 63 of `a-z0-9-`, no hyphen at an end: it becomes a directory, a cgroup and a host name.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ContainerName(String);
-
-/// Not the name of a container.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error(
-    "{0:?} is not a container name: 1 to 63 of a-z, 0-9 and -, with no - at an end, are expected"
-)]
-pub struct ContainerNameError(String);
-
-impl FromStr for ContainerName {
-    type Err = ContainerNameError;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let good = (1..=63).contains(&name.len())
-            && name
-                .bytes()
-                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
-            && !name.starts_with('-')
-            && !name.ends_with('-');
-        if good {
-            Ok(ContainerName(name.to_owned()))
-        } else {
-            Err(ContainerNameError(name.chars().take(80).collect()))
-        }
-    }
-}
-
-impl ContainerName {
-    /// As text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for ContainerName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 /// What a container is to be. Empty means "as the image says".
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,9 +49,9 @@ pub struct ContainerSpec {
     /// Beside the ones that every container has.
     pub mounts: Vec<Mount>,
     /// Which network it sees.
-    pub network: NetworkMode,
+    pub network: ContainerNetwork,
     /// Where its rights begin.
-    pub profile: Profile,
+    pub profile: SecurityProfile,
     /// Changes to the profile's.
     pub capabilities: Capabilities,
     /// CPU and memory.
@@ -115,8 +75,8 @@ impl ContainerSpec {
             run_as: None,
             environment: Vec::new(),
             mounts: Vec::new(),
-            network: NetworkMode::default(),
-            profile: Profile::default(),
+            network: ContainerNetwork::default(),
+            profile: SecurityProfile::default(),
             capabilities: Capabilities::default(),
             limits: ResourceLimits::default(),
             cgroup,
@@ -126,48 +86,13 @@ impl ContainerSpec {
     }
 }
 
-/// Which network a container sees.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum NetworkMode {
-    /// A namespace of its own with a loopback link that is up, and nothing else.
-    #[default]
-    None,
-    /// The machine's.
-    Host,
-}
-
 /// What a container may use at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ResourceLimits {
-    /// Thousandths of one CPU.
-    pub cpu_millis: Option<u64>,
-    /// Bytes of memory; there is no swap beside it.
-    pub memory_bytes: Option<u64>,
-}
-
-/// Something mounted into a container.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mount {
-    /// What.
-    pub source: MountSource,
-    /// Where, absolute.
-    pub destination: PathBuf,
-    /// As in mount(8): `ro`, `rw`, `noexec`, `nosuid`, `nodev`, `noatime`, `rbind`, `rshared`, …
-    pub options: Vec<String>,
-}
-
-/// What is mounted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum MountSource {
-    /// Memory, of at most that many bytes.
-    Tmpfs {
-        /// Bytes; half of the machine's memory if absent.
-        size: Option<u64>,
-    },
-    /// A file or directory of the machine; it must exist.
-    HostPath(PathBuf),
-    /// The directory of a user volume; it must exist. An unused one is given to the container's user.
-    UserVolume(PathBuf),
+    /// Share of the time of CPUs.
+    pub cpu: Option<Millicores>,
+    /// Memory; there is no swap beside it.
+    pub memory: Option<ByteSize>,
 }
 
 /// What of the machine shows in every container.
@@ -208,9 +133,6 @@ pub enum SpecError {
     /// `KEY=VALUE`.
     #[error("{0:?} is not an environment variable; KEY=VALUE is expected")]
     Environment(String),
-    /// Relative or upward.
-    #[error("{0:?} is not an absolute path without ..")]
-    Path(PathBuf),
     /// Where it would start.
     #[error("the working directory {0:?} is not an absolute path")]
     RelativeDirectory(String),
@@ -226,20 +148,22 @@ impl ContainerSpec {
     }
 
     /// What of the machine's files is mounted, with where.
-    pub(super) fn sources(&self) -> impl Iterator<Item = (&Path, &Path)> {
-        self.mounts.iter().filter_map(|mount| match &mount.source {
-            MountSource::HostPath(path) | MountSource::UserVolume(path) => {
-                Some((path.as_path(), mount.destination.as_path()))
-            }
-            MountSource::Tmpfs { .. } => None,
+    pub(super) fn sources(&self) -> impl Iterator<Item = (PathBuf, &Path)> {
+        self.mounts.iter().filter_map(|mount| {
+            let source = match &mount.source {
+                MountSource::HostPath(path) => path.as_path().to_owned(),
+                MountSource::UserVolume(name) => name.path(),
+                MountSource::Tmpfs { .. } => return None,
+            };
+            Some((source, mount.destination.as_path()))
         })
     }
 
     /// The directories of user volumes that the container may write to.
-    pub(super) fn writable_volumes(&self) -> impl Iterator<Item = &Path> {
+    pub(super) fn writable_volumes(&self) -> impl Iterator<Item = PathBuf> {
         self.mounts.iter().filter_map(|mount| match &mount.source {
-            MountSource::UserVolume(path) if mount.options.iter().any(|option| option == "rw") => {
-                Some(path.as_path())
+            MountSource::UserVolume(name) if mount.options.contains(&MountOption::ReadWrite) => {
+                Some(name.path())
             }
             _ => None,
         })
@@ -256,7 +180,7 @@ pub fn runtime_config(
     host: &HostView,
 ) -> Result<Value, SpecError> {
     let user = spec.user(image, image_files)?;
-    let granted = spec.capabilities.resolve(spec.profile)?;
+    let granted = capabilities::granted(&spec.capabilities, spec.profile)?;
     // Whoever is not root has no capabilities but those that were asked for by name.
     let none = Vec::new();
     let (effective, kept_over_exec) = if user.uid == 0 {
@@ -283,14 +207,14 @@ pub fn runtime_config(
         "oomScoreAdj": 100,
     });
     let devices = match spec.profile {
-        Profile::Privileged => devices::below(Path::new("/dev")),
-        Profile::Usual | Profile::Restricted => Vec::new(),
+        SecurityProfile::Privileged => devices::below(Path::new("/dev")),
+        SecurityProfile::Usual | SecurityProfile::Restricted => Vec::new(),
     };
     let mut config = json!({
         "ociVersion": "1.0.2",
-        "root": {"path": root, "readonly": spec.read_only || spec.profile == Profile::Restricted},
+        "root": {"path": root, "readonly": spec.read_only || spec.profile == SecurityProfile::Restricted},
         "process": process,
-        "mounts": mounts(spec, host)?,
+        "mounts": mounts(spec, host),
         "linux": {
             "namespaces": namespaces(spec.network),
             "cgroupsPath": spec.cgroup,
@@ -309,11 +233,11 @@ pub fn runtime_config(
 }
 
 /// What a container has for itself. User ids are the machine's.
-fn namespaces(network: NetworkMode) -> Vec<Value> {
+fn namespaces(network: ContainerNetwork) -> Vec<Value> {
     let always = ["pid", "mount", "ipc", "uts", "cgroup"];
     let network = match network {
-        NetworkMode::None => Some("network"),
-        NetworkMode::Host => None,
+        ContainerNetwork::None => Some("network"),
+        ContainerNetwork::Host => None,
     };
     let own = always.into_iter().chain(network);
     own.map(|kind| json!({"type": kind})).collect()
@@ -400,18 +324,6 @@ fn working_dir(spec: &ContainerSpec, image: &ImageConfig) -> Result<String, Spec
     }
 }
 
-fn checked_path(path: &Path) -> Result<(), SpecError> {
-    use std::path::Component;
-    let upward = path
-        .components()
-        .any(|component| component == Component::ParentDir);
-    if path.is_absolute() && !upward {
-        Ok(())
-    } else {
-        Err(SpecError::Path(path.to_owned()))
-    }
-}
-
 /// One mount of the configuration. `options` are separated by commas.
 fn mount(kind: &str, destination: &str, options: &str) -> Value {
     let options: Vec<&str> = options.split(',').collect();
@@ -422,7 +334,20 @@ fn bind(source: &Path, destination: &Path, options: &[&str]) -> Value {
     json!({"destination": destination, "type": "bind", "source": source, "options": options})
 }
 
-fn mounts(spec: &ContainerSpec, host: &HostView) -> Result<Vec<Value>, SpecError> {
+fn words(options: &[MountOption]) -> Vec<&'static str> {
+    options.iter().map(|option| option.word()).collect()
+}
+
+fn tmpfs(destination: &Path, size: Option<ByteSize>, options: &[MountOption]) -> Value {
+    let size = size.map(|size| format!("size={}", size.0));
+    let mut options = words(options);
+    options.extend(["nosuid", "nodev"]);
+    let options = options.into_iter().chain(size.as_deref());
+    let options: Vec<&str> = options.collect();
+    json!({"destination": destination, "type": "tmpfs", "source": "tmpfs", "options": options})
+}
+
+fn mounts(spec: &ContainerSpec, host: &HostView) -> Vec<Value> {
     let mut mounts = vec![
         mount("proc", "/proc", "nosuid,noexec,nodev"),
         mount(
@@ -442,8 +367,8 @@ fn mounts(spec: &ContainerSpec, host: &HostView) -> Result<Vec<Value>, SpecError
         ),
         mount("mqueue", "/dev/mqueue", "nosuid,noexec,nodev"),
         match spec.profile {
-            Profile::Privileged => mount("sysfs", "/sys", "nosuid,noexec,nodev,rw"),
-            Profile::Usual | Profile::Restricted => {
+            SecurityProfile::Privileged => mount("sysfs", "/sys", "nosuid,noexec,nodev,rw"),
+            SecurityProfile::Usual | SecurityProfile::Restricted => {
                 mount("sysfs", "/sys", "nosuid,noexec,nodev,ro")
             }
         },
@@ -467,45 +392,41 @@ fn mounts(spec: &ContainerSpec, host: &HostView) -> Result<Vec<Value>, SpecError
         options,
     } in &spec.mounts
     {
-        checked_path(destination)?;
-        let mut options: Vec<&str> = options.iter().map(String::as_str).collect();
-        match source {
+        let destination = destination.as_path();
+        let path = match source {
             MountSource::Tmpfs { size } => {
-                let size = size.map(|size| format!("size={size}"));
-                options.extend(["nosuid", "nodev"]);
-                options.extend(size.as_deref());
-                mounts.push(json!({"destination": destination, "type": "tmpfs", "source": "tmpfs", "options": options}));
+                mounts.push(tmpfs(destination, *size, options));
+                continue;
             }
-            MountSource::HostPath(path) | MountSource::UserVolume(path) => {
-                checked_path(path)?;
-                if !options
-                    .iter()
-                    .any(|option| matches!(*option, "bind" | "rbind"))
-                {
-                    options.push("rbind");
-                }
-                // Writing to the machine's files is said, never implied.
-                if !options.iter().any(|option| matches!(*option, "ro" | "rw")) {
-                    options.push("ro");
-                }
-                mounts.push(bind(path, destination, &options));
-            }
+            MountSource::HostPath(path) => path.as_path().to_owned(),
+            MountSource::UserVolume(name) => name.path(),
+        };
+        let mut words = words(options);
+        if !options.contains(&MountOption::Rbind) {
+            words.push("rbind");
         }
+        // Writing to the machine's files is said, never implied.
+        let is_said =
+            |option: &MountOption| matches!(option, MountOption::ReadOnly | MountOption::ReadWrite);
+        if !options.iter().any(is_said) {
+            words.push("ro");
+        }
+        mounts.push(bind(&path, destination, &words));
     }
-    Ok(mounts)
+    mounts
 }
 
-fn resources(limits: &ResourceLimits, profile: Profile) -> Value {
+fn resources(limits: &ResourceLimits, profile: SecurityProfile) -> Value {
     let mut resources = json!({
         // crun adds null, zero, full, random, urandom, tty and pts.
-        "devices": [{"allow": profile == Profile::Privileged, "access": "rwm"}],
+        "devices": [{"allow": profile == SecurityProfile::Privileged, "access": "rwm"}],
         "pids": {"limit": MOST_PROCESSES},
     });
-    if let Some(bytes) = limits.memory_bytes {
+    if let Some(bytes) = limits.memory.map(|size| size.0) {
         // In the runtime specification, swap is memory and swap together.
         resources["memory"] = json!({"limit": bytes, "swap": bytes});
     }
-    if let Some(millis) = limits.cpu_millis {
+    if let Some(millis) = limits.cpu.map(|share| share.0) {
         // The kernel takes no quota below a millisecond.
         let quota = (millis.saturating_mul(CPU_PERIOD) / 1000).max(1000);
         resources["cpu"] = json!({"quota": quota, "period": CPU_PERIOD});

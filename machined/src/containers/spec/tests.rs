@@ -98,7 +98,7 @@ fn a_container_is_confined_by_default() {
 #[test]
 fn the_machines_network_is_asked_for() {
     let spec = ContainerSpec {
-        network: NetworkMode::Host,
+        network: ContainerNetwork::Host,
         ..spec()
     };
     let namespaces = config(&spec, &image())["linux"]["namespaces"].to_string();
@@ -172,26 +172,34 @@ fn other_users_keep_only_the_capabilities_that_were_asked_for() {
 #[test]
 fn mounts_are_read_only_unless_said_otherwise() {
     let mut spec = spec();
-    let mount = |source, destination: &str, options: &[&str]| Mount {
+    let mount = |source, destination: &str, options: &[MountOption]| Mount {
         source,
-        destination: destination.into(),
-        options: options.iter().map(|option| (*option).to_owned()).collect(),
+        destination: destination.parse().unwrap(),
+        options: options.to_vec(),
     };
     spec.mounts = vec![
-        mount(MountSource::HostPath("/var/log".into()), "/log", &[]),
         mount(
-            MountSource::HostPath("/var/data".into()),
-            "/data",
-            &["rw", "bind"],
+            MountSource::HostPath("/var/log".parse().unwrap()),
+            "/log",
+            &[],
         ),
-        mount(MountSource::UserVolume("/var/mnt/a".into()), "/a", &[]),
-        mount(MountSource::UserVolume("/var/mnt/b".into()), "/b", &["rw"]),
+        mount(
+            MountSource::HostPath("/var/data".parse().unwrap()),
+            "/data",
+            &[MountOption::ReadWrite, MountOption::Rbind],
+        ),
+        mount(MountSource::UserVolume("a".parse().unwrap()), "/a", &[]),
+        mount(
+            MountSource::UserVolume("b".parse().unwrap()),
+            "/b",
+            &[MountOption::ReadWrite],
+        ),
         mount(
             MountSource::Tmpfs {
-                size: Some(1 << 20),
+                size: Some(ByteSize(1 << 20)),
             },
             "/tmp",
-            &["noexec"],
+            &[MountOption::NoExec],
         ),
     ];
     let host = HostView {
@@ -217,7 +225,7 @@ fn mounts_are_read_only_unless_said_otherwise() {
         .join(",")
     };
     assert_eq!(options("/log"), "rbind,ro");
-    assert_eq!(options("/data"), "rw,bind");
+    assert_eq!(options("/data"), "rw,rbind");
     assert_eq!(
         (options("/a"), options("/b")),
         ("rbind,ro".into(), "rw,rbind".into())
@@ -227,26 +235,14 @@ fn mounts_are_read_only_unless_said_otherwise() {
     assert_eq!(options("/tmp"), "noexec,nosuid,nodev,size=1048576");
     assert!(options("/etc/hosts").contains("ro"));
     assert_eq!(config["hostname"], "node-1");
-
-    for bad in ["relative", "/a/../../etc", ""] {
-        spec.mounts = vec![mount(MountSource::HostPath("/var/log".into()), bad, &[])];
-        let error = runtime_config(
-            &spec,
-            &image(),
-            Path::new("/nonexistent"),
-            Path::new("/merged"),
-            &host,
-        );
-        assert_eq!(error, Err(SpecError::Path(bad.into())));
-    }
 }
 
 #[test]
 fn limits_become_cgroup_settings() {
     let mut spec = spec();
     spec.limits = ResourceLimits {
-        cpu_millis: Some(1500),
-        memory_bytes: Some(64 << 20),
+        cpu: Some(Millicores(1500)),
+        memory: Some(ByteSize(64 << 20)),
     };
     let resources = config(&spec, &image())["linux"]["resources"].clone();
     assert_eq!(resources["cpu"]["quota"], 150_000);
@@ -255,8 +251,8 @@ fn limits_become_cgroup_settings() {
         json!({"limit": 64 << 20, "swap": 64 << 20})
     );
     spec.limits = ResourceLimits {
-        cpu_millis: Some(1),
-        memory_bytes: None,
+        cpu: Some(Millicores(1)),
+        memory: None,
     };
     let resources = config(&spec, &image())["linux"]["resources"].clone();
     assert_eq!(resources["cpu"]["quota"], 1000);
@@ -305,11 +301,4 @@ fn hostile_values_are_refused() {
         refuse(&|spec| spec.capabilities.add = vec!["ROOT".into()]),
         SpecError::Capability(_)
     ));
-    for bad in ["", "-a", "a-", "A", "a/b", "..", "a.b", &"a".repeat(64)] {
-        assert!(bad.parse::<ContainerName>().is_err(), "{bad}");
-    }
-    assert_eq!(
-        "web-1".parse::<ContainerName>().unwrap().to_string(),
-        "web-1"
-    );
 }

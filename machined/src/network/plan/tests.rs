@@ -2,9 +2,8 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::network::{
-    DhcpWish, Lease, Link, LinkWish, NetworkWish, RouteWish, desired, dhcp_links,
-};
+use crate::network::{DhcpSpec, Lease, Link, LinkSpec, NetworkSpec, desired, dhcp_links};
+use crate::values::RouteSpec;
 
 fn link(index: u32, name: &str, kind: Option<&str>, up: bool, carrier: bool) -> Link {
     Link {
@@ -44,7 +43,7 @@ fn lease() -> Lease {
 }
 
 fn steps(
-    wish: &NetworkWish,
+    spec: &NetworkSpec,
     kernel: &KernelState,
     leases: &[Lease],
     cleanup: CleanupPolicy,
@@ -54,9 +53,9 @@ fn steps(
         .iter()
         .map(|lease| (lease.link.clone(), lease.clone()))
         .collect();
-    let dhcp = dhcp_links(wish, kernel, None, &leases);
+    let dhcp = dhcp_links(spec, kernel, None, &leases);
     let plan = plan(
-        &desired(wish, kernel, &dhcp, &leases),
+        &desired(spec, kernel, &dhcp, &leases),
         kernel,
         cleanup,
         ours,
@@ -114,10 +113,10 @@ fn configured_kernel() -> KernelState {
 
 #[test]
 fn a_fresh_boot_brings_links_up_and_then_takes_the_lease() {
-    let wish = NetworkWish::default();
+    let spec = NetworkSpec::default();
     let mut kernel = fresh_kernel();
     assert_eq!(
-        steps(&wish, &kernel, &[], CleanupPolicy::Remove, &Ours::default()),
+        steps(&spec, &kernel, &[], CleanupPolicy::Remove, &Ours::default()),
         ["bring eth0 up", "bring eth1 up", "bring lo up"]
     );
     for link in &mut kernel.links {
@@ -126,7 +125,7 @@ fn a_fresh_boot_brings_links_up_and_then_takes_the_lease() {
     }
     assert_eq!(
         steps(
-            &wish,
+            &spec,
             &kernel,
             &[lease()],
             CleanupPolicy::Remove,
@@ -142,10 +141,10 @@ fn a_fresh_boot_brings_links_up_and_then_takes_the_lease() {
 #[test]
 fn the_next_generation_adopts_what_is_right() {
     let nothing: Vec<String> = Vec::new();
-    let wish = NetworkWish::default();
+    let spec = NetworkSpec::default();
     assert_eq!(
         steps(
-            &wish,
+            &spec,
             &configured_kernel(),
             &[lease()],
             CleanupPolicy::Remove,
@@ -178,10 +177,10 @@ fn the_next_generation_removes_what_does_not_belong() {
         metric: 5,
         automatic: false,
     });
-    let wish = NetworkWish::default();
+    let spec = NetworkSpec::default();
     assert_eq!(
         steps(
-            &wish,
+            &spec,
             &kernel,
             &[lease()],
             CleanupPolicy::Remove,
@@ -196,7 +195,7 @@ fn the_next_generation_removes_what_does_not_belong() {
     let nothing: Vec<String> = Vec::new();
     assert_eq!(
         steps(
-            &wish,
+            &spec,
             &kernel,
             &[lease()],
             CleanupPolicy::Keep,
@@ -210,13 +209,13 @@ fn the_next_generation_removes_what_does_not_belong() {
 #[test]
 fn a_lost_lease_takes_its_address_and_route_along() {
     let kernel = configured_kernel();
-    let wish = NetworkWish::default();
+    let spec = NetworkSpec::default();
     let leases = BTreeMap::from([("eth0".to_owned(), lease())]);
-    let dhcp = dhcp_links(&wish, &kernel, None, &leases);
+    let dhcp = dhcp_links(&spec, &kernel, None, &leases);
     let mut ours = Ours::default();
-    ours.remember(&desired(&wish, &kernel, &dhcp, &leases));
+    ours.remember(&desired(&spec, &kernel, &dhcp, &leases));
     assert_eq!(
-        steps(&wish, &kernel, &[], CleanupPolicy::Keep, &ours),
+        steps(&spec, &kernel, &[], CleanupPolicy::Keep, &ours),
         [
             "remove route 0.0.0.0/0 over eth0 via 10.0.2.2 metric 1024",
             "remove 10.0.2.15/24 from eth0"
@@ -230,7 +229,7 @@ fn a_changed_gateway_is_replaced_old_first() {
     changed.gateways = vec!["10.0.2.1".parse().unwrap()];
     assert_eq!(
         steps(
-            &NetworkWish::default(),
+            &NetworkSpec::default(),
             &configured_kernel(),
             &[changed],
             CleanupPolicy::Keep,
@@ -245,22 +244,22 @@ fn a_changed_gateway_is_replaced_old_first() {
 
 #[test]
 fn static_config_turns_automatic_dhcp_off() {
-    let mut eth1 = LinkWish::new("eth1");
+    let mut eth1 = LinkSpec::new("eth1");
     eth1.addresses = vec![cidr("192.0.2.7/24")];
     eth1.mtu = Some(9000);
-    eth1.routes = vec![RouteWish {
+    eth1.routes = vec![RouteSpec {
         destination: None,
         gateway: Some("192.0.2.1".parse().unwrap()),
         source: None,
         metric: None,
     }];
-    let wish = NetworkWish {
-        links: vec![eth1, LinkWish::new("eth7")],
-        ..NetworkWish::default()
+    let spec = NetworkSpec {
+        links: vec![eth1, LinkSpec::new("eth7")],
+        ..NetworkSpec::default()
     };
     assert_eq!(
         steps(
-            &wish,
+            &spec,
             &fresh_kernel(),
             &[lease()],
             CleanupPolicy::Remove,
@@ -281,13 +280,13 @@ fn static_config_turns_automatic_dhcp_off() {
 fn a_link_that_the_config_takes_down_gets_no_dhcp() {
     let mut kernel = configured_kernel();
     kernel.links[2].carrier = true;
-    let mut eth0 = LinkWish::new("eth0");
+    let mut eth0 = LinkSpec::new("eth0");
     eth0.up = false;
-    let wish = NetworkWish {
+    let spec = NetworkSpec {
         links: vec![eth0],
-        ..NetworkWish::default()
+        ..NetworkSpec::default()
     };
-    let chosen = dhcp_links(&wish, &kernel, Some("eth0"), &BTreeMap::new());
+    let chosen = dhcp_links(&spec, &kernel, Some("eth0"), &BTreeMap::new());
     assert_eq!(chosen.keys().collect::<Vec<_>>(), ["eth1"]);
 }
 
@@ -295,13 +294,13 @@ fn a_link_that_the_config_takes_down_gets_no_dhcp() {
 fn automatic_dhcp_stays_with_its_link() {
     let mut kernel = configured_kernel();
     kernel.links[2].carrier = true;
-    let wish = NetworkWish::default();
+    let spec = NetworkSpec::default();
     let chosen = |kernel: &KernelState, current, leases: &[Lease]| {
         let leases = leases
             .iter()
             .map(|lease| (lease.link.clone(), lease.clone()))
             .collect();
-        dhcp_links(&wish, kernel, current, &leases)
+        dhcp_links(&spec, kernel, current, &leases)
             .into_keys()
             .next()
     };
@@ -337,11 +336,11 @@ fn a_gateway_outside_of_the_address_is_on_the_link() {
     cloud.mtu = Some(68);
     let kernel = configured_kernel();
     let leases = BTreeMap::from([("eth0".to_owned(), cloud)]);
-    let wish = NetworkWish::default();
+    let spec = NetworkSpec::default();
     let desired = desired(
-        &wish,
+        &spec,
         &kernel,
-        &BTreeMap::from([("eth0".into(), DhcpWish::default())]),
+        &BTreeMap::from([("eth0".into(), DhcpSpec::default())]),
         &leases,
     );
     let eth0 = &desired.links["eth0"];

@@ -40,8 +40,8 @@ pub(super) fn sequence(boot: &Boot, tried: oneshot::Sender<UpgradeRecord>) -> Se
             ],
         ),
         Phase::of(
-            "settleUpgrade",
-            settle_upgrade(machine.clone(), step, tried),
+            "upgradeRecord",
+            take_up_record(machine.clone(), step, tried),
         ),
         Phase::of("install", install_if_missing(machine.clone())),
         Phase::of(
@@ -77,14 +77,14 @@ async fn mount_disk(machine: Arc<Machine>, until: Option<Instant>) -> anyhow::Re
     Ok(())
 }
 
-/// The last upgrade: has it failed, or is this the version that is tried?
-async fn settle_upgrade(
+/// Acts on the record of the last upgrade: it has failed, or this is the version that it tries.
+async fn take_up_record(
     machine: Arc<Machine>,
     step: RecordStep,
     tried: oneshot::Sender<UpgradeRecord>,
 ) -> anyhow::Result<()> {
     let settled = match step {
-        RecordStep::LookBack => trial_record::look_back(&machine).await,
+        RecordStep::Load => trial_record::load_record(&machine).await,
         RecordStep::GiveUp => trial_record::give_up_last(&machine).await.map(|()| None),
         RecordStep::Leave => return Ok(()),
     };

@@ -48,9 +48,7 @@ pub(super) async fn wait_at_gate(
     deadline: Instant,
 ) -> Result<(), String> {
     let probes = match machine.config() {
-        Some(configured) => {
-            intent::gate_probes(&configured.config).map_err(|error| format!("{error:#}"))?
-        }
+        Some(configured) => intent::gate_probes(&configured.config),
         None => Vec::new(),
     };
     let gate = Gate { services, probes };

@@ -12,13 +12,11 @@ use crate::base::blocking_io::{self, ANSWER};
 use crate::command_line;
 use crate::config::{MachineConfig, UserVolumeKind};
 use crate::config_source::{persisted, source};
-use crate::disk::{
-    DiskPlan, DiskSelector, DiskWish, OwnedDiskError, Takeover, Users, make_user_volume,
-    user_volume,
-};
+use crate::disk::{DiskPlan, DiskSpec, OwnedDiskError, Takeover, Users, make_user_volume};
 use crate::intent;
 use crate::machine::{Configured, Machine};
 use crate::status;
+use crate::values::DiskSelector;
 
 /// Where logs are kept.
 const LOGS: &str = "/var/log";
@@ -38,20 +36,20 @@ pub(in crate::sequences) async fn mount(machine: &Machine) -> anyhow::Result<()>
     if !is_used {
         refuse_without_uefi(&configured.config)?;
     }
-    mount_as(machine, wish(&configured.config)?).await?;
+    mount_as(machine, spec(&configured.config)?).await?;
     keep_config(machine, configured).await
 }
 
-async fn mount_as(machine: &Machine, wish: DiskWish) -> anyhow::Result<()> {
+async fn mount_as(machine: &Machine, spec: DiskSpec) -> anyhow::Result<()> {
     // The config need not name a disk that the machine was started from.
-    let is_to_be_found = wish.disk.is_none() && boot_assets::came_from_a_disk(machine).await?;
+    let is_to_be_found = spec.disk.is_none() && boot_assets::came_from_a_disk(machine).await?;
     // Drivers of disks take a second and two MiB, which a machine without a disk can keep.
     if is_to_be_found {
         find_state(machine).await?;
-    } else if wish.disk.is_some() {
+    } else if spec.disk.is_some() {
         load_disk_drivers(machine).await?;
     }
-    let mounted = machine.disk.mount(&wish).await;
+    let mounted = machine.disk.mount(&spec).await;
     mounted.context("mount the machine's disk")
 }
 
@@ -60,29 +58,29 @@ pub(in crate::sequences) async fn dry_run(
     machine: &Machine,
     config: &MachineConfig,
 ) -> anyhow::Result<Option<DiskPlan>> {
-    let wish = wish(config)?;
-    if wish.disk.is_none() {
+    let spec = spec(config)?;
+    if spec.disk.is_none() {
         return Ok(None);
     }
     load_disk_drivers(machine).await?;
-    Ok(machine.disk.dry_run(&wish).await?)
+    Ok(machine.disk.dry_run(&spec).await?)
 }
 
 /// The disk that the config gives to the machine, or else the kernel's command line.
-fn wish(config: &MachineConfig) -> anyhow::Result<DiskWish> {
-    let wish = intent::disk(config)?;
-    match (&wish.disk, named_on_command_line()) {
+fn spec(config: &MachineConfig) -> anyhow::Result<DiskSpec> {
+    let spec = intent::disk(config)?;
+    match (&spec.disk, named_on_command_line()) {
         (None, Some(named)) => Ok(named),
-        _ => Ok(wish),
+        _ => Ok(spec),
     }
 }
 
 /// The disk that `instar.install.disk=` gives to the machine. Whoever boots a medium may have forgotten what is on the disk, so
 /// nothing of others goes.
-pub(in crate::sequences) fn named_on_command_line() -> Option<DiskWish> {
+pub(in crate::sequences) fn named_on_command_line() -> Option<DiskSpec> {
     let arguments = command_line::read().ok()?;
     let disk = source::install_disk(&arguments)?;
-    Some(DiskWish {
+    Some(DiskSpec {
         disk: Some(DiskSelector::Path(disk)),
         takeover: Takeover::Refuse,
     })
@@ -147,7 +145,7 @@ fn make_user_volumes(machine: &Machine) {
     };
     let volumes = configured.config.user_volumes.iter();
     for volume in volumes.filter(|volume| volume.kind == UserVolumeKind::Directory) {
-        if let Err(error) = make_user_volume(&user_volume(volume.name.as_str())) {
+        if let Err(error) = make_user_volume(&volume.name.path()) {
             let reason = format!("{:#}", anyhow::Error::from(error));
             tracing::warn!("user volume {}: {reason}", volume.name);
             status::note_problem(machine, &format!("user volume {}", volume.name), &reason);

@@ -220,7 +220,7 @@ fn identity(machine: &Machine) -> Identity {
 
 async fn network_is_up(machine: &Machine) -> anyhow::Result<()> {
     // The config that says otherwise is still to be fetched.
-    machine.network.set_default_wish();
+    machine.network.set_default_spec();
     machine
         .drivers()?
         .load_for(Class::Network)

@@ -2,21 +2,21 @@
 
 use crate::base::error_chain::chain;
 use crate::init_link::{InitLink, Scope};
-use crate::kernel_settings::{KernelWish, Undo, UndoKeeper};
+use crate::kernel_settings::{KernelSpec, Undo, UndoKeeper};
 use crate::machine::Machine;
 
-/// Has the kernel be as wished. What it takes to undo that is with init first.
+/// Has the kernel be as the spec says. What it takes to undo that is with init first.
 ///
 /// # Errors
 /// All that failed, in one text; the rest is done.
 pub(in crate::sequences) async fn apply(
     machine: &Machine,
-    wish: &KernelWish,
+    spec: &KernelSpec,
 ) -> anyhow::Result<()> {
     let drivers = machine.drivers()?;
     let failures = machine
         .kernel_settings
-        .apply(&drivers, wish, &machine.init)
+        .apply(&drivers, spec, &machine.init)
         .await;
     let failures: Vec<String> = failures.iter().map(|failure| chain(failure)).collect();
     anyhow::ensure!(failures.is_empty(), "{}", failures.join("; "));

@@ -10,7 +10,7 @@ use crate::config::MachineConfig;
 /// Refuses a config that has an image installed on a machine that could not start it: before its disk is touched, which may hold
 /// what the machine boots from now.
 pub(in crate::sequences) fn refuse_without_uefi(config: &MachineConfig) -> anyhow::Result<()> {
-    let image = config.install.as_ref().and_then(|wish| wish.image.as_ref());
+    let image = config.install.as_ref().and_then(|spec| spec.image.as_ref());
     refuse(image, boot_loader::is_uefi())
 }
 

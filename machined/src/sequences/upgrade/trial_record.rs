@@ -14,9 +14,9 @@ use crate::upgrade::trial::{
 };
 use crate::upgrade::{PendingUpgrade, UpgradeRecord};
 
-/// Looks for an upgrade that this boot is to finish: gives its record when this is the version that is tried. An upgrade
+/// Reads the record of an upgrade that this boot is to finish: gives it when this is the version that is tried. An upgrade
 /// that has ended here, with another version, has failed, and is settled at once.
-pub(in crate::sequences) async fn look_back(
+pub(in crate::sequences) async fn load_record(
     machine: &Machine,
 ) -> anyhow::Result<Option<UpgradeRecord>> {
     let Some(record) = record(machine)? else {

@@ -57,14 +57,14 @@ fn the_hand_over_is_read() {
 #[test]
 fn every_start_before_there_is_a_disk() {
     use EarlyStanding::{CountedTrial, Interrupted, NotOnTrial, RolledBack, SoftTrial};
-    use RecordStep::{GiveUp, Leave, LookBack};
+    use RecordStep::{GiveUp, Leave, Load};
     #[rustfmt::skip]
     let table = [
         // What the loader has started. It never finds a hand-over: that ends with the kernel.
-        (Boot,     Nothing,      [NotOnTrial, CountedTrial, CountedTrial], LookBack),
-        (Boot,     NoUpgrade,    [NotOnTrial; 3],                          LookBack),
-        (Boot,     ThisVersion,  [NotOnTrial; 3],                          LookBack),
-        (Boot,     OtherVersion, [NotOnTrial; 3],                          LookBack),
+        (Boot,     Nothing,      [NotOnTrial, CountedTrial, CountedTrial], Load),
+        (Boot,     NoUpgrade,    [NotOnTrial; 3],                          Load),
+        (Boot,     ThisVersion,  [NotOnTrial; 3],                          Load),
+        (Boot,     OtherVersion, [NotOnTrial; 3],                          Load),
         // An upgrade without a reboot, whatever has become of its hand-over.
         (ByNext,   Nothing,      [SoftTrial; 3],                           Leave),
         (ByNext,   NoUpgrade,    [SoftTrial; 3],                           Leave),

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::{Item, Kind, Namespace, Record, Sensitivity};
+use crate::statistics::firmware;
 
 /// Manufacturer, product, serial number.
 pub(super) const SYSTEM: Kind = Kind {
@@ -23,10 +24,10 @@ pub(super) const SYSTEM: Kind = Kind {
 
 /// Nothing on a machine whose firmware says nothing.
 fn system(sysfs: &Path) -> Vec<Item> {
-    if !sysfs.join("class/dmi/id").exists() {
+    if !firmware::is_known(sysfs) {
         return Vec::new();
     }
-    let said = |file| said(sysfs, file);
+    let said = |file| firmware::said(sysfs, file);
     let spec = Record::default()
         .with("manufacturer", 1, said("sys_vendor"))
         .with("productName", 2, said("product_name"))
@@ -40,18 +41,7 @@ fn system(sysfs: &Path) -> Vec<Item> {
 
 /// What tells this machine from others; empty where the firmware has no such thing.
 pub(super) fn uuid(sysfs: &Path) -> String {
-    said(sysfs, "product_uuid")
-}
-
-fn said(sysfs: &Path, file: &str) -> String {
-    let path = sysfs.join("class/dmi/id").join(file);
-    let bytes = std::fs::read(path).unwrap_or_default();
-    // Whatever a vendor put there: no control characters.
-    let text = String::from_utf8_lossy(&bytes);
-    text.trim()
-        .chars()
-        .filter(|letter| !letter.is_control())
-        .collect()
+    firmware::said(sysfs, "product_uuid")
 }
 
 #[cfg(test)]

@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use super::{Item, Kind, Namespace, Record, Sensitivity, Source, Value};
 use crate::intent;
 use crate::machine::Machine;
-use crate::network::{AddressStatus, Cidr, LinkStatus, NetworkStatus, RouteStatus};
+use crate::network::{AddressStatus, LinkStatus, NetworkStatus, RouteStatus, mac_bytes};
 use crate::store::{NetworkFact, Resource as _};
+use crate::values::Cidr;
 
 /// What the machine calls itself.
 pub(super) const HOSTNAMES: Kind = Kind {
@@ -103,9 +104,9 @@ pub(super) const TIME_SERVERS: Kind = Kind {
         let asked = machine
             .config()
             .map(|configured| intent::time(&configured.config))
-            .filter(|wish| wish.enabled);
+            .filter(|spec| spec.enabled);
         Ok(vec![time_servers(
-            asked.map(|wish| wish.servers).unwrap_or_default(),
+            asked.map(|spec| spec.servers).unwrap_or_default(),
         )])
     },
     ..HOSTNAMES
@@ -212,7 +213,7 @@ fn link(link: &LinkStatus) -> Item {
             4,
             Value::Word(u32::from(link.up), if link.up { "UP" } else { "" }),
         )
-        .with("hardwareAddr", 5, Value::Hardware(hardware(&link.mac)))
+        .with("hardwareAddr", 5, Value::Hardware(mac_bytes(&link.mac)))
         .with("mtu", 7, link.mtu)
         .with("operationalState", 10, state)
         .with("kind", 11, link.kind.as_deref().unwrap_or_default())
@@ -222,12 +223,6 @@ fn link(link: &LinkStatus) -> Item {
 }
 
 /// The bytes of `52:54:00:12:34:56`.
-fn hardware(text: &str) -> Vec<u8> {
-    text.split(':')
-        .filter_map(|byte| u8::from_str_radix(byte, 16).ok())
-        .collect()
-}
-
 fn routes(status: &NetworkStatus) -> Vec<Item> {
     let index = |name: &str| {
         let link = status.links.iter().find(|link| link.name == name);

@@ -1,6 +1,6 @@
-//! Quantities as people write them: sizes, parts of a CPU, durations, networks.
+//! Quantities as people write them: sizes, parts of a CPU, durations.
 
-use std::{fmt, net::IpAddr, str::FromStr, time::Duration};
+use std::{str::FromStr, time::Duration};
 
 /// A number of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -121,48 +121,6 @@ pub fn duration(text: &str) -> Option<Duration> {
         .map(|_| Duration::from_nanos(nanoseconds))
 }
 
-/// An address and the length of its network's prefix: `192.168.2.10/24`. The address keeps its host part.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Cidr {
-    /// The address.
-    pub address: IpAddr,
-    /// Bits of the network: at most 32 or 128.
-    pub prefix: u8,
-}
-
-impl Cidr {
-    /// An address alone: all bits are the network's.
-    #[must_use]
-    pub fn host(address: IpAddr) -> Self {
-        let prefix = if address.is_ipv4() { 32 } else { 128 };
-        Self { address, prefix }
-    }
-}
-
-impl FromStr for Cidr {
-    type Err = NotAQuantity;
-
-    fn from_str(text: &str) -> Result<Self, NotAQuantity> {
-        let wrong = NotAQuantity("an address with a prefix such as `192.168.2.10/24`");
-        let (address, prefix) = text.split_once('/').ok_or(wrong.clone())?;
-        let address: IpAddr = address.parse().map_err(|_| wrong.clone())?;
-        if !prefix.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Err(wrong);
-        }
-        let prefix = prefix.parse().map_err(|_| wrong.clone())?;
-        if prefix > Self::host(address).prefix {
-            return Err(wrong);
-        }
-        Ok(Self { address, prefix })
-    }
-}
-
-impl fmt::Display for Cidr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.prefix)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -236,25 +194,6 @@ mod tests {
         }
         for text in ["", "5", "-5s", "s", "1d", "1s2", "1 s", "9999999999h", ".s"] {
             assert_eq!(duration(text), None, "{text}");
-        }
-    }
-
-    #[test]
-    fn networks() {
-        let cidr: Cidr = "192.168.2.10/24".parse().unwrap();
-        assert_eq!(cidr.to_string(), "192.168.2.10/24");
-        assert_eq!("::/0".parse::<Cidr>().unwrap().prefix, 0);
-        for text in [
-            "",
-            "10.0.0.0",
-            "10.0.0.0/33",
-            "10.0.0/8",
-            "::/129",
-            "10.0.0.0/+8",
-            "10.0.0.0/",
-            "10.0.0.0/8/8",
-        ] {
-            assert!(text.parse::<Cidr>().is_err(), "{text}");
         }
     }
 }

@@ -1,8 +1,11 @@
 //! Names: a value that exists is valid.
 
-use std::{borrow::Borrow, fmt, str::FromStr};
-
-use instar_values::system_process;
+use std::{
+    borrow::Borrow,
+    fmt,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
 
 /// Why a text is no such name. The message says what would be one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -48,12 +51,11 @@ macro_rules! name {
 }
 
 name! {
-    /// The name of a container: 1 to 63 of `a-z0-9-`, and not the name of a service of the system.
+    /// The name of a container: 1 to 63 of `a-z0-9-` with no hyphen at an end. It becomes a directory, a cgroup and a host name.
     ContainerName, |text| {
         dns_label(text)?;
-        // A container's log and state are found by its name, where the services' own are too.
-        if system_process::ALL.contains(&text) {
-            return Err(BadName(format!("`{text}` is a service of the system; choose another name")));
+        if text.starts_with('-') || text.ends_with('-') {
+            return Err(BadName("a container's name has no `-` at an end".into()));
         }
         Ok(())
     }
@@ -97,14 +99,6 @@ name! {
 }
 
 name! {
-    /// What an image is called: `registry.local:5000/demo/web:v1`, `docker.io/library/nginx@sha256:…`. Short names are Docker Hub's.
-    ImageName, |text| match text.parse::<instar_values::ImageReference>() {
-        Ok(_) => Ok(()),
-        Err(error) => Err(BadName(error.to_string())),
-    }
-}
-
-name! {
     /// An absolute path without `..`, `.` and empty parts, so that it means the same wherever it is read.
     AbsolutePath, |text| {
         let below = text.strip_prefix('/');
@@ -113,6 +107,14 @@ name! {
             return Ok(());
         }
         Err(BadName("this must be an absolute path without `.`, `..` and doubled or trailing slashes".into()))
+    }
+}
+
+impl AbsolutePath {
+    /// As a path.
+    #[must_use]
+    pub fn as_path(&self) -> &Path {
+        Path::new(&self.0)
     }
 }
 
@@ -147,6 +149,14 @@ name! {
             return Ok(());
         }
         Err(BadName("a registry's host belongs here, such as `docker.io` or `registry.local:5000`, or `*` for every registry".into()))
+    }
+}
+
+impl VolumeName {
+    /// The directory where the machine has the volume and containers find it.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        Path::new("/var/mnt").join(&self.0)
     }
 }
 
@@ -191,7 +201,10 @@ mod tests {
     #[test]
     fn names_are_what_they_claim() {
         let long = "a".repeat(64);
-        accepts::<ContainerName>(&["web", "a-1"], &["", "Web", "a_b", "apid", "a/b", &long]);
+        accepts::<ContainerName>(
+            &["web", "a-1"],
+            &["", "Web", "a_b", "a/b", "-a", "..", "a.b", "a-", &long],
+        );
         accepts::<VolumeName>(&["data"], &["", &"a".repeat(35)]);
         accepts::<Hostname>(
             &["node-1", "a.example.org", "N1"],
@@ -228,10 +241,6 @@ mod tests {
         accepts::<RegistryHost>(
             &["*", "docker.io", "registry.local:5000"],
             &["", "docker.io/x", "http://x", "a b"],
-        );
-        accepts::<ImageName>(
-            &["nginx", "registry.local:5000/demo/web:v1"],
-            &["", "UPPER CASE", "a:b:c:d"],
         );
     }
 }

@@ -3,7 +3,7 @@
 //! apid judges a call by its headers. Its body may come much later, or wait on its way, and the node may have got its config meanwhile,
 //! or have taken back the caller's authority. So apid passes on the certificates of whoever calls a method that changes the node or may
 //! tell its secrets, and they are judged here once more, by the config in force: at the end of the request's body, before anything
-//! looks at the message, and by [`Standing::check`] wherever a call has waited since.
+//! looks at the message, and by [`CallerCredentials::check`] wherever a call has waited since.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -29,15 +29,15 @@ const CERTIFICATES: HeaderName = HeaderName::from_static("instar-certificates");
 /// The longest header that this makes: what a TLS handshake lets through, in base64.
 pub(super) const LONGEST_HEADERS: u32 = 128 << 10;
 
-/// The standing of one call's caller.
+/// The certificates of one call's caller.
 #[derive(Clone)]
-pub(super) struct Standing {
+pub(super) struct CallerCredentials {
     machine: Arc<Machine>,
     /// None where nobody was asked for any.
     certificates: Option<HeaderValue>,
 }
 
-impl Standing {
+impl CallerCredentials {
     /// Of the caller of a request; none where it is a process of the machine's own.
     pub(super) fn of<T>(request: &tonic::Request<T>) -> Option<Self> {
         request.extensions().get().cloned()
@@ -76,29 +76,29 @@ fn judge(accepted: &[Vec<u8>], certificates: Option<&HeaderValue>) -> Result<(),
     }
 }
 
-/// Judges callers again, in front of all services.
+/// Checks the certificates of callers once more, in front of all services.
 #[derive(Clone)]
-pub(super) struct JudgeAgain(pub(super) Arc<Machine>);
+pub(super) struct RecheckCredentials(pub(super) Arc<Machine>);
 
-impl<S> Layer<S> for JudgeAgain {
-    type Service = JudgingAgain<S>;
+impl<S> Layer<S> for RecheckCredentials {
+    type Service = Rechecking<S>;
 
-    fn layer(&self, inner: S) -> JudgingAgain<S> {
-        JudgingAgain {
+    fn layer(&self, inner: S) -> Rechecking<S> {
+        Rechecking {
             machine: self.0.clone(),
             inner,
         }
     }
 }
 
-/// Services behind a second judgement.
+/// Services behind the second check.
 #[derive(Clone)]
-pub(super) struct JudgingAgain<S> {
+pub(super) struct Rechecking<S> {
     machine: Arc<Machine>,
     inner: S,
 }
 
-impl<S: Service<Request<Body>>> Service<Request<Body>> for JudgingAgain<S> {
+impl<S: Service<Request<Body>>> Service<Request<Body>> for Rechecking<S> {
     type Response = S::Response;
     type Error = S::Error;
     type Future = S::Future;
@@ -111,15 +111,15 @@ impl<S: Service<Request<Body>>> Service<Request<Body>> for JudgingAgain<S> {
         if !apid::is_judged_again(request.uri().path()) {
             return self.inner.call(request);
         }
-        let standing = Standing {
+        let credentials = CallerCredentials {
             machine: self.machine.clone(),
             certificates: request.headers().get(CERTIFICATES).cloned(),
         };
-        request.extensions_mut().insert(standing.clone());
+        request.extensions_mut().insert(credentials.clone());
         self.inner.call(request.map(|body| {
             Body::new(CheckedAtEnd {
                 body,
-                check: Some(move || standing.check()),
+                check: Some(move || credentials.check()),
             })
         }))
     }

@@ -7,11 +7,11 @@
 //!   any ── retire ──► Gone: for good
 //! ```
 //!
-//! A held service is down whatever its operator wants. That wish is kept, and counts again when the hold ends.
+//! A held service is down whatever its operator wants. What the operator wants is kept, and counts again when the hold ends.
 
 /// What a service is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Wish {
+pub(super) struct DesiredState {
     wanted: Wanted,
     held: bool,
     /// Whoever changes the generation wants it to run on, unattended.
@@ -27,7 +27,7 @@ enum Wanted {
     Gone,
 }
 
-impl Wish {
+impl DesiredState {
     /// It is to be up.
     pub(super) fn start(&mut self) {
         if self.wanted != Wanted::Gone {
@@ -57,7 +57,7 @@ impl Wish {
         self.left = true;
     }
 
-    /// Its operator's wish counts again.
+    /// What its operator wants counts again.
     pub(super) fn release(&mut self) {
         self.held = false;
         self.left = false;
@@ -91,11 +91,11 @@ mod tests {
     fn every_transition() {
         use Wanted::{Down, Gone, Up};
         let acts = [
-            Wish::start,
-            Wish::stop,
-            Wish::retire,
-            Wish::hold,
-            Wish::release,
+            DesiredState::start,
+            DesiredState::stop,
+            DesiredState::retire,
+            DesiredState::hold,
+            DesiredState::release,
         ];
         #[rustfmt::skip]
         let table = [
@@ -108,15 +108,15 @@ mod tests {
             ((Gone, true),  [(Gone, true),  (Gone, true),  (Gone, true),  (Gone, true),  (Gone, false)], false),
         ];
         for ((wanted, held), expected, is_up) in table {
-            let before = Wish {
+            let before = DesiredState {
                 wanted,
                 held,
                 left: false,
             };
             let after = acts.map(|act| {
-                let mut wish = before;
-                act(&mut wish);
-                (wish.wanted, wish.held)
+                let mut desired = before;
+                act(&mut desired);
+                (desired.wanted, desired.held)
             });
             assert_eq!(after, expected, "{before:?}");
             assert_eq!(before.is_up(), is_up, "{before:?}");
@@ -126,52 +126,56 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_is_above_every_wish_and_loses_none() {
-        type Act = fn(&mut Wish);
+    fn a_hold_is_above_what_the_operator_wants_and_loses_none_of_it() {
+        type Act = fn(&mut DesiredState);
         // What happens, one after the other, and whether the service is to run after each.
         let stories: [&[(Act, bool)]; 6] = [
-            (&[(Wish::start, true), (Wish::stop, false)]),
+            (&[(DesiredState::start, true), (DesiredState::stop, false)]),
             (&[
-                (Wish::start, true),
-                (Wish::hold, false),
-                (Wish::start, false),
-                (Wish::release, true),
+                (DesiredState::start, true),
+                (DesiredState::hold, false),
+                (DesiredState::start, false),
+                (DesiredState::release, true),
             ]),
             // Stopped on purpose: nobody starts it again.
             (&[
-                (Wish::start, true),
-                (Wish::stop, false),
-                (Wish::hold, false),
-                (Wish::release, false),
+                (DesiredState::start, true),
+                (DesiredState::stop, false),
+                (DesiredState::hold, false),
+                (DesiredState::release, false),
             ]),
             // Stopped on purpose meanwhile.
             (&[
-                (Wish::start, true),
-                (Wish::hold, false),
-                (Wish::stop, false),
-                (Wish::release, false),
+                (DesiredState::start, true),
+                (DesiredState::hold, false),
+                (DesiredState::stop, false),
+                (DesiredState::release, false),
             ]),
             // Started meanwhile: up once the hold is over.
             (&[
-                (Wish::hold, false),
-                (Wish::start, false),
-                (Wish::release, true),
+                (DesiredState::hold, false),
+                (DesiredState::start, false),
+                (DesiredState::release, true),
             ]),
             (&[
-                (Wish::start, true),
-                (Wish::retire, false),
-                (Wish::start, false),
-                (Wish::stop, false),
+                (DesiredState::start, true),
+                (DesiredState::retire, false),
+                (DesiredState::start, false),
+                (DesiredState::stop, false),
             ]),
         ];
         for (number, story) in stories.iter().enumerate() {
-            let mut wish = Wish::default();
+            let mut desired = DesiredState::default();
             for (step, (act, up)) in story.iter().enumerate() {
-                act(&mut wish);
-                assert_eq!(wish.is_up(), *up, "story {number}, step {step}: {wish:?}");
+                act(&mut desired);
+                assert_eq!(
+                    desired.is_up(),
+                    *up,
+                    "story {number}, step {step}: {desired:?}"
+                );
             }
         }
-        let mut gone = Wish::default();
+        let mut gone = DesiredState::default();
         gone.retire();
         gone.start();
         assert!(gone.is_gone());
