@@ -13,7 +13,7 @@ use crate::{archive, tree::Tree};
 /// Bytes that are compressed together. A page that a program needs comes with all of its block, which then stays in memory:
 /// small blocks make a larger file, but less is in memory beside it, in the page cache and in the kernel's buffers
 /// (docs/architecture.md).
-const BLOCK: u32 = 8192;
+const BLOCK: u32 = 4096;
 
 /// Writes `tree` to `out`, compressed with zstd at the given level (1 to 22).
 ///

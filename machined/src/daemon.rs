@@ -30,6 +30,9 @@ use crate::{api, hang_guard, image_collection, logging, status, sys};
 const LISTENER: &str = "api";
 /// Four times as many as apid lets in.
 const DESCRIPTORS: u64 = 16 * 1024;
+/// How long a thread for blocking work waits for more of it. Work goes to them in turn, so that one call every few seconds would keep all
+/// that the boot has started, each with a stack.
+const IDLE_THREAD: Duration = Duration::from_secs(1);
 /// Where images are unpacked.
 const IMAGES: &str = "/var/lib/instar";
 /// 2026-11-01: no Instar was built before, so no clock is right before.
@@ -44,6 +47,7 @@ pub fn run() -> anyhow::Result<()> {
     let heartbeat = hang_guard::start().context("start the guard against hanging")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        .thread_keep_alive(IDLE_THREAD)
         .build()?;
     runtime.spawn(heartbeat.answer());
     runtime

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use instar_api::machine::RebootRequest;
+use instar_api::machine::{ImagePullRequest, RebootRequest};
 use instar_qemu::Timing;
-use instar_tests::{ImageUnderTest, Node, Registry, Scratch, push_greeter};
+use instar_tests::{ImageUnderTest, MachineConfig, Node, Registry, Scratch, push_greeter};
 
 use crate::COMMAND_LINE;
 use crate::held_connection::HeldConnection;
@@ -27,17 +27,11 @@ pub(crate) async fn measure(
     let scratch = scratch.below("swap")?;
     let registry = Registry::start(&scratch)?;
     let next = ImageUnderTest::second()?;
-    registry.push_layout(&next.installer(), "instar/installer", next.version())?;
     let node = start(&scratch, image, &registry).await?;
     add_phases(table, "boot", &node.vm().console(), &BOOT);
 
     let connection = HeldConnection::open(node.guest_port(PORT)?)?;
-    let name = format!("instar/installer:{}", next.version());
-    node.upgrade(&registry.image_for_guest(&name)).await??;
-    node.vm()
-        .wait_for_line("machined: upgraded from", PATIENCE)?;
-    node.wait_until_ready(PATIENCE).await?;
-    ensure!(node.version().await?.tag == next.version());
+    upgrade(&node, &registry, &next).await?;
     node.vm().wait_for_line_after(
         mark_of_next(&node)?,
         "machined: service bound: started",
@@ -49,6 +43,27 @@ pub(crate) async fn measure(
     let console = from_line(&console, "machined: upgrade to ");
     add_phases(table, "soft", console, &SOFT);
     add_containers(table, console, held)?;
+    let with_a_restart = upgrade_to_running(console)?;
+    table.add(
+        "upgrade_with_a_restart_to_running_ms",
+        with_a_restart,
+        Limit::None,
+    );
+
+    let without = with_kept(
+        MachineConfig::new(node.identity()),
+        &registry.host_for_guest(),
+    );
+    node.apply_as(node.identity(), without.to_yaml()).await?;
+    upgrade(&node, &registry, image).await?;
+    let console = node.vm().console();
+    let back = from_line(&console, "machined: upgraded from");
+    let back = from_line(back, "machined: upgrade to ");
+    table.add(
+        "upgrade_to_running_ms",
+        upgrade_to_running(back)?,
+        Goal(Limit::AtMost(3000.0)),
+    );
 
     reboot(&node).await?;
     let console = node.vm().console();
@@ -68,14 +83,7 @@ async fn start(scratch: &Scratch, image: &ImageUnderTest, registry: &Registry) -
             spec.command_line(COMMAND_LINE)
                 .timing(Timing::InstructionsIdleOnHost)
         })
-        .configure(move |config| {
-            let beat = format!("args: [\"beat\", \"{PORT}\"]\nnetwork: {{mode: host}}\n");
-            config
-                .install_disk("/dev/vda")
-                .registry(&host)
-                .container("kept", &greeter, &beat)
-                .container("bound", &greeter, BOUND)
-        })
+        .configure(move |config| with_kept(config, &host).container("bound", &greeter, BOUND))
         .blank_disk()?
         .forward(PORT)
         .boot()
@@ -86,6 +94,15 @@ async fn start(scratch: &Scratch, image: &ImageUnderTest, registry: &Registry) -
         node.vm().wait_for_line(&line, PATIENCE)?;
     }
     Ok(node)
+}
+
+/// The config with the container that lives on.
+fn with_kept(config: MachineConfig, registry: &str) -> MachineConfig {
+    let beat = format!("args: [\"beat\", \"{PORT}\"]\nnetwork: {{mode: host}}\n");
+    config
+        .install_disk("/dev/vda")
+        .registry(registry)
+        .container("kept", &format!("{registry}/greeter:v1"), &beat)
 }
 
 /// The place on the console where the next generation starts.
@@ -129,27 +146,42 @@ fn add_containers(
     table.add("kept_container_pause_ms", pause, goal);
     let lost = f64::from(held.lost);
     table.add("kept_container_lost_connections", lost, Limit::AtMost(0.0));
-    for (name, from, to, limit) in [
-        (
-            "restarted_container_away_ms",
-            "machined: service bound: stopped",
-            "machined: service bound: started",
-            1000.0,
-        ),
-        (
-            "upgrade_to_running_ms",
-            " asked for by ",
-            "machined: upgraded from",
-            3000.0,
-        ),
-    ] {
-        let time = between(console, Some(from), to);
-        let time = time.with_context(|| format!("the console does not tell {name}"))?;
-        table.add(
-            name,
-            time.as_secs_f64() * 1000.0,
-            Goal(Limit::AtMost(limit)),
-        );
-    }
+    let away = between(
+        console,
+        Some("machined: service bound: stopped"),
+        "machined: service bound: started",
+    );
+    let away = away.context("the console does not tell how long the other container was away")?;
+    table.add(
+        "restarted_container_away_ms",
+        away.as_secs_f64() * 1000.0,
+        Goal(Limit::AtMost(1000.0)),
+    );
+    Ok(())
+}
+
+/// Milliseconds from the call for an upgrade to its commit.
+fn upgrade_to_running(console: &str) -> Result<f64> {
+    let time = between(console, Some(" asked for by "), "machined: upgraded from");
+    let time = time.context("the console does not tell when the upgrade was kept")?;
+    Ok(time.as_secs_f64() * 1000.0)
+}
+
+/// Upgrades to the image, which is pulled beforehand.
+async fn upgrade(node: &Node, registry: &Registry, image: &ImageUnderTest) -> Result<()> {
+    let version = image.version();
+    registry.push_layout(&image.installer(), "instar/installer", version)?;
+    let installer = registry.image_for_guest(&format!("instar/installer:{version}"));
+    let pull = ImagePullRequest {
+        reference: installer.clone(),
+        ..ImagePullRequest::default()
+    };
+    node.machine().await?.image_pull(pull).await?;
+    let mark = node.vm().console_mark()?;
+    node.upgrade(&installer).await??;
+    let kept = "machined: upgraded from";
+    node.vm().wait_for_line_after(mark, kept, PATIENCE)?;
+    node.wait_until_ready(PATIENCE).await?;
+    ensure!(node.version().await?.tag == version);
     Ok(())
 }

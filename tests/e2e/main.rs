@@ -17,6 +17,7 @@ mod dashboard;
 mod dead_neighbours;
 mod dhcp;
 mod disk;
+mod drain;
 mod edits;
 mod forwarding;
 mod full_var;
@@ -28,6 +29,7 @@ mod image_names;
 mod init_failures;
 mod installed;
 mod io_errors;
+mod kept_containers;
 mod kernel_settings;
 mod kexec;
 mod lifecycle;
@@ -134,7 +136,9 @@ fn of_every_run() -> Vec<Vec<Test>> {
         rollback::tests(),
         upgrade::tests(),
         no_call_fails::tests(),
+        drain::tests(),
         workloads::tests(),
+        kept_containers::tests(),
         talosctl_upgrades::tests(),
         trial::tests(),
         api_methods::tests(),

@@ -163,7 +163,8 @@ async fn may_call_what_is_open_to_it(node: &Node, bearer: &Bearer, table: &Table
     let client = TlsClient::of(&node.identity().with_roles(&bearer.roles)?);
     let stream = client.connect(&node.endpoint()?).await;
     let stream = stream.with_context(|| format!("{who} is not let in"))?;
-    let calls = Calls::of(stream, &table.methods(), UNREADABLE).await?;
+    let calls = Calls::of(stream, &table.methods(), UNREADABLE).await;
+    let calls = calls.with_context(|| who.clone())?;
     let mut seen = HashMap::<_, usize>::new();
     for ((method, letters), answer) in table.0.iter().zip(&calls.answers) {
         let may = bearer.letter.is_some_and(|own| letters.contains(own));
@@ -266,7 +267,8 @@ async fn are_answered(node: &Node, what: &str, who: &Identity, methods: &[String
         let client = TlsClient::of(who).in_version(version);
         let stream = client.connect(&node.endpoint()?).await;
         let stream = stream.with_context(|| format!("{what}, {:?}", version.version))?;
-        let calls = Calls::of(stream, methods, UNREADABLE).await?;
+        let calls = Calls::of(stream, methods, UNREADABLE).await;
+        let calls = calls.with_context(|| format!("{what}, {:?}", version.version))?;
         let answered = calls.answers.iter().flatten().count();
         println!("{what}, {:?}: {answered} answers", version.version);
         let missing = calls.answers.iter().find(|answer| answer.is_err());
@@ -295,7 +297,8 @@ async fn are_turned_away(
             Ok(stream) => {
                 let is_early = version.version == ProtocolVersion::TLSv1_3;
                 ensure!(is_early, "{what}: let in by the handshake");
-                let calls = Calls::of(stream, methods, UNREADABLE).await?;
+                let calls = Calls::of(stream, methods, UNREADABLE).await;
+                let calls = calls.with_context(|| format!("{what}, {:?}", version.version))?;
                 let answered = calls.answers.iter().flatten().count();
                 ensure!(
                     answered == 0 && calls.heard == 0,

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
@@ -61,10 +61,21 @@ impl Calls {
             .handshake(TokioIo::new(overheard))
             .await?;
         let connection = tokio::spawn(connection);
-        let answered = answers(&sender, methods, message);
-        let answers = tokio::time::timeout(PATIENCE, answered)
-            .await
-            .context("calls are neither answered nor ended")??;
+        let mut answers = vec![Err(NOT_ENDED.to_owned()); methods.len()];
+        let answered = answer_all(&sender, methods, message, &mut answers);
+        if let Ok(answered) = tokio::time::timeout(PATIENCE, answered).await {
+            answered?;
+        } else {
+            let missing: Vec<_> = (methods.iter().zip(&answers))
+                .filter(|(_, answer)| answer.as_ref().is_err_and(|why| why == NOT_ENDED))
+                .map(|(method, _)| method)
+                .collect();
+            let hearing = lock(&hearing).clone();
+            bail!(
+                "neither answered nor ended of {}: {missing:?}; {hearing:?}",
+                methods.len()
+            );
+        }
         if answers.iter().any(Result::is_err) {
             // It does not end for want of callers: there is still one.
             let ended = tokio::time::timeout(PATIENCE, connection).await;
@@ -85,18 +96,21 @@ impl Calls {
 
 type Sender = http2::SendRequest<Full<Bytes>>;
 
-async fn answers(
+/// What is said of a call until it has ended.
+const NOT_ENDED: &str = "neither answered nor ended";
+
+async fn answer_all(
     sender: &Sender,
     methods: &[String],
     message: &[u8],
-) -> Result<Vec<Result<Answer, String>>> {
+    answers: &mut [Result<Answer, String>],
+) -> Result<()> {
     let mut calls = JoinSet::new();
     for (number, method) in methods.iter().enumerate() {
         let body = Full::new(framed(message)?);
         let (mut sender, request) = (sender.clone(), request(method, body)?);
         calls.spawn(async move { (number, sender.send_request(request).await) });
     }
-    let mut answers = vec![Err("not called".to_owned()); methods.len()];
     while let Some(ended) = calls.join_next().await {
         let (number, response) = ended?;
         answers[number] = match response {
@@ -104,7 +118,7 @@ async fn answers(
             Err(error) => Err(error.to_string()),
         };
     }
-    Ok(answers)
+    Ok(())
 }
 
 /// A message in its frame.

@@ -88,7 +88,7 @@ impl Node {
         let Some(last) = events.last() else {
             bail!("nothing has happened to {id}");
         };
-        let pid = ["started", "taken over"]
+        let pid = ["started", "taken over", "lives on"]
             .iter()
             .find_map(|how| last.msg.strip_prefix(how)?.strip_prefix(" as process "));
         pid.and_then(|pid| pid.parse().ok())

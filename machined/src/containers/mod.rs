@@ -16,5 +16,5 @@ mod volume;
 pub use identity::Identity;
 pub use in_force::{ImageInForce, ImagesInForce, InForce};
 pub use keepable::{NotKeepable, keepable};
-pub use runtime::{RunningContainer, Runtime, RuntimeError, Streams};
+pub use runtime::{Record, RunningContainer, Runtime, RuntimeError, Streams};
 pub use spec::{ContainerSpec, HostView, ResourceLimits, RunAs, SpecError};

@@ -9,6 +9,7 @@
 //!             /config.json   what crun was told
 //!             /identity.json what it is made of
 //!             /pid, crun.log
+//!             /service.json, log  what was known of it, and the end of its log, when it was left to run on
 //! ```
 
 use std::ffi::OsStr;
@@ -50,8 +51,6 @@ const LOG_TAIL: usize = 1000;
 const LONGEST_LOG: u64 = 64 * 1024;
 /// The record of what a container is made of, in its bundle.
 const IDENTITY: &str = "identity.json";
-/// The record of what was known of it when it was left to run on, in its bundle.
-const RECORD: &str = "service.json";
 /// How long the words of a program that has ended are waited for: what it left behind may hold its standard error for ever.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
@@ -63,6 +62,15 @@ pub struct Runtime {
     state: PathBuf,
     /// Bundles and mounts.
     run: PathBuf,
+}
+
+/// What is left beside a container that runs on when nobody looks after it any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Record {
+    /// What was known of its service.
+    Service,
+    /// The end of its log.
+    Log,
 }
 
 /// A container's streams.
@@ -455,33 +463,61 @@ impl Runtime {
         serde_json::from_slice(&record).ok()
     }
 
+    /// The number of the first process of a container, as it was when it was made; `None` where nothing is left of one.
+    pub fn noted_pid(&self, name: &ContainerName) -> Option<u32> {
+        let text = fs::read_to_string(self.bundle(name).join("pid")).ok()?;
+        text.trim().parse().ok()
+    }
+
     /// Leaves a record beside a container, in one piece. It goes when the container is deleted.
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn leave_record(&self, name: &ContainerName, record: &str) -> Result<(), RuntimeError> {
-        let path = self.bundle(name).join(RECORD);
-        whole_file::replace(&path, 0o644, record.as_bytes()).map_err(failed("writing", &path))
+    pub fn leave(
+        &self,
+        name: &ContainerName,
+        record: Record,
+        bytes: &[u8],
+    ) -> Result<(), RuntimeError> {
+        let path = self.record(name, record);
+        whole_file::replace(&path, 0o644, bytes).map_err(failed("writing", &path))
     }
 
     /// The record beside a container, at most so many bytes of it; `None` where there is none.
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn record(
+    pub fn left(
         &self,
         name: &ContainerName,
+        record: Record,
         longest: usize,
     ) -> Result<Option<Vec<u8>>, RuntimeError> {
-        let path = self.bundle(name).join(RECORD);
-        let mut record = Vec::new();
+        let path = self.record(name, record);
+        let mut bytes = Vec::new();
         let read = fs::File::open(&path)
-            .and_then(|file| file.take(longest as u64).read_to_end(&mut record));
+            .and_then(|file| file.take(longest as u64).read_to_end(&mut bytes));
         match read {
-            Ok(_) => Ok(Some(record)),
+            Ok(_) => Ok(Some(bytes)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(failed("reading", &path)(error)),
         }
+    }
+
+    /// Removes the record beside a container.
+    ///
+    /// # Errors
+    /// It stays.
+    pub fn remove_left(&self, name: &ContainerName, record: Record) -> Result<(), RuntimeError> {
+        let path = self.record(name, record);
+        fs::remove_file(&path).map_err(failed("removing", &path))
+    }
+
+    fn record(&self, name: &ContainerName, record: Record) -> PathBuf {
+        self.bundle(name).join(match record {
+            Record::Service => "service.json",
+            Record::Log => "log",
+        })
     }
 
     fn is_known(&self, name: &ContainerName) -> bool {

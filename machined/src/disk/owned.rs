@@ -100,6 +100,8 @@ pub struct OwnedDiskStatus {
     pub size: u64,
     /// The filesystem at /var was made in this boot.
     pub fresh: bool,
+    /// The filesystem at /var was not checked, because containers that live on use it.
+    pub unchecked: bool,
     /// One line for people.
     pub description: String,
 }
@@ -245,7 +247,7 @@ impl OwnedDisk {
         let size = plan.partition(Label::Ephemeral).map_or(0, |it| it.length);
         let grows = matches!(plan.action, Action::Reuse { grow: Some(_), .. });
         if grows
-            && found == Found::Filesystem
+            && found != Found::Nothing
             && let Err(error) = tools::grow_filesystem(&volume.device, size - TAIL).await
         {
             // Smaller than it could be is no reason not to boot.
@@ -254,6 +256,7 @@ impl OwnedDisk {
         let how = match found {
             Found::Nothing => "new",
             Found::Filesystem => "reused",
+            Found::InUse => "in use, and not checked",
         };
         let description = format!(
             "{} is the partition {} ({}, {how})",
@@ -266,6 +269,7 @@ impl OwnedDisk {
             status.var = Some(volume.device);
             status.size = size;
             status.fresh = found == Found::Nothing;
+            status.unchecked = found == Found::InUse;
             status.description = description;
         });
         Ok(())

@@ -100,7 +100,10 @@ pub(super) async fn check_filesystem(device: &Path) -> Result<(), ToolError> {
     // e2fsck(8): 1 and 2 are corrected errors, 4 and above is what -p does not dare.
     let careful = run("e2fsck", &["-p"], device).await?;
     match careful.code {
-        Some(0) => return Ok(()),
+        Some(0) => {
+            info!(device = %device.display(), words = careful.words, "the filesystem is checked");
+            return Ok(());
+        }
         Some(1 | 2) => {
             info!(device = %device.display(), "the filesystem had errors, all corrected");
             return Ok(());

@@ -49,6 +49,8 @@ pub(super) enum Found {
     Nothing,
     /// Its filesystem.
     Filesystem,
+    /// Its filesystem, which others use: it cannot be checked.
+    InUse,
 }
 
 impl Volume {
@@ -65,15 +67,15 @@ impl Volume {
     /// Makes the filesystem where there is none, checks it where there is one, and mounts it. What is neither stays as it is.
     pub(super) async fn bring_up(&self) -> Result<Found, OwnedDiskError> {
         let found = match self.examine().await? {
+            Contents::Filesystem { .. } if self.is_in_use().await? => {
+                info!(device = %self.device.display(), "containers that live on use the filesystem: it is checked at the next boot");
+                Found::InUse
+            }
             Contents::Filesystem { marked } => {
-                if self.is_in_use().await? {
-                    info!(device = %self.device.display(), "containers that live on use the filesystem: it is checked at the next boot");
-                } else {
-                    if marked {
-                        self.write(unmark).await?;
-                    }
-                    tools::check_filesystem(&self.device).await?;
+                if marked {
+                    self.write(unmark).await?;
                 }
+                tools::check_filesystem(&self.device).await?;
                 Found::Filesystem
             }
             Contents::Free => {

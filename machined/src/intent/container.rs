@@ -59,6 +59,21 @@ pub fn service(
     })
 }
 
+/// The service of a container that an earlier machined left running; `None` where nothing of it runs.
+///
+/// # Errors
+/// The service cannot be made.
+pub fn living_service(
+    machine: &Arc<Machine>,
+    configured: &Configured,
+    container: &config::Container,
+) -> anyhow::Result<Option<Definition>> {
+    match Cgroup::where_it_runs(container.name.as_str())? {
+        Some(_) => service(machine, configured, container).map(Some),
+        None => Ok(None),
+    }
+}
+
 /// Ends containers that live on from an earlier generation, and that the config does not name any more.
 pub async fn end_unnamed_containers(machine: &Machine, configured: &Configured) {
     let runtime = Runtime::default();

@@ -185,6 +185,26 @@ impl KernelSettings {
         failures
     }
 
+    /// Unloads the modules that were wished, and leaves parameters as they are: whoever has this undo goes on from there.
+    ///
+    /// What fails does not stop the rest; all failures are returned.
+    pub async fn unload_modules(
+        &self,
+        drivers: &Drivers,
+        keeper: &impl UndoKeeper,
+    ) -> Vec<KernelSettingError> {
+        let mut failures = Vec::new();
+        let before = self.lock().clone();
+        for module in modules::plan(&[], &before.modules).unload {
+            failures.extend(self.unload(drivers, module).await);
+        }
+        let undo = self.lock().clone();
+        if undo != before {
+            keeper.keep(undo).await;
+        }
+        failures
+    }
+
     /// Parameters that are set now.
     pub fn statuses(&self) -> Vec<ParameterStatus> {
         let before = self.lock().parameters.clone();

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use super::state::{Health, HistoryEntry, ServiceStatus};
 
@@ -79,6 +80,7 @@ impl Carried {
     /// Has a service that nothing has happened to yet go on from here.
     pub(super) fn recall(self, status: &mut ServiceStatus) {
         status.history = self.history;
+        status.runs_since = Instant::now().checked_sub(self.ran);
         if status.checked && self.health != Health::Unknown {
             status.health = self.health;
             status.health_changed = self.health_changed;
@@ -130,6 +132,7 @@ mod tests {
         assert_eq!(after.history[0], before.history[0]);
         assert_eq!(after.health, Health::Healthy);
         assert_eq!(after.health_changed, before.health_changed);
+        assert!(after.has_run() >= Duration::from_secs(90));
         // A new version proves that it works by a check of its own.
         assert!(!after.is_up());
         assert!(after.set_health(Health::Healthy));

@@ -148,6 +148,12 @@ impl Cgroup {
         }
     }
 
+    /// Whether this process is in it or below it: the number cannot be that of a process of anybody else.
+    pub fn holds(&self, pid: u32) -> bool {
+        let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup"));
+        cgroups.is_ok_and(|cgroups| is_within(&cgroups, &self.path))
+    }
+
     /// Whether a process is in it or below it.
     fn is_populated(&self) -> bool {
         let events = fs::read_to_string(self.directory().join("cgroup.events"));
@@ -162,6 +168,13 @@ impl Cgroup {
             _ => Ok(()),
         }
     }
+}
+
+/// Whether a process with these lines in its /proc/PID/cgroup is in the cgroup of this path or below it.
+fn is_within(cgroups: &str, path: &str) -> bool {
+    let mut lines = cgroups.lines();
+    let own = lines.find_map(|line| line.strip_prefix("0::")?.strip_prefix(path));
+    own.is_some_and(|below| below.is_empty() || below.starts_with('/'))
 }
 
 /// Half of what the kernel gives a number and a stack to. The other half is the machine's own: a thread that machined cannot start ends
@@ -210,6 +223,20 @@ mod tests {
             sibling("0::/generation.3/machined\n", "containers/machined").unwrap(),
             "/generation.3/containers/machined"
         );
+    }
+
+    #[test]
+    fn a_process_is_in_a_cgroup_or_below_it() {
+        for (cgroups, within) in [
+            ("0::/workloads/web\n", true),
+            ("1:cpu:/\n0::/workloads/web/own/child\n", true),
+            ("0::/workloads/webs\n", false),
+            ("0::/workloads\n", false),
+            ("1:cpu:/workloads/web\n", false),
+            ("", false),
+        ] {
+            assert_eq!(is_within(cgroups, "/workloads/web"), within, "{cgroups:?}");
+        }
     }
 
     #[test]

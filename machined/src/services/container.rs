@@ -14,7 +14,8 @@ use super::workload::{Adopted, Running, Signal, Step, Workload};
 use crate::base::Exit;
 use crate::base::lock::Lock as _;
 use crate::containers::{
-    ContainerSpec, HostView, Identity, ImagesInForce, RunningContainer, Runtime, Streams, keepable,
+    ContainerSpec, HostView, Identity, ImagesInForce, Record, RunningContainer, Runtime, Streams,
+    keepable,
 };
 use crate::init_link::{InitLink, Scope};
 use crate::oci::{ImageStore, Limits, PullError, PulledImage, Puller, ResolvedImage};
@@ -326,6 +327,11 @@ impl Workload for ContainerWorkload {
         Box::pin(self.run(log))
     }
 
+    fn lives_on(&self) -> Option<u32> {
+        let pid = self.runtime.noted_pid(&self.spec.name)?;
+        self.cgroup.holds(pid).then_some(pid)
+    }
+
     fn adopt(&self, log: LogRing) -> Step<'_, Adopted> {
         Box::pin(self.take_over(log))
     }
@@ -345,11 +351,28 @@ impl Workload for ContainerWorkload {
     }
 
     fn leave_record(&self, record: &str) -> anyhow::Result<()> {
-        Ok(self.runtime.leave_record(&self.spec.name, record)?)
+        let name = &self.spec.name;
+        Ok(self
+            .runtime
+            .leave(name, Record::Service, record.as_bytes())?)
     }
 
     fn record(&self, longest: usize) -> anyhow::Result<Option<Vec<u8>>> {
-        Ok(self.runtime.record(&self.spec.name, longest)?)
+        Ok(self
+            .runtime
+            .left(&self.spec.name, Record::Service, longest)?)
+    }
+
+    fn leave_log(&self, log: &[u8]) -> anyhow::Result<()> {
+        Ok(self.runtime.leave(&self.spec.name, Record::Log, log)?)
+    }
+
+    fn take_log(&self, longest: usize) -> anyhow::Result<Option<Vec<u8>>> {
+        let log = self.runtime.left(&self.spec.name, Record::Log, longest)?;
+        if log.is_some() {
+            self.runtime.remove_left(&self.spec.name, Record::Log)?;
+        }
+        Ok(log)
     }
 
     fn exec<'a>(&'a self, command: &'a [String]) -> Step<'a, anyhow::Result<()>> {

@@ -10,6 +10,10 @@ use tokio::net::TcpStream;
 use super::workload::Workload;
 use crate::values::{CheckTarget, HealthProbe, HttpUrl};
 
+/// How many more answers, one this long after the other, prove that a service is steady. One that has just begun may have answered once
+/// and be on its way down.
+const PROOF: (u32, Duration) = (5, Duration::from_millis(100));
+
 /// What is asked of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Probe {
@@ -58,6 +62,18 @@ impl HealthCheck {
             }
             Probe::Own => within(self.timeout, workload.check()).await,
         }
+    }
+
+    /// Whether it passes some more times in a row.
+    pub(super) async fn passes_again(&self, workload: &dyn Workload) -> bool {
+        let (times, pause) = PROOF;
+        for _ in 0..times {
+            tokio::time::sleep(pause).await;
+            if self.check(workload).await.is_err() {
+                return false;
+            }
+        }
+        true
     }
 }
 

@@ -105,6 +105,11 @@ impl LogDisk {
         }
     }
 
+    /// Whether logs are on disk, or on their way to it.
+    pub(super) fn is_there(&self) -> bool {
+        self.directory.borrow().is_some()
+    }
+
     /// What is on disk of a log from before what is in memory; none where there is nothing.
     pub async fn older(&self, name: &str, older: Older) -> io::Result<Option<OldLines>> {
         let Some(files) = self.lock().get(name).cloned() else {

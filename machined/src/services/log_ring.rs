@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use bytes::Bytes;
 use tokio::sync::watch;
 
+/// Bytes of all that a ring holds, and of the line that has not ended.
+pub(super) const LONGEST_LOG: usize = CAPACITY + LONGEST_LINE;
 /// How many bytes of output are kept per service.
 const CAPACITY: usize = 128 * 1024;
 /// The longest line that is kept whole; longer ones are cut into pieces of this size.
@@ -97,6 +99,19 @@ impl LogRing {
             lines.first + lines.kept.len() as u64
         };
         self.newest.send_replace(newest);
+    }
+
+    /// What has come of the line that has not ended yet.
+    pub fn unfinished(&self) -> Vec<u8> {
+        self.lock().partial.clone()
+    }
+
+    /// All that is kept, and what has come of the line that has not ended yet: another ring that this is written to goes on from here.
+    pub fn contents(&self) -> Vec<u8> {
+        let lines = self.lock();
+        let mut contents = lines.kept.iter().flatten().copied().collect::<Vec<u8>>();
+        contents.extend_from_slice(&lines.partial);
+        contents
     }
 
     /// Where the next line will be: a place to give to [`last_line_since`](Self::last_line_since).
@@ -234,6 +249,23 @@ mod tests {
         assert_eq!(all(&ring, Tail::All), "one\ntwo\n");
         ring.flush();
         assert_eq!(all(&ring, Tail::Lines(2)), "two\nthree\n");
+    }
+
+    #[test]
+    fn another_ring_goes_on_in_the_middle_of_a_line() {
+        let before = LogRing::default();
+        before.write(b"one\ntw");
+        assert_eq!(before.unfinished(), b"tw");
+        let after = LogRing::default();
+        after.write(&before.contents());
+        after.write(b"o\n");
+        assert_eq!(all(&after, Tail::All), "one\ntwo\n");
+        for _ in 0..2 * CAPACITY / LONGEST_LINE {
+            before.write(&[b'x'; LONGEST_LINE - 1]);
+        }
+        let contents = before.contents().len();
+        let nearly_all = CAPACITY - LONGEST_LINE..=LONGEST_LOG;
+        assert!(nearly_all.contains(&contents), "{contents}");
     }
 
     #[test]

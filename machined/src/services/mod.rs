@@ -25,6 +25,7 @@ pub use log_ring::{LogRing, Older, Reader as LogReader, Tail};
 pub use own::MACHINED;
 pub(crate) use own_process::OwnProcess;
 pub use phase::Phase;
+use service::Surroundings;
 pub use service::{Definition, Dependency, NotStopped, Service, timestamp, wire_health};
 pub use state::{Health, ServiceStatus};
 pub use workload::{Adopted, Running, Signal, Step, Workload};
@@ -32,6 +33,8 @@ pub use workload::{Adopted, Running, Signal, Step, Workload};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
+
+use tokio::sync::watch;
 
 use crate::base::lock::Lock as _;
 use crate::store::event_log::EventLog;
@@ -48,6 +51,8 @@ pub struct Services {
 
 #[derive(Default)]
 struct Known {
+    /// Whether those that an earlier machined left running are looked after.
+    attended: watch::Sender<bool>,
     services: BTreeMap<String, Service>,
     /// The machine is being taken down, and what the API controls is held.
     held: bool,
@@ -116,16 +121,46 @@ impl Services {
         self.known.locked()
     }
 
+    fn surroundings(&self) -> Surroundings {
+        Surroundings {
+            events: self.events.clone(),
+            store: self.store.clone(),
+            logs: self.disk.clone(),
+        }
+    }
+
     /// Adds a service, wanted down. A second one of the same name is refused.
     pub fn add(&self, definition: Definition) -> anyhow::Result<Service> {
+        self.add_as(definition, |definition, log, _| {
+            Service::spawn(definition, log, self.surroundings())
+        })
+    }
+
+    /// Adds a service that an earlier machined left running, wanted up. It is shown as running from now on, and nobody looks after it
+    /// before [`attend`](Self::attend).
+    pub fn add_living(&self, definition: Definition) -> anyhow::Result<Service> {
+        self.add_as(definition, |definition, log, attended| {
+            Service::spawn_living(definition, log, self.surroundings(), attended)
+        })
+    }
+
+    /// There is what it takes to look after those that were left running: each is taken over, or ended and started.
+    pub fn attend(&self) {
+        self.lock().attended.send_replace(true);
+    }
+
+    fn add_as(
+        &self,
+        definition: Definition,
+        spawn: impl FnOnce(Definition, LogRing, watch::Receiver<bool>) -> Service,
+    ) -> anyhow::Result<Service> {
         let mut known = self.lock();
         let id = definition.id.clone();
         anyhow::ensure!(
             !known.services.contains_key(&id),
             "there is a service {id:?} already"
         );
-        let log = LogRing::default();
-        let service = Service::spawn(definition, log, self.events.clone(), self.store.clone());
+        let service = spawn(definition, LogRing::default(), known.attended.subscribe());
         if known.held && service.definition().controllable {
             service.hold();
         }
@@ -136,8 +171,7 @@ impl Services {
 
     /// Adds machined itself, whose log is on its way to the disk already.
     pub fn add_machined(&self, log: LogRing) -> Service {
-        let (events, store) = (self.events.clone(), self.store.clone());
-        let service = Service::spawn(own::definition(), log, events, store);
+        let service = Service::spawn(own::definition(), log, self.surroundings());
         service.start();
         self.lock()
             .services

@@ -9,8 +9,9 @@ use tokio::sync::watch;
 
 use super::carried::{Carried, LONGEST_RECORD};
 use super::desired_state::DesiredState;
-use super::health::HealthCheck;
-use super::log_ring::LogRing;
+use super::health::{HealthCheck, Probe};
+use super::log_disk::LogDisk;
+use super::log_ring::{LONGEST_LOG, LogRing};
 use super::phase::{Event, Phase};
 use super::restart::Restarts;
 use super::state::{Health, ServiceStatus};
@@ -94,21 +95,49 @@ pub struct Service {
 
 impl Service {
     /// Makes the actor and starts it; the service itself comes up when it is told to.
-    pub fn spawn(definition: Definition, log: LogRing, events: EventLog, store: Store) -> Service {
+    pub(super) fn spawn(
+        definition: Definition,
+        log: LogRing,
+        surroundings: Surroundings,
+    ) -> Service {
+        let service = Service::new(definition, log);
+        let actor = Actor {
+            service: service.clone(),
+            surroundings,
+            attended: None,
+        };
+        tokio::spawn(actor.live(service.desired.subscribe(), None));
+        service
+    }
+
+    /// The same for one that an earlier machined left running, wanted up. It is shown as running at once; it is taken over, or started,
+    /// when `attended` becomes true.
+    pub(super) fn spawn_living(
+        definition: Definition,
+        log: LogRing,
+        surroundings: Surroundings,
+        attended: watch::Receiver<bool>,
+    ) -> Service {
+        let service = Service::new(definition, log);
+        service.start();
+        let actor = Actor {
+            service: service.clone(),
+            surroundings,
+            attended: Some(attended),
+        };
+        let shown = actor.show();
+        tokio::spawn(actor.live(service.desired.subscribe(), shown));
+        service
+    }
+
+    fn new(definition: Definition, log: LogRing) -> Service {
         let checked = definition.health.is_some();
-        let service = Service {
+        Service {
             definition: Arc::new(definition),
             desired: watch::channel(DesiredState::default()).0,
             status: watch::channel(ServiceStatus::new(checked)).0,
             log,
-        };
-        let actor = Actor {
-            service: service.clone(),
-            events,
-            store,
-        };
-        tokio::spawn(actor.live(service.desired.subscribe()));
-        service
+        }
     }
 
     /// What it is.
@@ -204,10 +233,25 @@ impl Service {
         self.until(ServiceStatus::is_up).await;
     }
 
-    /// Whether it stays up for the given time from now.
-    pub async fn stays_up(&self, time: Duration) -> bool {
-        let down = self.until(|status| !status.is_up());
-        tokio::time::timeout(time, down).await.is_err()
+    /// Whether it is steady, once it is up: a service that knows what to ask itself answers several times more, and any other one has
+    /// run for the given time, under an earlier machined too. False as soon as it is not up any more.
+    pub async fn proves_steady(&self, time: Duration) -> bool {
+        let proof = async {
+            match &self.definition.health {
+                Some(check) if check.probe == Probe::Own => {
+                    check.passes_again(self.definition.workload.as_ref()).await
+                }
+                _ => {
+                    tokio::time::sleep(time.saturating_sub(self.status().has_run())).await;
+                    true
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.until(|status| !status.is_up()) => false,
+            proved = proof => proved,
+        }
     }
 
     async fn until(&self, holds: impl Fn(&ServiceStatus) -> bool) {
@@ -220,10 +264,27 @@ impl Service {
     }
 }
 
+/// Where news of services go, and their logs.
+#[derive(Clone)]
+pub(super) struct Surroundings {
+    pub(super) events: EventLog,
+    pub(super) store: Store,
+    pub(super) logs: LogDisk,
+}
+
 struct Actor {
     service: Service,
-    events: EventLog,
-    store: Store,
+    surroundings: Surroundings,
+    /// True once there is what it takes to look after one that an earlier machined left running; none where nothing is waited for.
+    attended: Option<watch::Receiver<bool>>,
+}
+
+/// What an earlier machined knew of a service that lives on.
+#[derive(Default)]
+struct Past {
+    restarts: Restarts,
+    /// How long it had run by then.
+    ran: Duration,
 }
 
 /// What ends the watch over a process.
@@ -245,10 +306,22 @@ enum Ended {
 }
 
 impl Actor {
-    async fn live(self, mut desired: watch::Receiver<DesiredState>) {
-        let mut restarts = Restarts::default();
+    /// `shown` is the past of one that is shown as running already, and that nobody looks after yet.
+    async fn live(self, mut desired: watch::Receiver<DesiredState>, shown: Option<Past>) {
+        match shown {
+            Some(_) => drop(self.attended(&mut desired).await),
+            // Before anything new of it is read.
+            None => self.recall_log(),
+        }
         let mut adopted = self.adopt().await;
-        let mut ran = self.recall(adopted.is_some(), &mut restarts);
+        let past = adopted
+            .is_some()
+            .then(|| shown.unwrap_or_else(|| self.recall()));
+        let Past {
+            mut restarts,
+            mut ran,
+        } = past.unwrap_or_default();
+        self.note_left(false);
         loop {
             if adopted.is_none() {
                 // It may have been told to stop when nothing of it ran.
@@ -263,6 +336,9 @@ impl Actor {
                     Ok(desired) if desired.is_up() => {}
                     _ => return,
                 }
+                if !self.attended(&mut desired).await {
+                    continue;
+                }
             }
             let now = Instant::now();
             let begun = now.checked_sub(std::mem::take(&mut ran)).unwrap_or(now);
@@ -274,17 +350,17 @@ impl Actor {
                 Ended::Stopped => restarts = Restarts::default(),
                 Ended::Left => {
                     self.leave_record(restarts.failures(), begun.elapsed());
+                    self.leave_log();
                     self.note_left(true);
                     let back = desired.wait_for(|desired| !desired.is_left()).await.is_ok();
                     self.note_left(false);
                     if !back {
                         return;
                     }
+                    // Here it is in memory.
+                    let _ = self.service.definition.workload.take_log(0);
                     adopted = self.adopt().await;
                     ran = begun.elapsed();
-                    if adopted.is_none() {
-                        self.note(Event::Fails, "it ended while nobody looked".to_owned());
-                    }
                 }
                 Ended::Failed(why) => {
                     let pause = restarts.after(begun.elapsed());
@@ -301,45 +377,74 @@ impl Actor {
         }
     }
 
-    /// Takes over what an earlier machined left, or this one.
-    async fn adopt(&self) -> Option<Box<dyn Running>> {
-        let workload = &self.service.definition.workload;
-        match workload.adopt(self.service.log.clone()).await {
-            Adopted::Nothing => None,
-            Adopted::Running(running) => Some(running),
-            Adopted::Ended(why) => {
-                let phase = self.phase();
-                if phase == Phase::Initialized {
-                    self.note(Event::Waits, format!("not taken over but ended: {why}"));
-                }
-                None
-            }
+    /// Shows what an earlier machined left running as such, with what was known of it; none where it does not run.
+    fn show(&self) -> Option<Past> {
+        let pid = self.service.definition.workload.lives_on()?;
+        let past = self.recall();
+        self.recall_log();
+        self.note_left(true);
+        self.note(Event::Runs, format!("lives on as process {pid}"));
+        Some(past)
+    }
+
+    /// Waits until the service can be looked after; false if it is wanted down before.
+    async fn attended(&self, desired: &mut watch::Receiver<DesiredState>) -> bool {
+        let Some(mut attended) = self.attended.clone() else {
+            return true;
+        };
+        tokio::select! {
+            biased;
+            // Its sender lives as long as the services.
+            attended = attended.wait_for(|attended| *attended) => attended.is_ok(),
+            () = told_to_stop(desired) => false,
         }
     }
 
-    /// Has a service that was taken over go on with what an earlier machined knew of it. Gives how long it had run by then.
-    fn recall(&self, taken_over: bool, restarts: &mut Restarts) -> Duration {
-        if !taken_over {
-            return Duration::ZERO;
+    /// Takes over what an earlier machined left, or this one.
+    async fn adopt(&self) -> Option<Box<dyn Running>> {
+        let workload = &self.service.definition.workload;
+        let adopted = workload.adopt(self.service.log.clone()).await;
+        match (adopted, self.phase()) {
+            (Adopted::Running(running), _) => return Some(running),
+            (Adopted::Nothing, Phase::Running) => {
+                self.note(Event::Fails, "it ended while nobody looked".to_owned());
+            }
+            (Adopted::Ended(why), Phase::Running) => {
+                self.note(Event::Stops, format!("not taken over but ended: {why}"));
+                self.note(Event::Ends, "stopped".to_owned());
+            }
+            (Adopted::Ended(why), Phase::Initialized) => {
+                self.note(Event::Waits, format!("not taken over but ended: {why}"));
+            }
+            _ => {}
         }
+        // Nobody ends the line any more that it had begun.
+        self.service.log.flush();
+        None
+    }
+
+    /// Has a service that lives on go on with what an earlier machined knew of it.
+    fn recall(&self) -> Past {
         let record = self.service.definition.workload.record(LONGEST_RECORD);
         let carried =
             record.and_then(|record| record.as_deref().map(Carried::from_text).transpose());
         match carried {
             Ok(Some(carried)) => {
-                let ran = carried.ran;
-                *restarts = Restarts::after_failures(carried.failures);
+                let past = Past {
+                    restarts: Restarts::after_failures(carried.failures),
+                    ran: carried.ran,
+                };
                 let status = &self.service.status;
                 status.send_modify(|status| carried.recall(status));
-                ran
+                past
             }
-            Ok(None) => Duration::ZERO,
+            Ok(None) => Past::default(),
             Err(error) => {
                 tracing::warn!(
                     "service {}: it runs on, and what was known of it is lost: {error:#}",
                     self.service.definition.id
                 );
-                Duration::ZERO
+                Past::default()
             }
         }
     }
@@ -355,6 +460,32 @@ impl Actor {
                 "service {}: it runs on, and what is known of it ends here: {error:#}",
                 self.service.definition.id
             );
+        }
+    }
+
+    /// What is in no other place of its log: all lines where no disk has them.
+    fn leave_log(&self) {
+        let log = match self.surroundings.logs.is_there() {
+            true => self.service.log.unfinished(),
+            false => self.service.log.contents(),
+        };
+        if let Err(error) = self.service.definition.workload.leave_log(&log) {
+            tracing::warn!(
+                "service {}: it runs on, and the end of its log is lost: {error:#}",
+                self.service.definition.id
+            );
+        }
+    }
+
+    /// Goes on where an earlier machined has left the log.
+    fn recall_log(&self) {
+        match self.service.definition.workload.take_log(LONGEST_LOG) {
+            Ok(Some(log)) => self.service.log.write(&log),
+            Ok(None) => {}
+            Err(error) => tracing::warn!(
+                "service {}: the end of its log of before is lost: {error:#}",
+                self.service.definition.id
+            ),
         }
     }
 
@@ -407,7 +538,6 @@ impl Actor {
         let ended = match over {
             Over::Left => {
                 running.leave().await;
-                self.service.log.flush();
                 return Ended::Left;
             }
             Over::Exited(exit) => Ended::Failed(match self.service.log.last_line_since(before) {
@@ -539,7 +669,8 @@ impl Actor {
     }
 
     fn publish(&self) {
-        self.service.publish(&self.events, &self.store);
+        let Surroundings { events, store, .. } = &self.surroundings;
+        self.service.publish(events, store);
     }
 }
 

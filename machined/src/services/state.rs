@@ -1,9 +1,11 @@
 //! What a service looks like from outside: its state, its health and the newest things that happened to it.
 
 use std::collections::VecDeque;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
+
+use tokio::time::Instant;
 
 use super::phase::Phase;
 
@@ -45,10 +47,12 @@ pub struct ServiceStatus {
     pub history: VecDeque<HistoryEntry>,
     /// Whether the service has a health check at all.
     pub checked: bool,
-    /// It runs, and nobody looks after it: it is on its way into the next generation.
+    /// It runs, and nobody looks after it: it is on its way into the next generation, or has just come into this one.
     pub left: bool,
     /// Its health is what an earlier machined knew; no check has confirmed it.
     pub recalled: bool,
+    /// Since when its process runs, under an earlier machined too.
+    pub(super) runs_since: Option<Instant>,
 }
 
 impl ServiceStatus {
@@ -62,12 +66,16 @@ impl ServiceStatus {
             checked,
             left: false,
             recalled: false,
+            runs_since: None,
         }
     }
 
     /// Notes a step of its life.
     pub fn enter(&mut self, phase: Phase, message: String) {
-        if phase != Phase::Running {
+        if phase == Phase::Running {
+            self.runs_since.get_or_insert_with(Instant::now);
+        } else {
+            self.runs_since = None;
             self.set_health(Health::Unknown);
         }
         self.phase = phase;
@@ -92,10 +100,16 @@ impl ServiceStatus {
         true
     }
 
-    /// Whether it does what it is there for. What an earlier machined found does not count.
+    /// Whether it does what it is there for. What an earlier machined found does not count, nor does what nobody looks after.
     pub fn is_up(&self) -> bool {
         let is_healthy = self.health == Health::Healthy && !self.recalled;
-        self.phase == Phase::Running && (!self.checked || is_healthy)
+        self.phase == Phase::Running && !self.left && (!self.checked || is_healthy)
+    }
+
+    /// How long its process has run.
+    pub(super) fn has_run(&self) -> Duration {
+        self.runs_since
+            .map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     /// Whether its check has not told anything yet.
@@ -121,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn happenings_are_bounded() {
+    fn a_history_is_bounded() {
         let mut status = ServiceStatus::new(false);
         for _ in 0..KEPT + 1 {
             status.enter(Phase::Waiting, String::new());

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
+use super::carried::Carried;
 use super::*;
 use crate::base::Exit;
 use crate::store::MachineStage;
@@ -226,13 +227,101 @@ async fn a_stop_in_a_pause_is_seen() {
     }
 }
 
+const STEADY: Duration = Duration::from_secs(3);
+
+#[tokio::test(start_paused = true)]
+async fn a_service_without_questions_of_its_own_is_steady_when_it_has_run_for_a_while() {
+    let services = services();
+    let web = running(&services, "web", EIGHT).await;
+    sleep(Duration::from_secs(1)).await;
+    let begun = Instant::now();
+    assert!(web.proves_steady(STEADY).await);
+    assert_eq!(begun.elapsed(), Duration::from_secs(2));
+    assert!(web.proves_steady(STEADY).await);
+    assert_eq!(begun.elapsed(), Duration::from_secs(2));
+
+    let ends = running(&services, "ends", Some(Duration::ZERO)).await;
+    let (proved, ()) = tokio::join!(ends.proves_steady(STEADY), async {
+        sleep(Duration::from_secs(1)).await;
+        ends.stop().await.unwrap();
+    });
+    assert!(!proved);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_ran_under_an_earlier_machined_counts() {
+    let services = services();
+    let kept = Lasting {
+        runs: true,
+        ..Lasting::default()
+    };
+    let status = ServiceStatus::new(false);
+    let record = Carried::of(&status, 0, STEADY).to_text().unwrap();
+    kept.leave_record(&record).unwrap();
+    // The clock of a test may have begun just now.
+    sleep(STEADY).await;
+    let service = services.add(of_lasting("kept", &kept)).unwrap();
+    service.start();
+    service.up().await;
+    let begun = Instant::now();
+    assert!(service.proves_steady(STEADY).await);
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_knows_what_to_ask_itself_proves_it_by_answers() {
+    let services = services();
+    for (id, good_answers, steady) in [("good", u32::MAX, true), ("bad", 3, false)] {
+        let mut definition = definition(id, EIGHT);
+        definition.workload = Arc::new(Answering(Mutex::new(good_answers)));
+        definition.health = Some(HealthCheck {
+            probe: Probe::Own,
+            interval: Duration::from_secs(30),
+            timeout: Duration::from_secs(10),
+            failures: 3,
+        });
+        let service = services.add(definition).unwrap();
+        service.start();
+        service.up().await;
+        let begun = Instant::now();
+        assert_eq!(service.proves_steady(STEADY).await, steady, "{id}");
+        assert!(begun.elapsed() < Duration::from_secs(1), "{id}");
+    }
+}
+
+/// Answers so many times.
+struct Answering(Mutex<u32>);
+
+impl Workload for Answering {
+    fn prepare(&self) -> Step<'_, anyhow::Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+    fn start(&self, _log: LogRing) -> Step<'_, anyhow::Result<Box<dyn Running>>> {
+        Box::pin(async { Ok(lasting()) })
+    }
+    fn adopt(&self, _log: LogRing) -> Step<'_, Adopted> {
+        Box::pin(async { Adopted::Nothing })
+    }
+    fn exec<'a>(&'a self, _command: &'a [String]) -> Step<'a, anyhow::Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+    fn check(&self) -> Step<'_, anyhow::Result<()>> {
+        let left = self.0.locked().checked_sub(1);
+        let answers = left.map(|left| *self.0.locked() = left);
+        Box::pin(async move { answers.ok_or_else(|| anyhow::anyhow!("it is down")) })
+    }
+}
+
 /// Runs on when it is left, with a record beside it; an upgrade may be told not to keep it.
 #[derive(Clone, Default)]
 struct Lasting {
     record: Arc<Mutex<Option<Vec<u8>>>>,
+    log: Arc<Mutex<Option<Vec<u8>>>>,
     ends: Option<&'static str>,
     /// Somebody before has left it.
     runs: bool,
+    /// It is no longer what would be started.
+    differs: bool,
 }
 
 impl Workload for Lasting {
@@ -242,10 +331,14 @@ impl Workload for Lasting {
     fn start(&self, _log: LogRing) -> Step<'_, anyhow::Result<Box<dyn Running>>> {
         Box::pin(async { Ok(lasting()) })
     }
+    fn lives_on(&self) -> Option<u32> {
+        self.runs.then_some(1)
+    }
     fn adopt(&self, _log: LogRing) -> Step<'_, Adopted> {
-        let adopted = match self.runs {
-            true => Adopted::Running(lasting()),
-            false => Adopted::Nothing,
+        let adopted = match (self.runs, self.differs) {
+            (true, false) => Adopted::Running(lasting()),
+            (true, true) => Adopted::Ended("another image is in force".to_owned()),
+            (false, _) => Adopted::Nothing,
         };
         Box::pin(async { adopted })
     }
@@ -262,6 +355,17 @@ impl Workload for Lasting {
             record.truncate(longest);
         }
         Ok(record)
+    }
+    fn leave_log(&self, log: &[u8]) -> anyhow::Result<()> {
+        *self.log.locked() = Some(log.to_vec());
+        Ok(())
+    }
+    fn take_log(&self, longest: usize) -> anyhow::Result<Option<Vec<u8>>> {
+        let mut log = self.log.locked().take();
+        if let Some(log) = &mut log {
+            log.truncate(longest);
+        }
+        Ok(log)
     }
     fn exec<'a>(&'a self, _command: &'a [String]) -> Step<'a, anyhow::Result<()>> {
         Box::pin(async { Ok(()) })
@@ -363,5 +467,135 @@ async fn one_whose_past_cannot_be_read_is_taken_over_all_the_same() {
         service.start();
         service.up().await;
         assert_eq!(messages(&service), ["taken over as process 1"], "{record}");
+    }
+}
+
+/// What an earlier machined has left running, and what is known of it.
+async fn left_running() -> Lasting {
+    let before = services();
+    let mut workload = Lasting::default();
+    let service = before.add(of_lasting("web", &workload)).unwrap();
+    service.start();
+    service.up().await;
+    before.leave_workloads().await;
+    workload.runs = true;
+    workload
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_lives_on_is_shown_before_anybody_looks_after_it() {
+    let workload = left_running().await;
+    let services = services();
+    let service = services.add_living(of_lasting("web", &workload)).unwrap();
+    // At once: whoever asks first is to see it.
+    assert_eq!(service.status().phase, Phase::Running);
+    let past = ["preparing", "starting", "started as process 1"];
+    assert_eq!(messages(&service)[..3], past);
+    assert_eq!(messages(&service)[3..], ["lives on as process 1"]);
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(messages(&service).len(), 4);
+    assert!(!service.status().is_up(), "nobody knows whether it is kept");
+    services.attend();
+    service.up().await;
+    assert_eq!(messages(&service)[4..], ["taken over as process 1"]);
+    services.stop("web").await.unwrap();
+    assert_eq!(service.status().phase, Phase::Finished);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_lives_on_and_is_another_ends_and_is_started() {
+    let mut workload = left_running().await;
+    workload.differs = true;
+    let services = services();
+    let service = services.add_living(of_lasting("web", &workload)).unwrap();
+    services.attend();
+    service.up().await;
+    assert_eq!(
+        messages(&service)[3..],
+        [
+            "lives on as process 1",
+            "not taken over but ended: another image is in force",
+            "stopped",
+            "preparing",
+            "starting",
+            "started as process 1",
+        ]
+    );
+}
+
+/// The disk does not come, and the machine is told to end.
+#[tokio::test(start_paused = true)]
+async fn one_that_nobody_looks_after_ends_with_the_machine() {
+    let workload = left_running().await;
+    let services = services();
+    let service = services.add_living(of_lasting("web", &workload)).unwrap();
+    services.stop_workloads().await;
+    assert_eq!(service.status().phase, Phase::Finished);
+    services.start_workloads();
+    sleep(Duration::from_secs(5)).await;
+    // Without its disk there is nothing to start it from.
+    assert_eq!(service.status().phase, Phase::Finished);
+    services.attend();
+    service.up().await;
+}
+
+/// Everything that `Logs` shows.
+async fn log_of(services: &Services, id: &str) -> String {
+    let mut reader = services.get(id).unwrap().log().read(Tail::All);
+    let mut text = Vec::new();
+    if let Some(mut old) = services
+        .disk
+        .older(id, reader.older().unwrap())
+        .await
+        .unwrap()
+    {
+        while let Some(chunk) = old.next_chunk().unwrap() {
+            text.extend(chunk);
+        }
+    }
+    while let Some(line) = reader.next_kept() {
+        text.extend_from_slice(&line);
+    }
+    String::from_utf8(text).unwrap()
+}
+
+/// With a disk and without, over a change of generations and over one that does not come.
+#[tokio::test]
+async fn a_line_that_is_half_written_when_the_generation_changes_is_one_line() {
+    let directory = tempfile::tempdir().unwrap();
+    for has_disk in [false, true] {
+        let workload = Lasting {
+            runs: true,
+            ..Lasting::default()
+        };
+        let before = services();
+        let service = before.add(of_lasting("web", &workload)).unwrap();
+        if has_disk {
+            before.disk.open(directory.path()).await.unwrap();
+        }
+        service.start();
+        service.up().await;
+        service.log().write(b"one\ntwo begins");
+        before.leave_workloads().await;
+        // The upgrade fails before its point of no return.
+        before.start_workloads();
+        service.log().write(b" and ends\nthree begins");
+        service.up().await;
+        before.leave_workloads().await;
+        before.disk.close().await;
+
+        let after = services();
+        let service = after.add_living(of_lasting("web", &workload)).unwrap();
+        if has_disk {
+            after.disk.open(directory.path()).await.unwrap();
+        }
+        after.attend();
+        service.up().await;
+        service.log().write(b" and ends\nfour\n");
+        let log = log_of(&after, "web").await;
+        let expected = "one\ntwo begins and ends\nthree begins and ends\nfour\n";
+        assert_eq!(log, expected, "with a disk: {has_disk}");
+        // A machined that comes after this one in its place does not find it again.
+        assert_eq!(*workload.log.locked(), None);
     }
 }

@@ -28,6 +28,10 @@ pub trait Workload: Send + Sync + 'static {
     }
     /// Starts it; its output goes to the log.
     fn start(&self, log: LogRing) -> Step<'_, anyhow::Result<Box<dyn Running>>>;
+    /// The first process of what an earlier machined left running, as far as that can be told at once and without the disk.
+    fn lives_on(&self) -> Option<u32> {
+        None
+    }
     /// Takes over what an earlier machined started, if it still runs and is what would be started now.
     fn adopt(&self, log: LogRing) -> Step<'_, Adopted>;
     /// Whether it may live through a change of generations; the error says why not, for people.
@@ -49,6 +53,20 @@ pub trait Workload: Send + Sync + 'static {
     /// # Errors
     /// It cannot be read.
     fn record(&self, _longest: usize) -> anyhow::Result<Option<Vec<u8>>> {
+        Ok(None)
+    }
+    /// Leaves the end of its log beside it, for whoever takes it over; it goes when what runs goes.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    fn leave_log(&self, _log: &[u8]) -> anyhow::Result<()> {
+        Ok(())
+    }
+    /// Takes the end of the log that was left, at most so many bytes of it; a second call finds nothing.
+    ///
+    /// # Errors
+    /// It cannot be read, or would be found again.
+    fn take_log(&self, _longest: usize) -> anyhow::Result<Option<Vec<u8>>> {
         Ok(None)
     }
     /// A command inside it, as a health check; ends with an error that says what it printed.

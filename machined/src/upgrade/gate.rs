@@ -10,7 +10,8 @@ use crate::base::lock::Lock as _;
 use crate::services::{Service, Services, reach};
 use crate::values::CheckTarget;
 
-/// How long a service must stay up to count: one that crashes at once has been "running" for a moment too.
+/// How long a service must have run to count, unless it proves by answers that it is steady: one that crashes at once has been "running"
+/// for a moment too.
 const STEADY: Duration = Duration::from_secs(3);
 /// Between two tries of a probe: somebody waits for it.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
@@ -88,9 +89,11 @@ impl Gate {
         let services = join_all(required.map(|service| async move {
             loop {
                 service.up().await;
-                if service.stays_up(STEADY).await {
+                if service.proves_steady(STEADY).await {
                     return;
                 }
+                // It may be up and not answer; its next check says so.
+                tokio::time::sleep(ASK_AGAIN).await;
             }
         }));
         let probes = join_all(self.probes.iter().map(GateProbe::pass));

@@ -4,7 +4,8 @@
 //! ended. `greeter has PATH` succeeds if there is such a file. `greeter stay PROGRAM ARGUMENT…` runs a program to its end, and stays
 //! for ever. `greeter flood` writes to its standard error for ever. `greeter bomb` starts as many threads as it is let, and goes on
 //! trying. `greeter slow SECONDS` ends so long after it was asked to. `greeter beat PORT` says how long it was kept from running
-//! (`beat.rs`). `greeter [PORT [SECONDS]]` listens, on 8080 by default. Its
+//! (`beat.rs`). `greeter halves MILLISECONDS` counts for ever: each line is written in two halves, with that pause between them and none
+//! before the next line. `greeter [PORT [SECONDS]]` listens, on 8080 by default. Its
 //! answers to a GET:
 //!
 //! | path | answer |
@@ -22,11 +23,14 @@
 //! | `/link/PATH` | what came of making the symbolic link `/PATH` to the text behind a `?` |
 //! | `/socket/FAMILY` | what came of opening a socket of the family of that number |
 //! | `/pipe/PATH` | what came of making a named pipe `/PATH` |
+//! | `/sync/PATH` | the same as of `/write`, once it is on the disk |
+//! | `/watch/PATH` | how often the file `/PATH` was read since the first time, and how often it said something else (`watch.rs`) |
 //! | `/exit/CODE` | nothing: it ends with this code |
 //!
 //! SIGTERM ends it with 0, so many seconds later.
 
 mod beat;
+mod watch;
 
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Result, Write};
@@ -49,6 +53,13 @@ fn main() -> ExitCode {
             wait_for_ever()
         }
         Some(word) if word == "flood" => flood(),
+        Some(word) if word == "halves" => {
+            end_when_asked(Duration::ZERO);
+            let pause = arguments.next().and_then(|text| text.parse().ok());
+            let ended = count_in_halves(Duration::from_millis(pause.unwrap_or(10)));
+            eprintln!("greeter: counted to here: {ended:?}");
+            return ExitCode::FAILURE;
+        }
         Some(word) if word == "bomb" => {
             end_when_asked(Duration::ZERO);
             bomb()
@@ -158,6 +169,18 @@ fn flood() -> ! {
     }
 }
 
+/// At any moment half a line is written.
+fn count_in_halves(pause: Duration) -> Result<()> {
+    let mut output = std::io::stdout();
+    for number in 0_u64.. {
+        write!(output, "line {number} ")?;
+        output.flush()?;
+        std::thread::sleep(pause);
+        writeln!(output, "is whole")?;
+    }
+    Ok(())
+}
+
 /// Takes all numbers of processes that there are.
 fn bomb() -> ! {
     let mut threads = 0_u32;
@@ -200,7 +223,7 @@ type Act = (&'static str, fn(&str) -> Result<String>, &'static str);
 const NOT_FOUND: &str = "404 Not Found";
 const FORBIDDEN: &str = "403 Forbidden";
 
-const ACTS: [Act; 13] = [
+const ACTS: [Act; 15] = [
     ("/read", |file| fs::read_to_string(file), NOT_FOUND),
     ("/list", names, NOT_FOUND),
     ("/owner", owner, NOT_FOUND),
@@ -230,8 +253,10 @@ const ACTS: [Act; 13] = [
         |file| fs::remove_file(file).map(|()| format!("{file}: removed\n")),
         FORBIDDEN,
     ),
+    ("/watch", watch::watch, NOT_FOUND),
     ("/rename", rename, FORBIDDEN),
     ("/write", write, FORBIDDEN),
+    ("/sync", sync, FORBIDDEN),
     ("/link", link, FORBIDDEN),
     (
         "/exit/",
@@ -288,6 +313,13 @@ fn write(file_and_text: &str) -> Result<String> {
         .unwrap_or((file_and_text, "written by greeter\n"));
     fs::write(file, text)?;
     Ok(format!("{file}: written\n"))
+}
+
+fn sync(file_and_text: &str) -> Result<String> {
+    let written = write(file_and_text)?;
+    let file = file_and_text.split('?').next().unwrap_or_default();
+    fs::File::open(file)?.sync_all()?;
+    Ok(written)
 }
 
 fn link(link_and_target: &str) -> Result<String> {

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::{Boot, apply_network};
 use crate::init_link::StartReason;
+use crate::intent;
 use crate::machine::Machine;
 use crate::modules::Class;
 use crate::sequences::steps::find_config::{self, Found, find_config};
@@ -66,6 +67,7 @@ async fn load_config(
     let loaded = match found {
         Ok(Found::Config(configured)) => {
             machine.set_config(Arc::from(configured));
+            show_living(&machine);
             Ok(())
         }
         Ok(Found::Nothing) => {
@@ -84,6 +86,21 @@ async fn load_config(
     last_known_time::go_on_from(&machine);
     apply_network(&machine).await;
     loaded
+}
+
+/// Lists the containers that an earlier machined left running as what they are, before anybody can ask. They are taken over when the
+/// disk is there.
+fn show_living(machine: &Arc<Machine>) {
+    let Some(configured) = machine.config() else {
+        return;
+    };
+    for container in &configured.config.containers {
+        let shown = intent::living_service(machine, &configured, container)
+            .and_then(|living| living.map(|it| machine.services.add_living(it)).transpose());
+        if let Err(error) = shown {
+            tracing::warn!("container {} is not listed yet: {error:#}", container.name);
+        }
+    }
 }
 
 fn tell_no_config(machine: &Machine, error: String) {

@@ -128,9 +128,13 @@ async fn start_services(machine: Arc<Machine>) -> anyhow::Result<()> {
     if machine.generation.keeps_workloads {
         intent::end_unnamed_containers(&machine, &configured).await;
     }
+    machine.services.attend();
     for container in &configured.config.containers {
-        let definition = intent::service(&machine, &configured, container)?;
-        machine.services.add(definition)?.start();
+        // One that lives on is listed already.
+        if machine.services.get(container.name.as_str()).is_none() {
+            let definition = intent::service(&machine, &configured, container)?;
+            machine.services.add(definition)?.start();
+        }
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use crate::base::error_chain::chain;
 use crate::init_link::{InitLink, Scope};
-use crate::kernel_settings::{KernelSpec, Undo, UndoKeeper};
+use crate::kernel_settings::{KernelSettingError, KernelSpec, Undo, UndoKeeper};
 use crate::machine::Machine;
 
 /// Has the kernel be as the spec says. What it takes to undo that is with init first.
@@ -14,10 +14,21 @@ pub(in crate::sequences) async fn apply(
     spec: &KernelSpec,
 ) -> anyhow::Result<()> {
     let drivers = machine.drivers()?;
-    let failures = machine
-        .kernel_settings
-        .apply(&drivers, spec, &machine.init)
-        .await;
+    let settings = &machine.kernel_settings;
+    all_done(settings.apply(&drivers, spec, &machine.init).await)
+}
+
+/// Unloads the config's modules, and leaves parameters as they are. The next generation takes back those that it does not set.
+///
+/// # Errors
+/// All that failed, in one text; the rest is done.
+pub(in crate::sequences) async fn unload_modules(machine: &Machine) -> anyhow::Result<()> {
+    let drivers = machine.drivers()?;
+    let settings = &machine.kernel_settings;
+    all_done(settings.unload_modules(&drivers, &machine.init).await)
+}
+
+fn all_done(failures: Vec<KernelSettingError>) -> anyhow::Result<()> {
     let failures: Vec<String> = failures.iter().map(|failure| chain(failure)).collect();
     anyhow::ensure!(failures.is_empty(), "{}", failures.join("; "));
     Ok(())

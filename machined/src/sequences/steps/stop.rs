@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::disk;
+use super::{disk, kernel};
 use crate::base::blocking_io;
 use crate::disk::Users;
 use crate::machine::Machine;
@@ -30,11 +30,16 @@ pub(in crate::sequences) fn stop_for_next_generation(machine: &Arc<Machine>) -> 
     })
 }
 
-/// Takes back what the config asked of the kernel, which the next generation goes on with.
+/// Takes back what the config asked of the kernel. Parameters stay while containers run on that go by them: the next generation, which
+/// finds with init what it takes to undo them, sets its own and takes back the rest.
 pub(in crate::sequences) fn undo_settings(machine: &Arc<Machine>) -> Phase {
     let machine = machine.clone();
     Phase::of("undoSettings", async move {
-        if let Err(error) = settings::undo(&machine).await {
+        let undone = match machine.services.left().is_empty() {
+            true => settings::undo(&machine).await,
+            false => kernel::unload_modules(&machine).await,
+        };
+        if let Err(error) = undone {
             tracing::warn!("left to the next generation: {error:#}");
         }
         Ok(())

@@ -77,6 +77,10 @@ pub(super) const MOUNTS: Kind = Kind {
     ..DISKS
 };
 
+/// Why a filesystem was not checked when it was mounted.
+const UNCHECKED: &str =
+    "at the next boot: containers that live on used the filesystem when it was mounted";
+
 fn disk(disk: Disk) -> Item {
     let spec = Record::default()
         .with("size", 1, disk.size)
@@ -110,45 +114,43 @@ fn system_disk(status: &OwnedDiskStatus) -> Option<Item> {
 
 fn volumes(status: &OwnedDiskStatus) -> Vec<Item> {
     let parent = status.disk.as_deref().unwrap_or(Path::new(""));
-    let volume = |id: &str, device: Option<&Path>, mounted: &str, size: u64| {
+    let volume = |device: Option<&Path>, mounted: &str, size: u64| {
         let kind = match device {
             Some(_) => Value::Word(0, "partition"),
             None => Value::Word(2, "tmpfs"),
         };
-        let spec = Record::default()
+        let pretty_size = match size {
+            0 => String::new(),
+            size => human_short(size),
+        };
+        let location = device.unwrap_or(Path::new("")).to_string_lossy();
+        Record::default()
             .with("phase", 1, Value::Word(6, "ready"))
-            .with(
-                "location",
-                2,
-                device.unwrap_or(Path::new("")).to_string_lossy().as_ref(),
-            )
+            .with("location", 2, location.as_ref())
             .with("parentLocation", 7, parent.to_string_lossy().as_ref())
             .with("size", 9, size)
             .with("mountLocation", 11, mounted)
-            .with(
-                "prettySize",
-                13,
-                if size == 0 {
-                    String::new()
-                } else {
-                    human_short(size)
-                },
-            )
-            .with("type", 16, kind);
-        Item::new(id, spec)
+            .with("prettySize", 13, pretty_size)
+            .with("type", 16, kind)
     };
-    let var = status
-        .var_mounted
-        .then(|| volume("EPHEMERAL", status.var.as_deref(), "/var", status.size));
-    let state = status
-        .state
-        .as_deref()
-        .map(|device| volume("STATE", Some(device), STATE, 0));
-    let efi = status
-        .efi
-        .as_deref()
-        .map(|device| volume("EFI", Some(device), "", 0));
-    efi.into_iter().chain(state).chain(var).collect()
+    let var = status.var_mounted.then(|| {
+        let var = volume(status.var.as_deref(), "/var", status.size);
+        match status.unchecked {
+            // It has no number in the contract.
+            true => var.with("check", 0, Value::Remark(UNCHECKED.to_owned())),
+            false => var,
+        }
+    });
+    let state = status.state.as_deref();
+    let efi = status.efi.as_deref();
+    [
+        ("EFI", efi.map(|device| volume(Some(device), "", 0))),
+        ("STATE", state.map(|device| volume(Some(device), STATE, 0))),
+        ("EPHEMERAL", var),
+    ]
+    .into_iter()
+    .filter_map(|(id, spec)| Some(Item::new(id, spec?)))
+    .collect()
 }
 
 fn mount(mount: Mounted) -> Item {
@@ -197,6 +199,7 @@ mod tests {
             var: Some("/dev/vda3".into()),
             state: Some("/dev/vda2".into()),
             efi: Some("/dev/vda1".into()),
+            unchecked: true,
             ..in_memory
         };
         let items = volumes(&on_disk);
@@ -207,6 +210,8 @@ mod tests {
             (spec.location.as_str(), spec.mount_location.as_str()),
             ("/dev/vda2", STATE)
         );
+        let yaml = items[2].spec.yaml();
+        assert!(yaml.contains("check: \"at the next boot: "), "{yaml}");
         let item = system_disk(&on_disk).unwrap();
         let spec = wire::SystemDiskSpec::decode(item.spec.protobuf().as_slice()).unwrap();
         assert_eq!(
