@@ -3,12 +3,13 @@
 
 use anyhow::{Context, ensure};
 use instar_tests::{
-    Ending, GREETER, GREETER_PORT, Greeter, Identity, ImageUnderTest, Instarctl, MachineConfig,
-    Node, OciImage, Outcome, Registry, Scratch, Test, WITH_CGROUPS, push_greeter,
-    rootfs_with_script, tests, upgrade_and_follow,
+    Ending, GREETER, Greeter, Identity, ImageUnderTest, Instarctl, MachineConfig, Node, OciImage,
+    Outcome, Registry, Scratch, Test, WITH_CGROUPS, push_greeter, rootfs_with_script, tests,
+    upgrade_and_follow,
 };
 
 use crate::PATIENCE;
+use crate::installed::OTHER_PORT;
 use crate::one_at_a_time::start;
 
 /// A parameter of the kernel's memory, which init restores as well.
@@ -72,10 +73,11 @@ async fn kernel_settings_are_in_force_at_once_and_end_with_the_config(scratch: S
     let plain = MachineConfig::new(&identity)
         .install_disk("/dev/vda")
         .registry(&host)
+        .greeter(&host)
         .greeter_at(
-            GREETER,
+            "killer",
             &registry.image_for_guest("greeter:v1"),
-            GREETER_PORT,
+            OTHER_PORT,
             WITH_CGROUPS,
         )
         .to_yaml();
@@ -229,7 +231,7 @@ async fn they_stay_when_machined_is_killed(node: &Node) -> Outcome {
         "/write/cgroup/generation.{}/machined/cgroup.kill?1",
         generation.trim()
     );
-    Greeter::of(node)?.get(&kill)?;
+    Greeter::at(node, OTHER_PORT)?.get(&kill)?;
     node.vm()
         .wait_for_line_after(mark, "starting machined again", PATIENCE)?;
     node.wait_for_api(PATIENCE).await?;

@@ -16,7 +16,7 @@ use tonic::Code;
 
 use crate::PATIENCE;
 use crate::hang_ups::{SLOW, config_name, is_free, slow};
-use crate::installed::INSTALLER;
+use crate::installed::{INSTALLER, OTHER_PORT};
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![calls_that_change_the_machine_go_one_at_a_time]
@@ -89,6 +89,7 @@ pub(crate) async fn start(
     let node = Node::plan(scratch, &ImageUnderTest::first()?)
         .disk(&disk)
         .forward(GREETER_PORT)
+        .forward(OTHER_PORT)
         .without_config(identity)
         .start()?;
     let (client, address) = (Instarctl::of(&node, scratch)?, node.endpoint()?);
