@@ -127,12 +127,12 @@ async fn a_value_that_is_not_taken_back_stays_on_record() {
     let kernel = Kernel::new();
     let kept = Kept::of(&kernel);
     let settings = kernel.settings(Undo::default());
-    let wished = wish(&[("/proc/sys/vm/swappiness", "10")]);
+    let wished = spec(&[("/proc/sys/vm/swappiness", "10")]);
     settings.apply(&kernel.drivers, &wished, &kept).await;
     let file = kernel.root.path().join("proc/sys/vm/swappiness");
     fs::remove_file(&file).unwrap();
     std::os::unix::fs::symlink("/dev/null", &file).unwrap();
-    let nothing = KernelWish::default();
+    let nothing = KernelSpec::default();
     let failures = settings.apply(&kernel.drivers, &nothing, &kept).await;
     assert!(
         matches!(failures[..], [KernelSettingError::Restore { .. }]),
