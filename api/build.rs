@@ -38,11 +38,31 @@ fn main() -> Result<(), Box<dyn Error>> {
         out.join("descriptors.bin"),
         bare(&descriptors).encode_to_vec(),
     )?;
+    fs::write(
+        out.join("streaming_methods.rs"),
+        format!("&{:?}", streaming_methods(&descriptors)),
+    )?;
     tonic_prost_build::configure()
         // A method that a server leaves out answers UNIMPLEMENTED, as the interface wants it.
         .generate_default_stubs(true)
         .compile_fds(descriptors)?;
     Ok(())
+}
+
+/// The paths of methods that answer with a stream, sorted.
+fn streaming_methods(descriptors: &FileDescriptorSet) -> Vec<String> {
+    let mut paths = Vec::new();
+    for file in &descriptors.file {
+        for service in &file.service {
+            let streaming = service.method.iter().filter(|it| it.server_streaming());
+            paths.extend(streaming.map(|method| {
+                let (package, service) = (file.package(), service.name());
+                format!("/{package}.{service}/{}", method.name())
+            }));
+        }
+    }
+    paths.sort_unstable();
+    paths
 }
 
 /// Without comments and positions, half of the bytes: this goes into every machine.

@@ -3,6 +3,12 @@
 //! Names and numbers follow the Talos machine API, so that its clients can talk to an Instar node; the files are written
 //! for this project and hold what a node serves. One module per proto package. Server traits answer UNIMPLEMENTED for
 //! every method that an implementation leaves out.
+//!
+//! The decision: the `.proto` files are written here, with Talos's names and numbers and only the methods and fields that a node serves. To
+//! compile Talos's own files was the other choice: nobody could see then what is served and what only has a name, and each of their
+//! releases would change this API.
+
+#![forbid(unsafe_code)]
 
 pub mod events;
 
@@ -24,11 +30,20 @@ pub const NODES_KEY: &str = "nodes";
 /// Encoded `google.protobuf.FileDescriptorSet` of every file, for reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
+/// Paths of the methods that answer with a stream, sorted.
+pub const STREAMING_METHODS: &[&str] = include!(concat!(env!("OUT_DIR"), "/streaming_methods.rs"));
+
 /// Declares the module of one proto package.
 macro_rules! package {
     ($(#[$doc:meta])* $name:ident, $file:literal $(, $($inner:tt)*)?) => {
         $(#[$doc])*
-        #[allow(missing_docs, unused_qualifications, unreachable_pub, clippy::all)]
+        #[allow(
+            missing_docs,
+            unused_qualifications,
+            unreachable_pub,
+            clippy::all,
+            clippy::too_many_lines
+        )]
         pub mod $name {
             tonic::include_proto!($file);
             $($($inner)*)?

@@ -18,6 +18,7 @@ use super::revocable::{Revocable, Revocation};
 use super::target::{self, Target};
 use super::uploads::{Room, Upload};
 use super::{impersonation, permissions};
+use instar_base::error_chain::chain;
 use instar_base::quota::Rank;
 
 /// The answer to who would change a node that has no config and holds data.
@@ -97,7 +98,7 @@ impl Proxy {
                 // Boxed, like the next one: what few calls need is not to make the future of every call large.
                 match Box::pin(answer).await {
                     Ok(response) => response.map(Either::Left),
-                    Err(error) => refuse(error.code(), &error.to_string()),
+                    Err(error) => refuse(error.code(), &chain(&error)),
                 }
             }
             Ok(Target::Several(nodes)) => {

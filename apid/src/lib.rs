@@ -232,10 +232,10 @@ async fn accept(
                 };
                 limit.admit(|unknown| {
                     let connection = async move {
-                        // Why an unauthenticated connection ended is not logged, or anyone
-                        // could fill the log.
                         let served =
                             serve_connection(stream, unknown, known, credentials, proxy, draining);
+                        // What a stranger's connection dies of is the stranger's business; it is not logged, or anyone
+                        // could fill the log.
                         let _ = served.await;
                         drop(place);
                     };

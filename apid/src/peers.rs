@@ -60,7 +60,7 @@ pub(super) enum CallError {
     )]
     NotThisNode(Other),
     /// It was not reached.
-    #[error("{0:#}")]
+    #[error(transparent)]
     Away(#[from] anyhow::Error),
 }
 

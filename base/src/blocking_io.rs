@@ -19,7 +19,7 @@ pub enum NoAnswer {
     )]
     Late(Duration),
     /// The runtime ended before the work did. (A panic of the work looks the same; it ends the programs of the root filesystem.)
-    #[error("the work was interrupted because machined is stopping")]
+    #[error("the work was interrupted because the program is stopping")]
     Interrupted,
 }
 

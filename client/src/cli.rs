@@ -25,13 +25,7 @@ pub(crate) struct Cli {
 #[derive(Args, Debug)]
 pub(crate) struct Global {
     /// Client configuration file [default: $TALOS_HOME/config or ~/.talos/config]
-    #[arg(
-        long,
-        visible_alias = "config",
-        value_name = "FILE",
-        env = "TALOSCONFIG",
-        global = true
-    )]
+    #[arg(long, value_name = "FILE", env = "TALOSCONFIG", global = true)]
     pub(crate) talosconfig: Option<PathBuf>,
     /// Context of the client configuration
     #[arg(long, value_name = "NAME", global = true)]
@@ -142,6 +136,11 @@ pub(crate) enum Command {
     /// Give the node a machine config
     #[command(visible_alias = "apply")]
     ApplyConfig(ApplyConfig),
+    /// Check a machine config without a node
+    ///
+    /// All that is wrong with it is shown, each problem with its document, line and field, and what this version knows but does not
+    /// serve as warnings. Only a node can say more: whether the disk is there, and what `apply-config --dry-run` shows.
+    Validate(Validate),
     /// Change the node's machine config in an editor
     ///
     /// The editor is $VISUAL, $EDITOR or vi. What is not changed there, or is left empty, is not applied. What the node does not take is
@@ -684,6 +683,31 @@ pub(crate) struct ApplyConfig {
     pub(crate) patches: Vec<String>,
     #[command(flatten)]
     pub(crate) how: ApplyHow,
+}
+
+/// Arguments of `validate`.
+#[derive(Args, Debug)]
+pub(crate) struct Validate {
+    /// Machine config; - is standard input
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+    /// Machine that the config is for [default: any]
+    #[arg(short, long, value_enum, ignore_case = true)]
+    pub(crate) mode: Option<MachineMode>,
+    /// Take warnings for errors
+    #[arg(long)]
+    pub(crate) strict: bool,
+}
+
+/// What kind of machine a node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MachineMode {
+    /// A machine with a disk to install to
+    Metal,
+    /// A virtual machine of a cloud, whose disk is its image
+    Cloud,
+    /// A container: there is no such node, Instar starts from its own kernel
+    Container,
 }
 
 /// How a machine config is applied.

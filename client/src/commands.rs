@@ -37,6 +37,7 @@ mod support;
 mod time;
 mod upgrade;
 mod usage;
+mod validate;
 mod version;
 mod wipe;
 
@@ -67,6 +68,7 @@ pub(crate) async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Rollback { wait } => rollback::run(&global, wait).await,
         Command::Reset(arguments) => reset::run(&global, &arguments).await,
         Command::ApplyConfig(arguments) => apply_config::run(&global, &arguments).await,
+        Command::Validate(arguments) => validate::run(&global, &arguments),
         Command::Edit(arguments) => edit::run(&global, &arguments).await,
         Command::Patch(arguments) => patch::run(&global, &arguments).await,
         Command::List(arguments) => list::run(&global, &arguments).await,

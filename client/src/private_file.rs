@@ -30,6 +30,7 @@ pub(crate) fn replace(path: &Path, content: &str) -> io::Result<()> {
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
     let new = PathBuf::from(new);
+    // Usually there is none.
     let _ = std::fs::remove_file(&new);
     let mut file = File::options()
         .write(true)

@@ -112,6 +112,7 @@ fn give_back() {
         LeaveAlternateScreen,
         Show
     );
+    // The terminal may be gone, which is no trouble of the dashboard's.
     let _ = disable_raw_mode();
     let _ = stdout().flush();
 }

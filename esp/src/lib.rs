@@ -16,6 +16,11 @@
 //! carried out step by step on a [`Volume`]. What holds for every plan, at every step and with every write since the last
 //! flush lost: the entry that the loader takes has a whole UKI. Linux's vfat loses files in a rename to a new name, so no plan
 //! renames to one.
+//!
+//! The decision: a change is a value before the first write. Functions that write as they go were the other choice: what a power cut leaves of
+//! them is known only for the cuts that somebody tried, while a plan's tests cut it after each of its steps.
+
+#![forbid(unsafe_code)]
 
 pub mod boot_order;
 mod entry;

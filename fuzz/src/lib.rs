@@ -3,6 +3,9 @@
 //!
 //! `make fuzz` lets libFuzzer look for bytes that break one. The tests here go some thousand steps from the same seeds, each run the
 //! same ones.
+//!
+//! The decision: decoders are a list that both libFuzzer and a plain test run, on stable Rust. cargo-fuzz's targets were the other choice: a
+//! program per decoder, on a nightly compiler, and nothing of it in the tests that everybody runs.
 
 mod layer;
 mod seeds;
@@ -75,6 +78,7 @@ pub fn named(name: &str) -> Option<&'static Decoder> {
 
 /// What apid reads of a certificate that TLS has let in.
 fn client_certificate(bytes: &[u8]) {
+    // Any answer will do.
     let _ = instar_pki::client_roles(bytes);
     let _ = instar_pki::public_key_fingerprint(bytes);
 }

@@ -132,6 +132,7 @@ mod tests {
     async fn answer(pieces: Vec<(Duration, usize)>) -> Answer {
         let (client, mut server) = tokio::io::duplex(1 << 16);
         tokio::spawn(async move {
+            // The client may have ended: its side of the test says so.
             let _ = server.read(&mut [0; 1024]).await;
             let _ = server
                 .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n")

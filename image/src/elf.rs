@@ -206,6 +206,7 @@ mod tests {
         for at in 0..whole.len() {
             let mut damaged = whole.clone();
             damaged[at] = 0xff;
+            // Any answer will do.
             let _ = read(&damaged);
             let _ = section(&damaged, ".modinfo");
             let _ = imports(&damaged, "liba.so.1");

@@ -2,6 +2,9 @@
 //!
 //! Needs no root and no mounts: trees are values ([`tree::Tree`]) until they become an archive, a squashfs or an image layer.
 //! The same inputs (binaries, resolved packages, version) give the same bytes.
+//!
+//! The decision: files, owners and modes are values until the last step. Building a tree on a disk (debootstrap, mkosi) was the other choice:
+//! it needs root for owners and devices, and whatever the build machine leaves in the tree gets into the image.
 
 pub mod archive;
 pub mod boot;

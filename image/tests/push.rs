@@ -78,6 +78,7 @@ impl Registry {
 
 impl Drop for Registry {
     fn drop(&mut self) {
+        // It may have ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

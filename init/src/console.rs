@@ -12,6 +12,7 @@ pub(crate) fn open() {
     // Or the kernel drops lines when many come within 5 s, those of machined too.
     let _ = std::fs::write("/proc/sys/kernel/printk_devkmsg", "on\n");
     if let Ok(file) = File::options().write(true).open("/dev/kmsg") {
+        // It is open already.
         let _ = KERNEL_LOG.set(file);
     }
 }

@@ -22,6 +22,7 @@ pub(crate) fn reboot_because(reason: impl Display) -> ! {
 pub(crate) fn end_kernel(command: RebootCommand) -> ! {
     write_disks();
     if command != RebootCommand::Halt {
+        // Without the thread a driver that hangs keeps the kernel, as it would without these lines.
         let _ = Builder::new().spawn(reset_without_drivers);
     }
     if let Err(error) = reboot(command) {
@@ -38,6 +39,7 @@ pub(crate) fn end_kernel(command: RebootCommand) -> ! {
 fn reset_without_drivers() {
     sleep(6 * LAST_MOMENTS);
     complain!("the kernel does not end; resetting the machine");
+    // It is the last means.
     let _ = std::fs::write("/proc/sysrq-trigger", "b");
 }
 

@@ -220,6 +220,7 @@ impl Cgroup {
 /// Turns on the controllers for the children of a cgroup. A kernel without one of them still boots.
 pub(crate) fn enable_controllers(cgroup: impl AsRef<Path>) {
     for controller in ["+cpu", "+io", "+memory", "+pids"] {
+        // What needs the controller says that it is missing.
         let _ = fs::write(cgroup.as_ref().join("cgroup.subtree_control"), controller);
     }
 }
@@ -229,6 +230,7 @@ pub(crate) fn remove_cgroups(cgroup: impl AsRef<Path>) {
     for entry in fs::read_dir(cgroup).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             remove_cgroups(entry.path());
+            // One that is busy is seen when the machine is compared.
             let _ = fs::remove_dir(entry.path());
         }
     }

@@ -7,6 +7,9 @@
 //! - `boot` below: from the kernel to the first generation.
 //! - `supervisor`: what happens from then on, as `verdict` decides.
 //! - `generation`: birth and death of one; `workloads`: what may outlive it; `fingerprint`: what must be left of it (nothing).
+//!
+//! The decision: PID 1 has so few lines that it need not change when the system does, and waits for one thing at a time in one thread. An init
+//! that also supervises services was the other choice: each change of theirs would need a reboot, and each of their bugs could be PID 1's.
 
 #![cfg_attr(not(test), no_main)]
 // Under test nothing calls `boot`, and so nothing most of the rest.

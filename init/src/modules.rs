@@ -26,6 +26,7 @@ pub(crate) fn load() {
         {
             complain!("cannot load the module {}: {error}", path.display());
         }
+        // What stays takes memory, and is loaded no more.
         let _ = fs::remove_file(path);
     }
 }

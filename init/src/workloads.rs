@@ -32,6 +32,7 @@ pub(crate) fn sweep_cgroups(keep: bool) {
         let is_domain = name == NAME;
         if path.is_dir() && !(is_domain && keep) {
             remove_cgroups(&path);
+            // One that is busy is seen when the machine is compared.
             let _ = (!is_domain).then(|| fs::remove_dir(path));
         }
     }

@@ -17,9 +17,9 @@
 //! Below them are crates of their own, whose walls the compiler keeps:
 //!
 //! ```text
-//! apid        the program that strangers talk to            knows sys and base, no disk and no container
-//! config      from text to a checked model                  knows values alone
-//! oci         images, from a registry to a store            knows values, and the one HTTP client
+//! apid        the program that strangers talk to            knows api, pki, base and sys; no disk and no container
+//! config      from text to a checked model                  knows values and pki
+//! oci         images, from a registry to a store            knows values, base and the one HTTP client
 //! http-client requests within limits                        knows values and base
 //! values      names that several parts share
 //! base, sys   what knows nothing of the machine; `unsafe` is in sys alone
@@ -66,6 +66,7 @@ pub mod operation_lock;
 pub mod packet_capture;
 pub mod sequences;
 pub mod services;
+pub mod state_partition;
 pub mod statistics;
 pub mod status;
 pub mod store;

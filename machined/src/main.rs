@@ -3,6 +3,7 @@
 
 use std::process::ExitCode;
 
+use machined::values::system_process;
 use machined::{apid, console, daemon};
 
 fn main() -> ExitCode {
@@ -13,8 +14,8 @@ fn main() -> ExitCode {
         .file_name()
         .and_then(|name| name.to_str())
     {
-        Some("apid") => apid::run(),
-        Some("dashboard") => console::run(),
+        Some(system_process::APID) => apid::run(),
+        Some(system_process::DASHBOARD) => console::run(),
         _ => daemon::run(),
     };
     match outcome {

@@ -11,9 +11,8 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 
 use crate::base::lock::Lock as _;
 use crate::base::whole_file;
+use crate::state_partition::META;
 
-/// They may hold tokens.
-const MODE: u32 = 0o600;
 /// Bytes of all values together, as on Talos's partition.
 const ROOM: usize = 256 * 1024;
 
@@ -55,7 +54,7 @@ impl Meta {
     /// Below the place that STATE is mounted at.
     pub fn on(state: &Path) -> Self {
         Meta {
-            path: state.join("meta.json"),
+            path: state.join(META.name),
             turn: std::sync::Mutex::new(()),
         }
     }
@@ -96,7 +95,7 @@ impl Meta {
         change(&mut values)?;
         let failed = |source| self.failed("write", source);
         let text = serde_json::to_vec(&values).map_err(|error| failed(error.into()))?;
-        whole_file::replace(&self.path, MODE, &text).map_err(failed)
+        whole_file::replace(&self.path, META.mode, &text).map_err(failed)
     }
 
     fn read(&self) -> Result<BTreeMap<u8, String>, MetaError> {

@@ -108,6 +108,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
+        // Usually it is not mounted.
         let _ = self.unmount();
         run("losetup", &["--detach", &self.device]);
     }

@@ -25,6 +25,7 @@ struct Started(Child);
 
 impl Drop for Started {
     fn drop(&mut self) {
+        // It may have ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -86,6 +87,7 @@ impl Lab {
         );
         let directory = self.directory.path().display();
         let log = fs::File::create(self.log()).unwrap();
+        // Usually there is none.
         let _ = fs::remove_file(self.directory.path().join("leases"));
         let server = Command::new("nsenter")
             .arg(format!("--net=/proc/{}/ns/net", self.namespace.0.id()))

@@ -77,6 +77,7 @@ fn leaves_a_socket_and_nothing_else() {
             enter_sandbox().unwrap();
             let reached = UnixStream::connect(SOCKET).map(drop);
             tell.send((gettid(), attempts(), reached)).unwrap();
+            // It stays until the sender is dropped.
             let _ = stay.recv();
         });
         let (thread, attempts, reached) = told.recv().expect("it did not get inside");

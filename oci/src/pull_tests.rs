@@ -35,6 +35,7 @@ struct Registry {
 
 impl Drop for Registry {
     fn drop(&mut self) {
+        // It may have ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -96,6 +97,7 @@ impl Registry {
     }
 
     fn pusher(&self) -> oci_client::Client {
+        // Another test may have done it.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let config = ClientConfig {
             protocol: ClientProtocol::Http,
@@ -505,6 +507,7 @@ fn flaky_proxy(registry: u16, cuts: usize, after: usize) -> u16 {
                         break;
                     }
                 }
+                // Either may be closed already.
                 let _ = client.shutdown(std::net::Shutdown::Both);
                 let _ = server.shutdown(std::net::Shutdown::Both);
             });
@@ -608,78 +611,98 @@ async fn mirrors_are_tried_in_order_and_all_failures_are_told() {
     assert!(said.contains("the TLS handshake with"), "{said}");
 }
 
+/// An authority of tests with a certificate for a registry and one for a client, and the registry that asks for both, and a password.
+struct LockedRegistry {
+    registry: Registry,
+    /// What lets a client in: the authority and its own certificate.
+    tls: HostTls,
+    _files: tempfile::TempDir,
+}
+
+impl LockedRegistry {
+    fn new() -> Self {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut ca = rcgen::CertificateParams::new(Vec::<String>::new()).unwrap();
+        ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let ca = rcgen::CertifiedIssuer::self_signed(ca, key).unwrap();
+        let leaf = |name: &str, usage| {
+            let key = rcgen::KeyPair::generate().unwrap();
+            let mut params = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
+            params.extended_key_usages = vec![usage];
+            let certificate = params.signed_by(&key, &ca).unwrap();
+            (certificate.pem(), key.serialize_pem())
+        };
+        let server = leaf("127.0.0.1", rcgen::ExtendedKeyUsagePurpose::ServerAuth);
+        let client = leaf("node", rcgen::ExtendedKeyUsagePurpose::ClientAuth);
+        let files = tempfile::tempdir().unwrap();
+        let registry = Self::start(files.path(), &ca.pem(), &server);
+        let (certificate, key) = client;
+        let tls = HostTls {
+            ca: Some(ca.pem()),
+            client_identity: Some(ClientIdentity {
+                certificate,
+                key: Secret::new(key),
+            }),
+            insecure_skip_verify: false,
+        };
+        Self {
+            registry,
+            tls,
+            _files: files,
+        }
+    }
+
+    fn start(directory: &Path, ca: &str, (certificate, key): &(String, String)) -> Registry {
+        let put = |name: &str, content: &str| {
+            let path = directory.join(name);
+            fs::write(&path, content).unwrap();
+            path
+        };
+        // bcrypt of "hunter2", as `htpasswd -B` writes it.
+        let htpasswd = put(
+            "htpasswd",
+            "bob:$2b$05$abcdefghijklmnopqrstuuoXuKqgZXLiJqzfmMXDDhSFPIvxV7t8.\n",
+        );
+        let certificate = put("server.pem", certificate);
+        let key = put("server.key", key);
+        let authority = put("ca.pem", ca);
+        let tls = json!({"certificate": certificate, "key": key, "clientcas": [authority]});
+        Registry::with(json!({ "tls": tls }), Some(&htpasswd))
+    }
+
+    /// What a client is told that comes with these.
+    async fn refusal(&self, tls: HostTls, password: Option<&str>) -> String {
+        let host = self.registry.host();
+        let auth = password.map(|password| RegistryAuth::Password {
+            username: "bob".into(),
+            password: Secret::new(password),
+        });
+        let settings = Registries {
+            trust: Trust {
+                hosts: [(host.clone(), tls)].into(),
+                ..Trust::default()
+            },
+            auth: auth.map(|auth| (host, auth)).into_iter().collect(),
+            ..Registries::default()
+        };
+        let reference = self.registry.reference(":v1");
+        chain(&puller(settings).resolve(&reference).await.unwrap_err())
+    }
+}
+
 #[tokio::test]
 async fn tls_client_certificates_and_passwords() {
-    let directory = tempfile::tempdir().unwrap();
-    let key = rcgen::KeyPair::generate().unwrap();
-    let mut ca = rcgen::CertificateParams::new(Vec::<String>::new()).unwrap();
-    ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-    let ca = rcgen::CertifiedIssuer::self_signed(ca, key).unwrap();
-    let leaf = |name: &str, usage| {
-        let key = rcgen::KeyPair::generate().unwrap();
-        let mut params = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
-        params.extended_key_usages = vec![usage];
-        let certificate = params.signed_by(&key, &ca).unwrap();
-        (certificate.pem(), key.serialize_pem())
-    };
-    let (server, server_key) = leaf("127.0.0.1", rcgen::ExtendedKeyUsagePurpose::ServerAuth);
-    let (client, client_key) = leaf("node", rcgen::ExtendedKeyUsagePurpose::ClientAuth);
-    let put = |name: &str, content: &str| {
-        let path = directory.path().join(name);
-        fs::write(&path, content).unwrap();
-        path
-    };
-    // bcrypt of "hunter2", as `htpasswd -B` writes it.
-    let htpasswd = put(
-        "htpasswd",
-        "bob:$2b$05$abcdefghijklmnopqrstuuoXuKqgZXLiJqzfmMXDDhSFPIvxV7t8.\n",
-    );
-    let certificate = put("server.pem", &server);
-    let private = put("server.key", &server_key);
-    let authority = put("ca.pem", &ca.pem());
-    let http =
-        json!({"tls": {"certificate": certificate, "key": private, "clientcas": [authority]}});
-    let registry = Registry::with(http, Some(&htpasswd));
-    let reference = registry.reference(":v1");
-
-    let identity = ClientIdentity {
-        certificate: client,
-        key: Secret::new(client_key),
-    };
-    let tls = HostTls {
-        ca: Some(ca.pem()),
-        client_identity: Some(identity),
-        insecure_skip_verify: false,
-    };
-    let password = |password: &str| RegistryAuth::Password {
-        username: "bob".into(),
-        password: Secret::new(password),
-    };
-    let settings = |tls: &HostTls, auth: Option<RegistryAuth>| Registries {
-        trust: Trust {
-            hosts: [(registry.host(), tls.clone())].into(),
-            ..Trust::default()
-        },
-        auth: auth
-            .map(|auth| (registry.host(), auth))
-            .into_iter()
-            .collect(),
-        ..Registries::default()
-    };
-    let resolve = async |settings| chain(&puller(settings).resolve(&reference).await.unwrap_err());
-
+    let locked = LockedRegistry::new();
+    let tls = || locked.tls.clone();
     // All is right: the registry gets as far as looking for the image, which it does not have.
-    let said = resolve(settings(&tls, Some(password("hunter2")))).await;
+    let said = locked.refusal(tls(), Some("hunter2")).await;
     assert!(said.contains("MANIFEST_UNKNOWN"), "{said}");
-    let said = resolve(settings(&tls, Some(password("wrong")))).await;
+    let said = locked.refusal(tls(), Some("wrong")).await;
     assert!(said.contains("it refuses access (UNAUTHORIZED"), "{said}");
-    let said = resolve(settings(&tls, None)).await;
+    let said = locked.refusal(tls(), None).await;
     assert!(said.contains("it refuses access"), "{said}");
-    let unknown_authority = HostTls {
-        ca: None,
-        ..tls.clone()
-    };
-    let said = resolve(settings(&unknown_authority, None)).await;
+    let unknown_authority = HostTls { ca: None, ..tls() };
+    let said = locked.refusal(unknown_authority, None).await;
     assert!(
         said.contains("certificate") || said.contains("no certificate authority"),
         "{said}"
@@ -687,15 +710,15 @@ async fn tls_client_certificates_and_passwords() {
     let anybody = HostTls {
         ca: None,
         insecure_skip_verify: true,
-        ..tls.clone()
+        ..tls()
     };
-    let said = resolve(settings(&anybody, Some(password("hunter2")))).await;
+    let said = locked.refusal(anybody, Some("hunter2")).await;
     assert!(said.contains("MANIFEST_UNKNOWN"), "{said}");
     let unknown_client = HostTls {
         client_identity: None,
-        ..tls
+        ..tls()
     };
-    let said = resolve(settings(&unknown_client, Some(password("hunter2")))).await;
+    let said = locked.refusal(unknown_client, Some("hunter2")).await;
     assert!(
         said.contains("broke") || said.contains("handshake"),
         "{said}"

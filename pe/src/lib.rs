@@ -1,5 +1,10 @@
 //! Programs of UEFI: the PE format (Microsoft's "PE Format", UEFI specification 2.10, 2.1.1), as far as Instar makes such programs
 //! and takes them apart: unified kernel images hold kernel, initramfs and command line as sections.
+//!
+//! The decision: offsets into the file's bytes, each checked when it is read. A library for object files was the other choice: those at hand
+//! read programs or write new ones, but do not add sections to a program that has to stay the same everywhere else.
+
+#![forbid(unsafe_code)]
 
 use std::ops::Range;
 

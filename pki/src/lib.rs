@@ -6,6 +6,8 @@
 //! Certificates are written with the few DER forms of [`der`] instead of a certificate library: the ones at hand keep a
 //! subject as a map and so write at most one Organization, but a client may have several roles.
 
+#![forbid(unsafe_code)]
+
 mod authority;
 mod certificate;
 pub mod client_config;

@@ -4,6 +4,9 @@
 //! line, the console log and QEMU's errors: it stays when something fails and goes when all was well. Every machine has a
 //! deadline, and none outlives the process that started it. This crate knows nothing of what it boots.
 //!
+//! The decision: a machine is a child process and a directory. libvirt was the other choice: a daemon with rights of its own, whose machines
+//! outlive the test that started them.
+//!
 //! ```no_run
 //! # use std::time::Duration;
 //! # use instar_qemu::{Vm, VmSpec};

@@ -56,10 +56,12 @@ impl OwnedProcess {
                 let (mut child, pidfd) = match spawn(&mut command) {
                     Ok(pair) => pair,
                     Err(error) => {
+                        // Whoever starts a machine waits for this.
                         let _ = report.send(Err(error));
                         return;
                     }
                 };
+                // Whoever starts a machine waits for this.
                 let _ = report.send(Ok((child.id(), Arc::clone(&pidfd))));
                 let ended = watch(&mut child, &pidfd, deadline, &watched);
                 watched.lock().ended = Some(ended);
@@ -117,6 +119,7 @@ fn spawn(command: &mut Command) -> io::Result<(Child, Arc<OwnedFd>)> {
     match pidfd_open(pid, PidfdFlags::empty()) {
         Ok(pidfd) => Ok((child, Arc::new(pidfd))),
         Err(error) => {
+            // It may have ended.
             let _ = child.kill();
             let _ = child.wait();
             Err(error.into())
@@ -144,6 +147,7 @@ fn watch(child: &mut Child, pidfd: &OwnedFd, deadline: Option<Instant>, shared: 
     if late {
         // Whoever talks to the machine sees no more than a connection that ends.
         eprintln!("process {}: killed at its deadline", child.id());
+        // It may have ended.
         let _ = child.kill();
     }
     let status = child.wait();

@@ -22,11 +22,11 @@ use crate::PATIENCE;
 const AHEAD: Duration = Duration::from_secs(1000);
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![show_the_node_and_none_of_its_secrets]
+    tests![methods_that_look_show_the_node_and_none_of_its_secrets]
 }
 
 /// One boot for all: nothing here changes what another step looks at.
-async fn show_the_node_and_none_of_its_secrets(scratch: Scratch) -> Outcome {
+async fn methods_that_look_show_the_node_and_none_of_its_secrets(scratch: Scratch) -> Outcome {
     let grpcio = Grpcio::ready(&scratch)?;
     let registry = Registry::start(&scratch)?;
     let node = plan_with_greeter(&scratch, &registry, |config| config)?

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
+use instar_api::common::Data;
 use instar_api::cosi::resource::GetRequest;
 use instar_api::cosi::resource::state_client::StateClient;
 use instar_api::machine::machine_service_client::MachineServiceClient;
@@ -11,19 +12,20 @@ use instar_pki::Role;
 use instar_tests::{
     HttpServer, Identity, ImageUnderTest, MachineConfig, Node, Outcome, Scratch, Test, tests,
 };
-use tonic::Code;
+use tonic::transport::Channel;
+use tonic::{Code, Streaming};
 
 use crate::PATIENCE;
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        answers_with_its_version,
-        takes_its_config_from_a_url_that_comes_late,
+        a_booted_node_answers_with_its_version,
+        a_node_takes_its_config_from_a_url_that_comes_late,
         a_config_that_makes_no_sense_leads_to_maintenance_mode
     ]
 }
 
-async fn answers_with_its_version(scratch: Scratch) -> Outcome {
+async fn a_booted_node_answers_with_its_version(scratch: Scratch) -> Outcome {
     let node = Node::plan(&scratch, &ImageUnderTest::first()?)
         .memory_mib(384)
         .boot()
@@ -33,7 +35,7 @@ async fn answers_with_its_version(scratch: Scratch) -> Outcome {
     Ok(())
 }
 
-async fn takes_its_config_from_a_url_that_comes_late(scratch: Scratch) -> Outcome {
+async fn a_node_takes_its_config_from_a_url_that_comes_late(scratch: Scratch) -> Outcome {
     let server = HttpServer::start()?;
     let url = server.url_for_guest("/node.yaml?token=0n1y-for-admins&name=${hostname}&mac=${mac}");
     let identity = Identity::administrator()?;
@@ -66,47 +68,60 @@ async fn takes_its_config_from_a_url_that_comes_late(scratch: Scratch) -> Outcom
     its_token_is_for_administrators(&node).await
 }
 
+const TOKEN: &str = "0n1y-for-admins";
+
 /// What the kernel was told is in its log and among the resources, but for where the config is.
 async fn its_token_is_for_administrators(node: &Node) -> Outcome {
-    const TOKEN: &str = "0n1y-for-admins";
-    let told = async |role| {
-        let channel = node.channel_as(&node.identity().with_role(role)?).await?;
-        let mut machine = MachineServiceClient::new(channel.clone());
-        let mut text = String::new();
-        let mut dmesg = machine.dmesg(DmesgRequest::default()).await?.into_inner();
-        while let Some(data) = dmesg.message().await? {
-            text += &String::from_utf8_lossy(&data.bytes);
-        }
-        let log = LogsRequest {
-            id: "machined".to_owned(),
-            tail_lines: -1,
-            ..LogsRequest::default()
-        };
-        let mut log = machine.logs(log).await?.into_inner();
-        while let Some(data) = log.message().await? {
-            text += &String::from_utf8_lossy(&data.bytes);
-        }
-        let asked = GetRequest {
-            namespace: "runtime".to_owned(),
-            r#type: "KernelCmdlines.runtime.talos.dev".to_owned(),
-            id: "cmdline".to_owned(),
-            ..GetRequest::default()
-        };
-        let resource = StateClient::new(channel).get(asked).await?.into_inner();
-        let spec = resource.resource.and_then(|it| it.spec).unwrap_or_default();
-        let binary = String::from_utf8_lossy(&spec.proto_spec).into_owned();
-        anyhow::Ok((text, spec.yaml_spec + &binary))
-    };
     for role in [Role::Reader, Role::Operator] {
-        let (logs, resource) = told(role).await?;
-        for text in [&logs, &resource] {
+        for text in told(node, role).await? {
             ensure!(text.contains("instar.config=<hidden>"), "{text}");
             ensure!(!text.contains(TOKEN), "{text}");
         }
     }
-    let (logs, resource) = told(Role::Admin).await?;
-    ensure!(logs.contains(TOKEN) && resource.contains(TOKEN));
-    // The file itself is for administrators alone.
+    for text in told(node, Role::Admin).await? {
+        ensure!(text.contains(TOKEN), "{text}");
+    }
+    the_command_lines_file_is_for_administrators(node).await
+}
+
+/// The kernel's log and machined's, and the resource of the command line.
+async fn told(node: &Node, role: Role) -> anyhow::Result<[String; 2]> {
+    let channel = node.channel_as(&node.identity().with_role(role)?).await?;
+    let mut machine = MachineServiceClient::new(channel.clone());
+    let log = LogsRequest {
+        id: "machined".to_owned(),
+        tail_lines: -1,
+        ..LogsRequest::default()
+    };
+    let dmesg = machine.dmesg(DmesgRequest::default()).await?.into_inner();
+    let log = machine.logs(log).await?.into_inner();
+    let logs = text_of(dmesg).await? + &text_of(log).await?;
+    Ok([logs, command_line(channel).await?])
+}
+
+async fn text_of(mut stream: Streaming<Data>) -> anyhow::Result<String> {
+    let mut text = String::new();
+    while let Some(data) = stream.message().await? {
+        text += &String::from_utf8_lossy(&data.bytes);
+    }
+    Ok(text)
+}
+
+/// In both encodings of the resource.
+async fn command_line(channel: Channel) -> anyhow::Result<String> {
+    let asked = GetRequest {
+        namespace: "runtime".to_owned(),
+        r#type: "KernelCmdlines.runtime.talos.dev".to_owned(),
+        id: "cmdline".to_owned(),
+        ..GetRequest::default()
+    };
+    let resource = StateClient::new(channel).get(asked).await?.into_inner();
+    let spec = resource.resource.and_then(|it| it.spec).unwrap_or_default();
+    let binary = String::from_utf8_lossy(&spec.proto_spec).into_owned();
+    Ok(spec.yaml_spec + &binary)
+}
+
+async fn the_command_lines_file_is_for_administrators(node: &Node) -> Outcome {
     let reader = node.identity().with_role(Role::Reader)?;
     let mut reader = MachineServiceClient::new(node.channel_as(&reader).await?);
     let path = "/proc/cmdline".to_owned();

@@ -2,7 +2,8 @@
 
 use anyhow::{Context as _, ensure};
 use instar_tests::{
-    ImageUnderTest, Node, NodePlan, Outcome, Registry, Scratch, Test, plan_with_greeter, tests,
+    ImageUnderTest, Node, NodePlan, Outcome, Registry, Scratch, Test, chapters, plan_with_greeter,
+    tests,
 };
 
 use crate::PATIENCE;
@@ -15,9 +16,9 @@ const ROWS: usize = 25;
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        shows_the_machine_to_whoever_stands_before_it,
-        is_left_to_messages_when_told_so,
-        is_not_there_without_a_card
+        the_screen_shows_the_machine_to_whoever_stands_before_it,
+        the_screen_is_left_to_messages_when_told_so,
+        there_is_no_dashboard_without_a_graphics_card
     ]
 }
 
@@ -64,13 +65,24 @@ async fn shows(node: &Node, text: &str) -> Outcome {
     .await
 }
 
-async fn shows_the_machine_to_whoever_stands_before_it(scratch: Scratch) -> Outcome {
+async fn the_screen_shows_the_machine_to_whoever_stands_before_it(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
     let second = ImageUnderTest::second()?;
     registry.push_layout(&second.installer(), "instar/installer", second.version())?;
     let plan = plan_with_greeter(&scratch, &registry, |config| config)?.blank_disk()?;
     let node = with_screen(plan, "").boot().await?;
     node.wait_until_ready(PATIENCE).await?;
+    chapters![
+        the_summary_is_in_front(&node),
+        keys_change_the_page_and_none_ends_it(&node),
+        the_other_terminal_has_the_messages(&node),
+        is_locked_up(&node),
+        the_next_generation_has_a_dashboard_of_its_own(&node, &registry),
+    ]
+    .await
+}
+
+async fn the_summary_is_in_front(node: &Node) -> Outcome {
     for text in [
         "Version     Instar v0.1.0",
         "running, ready",
@@ -78,24 +90,29 @@ async fn shows_the_machine_to_whoever_stands_before_it(scratch: Scratch) -> Outc
         "log: kernel (1 of ",
         "machined",
     ] {
-        shows(&node, text).await?;
+        shows(node, text).await?;
     }
-    println!("{}", front(&screen(&node)?));
+    println!("{}", front(&screen(node)?));
+    Ok(())
+}
 
-    // Nothing of the kernel's lands on it, keys work, and none ends it.
+/// Nor does anything of the kernel's land on it.
+async fn keys_change_the_page_and_none_ends_it(node: &Node) -> Outcome {
     let pid = node.service_pid("dashboard").await?;
     node.vm().qmp().human("sendkey 2")?;
-    shows(&node, "COMMAND").await?;
-    node.vm().qmp().human("sendkey q")?;
-    node.vm().qmp().human("sendkey ctrl-c")?;
-    node.vm().qmp().human("sendkey 1")?;
-    shows(&node, "Generation").await?;
+    shows(node, "COMMAND").await?;
+    for key in ["q", "ctrl-c", "1"] {
+        node.vm().qmp().human(&format!("sendkey {key}"))?;
+    }
+    shows(node, "Generation").await?;
     ensure!(node.service_pid("dashboard").await? == pid, "it was ended");
+    Ok(())
+}
 
-    // The other terminal has the messages.
+async fn the_other_terminal_has_the_messages(node: &Node) -> Outcome {
     node.vm().qmp().human("sendkey alt-f1")?;
     node.wait_until("the messages are in front", PATIENCE, async || {
-        let screen = screen(&node)?;
+        let screen = screen(node)?;
         ensure!(!front(&screen).contains("q quit"), "{screen}");
         ensure!(screen.contains("machined: booted v0.1.0"), "{screen}");
         Ok(())
@@ -103,25 +120,23 @@ async fn shows_the_machine_to_whoever_stands_before_it(scratch: Scratch) -> Outc
     .await?;
     node.vm().qmp().human("sendkey alt-f2")?;
     node.wait_until("the dashboard is in front", PATIENCE, async || {
-        let screen = screen(&node)?;
+        let screen = screen(node)?;
         ensure!(front(&screen).contains("q quit"), "{screen}");
         Ok(())
     })
-    .await?;
+    .await
+}
 
-    is_locked_up(&node, pid).await?;
-
-    let status = format!("/proc/{pid}/status");
-    let memory = node.read(&status).await?;
-    let resident = memory.lines().find(|line| line.starts_with("VmRSS:"));
-    println!("the dashboard's memory: {resident:?}");
-
-    // The next generation has one of its own.
+async fn the_next_generation_has_a_dashboard_of_its_own(
+    node: &Node,
+    registry: &Registry,
+) -> Outcome {
+    let pid = node.service_pid("dashboard").await?;
     let kernel = node.kernel_boot_id().await?;
     node.upgrade(&registry.image_for_guest("instar/installer:v0.2.0"))
         .await??;
-    shows(&node, "Version     Instar v0.2.0").await?;
-    shows(&node, "running, ready").await?;
+    shows(node, "Version     Instar v0.2.0").await?;
+    shows(node, "running, ready").await?;
     ensure!(
         node.kernel_boot_id().await? == kernel,
         "the kernel rebooted"
@@ -131,8 +146,11 @@ async fn shows_the_machine_to_whoever_stands_before_it(scratch: Scratch) -> Outc
 }
 
 /// Its own user, no capabilities, few system calls, no files.
-async fn is_locked_up(node: &Node, pid: u32) -> Outcome {
+async fn is_locked_up(node: &Node) -> Outcome {
+    let pid = node.service_pid("dashboard").await?;
     let status = node.read(&format!("/proc/{pid}/status")).await?;
+    let resident = status.lines().find(|line| line.starts_with("VmRSS:"));
+    println!("the dashboard's memory: {resident:?}");
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name));
         line.map(str::trim).unwrap_or_default().to_owned()
@@ -148,7 +166,7 @@ async fn is_locked_up(node: &Node, pid: u32) -> Outcome {
     Ok(())
 }
 
-async fn is_left_to_messages_when_told_so(scratch: Scratch) -> Outcome {
+async fn the_screen_is_left_to_messages_when_told_so(scratch: Scratch) -> Outcome {
     let plan = Node::plan(&scratch, &ImageUnderTest::first()?);
     let node = with_screen(plan, "instar.dashboard=off").boot().await?;
     node.wait_until_ready(PATIENCE).await?;
@@ -160,7 +178,7 @@ async fn is_left_to_messages_when_told_so(scratch: Scratch) -> Outcome {
     Ok(())
 }
 
-async fn is_not_there_without_a_card(scratch: Scratch) -> Outcome {
+async fn there_is_no_dashboard_without_a_graphics_card(scratch: Scratch) -> Outcome {
     let node = Node::plan(&scratch, &ImageUnderTest::first()?)
         .boot()
         .await?;

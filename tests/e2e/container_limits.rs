@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use instar_api::machine::{RebootRequest, ServiceStartRequest, ServiceStopRequest, StatsRequest};
 use instar_tests::{
-    Greeter, ImageUnderTest, Instarctl, Machine, Node, OciImage, Outcome, Registry, Scratch, Test,
-    guest_program, push_greeter, tests,
+    Greeter, ImageUnderTest, Instarctl, Machine, MachineConfig, Node, OciImage, Outcome, Registry,
+    Scratch, Test, chapters, guest_program, push_greeter, tests,
 };
 
 use crate::PATIENCE;
@@ -38,19 +38,39 @@ const BOMBS: usize = 8;
 const GO: &str = "data/go";
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![get_no_more_than_they_are_given]
+    tests![containers_get_no_more_than_they_are_given]
 }
 
-async fn get_no_more_than_they_are_given(scratch: Scratch) -> Outcome {
+async fn containers_get_no_more_than_they_are_given(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
-    push_greeter(&registry)?;
+    let node = start(&scratch, &registry).await?;
+    let writer = Greeter::at(&node, WRITER_PORT)?;
+    chapters![
+        greeters_answer(&node),
+        is_not_flooded(&node),
+        does_not_wear_the_disk_out(&node, &writer),
+        dies_last(&node),
+        opens_no_socket_past_the_network(&writer),
+        has_its_profile(&node),
+        is_not_root_by_a_number(&node),
+        mounts_no_link(&node, &writer),
+        bombs_go_off(&node, &writer),
+        the_machine_works_beside_bombs(&node),
+        bombs_are_stopped(&node, &writer),
+        reboots_beside_a_start(&node, &scratch),
+    ]
+    .await
+}
+
+async fn start(scratch: &Scratch, registry: &Registry) -> anyhow::Result<Node> {
+    push_greeter(registry)?;
     let program = guest_program("greeter")?;
     OciImage::starting(&["/greeter"])
         .files(&[("greeter", &program)])?
         .user("4294967295")
-        .push(&registry, "greeter", "minus-one")?;
+        .push(registry, "greeter", "minus-one")?;
     let host = registry.host_for_guest();
-    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+    Node::plan(scratch, &ImageUnderTest::first()?)
         // The number of threads that a machine lets all of them have goes by its memory: bombs go off soon where there is little.
         .memory_mib(384)
         .blank_disk()?
@@ -58,56 +78,72 @@ async fn get_no_more_than_they_are_given(scratch: Scratch) -> Outcome {
         .forward(RESTRICTED_PORT)
         .forward(PRIVILEGED_PORT)
         .configure(move |config| {
-            let image = format!("{host}/greeter:v1");
-            let var = "mounts:\n  - hostPath: {source: /var, destination: /data, options: [rw]}\n";
-            let with_profile = |profile: &str| format!("security: {{profile: {profile}}}\n");
-            let mut config = config
-                .install_disk("/dev/vda")
-                .registry(&host)
-                .greeter_at(WRITER, &image, WRITER_PORT, var)
-                .greeter_at(RESTRICTED, &image, RESTRICTED_PORT, &with_profile("restricted"))
-                .greeter_at(PRIVILEGED, &image, PRIVILEGED_PORT, &with_profile("privileged"))
-                .container(FLOODED, &image, "args: [slow, \"0\"]\n")
-                .document(&format!(
-                    "apiVersion: instar.dev/v1alpha1\nkind: ContainerHealthConfig\nname: {FLOODED}\nexec: {{command: [/greeter, flood]}}\n\
-                     interval: 1s\ntimeout: 5s\nrequired: false\n"
-                ))
-                .container(
-                    MOUNTS_A_LINK,
-                    &image,
-                    "args: [slow, \"0\"]\ndependsOn: {paths: [/var/escape]}\n\
-                     mounts:\n  - hostPath: {source: /var/escape, destination: /escape}\n",
-                )
-                .container(PRINTER, &image, "args: [flood]\ndependsOn: {paths: [/var/print]}\n")
-                .container(MINUS_ONE, &format!("{host}/greeter:minus-one"), "")
-                .container(SLOW, &image, "args: [slow, \"8\"]\n");
-            for bomb in 0..BOMBS {
-                config = config.container(
-                    &format!("bomb-{bomb}"),
-                    &image,
-                    "args: [bomb]\ndependsOn: {paths: [/var/go]}\n",
-                );
-            }
-            config
+            with_bombs(with_others(with_greeters(config, &host), &host), &host)
         })
         .boot()
-        .await?;
-    let writer = Greeter::at(&node, WRITER_PORT)?;
+        .await
+}
+
+fn with_greeters(config: MachineConfig, host: &str) -> MachineConfig {
+    let image = format!("{host}/greeter:v1");
+    let var = "mounts:\n  - hostPath: {source: /var, destination: /data, options: [rw]}\n";
+    let with_profile = |profile: &str| format!("security: {{profile: {profile}}}\n");
+    config
+        .install_disk("/dev/vda")
+        .registry(host)
+        .greeter_at(WRITER, &image, WRITER_PORT, var)
+        .greeter_at(
+            RESTRICTED,
+            &image,
+            RESTRICTED_PORT,
+            &with_profile("restricted"),
+        )
+        .greeter_at(
+            PRIVILEGED,
+            &image,
+            PRIVILEGED_PORT,
+            &with_profile("privileged"),
+        )
+}
+
+fn with_others(config: MachineConfig, host: &str) -> MachineConfig {
+    let image = format!("{host}/greeter:v1");
+    config
+        .container(FLOODED, &image, "args: [slow, \"0\"]\n")
+        .document(&format!(
+            "apiVersion: instar.dev/v1alpha1\nkind: ContainerHealthConfig\nname: {FLOODED}\nexec: {{command: [/greeter, flood]}}\n\
+             interval: 1s\ntimeout: 5s\nrequired: false\n"
+        ))
+        .container(
+            MOUNTS_A_LINK,
+            &image,
+            "args: [slow, \"0\"]\ndependsOn: {paths: [/var/escape]}\n\
+             mounts:\n  - hostPath: {source: /var/escape, destination: /escape}\n",
+        )
+        .container(
+            PRINTER,
+            &image,
+            "args: [flood]\ndependsOn: {paths: [/var/print]}\n",
+        )
+        .container(MINUS_ONE, &format!("{host}/greeter:minus-one"), "")
+        .container(SLOW, &image, "args: [slow, \"8\"]\n")
+}
+
+fn with_bombs(config: MachineConfig, host: &str) -> MachineConfig {
+    let image = format!("{host}/greeter:v1");
+    let waits = "args: [bomb]\ndependsOn: {paths: [/var/go]}\n";
+    (0..BOMBS).fold(config, |config, bomb| {
+        config.container(&format!("bomb-{bomb}"), &image, waits)
+    })
+}
+
+async fn greeters_answer(node: &Node) -> Outcome {
     for port in [WRITER_PORT, RESTRICTED_PORT, PRIVILEGED_PORT] {
-        let greeter = Greeter::at(&node, port)?;
+        let greeter = Greeter::at(node, port)?;
         node.wait_until("the greeters answer", PATIENCE, async || greeter.greets())
             .await?;
     }
-
-    is_not_flooded(&node).await?;
-    does_not_wear_the_disk_out(&node, &writer).await?;
-    dies_last(&node).await?;
-    opens_no_socket_past_the_network(&writer)?;
-    has_its_profile(&node).await?;
-    is_not_root_by_a_number(&node).await?;
-    mounts_no_link(&node, &writer).await?;
-    outlives_bombs(&node, &writer).await?;
-    reboots_beside_a_start(&node, &scratch).await
+    Ok(())
 }
 
 /// The pid of the node's process whose arguments hold this.
@@ -233,7 +269,7 @@ async fn dies_last(node: &Node) -> Outcome {
     Ok(())
 }
 
-fn opens_no_socket_past_the_network(greeter: &Greeter) -> Outcome {
+async fn opens_no_socket_past_the_network(greeter: &Greeter) -> Outcome {
     for (family, name) in [(38, "AF_ALG"), (40, "AF_VSOCK")] {
         let said = greeter.get(&format!("/socket/{family}"));
         let said = said.err().with_context(|| format!("{name} is opened"))?;
@@ -331,42 +367,48 @@ async fn mounts_no_link(node: &Node, writer: &Greeter) -> Outcome {
     Ok(())
 }
 
-/// Eight containers take all the threads that they are let; the machine has its own.
-async fn outlives_bombs(node: &Node, writer: &Greeter) -> Outcome {
-    let before = machined(node).await?;
+/// Eight containers take all the threads that they are let.
+async fn bombs_go_off(node: &Node, writer: &Greeter) -> Outcome {
     writer.get(&format!("/write/{GO}"))?;
-    let of_all = async |file: &str| -> anyhow::Result<u64> {
-        let path = format!("/sys/fs/cgroup/workloads/{file}");
-        let text = node.read(&path).await?;
-        text.trim()
-            .parse()
-            .with_context(|| format!("{path}: {text}"))
-    };
-    let most = of_all("pids.max").await?;
-    let threads_max: u64 = node
-        .read("/proc/sys/kernel/threads-max")
-        .await?
-        .trim()
-        .parse()?;
+    let most = number_in(node, "/sys/fs/cgroup/workloads/pids.max").await?;
+    let threads_max = number_in(node, "/proc/sys/kernel/threads-max").await?;
     ensure!(most <= threads_max / 2, "{most} of {threads_max}");
     node.wait_until("the bombs have gone off", PATIENCE, async || {
-        let now = of_all("pids.current").await?;
+        let now = number_in(node, "/sys/fs/cgroup/workloads/pids.current").await?;
         // Who joins from outside, as a check does, is not held up.
         ensure!(now >= most, "{now} of {most}");
         Ok(())
     })
     .await?;
     for bomb in 0..BOMBS {
-        let bomb = format!("bomb-{bomb}");
-        node.wait_until("each bomb has gone off", PATIENCE, async || {
-            let log = node.log(&bomb).await?;
-            ensure!(log.contains("threads, no more"), "{bomb}: {log}");
-            Ok(())
-        })
-        .await?;
+        has_gone_off(node, &format!("bomb-{bomb}")).await?;
     }
-    // It starts processes and threads, and answers as before.
-    ensure!(machined(node).await? == before, "machined has died");
+    Ok(())
+}
+
+async fn number_in(node: &Node, path: &str) -> anyhow::Result<u64> {
+    let text = node.read(path).await?;
+    let number = text.trim().parse();
+    number.with_context(|| format!("{path}: {text}"))
+}
+
+async fn has_gone_off(node: &Node, bomb: &str) -> Outcome {
+    node.wait_until("each bomb has gone off", PATIENCE, async || {
+        let log = node.log(bomb).await?;
+        ensure!(log.contains("threads, no more"), "{bomb}: {log}");
+        Ok(())
+    })
+    .await
+}
+
+/// It starts processes and threads of its own, and answers as before.
+async fn the_machine_works_beside_bombs(node: &Node) -> Outcome {
+    let restarts = node
+        .vm()
+        .console()
+        .matches("starting machined again")
+        .count();
+    ensure!(restarts == 0, "machined has died");
     ensure!(node.service_pid("apid").await? > 0);
     node.version_for_newcomers().await?;
     let mut machine = node.machine().await?;
@@ -376,16 +418,18 @@ async fn outlives_bombs(node: &Node, writer: &Greeter) -> Outcome {
     });
     let figures = figures.await?.into_inner().messages;
     let figures: Vec<_> = figures.into_iter().flat_map(|list| list.stats).collect();
-    let bombs = figures.iter().filter(|stat| stat.id.starts_with("bomb-"));
-    ensure!(
-        bombs.clone().count() == BOMBS && bombs.clone().all(|stat| stat.memory_usage > 0),
-        "{figures:?}"
-    );
+    let mut bombs = figures.iter().filter(|stat| stat.id.starts_with("bomb-"));
+    ensure!(bombs.clone().count() == BOMBS, "{figures:?}");
+    ensure!(bombs.all(|stat| stat.memory_usage > 0), "{figures:?}");
+    Ok(())
+}
+
+async fn bombs_are_stopped(node: &Node, writer: &Greeter) -> Outcome {
+    let mut machine = node.machine().await?;
     for bomb in 0..BOMBS {
         stop(&mut machine, &format!("bomb-{bomb}")).await?;
     }
-    writer.get(&format!("/remove/{GO}"))?;
-    Ok(())
+    writer.get(&format!("/remove/{GO}")).map(drop)
 }
 
 async fn stop(machine: &mut Machine, id: &str) -> Outcome {
@@ -402,16 +446,31 @@ async fn reboots_beside_a_start(node: &Node, scratch: &Scratch) -> Outcome {
     node.service_pid(SLOW).await?;
     let asked = Instant::now();
     machine.reboot(RebootRequest::default()).await?;
+    the_slow_one_is_being_stopped(node).await?;
+    a_start_is_refused(&mut machine, &instarctl).await?;
+    node.wait_until("it has rebooted", PATIENCE, async || {
+        ensure!(node.kernel_boot_id().await? != kernel);
+        Ok(())
+    })
+    .await?;
+    let took = asked.elapsed();
+    println!("rebooted within {took:?}");
+    ensure!(took < Duration::from_secs(90), "{took:?}");
+    Ok(())
+}
+
+async fn the_slow_one_is_being_stopped(node: &Node) -> Outcome {
     node.wait_until("the slow one is being stopped", PATIENCE, async || {
         let state = node.service(SLOW).await?.state;
         ensure!(state == "Stopping", "{state}");
         Ok(())
     })
-    .await?;
-    let start = ServiceStartRequest {
-        id: SLOW.to_owned(),
-    };
-    let refused = machine.service_start(start).await;
+    .await
+}
+
+async fn a_start_is_refused(machine: &mut Machine, instarctl: &Instarctl) -> Outcome {
+    let id = SLOW.to_owned();
+    let refused = machine.service_start(ServiceStartRequest { id }).await;
     let refused = refused
         .err()
         .context("it is started while the machine reboots")?;
@@ -424,17 +483,6 @@ async fn reboots_beside_a_start(node: &Node, scratch: &Scratch) -> Outcome {
     ensure!(
         said.code != Some(0) && said.complaint.to_lowercase().contains("reboot"),
         "{said:?}"
-    );
-    node.wait_until("it has rebooted", PATIENCE, async || {
-        ensure!(node.kernel_boot_id().await? != kernel);
-        Ok(())
-    })
-    .await?;
-    println!("rebooted within {:?}", asked.elapsed());
-    ensure!(
-        asked.elapsed() < Duration::from_secs(90),
-        "{:?}",
-        asked.elapsed()
     );
     Ok(())
 }

@@ -19,7 +19,7 @@ const SERIAL: &[(&str, &str)] = &[("TERM", "vt220"), ("LANG", "C")];
 const END: &str = "\u{1b}[F";
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![shows_a_node_through_an_upgrade_and_gives_the_terminal_back]
+    tests![the_dashboard_shows_a_node_through_an_upgrade_and_gives_the_terminal_back]
 }
 
 /// Waits until the screen shows it.
@@ -37,7 +37,9 @@ async fn ends(node: &Node, terminal: &mut Terminal) -> anyhow::Result<u32> {
     .await
 }
 
-async fn shows_a_node_through_an_upgrade_and_gives_the_terminal_back(scratch: Scratch) -> Outcome {
+async fn the_dashboard_shows_a_node_through_an_upgrade_and_gives_the_terminal_back(
+    scratch: Scratch,
+) -> Outcome {
     let registry = Registry::start(&scratch)?;
     let second = ImageUnderTest::second()?;
     registry.push_layout(&second.installer(), "instar/installer", second.version())?;

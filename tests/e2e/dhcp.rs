@@ -9,10 +9,10 @@ use instar_tests::{HostileDhcpServer, ImageUnderTest, Outcome, Scratch, Test, te
 use crate::PATIENCE;
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![any_answer_of_a_server_is_survived]
+    tests![any_answer_of_a_dhcp_server_is_survived]
 }
 
-async fn any_answer_of_a_server_is_survived(scratch: Scratch) -> Outcome {
+async fn any_answer_of_a_dhcp_server_is_survived(scratch: Scratch) -> Outcome {
     let image = ImageUnderTest::first()?;
     let cable = UdpSocket::bind("127.0.0.1:0").context("cannot bind a UDP port")?;
     // For UDP the same number is ours as well: nobody else was given it.

@@ -5,10 +5,10 @@ use std::process::Command;
 
 use anyhow::ensure;
 use instar_pki::Role;
-use instar_qemu::{DiskFormat, create_blank_disk};
+use instar_qemu::{ConsoleMark, DiskFormat, create_blank_disk};
 use instar_tests::{
     Identity, ImageUnderTest, Instarctl, MachineConfig, Node, NodePlan, Outcome, Release, Said,
-    Scratch, Talosctl, Test, tests,
+    Scratch, Talosctl, Test, chapters, tests,
 };
 
 use crate::PATIENCE;
@@ -17,12 +17,12 @@ const GIB: u64 = 1 << 30;
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        is_made_then_reused_and_grown,
-        holds_the_config_over_a_reboot,
-        forgets_what_a_reset_wipes,
-        goes_on_after_a_reset_as_a_new_machine,
-        is_the_only_one_that_is_written,
-        is_not_needed_and_its_absence_is_told
+        the_disk_is_made_then_reused_and_grown,
+        the_disk_holds_the_config_over_a_reboot,
+        the_disk_forgets_what_a_reset_wipes,
+        a_machine_goes_on_after_a_reset_as_a_new_one,
+        the_disk_of_the_config_is_the_only_one_that_is_written,
+        a_missing_disk_is_reported_and_not_fatal
     ]
 }
 
@@ -32,57 +32,63 @@ fn plan(scratch: &Scratch) -> anyhow::Result<NodePlan> {
         .configure(|config| config.install_disk("/dev/vda")))
 }
 
-async fn is_made_then_reused_and_grown(scratch: Scratch) -> Outcome {
+async fn the_disk_is_made_then_reused_and_grown(scratch: Scratch) -> Outcome {
     let disk = scratch.join("disk.img");
     create_blank_disk(&disk, DiskFormat::Raw, GIB)?;
     let node = plan(&scratch)?.name("first").boot().await?;
+    chapters![
+        a_partition_is_made(&node),
+        a_shutdown_tells_its_end_to_whoever_listens(&node),
+    ]
+    .await?;
+    drop(node);
+
+    let file = std::fs::OpenOptions::new().write(true).open(&disk)?;
+    file.set_len(2 * GIB)?;
+    let node = plan(&scratch)?.name("second").boot().await?;
+    chapters![the_partition_is_reused_and_grown(&node)].await
+}
+
+/// A machine that still boots refuses to be shut down.
+async fn a_partition_is_made(node: &Node) -> Outcome {
     let made = node.wait_for_line("/var is the partition /dev/vda3", PATIENCE)?;
     ensure!(made.contains("new)"), "{made}");
-    // A machine that still boots refuses to be shut down.
-    node.wait_until_ready(PATIENCE).await?;
-    // Its end is told, also to who subscribes after the call.
-    let talosctl = Talosctl::of(&node, Release::V1_14).await?;
+    node.wait_until_ready(PATIENCE).await
+}
+
+/// Also to who subscribes after the call. Whoever follows a log hears of the end, and does not come back.
+async fn a_shutdown_tells_its_end_to_whoever_listens(node: &Node) -> Outcome {
+    let talosctl = Talosctl::of(node, Release::V1_14).await?;
     let (said, followed) = tokio::join!(
         talosctl.run("shutdown --force --action-first"),
         talosctl.run("dmesg -f")
     );
     ensure!(said.code == Some(0), "{said:#?}");
-    // Whoever follows hears of the end, and does not come back.
     ensure!(
         followed.code == Some(1) && followed.complaint.contains("Unavailable"),
         "{:?}",
         followed.complaint
     );
     ensure!(node.vm().wait_for_end(PATIENCE)?.is_clean());
-    drop(node);
+    Ok(())
+}
 
-    std::fs::OpenOptions::new()
-        .write(true)
-        .open(&disk)?
-        .set_len(2 * GIB)?;
-    let node = plan(&scratch)?.name("second").boot().await?;
+/// The kernel's own word: 4096 bytes a block, and all of the disk but EFI and STATE before it is the filesystem's.
+async fn the_partition_is_reused_and_grown(node: &Node) -> Outcome {
     let reused = node.wait_for_line("/var is the partition /dev/vda3", PATIENCE)?;
     ensure!(
         reused.contains("reused)") && reused.contains("1.8 GiB"),
         "{reused}"
     );
-    // The kernel's own word: 4096 bytes a block, and all of the disk but EFI and STATE before it is the filesystem's.
     let grown = node.wait_for_line("resized filesystem to ", PATIENCE)?;
-    let blocks: u64 = grown
-        .rsplit(' ')
-        .next()
-        .unwrap_or_default()
-        .trim()
-        .parse()?;
-    ensure!(
-        (2 * GIB - (160 << 20)..2 * GIB).contains(&(blocks * 4096)),
-        "{grown}"
-    );
+    let blocks = grown.rsplit(' ').next().unwrap_or_default().trim();
+    let bytes = blocks.parse::<u64>()? * 4096;
+    ensure!((2 * GIB - (160 << 20)..2 * GIB).contains(&bytes), "{grown}");
     Ok(())
 }
 
 /// What a machine was once told is enough for it to come back, and to be the same machine.
-async fn holds_the_config_over_a_reboot(scratch: Scratch) -> Outcome {
+async fn the_disk_holds_the_config_over_a_reboot(scratch: Scratch) -> Outcome {
     let disk = scratch.join("disk.img");
     create_blank_disk(&disk, DiskFormat::Raw, GIB)?;
     let node = plan(&scratch)?.name("first").boot().await?;
@@ -111,66 +117,104 @@ async fn holds_the_config_over_a_reboot(scratch: Scratch) -> Outcome {
     Ok(())
 }
 
-/// A reset with a reboot: of STATE alone, which leaves what is on EPHEMERAL, of the whole disk, which leaves nothing, and of
-/// EPHEMERAL alone, after which the machine knows who it is. Two clients see it through.
-async fn goes_on_after_a_reset_as_a_new_machine(scratch: Scratch) -> Outcome {
-    let disk = scratch.join("disk.img");
-    create_blank_disk(&disk, DiskFormat::Raw, GIB)?;
-    let identity = Identity::administrator()?;
-    let config = MachineConfig::new(&identity)
-        .hostname("reset-me")
-        .install_disk("/dev/vda");
-    let file = scratch
-        .write("config.yaml", config.to_yaml())?
-        .display()
-        .to_string();
-    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
-        .disk(&disk)
-        .without_config(identity)
-        .start()?;
-    let client = Instarctl::of(&node, &scratch)?;
-    let address = node.endpoint()?;
-    let mark = std::cell::Cell::new(node.vm().console_mark()?);
-    let configure = async |var: &str| -> Outcome {
-        let vm = node.vm();
-        vm.wait_for_line_after(mark.get(), "no machine config: maintenance mode", PATIENCE)?;
-        vm.wait_for_line_after(mark.get(), "the API answers on port", PATIENCE)?;
-        let apply = ["apply-config", "--insecure", "-n", &address, "-f", &file];
-        node.wait_until("it takes a config", PATIENCE, async || {
-            let said = client.run(&apply).await?;
+/// A machine whose config is in no firmware: a reset that erases STATE leaves it without one.
+struct ResetMachine {
+    node: Node,
+    client: Instarctl,
+    /// The config's file.
+    file: String,
+    /// What the console said before this was before the last start.
+    mark: ConsoleMark,
+}
+
+impl ResetMachine {
+    fn start(scratch: &Scratch) -> anyhow::Result<Self> {
+        let disk = scratch.join("disk.img");
+        create_blank_disk(&disk, DiskFormat::Raw, GIB)?;
+        let identity = Identity::administrator()?;
+        let config = MachineConfig::new(&identity)
+            .hostname("reset-me")
+            .install_disk("/dev/vda");
+        let file = scratch.write("config.yaml", config.to_yaml())?;
+        let node = Node::plan(scratch, &ImageUnderTest::first()?)
+            .disk(&disk)
+            .without_config(identity)
+            .start()?;
+        Ok(Self {
+            client: Instarctl::of(&node, scratch)?,
+            mark: node.vm().console_mark()?,
+            file: file.display().to_string(),
+            node,
+        })
+    }
+
+    /// Brings the config to the machine that waits for one; its /var then is `new)` or `reused)`.
+    async fn configure(&mut self, var: &str) -> Outcome {
+        let (vm, mark) = (self.node.vm(), self.mark);
+        vm.wait_for_line_after(mark, "no machine config: maintenance mode", PATIENCE)?;
+        vm.wait_for_line_after(mark, "the API answers on port", PATIENCE)?;
+        let (address, file) = (self.node.endpoint()?, &self.file);
+        let apply = ["apply-config", "--insecure", "-n", &address, "-f", file];
+        let takes_it = async || {
+            let said = self.client.run(&apply).await?;
             ensure!(said.code == Some(0), "{said:?}");
             Ok(())
-        })
-        .await?;
-        let line =
-            vm.wait_for_line_after(mark.get(), "/var is the partition /dev/vda3", PATIENCE)?;
-        ensure!(line.text.contains(var), "{}", line.text);
-        node.wait_until_ready(PATIENCE).await?;
-        mark.set(vm.console_mark()?);
+        };
+        self.node
+            .wait_until("it takes a config", PATIENCE, takes_it)
+            .await?;
+        self.finds_var(var)?;
+        self.node.wait_until_ready(PATIENCE).await?;
+        self.mark = self.node.vm().console_mark()?;
         Ok(())
-    };
-    configure("new)").await?;
-    let talosctl = Talosctl::of(&node, Release::V1_13).await?;
+    }
+
+    fn finds_var(&self, state: &str) -> Outcome {
+        let line = "/var is the partition /dev/vda3";
+        let vm = self.node.vm();
+        let line = vm.wait_for_line_after(self.mark, line, PATIENCE)?.text;
+        ensure!(line.contains(state), "{line}");
+        Ok(())
+    }
+}
+
+async fn a_machine_goes_on_after_a_reset_as_a_new_one(scratch: Scratch) -> Outcome {
+    let mut machine = ResetMachine::start(&scratch)?;
+    machine.configure("new)").await?;
+    chapters![
+        a_reset_of_state_leaves_what_is_on_ephemeral(&mut machine),
+        a_reset_of_the_disk_leaves_nothing(&mut machine),
+        is_not_rebooted_by_others(&machine.node),
+        after_a_reset_of_ephemeral_it_knows_who_it_is(&machine),
+    ]
+    .await
+}
+
+async fn a_reset_of_state_leaves_what_is_on_ephemeral(machine: &mut ResetMachine) -> Outcome {
+    let talosctl = Talosctl::of(&machine.node, Release::V1_13).await?;
     let said = talosctl
         .run("reset --reboot --system-labels-to-wipe STATE")
         .await;
     ensure!(said.code == Some(0), "{said:#?}");
-    configure("reused)").await?;
-    let said = client
-        .run(&["reset", "--reboot", "--graceful=false"])
-        .await?;
+    machine.configure("reused)").await
+}
+
+async fn a_reset_of_the_disk_leaves_nothing(machine: &mut ResetMachine) -> Outcome {
+    let reset = ["reset", "--reboot", "--graceful=false"];
+    let said = machine.client.run(&reset).await?;
     ensure!(said.code == Some(0), "{said:?}");
-    configure("new)").await?;
-    is_not_rebooted_by_others(&node).await?;
-    let said = Talosctl::of(&node, Release::V1_14)
-        .await?
+    machine.configure("new)").await
+}
+
+async fn after_a_reset_of_ephemeral_it_knows_who_it_is(machine: &ResetMachine) -> Outcome {
+    let node = &machine.node;
+    let talosctl = Talosctl::of(node, Release::V1_14).await?;
+    let said = talosctl
         .run("reset --reboot --action-first --graceful=false --system-labels-to-wipe EPHEMERAL")
         .await;
     ensure!(said.code == Some(0), "{said:#?}");
     node.wait_for_api(PATIENCE).await?;
-    let line = "/var is the partition /dev/vda3";
-    let line = node.vm().wait_for_line_after(mark.get(), line, PATIENCE)?;
-    ensure!(line.text.contains("new)"), "{}", line.text);
+    machine.finds_var("new)")?;
     ensure!(node.hostname().await? == "reset-me");
     Ok(())
 }
@@ -197,7 +241,7 @@ async fn is_not_rebooted_by_others(node: &Node) -> Outcome {
 }
 
 /// Nothing of what was wiped can be read from the disk; the machine waits for a config, as a new one does.
-async fn forgets_what_a_reset_wipes(scratch: Scratch) -> Outcome {
+async fn the_disk_forgets_what_a_reset_wipes(scratch: Scratch) -> Outcome {
     const MARK: &str = "a-name-that-is-only-in-the-config";
     let disk = scratch.join("disk.img");
     create_blank_disk(&disk, DiskFormat::Raw, GIB)?;
@@ -243,7 +287,7 @@ async fn forgets_what_a_reset_wipes(scratch: Scratch) -> Outcome {
     Ok(())
 }
 
-async fn is_not_needed_and_its_absence_is_told(scratch: Scratch) -> Outcome {
+async fn a_missing_disk_is_reported_and_not_fatal(scratch: Scratch) -> Outcome {
     let node = Node::plan(&scratch, &ImageUnderTest::first()?)
         .boot()
         .await?;
@@ -252,14 +296,14 @@ async fn is_not_needed_and_its_absence_is_told(scratch: Scratch) -> Outcome {
     Ok(())
 }
 
-/// What the disks of [`is_the_only_one_that_is_written`] have on them before.
+/// What the disks of [`the_disk_of_the_config_is_the_only_one_that_is_written`] have on them before.
 const OTHERS_DATA: &[u8] = b"somebody else's data, of no kind that anybody knows; ";
 /// The one disk that it is about.
 const LARGEST: &str = "disk.size > 1500u * MiB && !disk.readonly";
 
 /// One disk is chosen; of the others not a byte changes, whatever is asked for. A node in maintenance mode is asked what it
 /// would do, which says what is in the way, and then told to do it.
-async fn is_the_only_one_that_is_written(scratch: Scratch) -> Outcome {
+async fn the_disk_of_the_config_is_the_only_one_that_is_written(scratch: Scratch) -> Outcome {
     let disks = Disks::make(&scratch)?;
     let before = disks.others().map(|file| digest(file));
     let blank = digest(&disks.chosen)?;

@@ -21,10 +21,10 @@ const GATE: &str =
     "apiVersion: instar.dev/v1alpha1\nkind: UpgradeGateConfig\ntimeout: 90s # long enough\n";
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![change_what_they_name_and_keep_the_rest]
+    tests![edits_and_patches_change_what_they_name_and_keep_the_rest]
 }
 
-async fn change_what_they_name_and_keep_the_rest(scratch: Scratch) -> Outcome {
+async fn edits_and_patches_change_what_they_name_and_keep_the_rest(scratch: Scratch) -> Outcome {
     let story = Story::begin(&scratch).await?;
     let first = story.config().await?;
     ensure!(first.contains("# of the cellar"), "{first}");

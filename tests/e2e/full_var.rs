@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use instar_qemu::{Drive, VmSpec};
 use instar_tests::{
-    GREETER, GREETER_PORT, Greeter, HttpServer, ImageUnderTest, Instarctl, Node, Outcome, Registry,
-    Scratch, Test, push_greeter, tests, uefi,
+    GREETER, GREETER_PORT, Greeter, HttpServer, ImageUnderTest, Instarctl, Node, NodePlan, Outcome,
+    Registry, Said, Scratch, Test, chapters, push_greeter, tests, uefi,
 };
 
 use crate::PATIENCE;
@@ -20,74 +20,130 @@ const MEMORY_MIB: u32 = 512;
 const BALLAST: &str = "ballast";
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![upgrades_and_rolls_back_all_the_same]
+    tests![a_full_var_hinders_neither_upgrade_nor_rollback]
 }
 
-/// One machine, installed on its disk: an upgrade while /var has no bytes left, one that fails its gate while it has no inodes left,
-/// and a rollback while it has neither.
-async fn upgrades_and_rolls_back_all_the_same(scratch: Scratch) -> Outcome {
-    let registry = Registry::start(&scratch)?;
-    push_greeter(&registry)?;
-    for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
-        registry.push_layout(&image.installer(), INSTALLER, image.version())?;
+/// One machine, installed on a small disk, and whoever fills that.
+struct Crammed {
+    node: Node,
+    registry: Registry,
+    /// Its `/healthz` is what an upgrade is measured by.
+    web: HttpServer,
+    greeter: Greeter,
+    client: Instarctl,
+}
+
+impl Crammed {
+    async fn boot(scratch: &Scratch) -> anyhow::Result<Self> {
+        let registry = Registry::start(scratch)?;
+        push_greeter(&registry)?;
+        for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
+            registry.push_layout(&image.installer(), INSTALLER, image.version())?;
+        }
+        let web = HttpServer::start()?;
+        web.serve("/healthz", "well");
+        let node = plan(scratch, &registry, gate(&web))?.boot().await?;
+        node.wait_until_ready(PATIENCE).await?;
+        Ok(Self {
+            greeter: Greeter::of(&node)?,
+            client: Instarctl::of(&node, scratch)?,
+            node,
+            registry,
+            web,
+        })
     }
-    let web = HttpServer::start()?;
-    web.serve("/healthz", "well");
-    let gate = format!(
+
+    fn fill(&self) -> anyhow::Result<u64> {
+        let filled = self.greeter.get(&format!("/fill/data/{BALLAST}"))?;
+        Ok(filled.parse()?)
+    }
+
+    async fn upgrade(&self, version: &str) -> anyhow::Result<Said> {
+        let image = self
+            .registry
+            .image_for_guest(&format!("{INSTALLER}:{version}"));
+        self.client.run(&["upgrade", "--image", &image]).await
+    }
+}
+
+fn gate(web: &HttpServer) -> String {
+    format!(
         "apiVersion: instar.dev/v1alpha1\nkind: UpgradeGateConfig\ntimeout: 60s\nprobes:\n  - name: the web\n    http: {{url: \"{}\"}}\n",
         web.url_for_guest("/healthz")
-    );
+    )
+}
+
+fn plan(scratch: &Scratch, registry: &Registry, gate: String) -> anyhow::Result<NodePlan> {
     let disk = scratch.join("disk.img");
     ImageUnderTest::first()?.put_on_disk(&disk, DISK_BYTES)?;
     let host = registry.host_for_guest();
     let spec = VmSpec::uefi(uefi()?)
         .drive(Drive::raw(&disk))
         .deadline(LIFETIME);
-    let node = Node::plan_from(&scratch, spec)
+    Ok(Node::plan_from(scratch, spec)
         .memory_mib(MEMORY_MIB)
         .forward(GREETER_PORT)
         .configure(move |config| {
             let config = config.registry(&host).install_disk("/dev/vda");
             config.greeter(&host).document(&gate)
-        })
-        .boot()
-        .await?;
-    node.wait_until_ready(PATIENCE).await?;
-    let (greeter, client) = (Greeter::of(&node)?, Instarctl::of(&node, &scratch)?);
-    let fill =
-        || -> anyhow::Result<u64> { Ok(greeter.get(&format!("/fill/data/{BALLAST}"))?.parse()?) };
-    let upgrade = async |version: &str| {
-        let image = registry.image_for_guest(&format!("{INSTALLER}:{version}"));
-        client.run(&["upgrade", "--image", &image]).await
-    };
+        }))
+}
 
-    let filled = fill()?;
+async fn a_full_var_hinders_neither_upgrade_nor_rollback(scratch: Scratch) -> Outcome {
+    let crammed = Crammed::boot(&scratch).await?;
+    let Crammed {
+        node,
+        client,
+        greeter,
+        ..
+    } = &crammed;
+    chapters![
+        an_upgrade_works_while_var_has_no_bytes_left(&crammed),
+        starts_again_in_memory(node, client, greeter),
+        a_version_fails_its_gate_while_var_has_no_inodes_left(&crammed),
+        a_rollback_works_while_var_has_neither(&crammed),
+    ]
+    .await
+}
+
+async fn an_upgrade_works_while_var_has_no_bytes_left(crammed: &Crammed) -> Outcome {
+    let filled = crammed.fill()?;
+    println!("{filled} bytes");
     ensure!(filled > DISK_BYTES / 4, "only {filled} bytes fitted");
-    let said = upgrade("v0.2.0").await?;
+    let said = crammed.upgrade("v0.2.0").await?;
     ensure!(said.code == Some(0), "without bytes: {said:?}");
-    works(&node, &greeter, "v0.2.0").await?;
-    starts_again_in_memory(&node, &client, &greeter).await?;
+    works(&crammed.node, &crammed.greeter, "v0.2.0").await
+}
 
-    // Its inode is kept, to be filled once there is no other.
+/// The ballast's inode is kept, to be filled once there is no other.
+async fn a_version_fails_its_gate_while_var_has_no_inodes_left(crammed: &Crammed) -> Outcome {
+    let greeter = &crammed.greeter;
     greeter.get(&format!("/write/data/{BALLAST}"))?;
-    let files: u64 = greeter.get("/spread/data/files")?.parse()?;
-    println!("{filled} bytes, {files} files");
-    web.take_away("/healthz");
-    let said = upgrade("v0.1.0").await?;
+    let files = greeter.get("/spread/data/files")?;
+    println!("{files} files");
+    crammed.web.take_away("/healthz");
+    let said = crammed.upgrade("v0.1.0").await?;
     ensure!(
         said.code == ROLLED_BACK && said.complaint.contains("the web"),
         "without inodes: {said:?}"
     );
-    works(&node, &greeter, "v0.2.0").await?;
+    works(&crammed.node, greeter, "v0.2.0").await
+}
 
-    fill()?;
-    // A version that is booted again passes its gate again.
-    web.serve("/healthz", "well");
-    let said = client.run(&["rollback"]).await?;
+/// A version that is booted again passes its gate again.
+async fn a_rollback_works_while_var_has_neither(crammed: &Crammed) -> Outcome {
+    let greeter = &crammed.greeter;
+    let files = greeter.get("/list/data/files")?.lines().count();
+    crammed.fill()?;
+    crammed.web.serve("/healthz", "well");
+    let said = crammed.client.run(&["rollback"]).await?;
     ensure!(said.code == Some(0), "without either: {said:?}");
-    works(&node, &greeter, "v0.1.0").await?;
+    works(&crammed.node, greeter, "v0.1.0").await?;
     let still = greeter.get("/list/data/files")?.lines().count();
-    ensure!(still as u64 == files, "of {files} files {still} are there");
+    ensure!(
+        still == files && files > 0,
+        "of {files} files {still} are there"
+    );
     Ok(())
 }
 

@@ -338,98 +338,125 @@ impl Walk {
 
     /// A call that takes a moment or a few seconds, of those that leave the machine up.
     fn small_call(&mut self) -> Call {
-        let id = GREETER.to_owned();
-        let image = self.registry.image_for_guest("pulled:v1");
         match self.random.u8(0..13) {
-            0 | 1 => {
-                let value = format!("value-{}", self.random.u16(..)).into_bytes();
-                let mut call = self.call(
-                    "machine.MachineService/MetaWrite",
-                    &wire::MetaWriteRequest {
-                        key: 10,
-                        value: value.clone(),
-                    },
-                    millis(150),
-                );
-                call.after.meta = String::from_utf8(value).ok();
-                call
-            }
-            2 => {
-                let request = wire::MetaDeleteRequest { key: 10 };
-                let mut call =
-                    self.call("machine.MachineService/MetaDelete", &request, millis(150));
-                call.after.meta = None;
-                call
-            }
-            3 => {
-                let request = wire::ServiceStopRequest { id };
-                let mut call =
-                    self.call("machine.MachineService/ServiceStop", &request, millis(1000));
-                call.after.services.insert(GREETER.to_owned(), false);
-                call
-            }
-            4 | 5 => {
-                let request = wire::ServiceStartRequest { id };
-                let mut call =
-                    self.call("machine.MachineService/ServiceStart", &request, millis(100));
-                call.after.services.insert(GREETER.to_owned(), true);
-                call
-            }
-            6 => {
-                let request = wire::ServiceRestartRequest { id };
-                let method = "machine.MachineService/ServiceRestart";
-                let mut call = self.call(method, &request, millis(1500));
-                call.after.services.insert(GREETER.to_owned(), true);
-                call
-            }
-            7 => {
-                let request = wire::RestartRequest {
-                    namespace: "system".to_owned(),
-                    id,
-                    ..Default::default()
-                };
-                let mut call = self.call("machine.MachineService/Restart", &request, millis(1500));
-                call.after.services.insert(GREETER.to_owned(), true);
-                call
-            }
-            8 | 9 => {
-                let name = ["walk-a", "walk-b"][usize::from(self.random.bool())];
-                let mut call = self.apply(name, Mode::NoReboot, 3000);
-                call.after = of_config(call.after, name);
-                call
-            }
+            0 | 1 => self.meta_write(),
+            2 => self.meta_delete(),
+            3 => self.greeter_stop(),
+            4 | 5 => self.greeter_start(),
+            6 => self.greeter_restart(),
+            7 => self.container_restart(),
+            8 | 9 => self.config_in_force(),
             10 => {
-                let name = ["walk-a", "walk-b"][usize::from(self.random.bool())];
+                let name = self.either_name();
                 self.apply(name, Mode::Try, 3000)
             }
-            11 => {
-                let (legacy, pulls) = (
-                    wire::ImagePullRequest {
-                        reference: image.clone(),
-                        ..Default::default()
-                    },
-                    wire::ImageServicePullRequest {
-                        image_ref: image.clone(),
-                        ..Default::default()
-                    },
-                );
-                let mut call = match self.random.bool() {
-                    true => self.call("machine.MachineService/ImagePull", &legacy, millis(600)),
-                    false => self.call("machine.ImageService/Pull", &pulls, millis(600)),
-                };
-                call.after.images.insert(image);
-                call
-            }
-            _ => {
-                let request = wire::ImageServiceRemoveRequest {
-                    image_ref: image.clone(),
-                    ..Default::default()
-                };
-                let mut call = self.call("machine.ImageService/Remove", &request, millis(150));
-                call.after.images.remove(&image);
-                call
-            }
+            11 => self.image_pull(),
+            _ => self.image_remove(),
         }
+    }
+
+    fn meta_write(&mut self) -> Call {
+        let value = format!("value-{}", self.random.u16(..));
+        let request = wire::MetaWriteRequest {
+            key: 10,
+            value: value.clone().into_bytes(),
+        };
+        let mut call = self.call("machine.MachineService/MetaWrite", &request, millis(150));
+        call.after.meta = Some(value);
+        call
+    }
+
+    fn meta_delete(&self) -> Call {
+        let request = wire::MetaDeleteRequest { key: 10 };
+        let mut call = self.call("machine.MachineService/MetaDelete", &request, millis(150));
+        call.after.meta = None;
+        call
+    }
+
+    fn greeter_stop(&self) -> Call {
+        let id = GREETER.to_owned();
+        let request = wire::ServiceStopRequest { id };
+        self.greeter_ends_up(false, "machine.MachineService/ServiceStop", &request, 1000)
+    }
+
+    fn greeter_start(&self) -> Call {
+        let id = GREETER.to_owned();
+        let request = wire::ServiceStartRequest { id };
+        self.greeter_ends_up(true, "machine.MachineService/ServiceStart", &request, 100)
+    }
+
+    fn greeter_restart(&self) -> Call {
+        let id = GREETER.to_owned();
+        let request = wire::ServiceRestartRequest { id };
+        self.greeter_ends_up(
+            true,
+            "machine.MachineService/ServiceRestart",
+            &request,
+            1500,
+        )
+    }
+
+    fn container_restart(&self) -> Call {
+        let request = wire::RestartRequest {
+            namespace: "system".to_owned(),
+            id: GREETER.to_owned(),
+            ..Default::default()
+        };
+        self.greeter_ends_up(true, "machine.MachineService/Restart", &request, 1500)
+    }
+
+    fn greeter_ends_up(
+        &self,
+        up: bool,
+        method: &'static str,
+        request: &impl Message,
+        within: u64,
+    ) -> Call {
+        let mut call = self.call(method, request, millis(within));
+        call.after.services.insert(GREETER.to_owned(), up);
+        call
+    }
+
+    fn config_in_force(&mut self) -> Call {
+        let name = self.either_name();
+        let mut call = self.apply(name, Mode::NoReboot, 3000);
+        call.after = of_config(call.after, name);
+        call
+    }
+
+    fn either_name(&mut self) -> &'static str {
+        ["walk-a", "walk-b"][usize::from(self.random.bool())]
+    }
+
+    /// By the one or the other service.
+    fn image_pull(&mut self) -> Call {
+        let image = self.registry.image_for_guest("pulled:v1");
+        let mut call = if self.random.bool() {
+            let request = wire::ImagePullRequest {
+                reference: image.clone(),
+                ..Default::default()
+            };
+            self.call("machine.MachineService/ImagePull", &request, millis(600))
+        } else {
+            let request = wire::ImageServicePullRequest {
+                image_ref: image.clone(),
+                ..Default::default()
+            };
+            self.call("machine.ImageService/Pull", &request, millis(600))
+        };
+        call.after.images.insert(image);
+        call
+    }
+
+    fn image_remove(&self) -> Call {
+        let image = self.registry.image_for_guest("pulled:v1");
+        let request = wire::ImageServiceRemoveRequest {
+            image_ref: image.clone(),
+            ..Default::default()
+        };
+        let mut call = self.call("machine.ImageService/Remove", &request, millis(150));
+        call.after.images.remove(&image);
+        call
     }
 
     fn apply(&self, name: &str, mode: Mode, within: u64) -> Call {

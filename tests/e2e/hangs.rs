@@ -36,7 +36,7 @@ const DISK_BYTES: u64 = 1 << 30;
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        are_ended_and_started_again,
+        processes_that_hang_are_ended_and_started_again,
         a_disk_without_an_answer_does_not_keep_the_machine_from_restarting,
     ]
 }
@@ -93,7 +93,7 @@ async fn a_disk_without_an_answer_does_not_keep_the_machine_from_restarting(
 }
 
 /// One boot for both.
-async fn are_ended_and_started_again(scratch: Scratch) -> Outcome {
+async fn processes_that_hang_are_ended_and_started_again(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
     let image = registry.image_for_guest("greeter:v1");
     let mut plan = plan_with_greeter(&scratch, &registry, move |config| {
@@ -125,6 +125,7 @@ async fn twins_speak(node: &Node, when: &str) -> anyhow::Result<Vec<u32>> {
     let mut pids = Vec::new();
     for (name, port) in TWINS {
         let twin = Greeter::at(node, port)?;
+        // There is no such file: what counts is that it was asked for.
         let _ = twin.get(&format!("/read/{}", word(port, when)));
         twin.greets()?;
         pids.push(node.service_pid(name).await?);
@@ -192,6 +193,7 @@ async fn a_frozen_apid(node: &Node, other: &Greeter) -> Outcome {
 
 async fn a_frozen_machined(node: &Node, other: &Greeter) -> Outcome {
     let greeter = Greeter::of(node)?;
+    // There is no such file: what counts is that it was asked for.
     let _ = greeter.get("/read/said-before-machined-froze");
     let container = node.service_pid(GREETER).await?;
     let generation = node.boot_id().await?;

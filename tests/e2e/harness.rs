@@ -14,12 +14,12 @@ const COMMAND_LINE: &str = "console=ttyS0 panic=10 cryptomgr.notests";
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        powers_off_by_itself,
-        reboots_end_it_when_asked,
-        a_reset_boots_again,
+        a_vm_powers_off_by_itself,
+        a_reboot_ends_a_vm_when_asked,
+        a_reset_boots_a_vm_again,
         a_panic_is_noticed,
-        a_power_cut_ends_it_at_once,
-        a_deadline_ends_it,
+        a_power_cut_ends_a_vm_at_once,
+        a_deadline_ends_a_vm,
         waiting_in_vain_shows_the_console,
         one_directory_one_machine,
         two_counted_boots_are_the_same,
@@ -34,7 +34,7 @@ fn spec(scratch: &Scratch, wish: &str) -> anyhow::Result<VmSpec> {
         .deadline(PATIENCE))
 }
 
-async fn powers_off_by_itself(scratch: Scratch) -> Outcome {
+async fn a_vm_powers_off_by_itself(scratch: Scratch) -> Outcome {
     let vm = Vm::start(&spec(&scratch, "")?, &scratch.join("vm"))?;
     vm.wait_for_line("floor boottime_ns=", PATIENCE)?;
     ensure!(vm.wait_for_end(PATIENCE)?.is_clean());
@@ -44,7 +44,7 @@ async fn powers_off_by_itself(scratch: Scratch) -> Outcome {
     Ok(())
 }
 
-async fn reboots_end_it_when_asked(scratch: Scratch) -> Outcome {
+async fn a_reboot_ends_a_vm_when_asked(scratch: Scratch) -> Outcome {
     let vm = Vm::start(
         &spec(&scratch, "trivial-reboot")?.end_on_reboot(),
         &scratch.join("vm"),
@@ -54,7 +54,7 @@ async fn reboots_end_it_when_asked(scratch: Scratch) -> Outcome {
     Ok(())
 }
 
-async fn a_reset_boots_again(scratch: Scratch) -> Outcome {
+async fn a_reset_boots_a_vm_again(scratch: Scratch) -> Outcome {
     let vm = Vm::start(&spec(&scratch, "trivial-idle")?, &scratch.join("vm"))?;
     let first = vm.wait_for_line("floor boottime_ns=", PATIENCE)?;
     vm.reset()?;
@@ -74,7 +74,7 @@ async fn a_panic_is_noticed(scratch: Scratch) -> Outcome {
     Ok(())
 }
 
-async fn a_power_cut_ends_it_at_once(scratch: Scratch) -> Outcome {
+async fn a_power_cut_ends_a_vm_at_once(scratch: Scratch) -> Outcome {
     let vm = Vm::start(&spec(&scratch, "trivial-idle")?, &scratch.join("vm"))?;
     let process = format!("/proc/{}", vm.pid());
     ensure!(std::path::Path::new(&process).exists());
@@ -83,7 +83,7 @@ async fn a_power_cut_ends_it_at_once(scratch: Scratch) -> Outcome {
     Ok(())
 }
 
-async fn a_deadline_ends_it(scratch: Scratch) -> Outcome {
+async fn a_deadline_ends_a_vm(scratch: Scratch) -> Outcome {
     let short = spec(&scratch, "trivial-idle")?.deadline(Duration::from_secs(10));
     let vm = Vm::start(&short, &scratch.join("vm"))?;
     let error = vm.wait_for_line("what never comes", PATIENCE).unwrap_err();

@@ -53,13 +53,13 @@ const TOLERANCE_KIB: u64 = 6 << 10;
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        do_not_disturb_those_with_a_certificate,
+        hostile_clients_do_not_disturb_those_with_a_certificate,
         readers_who_take_all_they_can_leave_enough_to_administrators,
-        do_not_disturb_the_one_who_brings_a_config
+        hostile_clients_do_not_disturb_the_one_who_brings_a_config
     ]
 }
 
-async fn do_not_disturb_those_with_a_certificate(scratch: Scratch) -> Outcome {
+async fn hostile_clients_do_not_disturb_those_with_a_certificate(scratch: Scratch) -> Outcome {
     let node = Node::plan(&scratch, &ImageUnderTest::first()?)
         .memory_mib(384)
         .boot()
@@ -319,7 +319,7 @@ async fn take(channel: &Channel, round: usize) -> Result<Box<dyn std::any::Any +
 }
 
 /// Without a config nobody has a certificate, and still a crowd keeps nobody out.
-async fn do_not_disturb_the_one_who_brings_a_config(scratch: Scratch) -> Outcome {
+async fn hostile_clients_do_not_disturb_the_one_who_brings_a_config(scratch: Scratch) -> Outcome {
     let node = Node::plan(&scratch, &ImageUnderTest::first()?)
         .without_config(Identity::administrator()?)
         .start()?;
@@ -354,6 +354,7 @@ async fn slow_loris(node: &Node) -> Outcome {
     let mut ends = JoinSet::new();
     for mut stream in silent.drain(..) {
         ends.spawn(async move {
+            // However it ends.
             let _ = stream.read_to_end(&mut Vec::new()).await;
             stream
         });
@@ -419,6 +420,7 @@ async fn garbage(node: &Node) -> Outcome {
         // It may be cut off while it writes.
         let _ = stream.write_all(&bytes).await;
         let mut answer = Vec::new();
+        // However it ends, as long as it does.
         let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer))
             .await
             .with_context(|| format!("connection {number} with garbage stays open"))?;

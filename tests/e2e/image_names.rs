@@ -14,7 +14,7 @@ use crate::PATIENCE;
 const SOON: Duration = Duration::from_secs(15);
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![mean_what_they_meant_until_an_operator_asks]
+    tests![image_names_mean_what_they_meant_until_an_operator_asks]
 }
 
 /// A node, its greeter, and the means to ask.
@@ -98,7 +98,7 @@ impl Subject {
     }
 }
 
-async fn mean_what_they_meant_until_an_operator_asks(scratch: Scratch) -> Outcome {
+async fn image_names_mean_what_they_meant_until_an_operator_asks(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
     let second = ImageUnderTest::second()?;
     registry.push_layout(&second.installer(), "instar/installer", second.version())?;

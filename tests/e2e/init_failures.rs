@@ -553,10 +553,8 @@ async fn what_is_kept_outlives_machined_and_what_is_not_is_gone(scratch: Scratch
     Ok(())
 }
 
-/// Through a swap, through a swap that fails and the way back, and not through one that does not ask for it or a fresh generation.
-/// Others end each time, one that has left its cgroup as well.
-async fn workloads_live_through_a_swap_and_back_when_they_are_kept(scratch: Scratch) -> Outcome {
-    let script = "
+/// What machined does in `workloads_live_through_a_swap_and_back_when_they_are_kept`, generation by generation.
+const KEEPS_WORKLOADS: &str = "
         hello
         =1 workload
         =1 service
@@ -583,7 +581,9 @@ async fn workloads_live_through_a_swap_and_back_when_they_are_kept(scratch: Scra
         state
         reboot
     ";
-    ScriptedInit::boot(&scratch, "", script)?.says_until_its_end("
+
+/// What is said then.
+const WORKLOADS_KEPT: &str = "
         init: generation 1 starts, boot id …
         double: welcome generation=1 start=boot deadline=… kept=[] failed=- cause=-
         double: a workload runs
@@ -637,7 +637,12 @@ async fn workloads_live_through_a_swap_and_back_when_they_are_kept(scratch: Scra
         double: state … loops=1 cgroups=2
         init: machined asks for reboot
         reboot: Restarting system
-    ")
+    ";
+
+/// Through a swap, through a swap that fails and the way back, and not through one that does not ask for it or a fresh generation.
+/// Others end each time, one that has left its cgroup as well.
+async fn workloads_live_through_a_swap_and_back_when_they_are_kept(scratch: Scratch) -> Outcome {
+    ScriptedInit::boot(&scratch, "", KEEPS_WORKLOADS)?.says_until_its_end(WORKLOADS_KEPT)
 }
 
 /// Keeping is never worse than not keeping: what keeps the machine from being as freshly booted ends, and the swap goes on.

@@ -20,11 +20,11 @@ const DISK_BYTES: u64 = 512 << 20;
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        in_an_upgrade_leave_the_version_that_runs,
-        at_any_write_of_an_upgrade_leave_a_version_that_boots,
-        for_want_of_room_leave_a_version_that_boots,
-        halfway_through_a_write_leave_a_version_that_boots,
-        under_a_container_that_lives_on_leave_a_version_that_boots,
+        io_errors_in_an_upgrade_leave_the_version_that_runs,
+        an_io_error_at_any_write_of_an_upgrade_leaves_a_version_that_boots,
+        a_full_disk_at_any_write_of_an_upgrade_leaves_a_version_that_boots,
+        a_torn_write_of_an_upgrade_leaves_a_version_that_boots,
+        an_io_error_under_a_container_that_lives_on_leaves_a_version_that_boots,
     ]
 }
 
@@ -78,7 +78,7 @@ impl Place {
     }
 }
 
-async fn in_an_upgrade_leave_the_version_that_runs(scratch: Scratch) -> Outcome {
+async fn io_errors_in_an_upgrade_leave_the_version_that_runs(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
     let (first, second) = (ImageUnderTest::first()?, ImageUnderTest::second()?);
     registry.push_layout(&second.installer(), INSTALLER, second.version())?;
@@ -263,16 +263,20 @@ const STARTED: usize = 10;
 /// What the kernel says of a filesystem that takes no more writes, until it is mounted anew.
 const GIVEN_UP: &str = "EXT4-fs error";
 
-async fn at_any_write_of_an_upgrade_leave_a_version_that_boots(scratch: Scratch) -> Outcome {
-    one_by_one(scratch, Defect::Broken).await
+async fn an_io_error_at_any_write_of_an_upgrade_leaves_a_version_that_boots(
+    scratch: Scratch,
+) -> Outcome {
+    fail_each_write_in_turn(scratch, Defect::Broken).await
 }
 
-async fn for_want_of_room_leave_a_version_that_boots(scratch: Scratch) -> Outcome {
-    one_by_one(scratch, Defect::Full).await
+async fn a_full_disk_at_any_write_of_an_upgrade_leaves_a_version_that_boots(
+    scratch: Scratch,
+) -> Outcome {
+    fail_each_write_in_turn(scratch, Defect::Full).await
 }
 
-async fn halfway_through_a_write_leave_a_version_that_boots(scratch: Scratch) -> Outcome {
-    one_by_one(scratch, Defect::Tearing).await
+async fn a_torn_write_of_an_upgrade_leaves_a_version_that_boots(scratch: Scratch) -> Outcome {
+    fail_each_write_in_turn(scratch, Defect::Tearing).await
 }
 
 /// What machined says when the installer is done, and the change of generations begins.
@@ -281,7 +285,9 @@ const INSTALLED: &str = "machined: upgrade: upgrade: done";
 /// A write fails while the operating system changes under a container that writes all the time, or right after: one in each of some
 /// upgrades without a reboot. Whatever becomes of the upgrade, the machine starts again by itself from a whole version, and the container
 /// writes.
-async fn under_a_container_that_lives_on_leave_a_version_that_boots(scratch: Scratch) -> Outcome {
+async fn an_io_error_under_a_container_that_lives_on_leaves_a_version_that_boots(
+    scratch: Scratch,
+) -> Outcome {
     let registry = Registry::start(&scratch)?;
     push_greeter(&registry)?;
     let mut story = Story::begin(&scratch, &registry, Defect::Broken, true).await?;
@@ -401,7 +407,7 @@ impl FailingDisk {
 
 /// One write of an upgrade fails, somewhere from the first of the image in /var to the last of the new version's start. What comes
 /// before that start is the same in an upgrade that is staged, which is over sooner.
-async fn one_by_one(scratch: Scratch, defect: Defect) -> Outcome {
+async fn fail_each_write_in_turn(scratch: Scratch, defect: Defect) -> Outcome {
     let registry = Registry::start(&scratch)?;
     let mut story = Story::begin(&scratch, &registry, defect, false).await?;
     let counted = undisturbed_upgrades_are_counted(&mut story).await?;

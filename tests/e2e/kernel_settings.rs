@@ -3,11 +3,13 @@
 
 use anyhow::{Context, ensure};
 use instar_tests::{
-    Ending, GREETER, Greeter, Identity, ImageUnderTest, Instarctl, MachineConfig, Node, Outcome,
-    Registry, Scratch, Test, push_greeter, tests, upgrade_and_follow,
+    Ending, GREETER, Greeter, Identity, ImageUnderTest, Instarctl, MachineConfig, Node, OciImage,
+    Outcome, Registry, Scratch, Test, WITH_CGROUPS, push_greeter, rootfs_with_script, tests,
+    upgrade_and_follow,
 };
 
 use crate::PATIENCE;
+use crate::installed::OTHER_PORT;
 use crate::one_at_a_time::start;
 
 /// A parameter of the kernel's memory, which init restores as well.
@@ -16,6 +18,9 @@ const MAPS: &str = "/proc/sys/vm/max_map_count";
 const FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
 /// One below /sys, shown as a choice.
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+
+/// A version that does not stay.
+const GIVES_UP: &str = "v0.3.4";
 
 const SETTINGS: &str = r"
 apiVersion: v1alpha1
@@ -46,7 +51,7 @@ variables: {SITE: harbour, PATH: /of/the/machine}
 ";
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![are_in_force_at_once_and_end_with_the_config]
+    tests![kernel_settings_are_in_force_at_once_and_end_with_the_config]
 }
 
 /// The node with one config, and the same without the settings.
@@ -56,11 +61,12 @@ struct Configs {
 }
 
 /// One boot for all: each chapter begins where the one before ended.
-async fn are_in_force_at_once_and_end_with_the_config(scratch: Scratch) -> Outcome {
+async fn kernel_settings_are_in_force_at_once_and_end_with_the_config(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
     for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
         registry.push_layout(&image.installer(), "instar/installer", image.version())?;
     }
+    push_one_that_gives_up(&scratch, &registry)?;
     push_greeter(&registry)?;
     let host = registry.host_for_guest();
     let identity = Identity::administrator()?;
@@ -68,6 +74,12 @@ async fn are_in_force_at_once_and_end_with_the_config(scratch: Scratch) -> Outco
         .install_disk("/dev/vda")
         .registry(&host)
         .greeter(&host)
+        .greeter_at(
+            "killer",
+            &registry.image_for_guest("greeter:v1"),
+            OTHER_PORT,
+            WITH_CGROUPS,
+        )
         .to_yaml();
     // Its config is in no firmware, which would come before the one that is staged.
     let node = start(&scratch, identity, &plain).await?;
@@ -81,9 +93,11 @@ async fn are_in_force_at_once_and_end_with_the_config(scratch: Scratch) -> Outco
     the_greeter_has_the_machines_variables(&node, &configs).await?;
     what_cannot_be_done_is_named_and_the_rest_is_done(&node, &scratch, &configs).await?;
     a_kept_container_sees_no_change(&node, &registry).await?;
+    they_stay_when_machined_is_killed(&node).await?;
     it_sees_what_the_next_generation_does_not_set(&node, &scratch, &registry, &configs, &before)
         .await?;
     they_go_with_the_config(&node, &scratch, &configs, &before).await?;
+    a_rollback_leaves_none_of_them(&node, &scratch, &registry, &configs, &before).await?;
     they_end_with_the_generation(&node, &scratch, &registry, &configs, &before).await
 }
 
@@ -209,6 +223,22 @@ async fn an_upgrade_takes_them_along(node: &Node, registry: &Registry, version: 
     Ok(())
 }
 
+/// The one that comes next knows from init's record what was there before: the chapter after this one has it all back.
+async fn they_stay_when_machined_is_killed(node: &Node) -> Outcome {
+    let mark = node.vm().console_mark()?;
+    let generation = node.read("/run/generation").await?;
+    let kill = format!(
+        "/write/cgroup/generation.{}/machined/cgroup.kill?1",
+        generation.trim()
+    );
+    Greeter::at(node, OTHER_PORT)?.get(&kill)?;
+    node.vm()
+        .wait_for_line_after(mark, "starting machined again", PATIENCE)?;
+    node.wait_for_api(PATIENCE).await?;
+    node.wait_until_ready(PATIENCE).await?;
+    are_set(node).await
+}
+
 async fn they_go_with_the_config(
     node: &Node,
     scratch: &Scratch,
@@ -222,6 +252,36 @@ async fn they_go_with_the_config(
     apply(node, scratch, &configs.with_settings, "try").await?;
     are_set(node).await?;
     apply(node, scratch, &configs.plain, "no-reboot").await?;
+    are_undone(node, before).await
+}
+
+/// A version that gives itself up.
+fn push_one_that_gives_up(scratch: &Scratch, registry: &Registry) -> Outcome {
+    let rootfs = rootfs_with_script(scratch, GIVES_UP, "hello\ngive-up the moon is full\n")?;
+    OciImage::read(&ImageUnderTest::second()?.installer())?
+        .installing(GIVES_UP, &rootfs)?
+        .push(registry, "instar/installer", GIVES_UP)
+        .map(drop)
+}
+
+/// The version that comes back has another config, and takes back what that drops.
+async fn a_rollback_leaves_none_of_them(
+    node: &Node,
+    scratch: &Scratch,
+    registry: &Registry,
+    configs: &Configs,
+    before: &[String],
+) -> Outcome {
+    apply(node, scratch, &configs.with_settings, "no-reboot").await?;
+    apply(node, scratch, &configs.plain, "staged").await?;
+    are_set(node).await?;
+    let image = registry.image_for_guest(&format!("instar/installer:{GIVES_UP}"));
+    let followed = upgrade_and_follow(node, &image, PATIENCE).await?;
+    ensure!(
+        matches!(followed.ending, Ending::Failed(_)),
+        "{followed:#?}"
+    );
+    node.wait_until_ready(PATIENCE).await?;
     are_undone(node, before).await
 }
 

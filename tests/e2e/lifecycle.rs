@@ -6,7 +6,7 @@ use instar_api::machine::LifecycleServiceInstallRequest;
 use instar_api::machine::lifecycle_service_client::LifecycleServiceClient;
 use instar_tests::{
     Ending, Greeter, Identity, ImageUnderTest, Instarctl, MachineConfig, Node, OciImage, Outcome,
-    Prepared, Registry, Scratch, Test, WITH_CGROUPS, plan_with_greeter, prepare_upgrade,
+    Prepared, Registry, Scratch, Test, WITH_CGROUPS, chapters, plan_with_greeter, prepare_upgrade,
     push_greeter, reboot_and_follow, rootfs_with_script, tests,
 };
 use tonic::Code;
@@ -315,66 +315,108 @@ async fn an_installed_machine_boots_what_was_prepared(scratch: Scratch) -> Outco
     Ok(())
 }
 
-/// To its caller that reboot is one, so the next generation begins with what was kept for a boot. So does that of an upgrade.
-async fn a_staged_config_comes_with_the_version_that_a_reboot_starts(scratch: Scratch) -> Outcome {
-    let registry = Registry::start(&scratch)?;
-    for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
-        registry.push_layout(&image.installer(), INSTALLER, image.version())?;
+/// A machine without a config in its firmware, and configs that differ by its name.
+struct Renamed<'a> {
+    scratch: &'a Scratch,
+    node: Node,
+    client: Instarctl,
+    registry: Registry,
+    config: MachineConfig,
+}
+
+impl<'a> Renamed<'a> {
+    async fn start(scratch: &'a Scratch) -> anyhow::Result<Self> {
+        let registry = Registry::start(scratch)?;
+        for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
+            registry.push_layout(&image.installer(), INSTALLER, image.version())?;
+        }
+        let identity = Identity::administrator()?;
+        let config = MachineConfig::new(&identity)
+            .registry(&registry.host_for_guest())
+            .install_disk("/dev/vda");
+        let node = Node::plan(scratch, &ImageUnderTest::first()?)
+            .blank_disk()?
+            .without_config(identity)
+            .start()?;
+        Ok(Self {
+            client: Instarctl::of(&node, scratch)?,
+            scratch,
+            node,
+            registry,
+            config,
+        })
     }
-    let identity = Identity::administrator()?;
-    let config = MachineConfig::new(&identity)
-        .registry(&registry.host_for_guest())
-        .install_disk("/dev/vda");
-    let named = |name: &str| -> anyhow::Result<String> {
-        let config = config.clone().hostname(name).to_yaml();
-        let file = scratch.write(&format!("{name}.yaml"), &config)?;
+
+    /// The file of a config that gives the machine this name.
+    fn named(&self, name: &str) -> anyhow::Result<String> {
+        let config = self.config.clone().hostname(name).to_yaml();
+        let file = self.scratch.write(&format!("{name}.yaml"), &config)?;
         Ok(file.display().to_string())
-    };
-    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
-        .blank_disk()?
-        .without_config(identity)
-        .start()?;
-    let client = Instarctl::of(&node, &scratch)?;
-    let (address, first) = (node.endpoint()?, named("first")?);
-    let apply = [
-        "apply-config",
-        "--insecure",
-        "-n",
-        &address,
-        "--file",
-        &first,
-    ];
+    }
+
+    async fn stage(&self, name: &str) -> Outcome {
+        let before = self.node.hostname().await?;
+        let file = self.named(name)?;
+        let stage = ["apply-config", "--mode", "staged", "--file", &file];
+        let said = self.client.run(&stage).await?;
+        ensure!(said.code == Some(0), "{said:?}");
+        ensure!(
+            self.node.hostname().await? == before,
+            "it is in force already"
+        );
+        Ok(())
+    }
+
+    async fn is_called(&self, name: &str) -> Outcome {
+        self.node.wait_until_ready(PATIENCE).await?;
+        ensure!(self.node.hostname().await? == name);
+        Ok(())
+    }
+}
+
+async fn a_staged_config_comes_with_the_version_that_a_reboot_starts(scratch: Scratch) -> Outcome {
+    let renamed = Renamed::start(&scratch).await?;
+    chapters![
+        the_first_config_is_taken(&renamed),
+        a_reboot_into_a_prepared_version_takes_the_staged_config(&renamed),
+        an_upgrade_takes_the_staged_config(&renamed),
+    ]
+    .await
+}
+
+async fn the_first_config_is_taken(renamed: &Renamed<'_>) -> Outcome {
+    let node = &renamed.node;
+    let (address, first) = (node.endpoint()?, renamed.named("first")?);
+    let apply = ["apply-config", "--insecure", "-n", &address, "-f", &first];
     node.wait_until("it takes a config", PATIENCE, async || {
-        let said = client.run(&apply).await?;
+        let said = renamed.client.run(&apply).await?;
         ensure!(said.code == Some(0), "{said:?}");
         Ok(())
     })
     .await?;
-    node.wait_until_ready(PATIENCE).await?;
-    let stage = async |name: &str| -> Outcome {
-        let before = node.hostname().await?;
-        let file = named(name)?;
-        let said = client
-            .run(&["apply-config", "--mode", "staged", "--file", &file])
-            .await?;
-        ensure!(said.code == Some(0), "{said:?}");
-        ensure!(node.hostname().await? == before, "it is in force already");
-        Ok(())
-    };
+    renamed.is_called("first").await
+}
 
-    ensure!(prepare(&node, &registry, "v0.2.0").await?.exit_code == 0);
-    stage("second").await?;
-    starts_softly(&node, "v0.2.0").await?;
-    node.wait_until_ready(PATIENCE).await?;
-    ensure!(node.hostname().await? == "second");
+/// To its caller that reboot is one, so the next generation begins with what was kept for a boot.
+async fn a_reboot_into_a_prepared_version_takes_the_staged_config(
+    renamed: &Renamed<'_>,
+) -> Outcome {
+    let prepared = prepare(&renamed.node, &renamed.registry, "v0.2.0").await?;
+    ensure!(prepared.exit_code == 0, "{prepared:#?}");
+    renamed.stage("second").await?;
+    starts_softly(&renamed.node, "v0.2.0").await?;
+    renamed.is_called("second").await
+}
 
-    stage("third").await?;
-    let image = registry.image_for_guest(&format!("{INSTALLER}:v0.1.0"));
+async fn an_upgrade_takes_the_staged_config(renamed: &Renamed<'_>) -> Outcome {
+    let (node, client) = (&renamed.node, &renamed.client);
+    renamed.stage("third").await?;
+    let image = renamed
+        .registry
+        .image_for_guest(&format!("{INSTALLER}:v0.1.0"));
     let kernel = node.kernel_boot_id().await?;
     let said = client.run(&["upgrade", "--image", &image]).await?;
     ensure!(said.code == Some(0), "{said:?}");
     ensure!(node.kernel_boot_id().await? == kernel, "it rebooted");
-    node.wait_until_ready(PATIENCE).await?;
-    ensure!(node.hostname().await? == "third");
-    Ok(())
+    renamed.is_called("third").await
 }

@@ -4,7 +4,7 @@ use anyhow::ensure;
 use instar_qemu::{DiskFormat, create_blank_disk};
 use instar_tests::{
     Ending, GREETER, Greeter, ImageUnderTest, Instarctl, Node, OciImage, Outcome, Registry,
-    Scratch, Test, plan_with_greeter, tests, upgrade_and_follow,
+    Scratch, Test, chapters, plan_with_greeter, tests, upgrade_and_follow,
 };
 
 use crate::PATIENCE;
@@ -13,53 +13,81 @@ use crate::PATIENCE;
 const DISK_BYTES: u64 = 256 << 20;
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![are_kept_over_upgrades_and_reboots]
+    tests![logs_are_kept_over_upgrades_and_reboots]
 }
 
 /// One boot for all.
-async fn are_kept_over_upgrades_and_reboots(scratch: Scratch) -> Outcome {
+async fn logs_are_kept_over_upgrades_and_reboots(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
+    let node = start(&scratch, &registry).await?;
+    let (greeter, instarctl) = (Greeter::of(&node)?, Instarctl::of(&node, &scratch)?);
+    say(&node, &greeter, "in-the-beginning").await?;
+    chapters![
+        fill_up_and_make_room(&node, &greeter),
+        the_machines_own_log_says_that_it_booted(&node),
+        logs_go_on_over_an_upgrade(&node, &greeter, &registry),
+        logs_go_on_over_a_reboot(&node, &greeter, &instarctl),
+        instarctl_shows_as_many_lines_as_it_is_asked_for(&node, &instarctl),
+    ]
+    .await
+}
+
+async fn start(scratch: &Scratch, registry: &Registry) -> anyhow::Result<Node> {
     let second = OciImage::read(&ImageUnderTest::second()?.installer())?;
-    second.push(&registry, "instar/installer", "v0.2.0")?;
+    second.push(registry, "instar/installer", "v0.2.0")?;
     let disk = scratch.join("disk.img");
     create_blank_disk(&disk, DiskFormat::Raw, DISK_BYTES)?;
-    let node = plan_with_greeter(&scratch, &registry, |config| config)?
+    let node = plan_with_greeter(scratch, registry, |config| config)?
         .disk(disk)
         .boot()
         .await?;
     node.wait_until_ready(PATIENCE).await?;
-    let greeter = Greeter::of(&node)?;
+    Ok(node)
+}
 
-    say(&node, &greeter, "in-the-beginning").await?;
-    fill_up_and_make_room(&node, &greeter).await?;
-    // Not even the machine's own log is in the way of its files.
+/// Not even that is in the way of its files.
+async fn the_machines_own_log_says_that_it_booted(node: &Node) -> Outcome {
     let own = node.read("/var/log/machined.log").await?;
     ensure!(own.contains("booted v0.1.0"), "{own}");
+    Ok(())
+}
 
+async fn logs_go_on_over_an_upgrade(
+    node: &Node,
+    greeter: &Greeter,
+    registry: &Registry,
+) -> Outcome {
     let image = registry.image_for_guest("instar/installer:v0.2.0");
-    let followed = upgrade_and_follow(&node, &image, PATIENCE).await?;
+    let followed = upgrade_and_follow(node, &image, PATIENCE).await?;
     ensure!(followed.ending == Ending::Done, "{followed:#?}");
-    say(&node, &greeter, "after-the-upgrade").await?;
-    heard_in_order(&node, &["in-the-beginning", "after-the-upgrade"]).await?;
+    say(node, greeter, "after-the-upgrade").await?;
+    heard_in_order(node, &["in-the-beginning", "after-the-upgrade"]).await
+}
 
-    let instarctl = Instarctl::of(&node, &scratch)?;
+async fn logs_go_on_over_a_reboot(
+    node: &Node,
+    greeter: &Greeter,
+    instarctl: &Instarctl,
+) -> Outcome {
     let said = instarctl.run(&["reboot", "--wait"]).await?;
     ensure!(said.code == Some(0), "{said:#?}");
     node.wait_until("it is back", PATIENCE, async || greeter.greets())
         .await?;
-    say(&node, &greeter, "after-the-reboot").await?;
+    say(node, greeter, "after-the-reboot").await?;
     let words = ["in-the-beginning", "after-the-upgrade", "after-the-reboot"];
-    heard_in_order(&node, &words).await?;
+    heard_in_order(node, &words).await
+}
 
-    // The same by people's way, and as much of it as they ask for.
+async fn instarctl_shows_as_many_lines_as_it_is_asked_for(
+    node: &Node,
+    instarctl: &Instarctl,
+) -> Outcome {
     let said = instarctl.run(&["logs", GREETER]).await?;
     ensure!(said.output.contains("in-the-beginning"), "{said:#?}");
     let lines = node.log(GREETER).await?.lines().count();
     for tail in [1, lines - 1, lines + 10] {
-        let said = instarctl
-            .run(&["logs", GREETER, "--tail", &tail.to_string()])
-            .await?;
-        let shown = said.output.lines().count();
+        let arguments = ["logs", GREETER, "--tail", &tail.to_string()];
+        let shown = instarctl.run(&arguments).await?.output.lines().count();
         // The greeter's own health check adds a line a second.
         ensure!(
             (tail.min(lines)..tail.min(lines) + 15).contains(&shown),
@@ -71,6 +99,7 @@ async fn are_kept_over_upgrades_and_reboots(scratch: Scratch) -> Outcome {
 
 /// Has a word in the greeter's log.
 async fn say(node: &Node, greeter: &Greeter, word: &str) -> Outcome {
+    // There is no such file: what counts is that it was asked for.
     let _ = greeter.get(&format!("/read/{word}"));
     node.wait_until("its words are in its log", PATIENCE, async || {
         let log = node.log(GREETER).await?;
@@ -113,6 +142,7 @@ async fn fill_up_and_make_room(node: &Node, greeter: &Greeter) -> Outcome {
     ensure!(filled > DISK_BYTES / 4, "only {filled} bytes fitted");
     // More than what is left of the log's last block.
     for number in 0..200 {
+        // There is no such file: what counts is that it was asked for.
         let _ = greeter.get(&format!("/read/while-the-disk-is-full-{number}"));
     }
     say(node, greeter, "said-in-memory").await?;

@@ -9,7 +9,7 @@ use anyhow::{Context as _, ensure};
 use instar_qemu::{DiskFormat, create_blank_disk};
 use instar_tests::{
     Identity, ImageUnderTest, Instarctl, MachineConfig, Node, NodePlan, Outcome, Scratch, Test,
-    tests,
+    chapters, tests,
 };
 
 use crate::PATIENCE;
@@ -115,36 +115,68 @@ async fn a_lost_superblock_and_a_lost_config_are_no_way_in(scratch: Scratch) -> 
     let file = File::options().write(true).open(&machine.disk)?;
     file.write_all_at(&[0; 4096], STATE)?;
 
-    let other = scratch.join("other.img");
-    create_blank_disk(&other, DiskFormat::Raw, 256 * MIB)?;
-    let made = Command::new("mkfs.ext4").arg("-q").arg(&other).status()?;
-    ensure!(made.success());
-    let parted = scratch.join("parted.img");
-    create_blank_disk(&parted, DiskFormat::Raw, 64 * MIB)?;
-    sgdisk(&["-n1:0:+16M", "-n2:0:+16M", "-c2:kept"], &parted)?;
+    let (other, parted) = (foreign_disk(&scratch)?, parted_disk(&scratch)?);
     let node = machine
         .plan("repaired")?
         .disk(&other)
         .disk(&parted)
         .without_config(identity)
         .start()?;
-    node.wait_for_line("the superblock is gone, repairing", PATIENCE)?;
-    node.wait_for_api(PATIENCE).await?;
-    node.wait_until_ready(PATIENCE).await?;
-    ensure!(node.hostname().await? == "mine");
     let client = Instarctl::of(&node, &scratch)?;
-    wipes_what_it_does_not_use(&client, &other).await?;
-    drops_a_partition_and_no_other(&client, &parted).await?;
+    chapters![
+        a_lost_superblock_is_repaired(&node),
+        wipes_what_it_does_not_use(&client, &other),
+        drops_a_partition_and_no_other(&client, &parted),
+    ]
+    .await?;
     let identity = turn_off(node, &client).await?;
 
     machine.remove(STATE, "/config.yaml")?;
     let node = machine.start("without", identity)?;
-    node.wait_for_line("maintenance mode: the API takes the certificates", PATIENCE)?;
-    node.wait_for_api(PATIENCE).await?;
     let client = Instarctl::of(&node, &scratch)?;
-    let refused = strangers_config(&node, &machine, &client).await?;
+    chapters![
+        a_stranger_is_refused(&node, &machine, &client),
+        it_says_what_it_waits_for(&node, &client),
+        its_administrator_brings_the_config_again(&node, &machine, &client),
+    ]
+    .await
+}
+
+/// With a filesystem that nobody here has made.
+fn foreign_disk(scratch: &Scratch) -> anyhow::Result<PathBuf> {
+    let disk = scratch.join("other.img");
+    create_blank_disk(&disk, DiskFormat::Raw, 256 * MIB)?;
+    let made = Command::new("mkfs.ext4").arg("-q").arg(&disk).status()?;
+    ensure!(made.success());
+    Ok(disk)
+}
+
+/// With two partitions, of which the second has a name.
+fn parted_disk(scratch: &Scratch) -> anyhow::Result<PathBuf> {
+    let disk = scratch.join("parted.img");
+    create_blank_disk(&disk, DiskFormat::Raw, 64 * MIB)?;
+    sgdisk(&["-n1:0:+16M", "-n2:0:+16M", "-c2:kept"], &disk)?;
+    Ok(disk)
+}
+
+async fn a_lost_superblock_is_repaired(node: &Node) -> Outcome {
+    node.wait_for_line("the superblock is gone, repairing", PATIENCE)?;
+    node.wait_for_api(PATIENCE).await?;
+    node.wait_until_ready(PATIENCE).await?;
+    ensure!(node.hostname().await? == "mine");
+    Ok(())
+}
+
+async fn a_stranger_is_refused(node: &Node, machine: &Machine, client: &Instarctl) -> Outcome {
+    node.wait_for_line("maintenance mode: the API takes the certificates", PATIENCE)?;
+    node.wait_for_line("machined: the API answers on port", PATIENCE)?;
+    let refused = strangers_config(node, machine, client).await?;
     ensure!(refused.code != Some(0), "{refused:?}");
-    // The API answers a moment before the machine has begun to wait for a config.
+    Ok(())
+}
+
+/// The API answers a moment before the machine has begun to wait for a config.
+async fn it_says_what_it_waits_for(node: &Node, client: &Instarctl) -> Outcome {
     node.wait_until("it says what it waits for", PATIENCE, async || {
         let status = client.run(&["get", "machinestatus", "-o", "yaml"]).await?;
         ensure!(
@@ -153,7 +185,14 @@ async fn a_lost_superblock_and_a_lost_config_are_no_way_in(scratch: Scratch) -> 
         );
         Ok(())
     })
-    .await?;
+    .await
+}
+
+async fn its_administrator_brings_the_config_again(
+    node: &Node,
+    machine: &Machine,
+    client: &Instarctl,
+) -> Outcome {
     let said = client.run(&["apply-config", "-f", &machine.config]).await?;
     ensure!(said.code == Some(0), "{said:?}");
     node.wait_until_ready(PATIENCE).await?;
@@ -241,22 +280,35 @@ async fn after_a_reset_a_machine_is_open_again_and_without_a_memory_it_is_closed
     machine.remove(STATE, "/config.yaml")?;
     machine.remove(STATE, "/trust.json")?;
     let node = machine.start("by-ephemeral", identity)?;
-    node.wait_for_line("maintenance mode: the API takes the certificates", PATIENCE)?;
-    node.wait_for_line("machined: the API answers on port", PATIENCE)?;
     let client = Instarctl::of(&node, &scratch)?;
-    let refused = strangers_config(&node, &machine, &client).await?;
-    ensure!(refused.code != Some(0), "{refused:?}");
+    chapters![
+        a_stranger_is_refused(&node, &machine, &client),
+        its_administrator_resets_it_by_its_fingerprint(&node, &client),
+        it_takes_a_config_from_anybody(&node, &machine, &client),
+    ]
+    .await?;
+    let identity = turn_off(node, &client).await?;
+
+    // Nor does EPHEMERAL, which holds data.
+    machine.remove(STATE, "/config.yaml")?;
+    machine.remove(STATE, "/trust.json")?;
+    machine.remove(EPHEMERAL, "/lib/instar/trust.json")?;
+    let node = machine.start("closed", identity)?;
+    let client = Instarctl::of(&node, &scratch)?;
+    chapters![nobody_may_bring_a_config(&node, &machine, &client)].await
+}
+
+async fn its_administrator_resets_it_by_its_fingerprint(
+    node: &Node,
+    client: &Instarctl,
+) -> Outcome {
     let fingerprint = node.fingerprint_on_console()?;
     let mark = node.vm().console_mark()?;
-    let reset = [
-        "--cert-fingerprint",
-        &fingerprint,
-        "reset",
-        "--no-wait",
-        "--reboot",
-        "--system-labels-to-wipe",
-        "STATE",
-    ];
+    let reset = "reset --no-wait --reboot --system-labels-to-wipe STATE".split(' ');
+    let reset: Vec<&str> = ["--cert-fingerprint", &fingerprint]
+        .into_iter()
+        .chain(reset)
+        .collect();
     node.wait_until("its administrator resets it", PATIENCE, async || {
         let said = client.run(&reset).await?;
         ensure!(said.code == Some(0), "{said:?}");
@@ -266,34 +318,30 @@ async fn after_a_reset_a_machine_is_open_again_and_without_a_memory_it_is_closed
     let vm = node.vm();
     vm.wait_for_line_after(mark, "maintenance mode: bring a config", PATIENCE)?;
     vm.wait_for_line_after(mark, "the API answers on port", PATIENCE)?;
-    let address = node.endpoint()?;
-    let apply = [
-        "apply-config",
-        "--insecure",
-        "-n",
-        &address,
-        "-f",
-        &machine.config,
-    ];
+    Ok(())
+}
+
+async fn it_takes_a_config_from_anybody(
+    node: &Node,
+    machine: &Machine,
+    client: &Instarctl,
+) -> Outcome {
+    let (address, config) = (node.endpoint()?, &machine.config);
+    let apply = ["apply-config", "--insecure", "-n", &address, "-f", config];
     node.wait_until("it takes a config", PATIENCE, async || {
         let said = client.run(&apply).await?;
         ensure!(said.code == Some(0), "{said:?}");
         Ok(())
     })
     .await?;
-    node.wait_until_ready(PATIENCE).await?;
-    let identity = turn_off(node, &client).await?;
+    node.wait_until_ready(PATIENCE).await
+}
 
-    // Nor does EPHEMERAL, which holds data.
-    machine.remove(STATE, "/config.yaml")?;
-    machine.remove(STATE, "/trust.json")?;
-    machine.remove(EPHEMERAL, "/lib/instar/trust.json")?;
-    let node = machine.start("closed", identity)?;
+async fn nobody_may_bring_a_config(node: &Node, machine: &Machine, client: &Instarctl) -> Outcome {
     node.wait_for_line("maintenance mode: nobody may bring a config", PATIENCE)?;
     node.wait_for_line("machined: the API answers on port", PATIENCE)?;
-    let client = Instarctl::of(&node, &scratch)?;
     node.wait_until("it says why it is closed", PATIENCE, async || {
-        let refused = strangers_config(&node, &machine, &client).await?;
+        let refused = strangers_config(node, machine, client).await?;
         ensure!(
             refused.code != Some(0) && refused.complaint.contains("instar.maintenance=open"),
             "{refused:?}"

@@ -14,11 +14,11 @@ const FIRST_PORT: u16 = 8080;
 const SECOND_PORT: u16 = 8081;
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![is_changed_while_the_machine_runs]
+    tests![the_config_is_changed_while_the_machine_runs]
 }
 
 /// One boot for all: each chapter begins where the one before ended.
-async fn is_changed_while_the_machine_runs(scratch: Scratch) -> Outcome {
+async fn the_config_is_changed_while_the_machine_runs(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
     let story = Story::begin(&scratch, &registry).await?;
     bad_input_changes_nothing(&story).await?;

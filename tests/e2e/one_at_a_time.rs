@@ -16,10 +16,10 @@ use tonic::Code;
 
 use crate::PATIENCE;
 use crate::hang_ups::{SLOW, config_name, is_free, slow};
-use crate::installed::INSTALLER;
+use crate::installed::{INSTALLER, OTHER_PORT};
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![go_one_at_a_time]
+    tests![calls_that_change_the_machine_go_one_at_a_time]
 }
 
 /// Configs by the names of their machines. From one to another the slow container is stopped, which takes it seconds, and started again.
@@ -32,7 +32,7 @@ struct Configs {
 }
 
 /// One boot, without its config in the firmware: what is kept shows after the power was cut.
-async fn go_one_at_a_time(scratch: Scratch) -> Outcome {
+async fn calls_that_change_the_machine_go_one_at_a_time(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
     push_greeter(&registry)?;
     lingering_installer()?.push(&registry, INSTALLER, "lingers")?;
@@ -89,6 +89,7 @@ pub(crate) async fn start(
     let node = Node::plan(scratch, &ImageUnderTest::first()?)
         .disk(&disk)
         .forward(GREETER_PORT)
+        .forward(OTHER_PORT)
         .without_config(identity)
         .start()?;
     let (client, address) = (Instarctl::of(&node, scratch)?, node.endpoint()?);

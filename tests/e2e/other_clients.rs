@@ -1,8 +1,8 @@
 //! Clients that others wrote, with stubs that others generated.
 
 use anyhow::ensure;
-use instar_tests::{Grpcio, ImageUnderTest, Node, Outcome, Scratch, Test, tests};
-use serde_json::json;
+use instar_tests::{Grpcio, ImageUnderTest, Node, Outcome, Scratch, Test, chapters, tests};
+use serde_json::{Value, json};
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![grpcio_is_answered_and_refused]
@@ -13,36 +13,51 @@ async fn grpcio_is_answered_and_refused(scratch: Scratch) -> Outcome {
     let node = Node::plan(&scratch, &ImageUnderTest::first()?)
         .boot()
         .await?;
-    let version = grpcio.call(&node, "Version", &json!({}))?;
+    chapters![
+        grpcio_is_answered(&grpcio, &node),
+        grpcio_reads_a_stream(&grpcio, &node),
+        errors_keep_their_code_and_their_words(&grpcio, &node),
+    ]
+    .await
+}
+
+async fn grpcio_is_answered(grpcio: &Grpcio, node: &Node) -> Outcome {
+    let version = grpcio.call(node, "Version", &json!({}))?;
     ensure!(
         version["answer"]["messages"][0]["version"]["tag"] == "v0.1.0",
         "Version: {version}"
     );
-    let services = grpcio.call(&node, "ServiceList", &json!({}))?;
+    let services = grpcio.call(node, "ServiceList", &json!({}))?;
     let first = &services["answer"]["messages"][0]["services"][0];
     ensure!(
         first["id"] == "apid" && first["state"] == "Running",
         "ServiceList: {services}"
     );
-    // A stream.
-    let file = grpcio.call(&node, "Read", &json!({"path": "/etc/os-release"}))?;
-    ensure!(
-        file["answers"]
-            .as_array()
-            .is_some_and(|parts| parts.len() == 1),
-        "Read: {file}"
-    );
-    // Errors of each kind keep their code and their words.
-    for (method, request, code, words) in [
+    Ok(())
+}
+
+async fn grpcio_reads_a_stream(grpcio: &Grpcio, node: &Node) -> Outcome {
+    let file = grpcio.call(node, "Read", &json!({"path": "/etc/os-release"}))?;
+    let parts = file["answers"].as_array().map(Vec::len);
+    ensure!(parts == Some(1), "Read: {file}");
+    Ok(())
+}
+
+/// A method, what it is asked, the code of its refusal, and words in that.
+type Refusal = (&'static str, Value, &'static str, &'static str);
+
+fn refusals() -> [Refusal; 5] {
+    let of_image = |image: &str| json!({ "image": image });
+    [
         (
             "Upgrade",
-            json!({"image": "NO IMAGE"}),
+            of_image("NO IMAGE"),
             "INVALID_ARGUMENT",
             "the image's name is unusable",
         ),
         (
             "Upgrade",
-            json!({"image": "127.0.0.1:1/instar/installer:v0.2.0"}),
+            of_image("127.0.0.1:1/instar/installer:v0.2.0"),
             "FAILED_PRECONDITION",
             "cannot be resolved",
         ),
@@ -59,13 +74,15 @@ async fn grpcio_is_answered_and_refused(scratch: Scratch) -> Outcome {
             "does not boot from its disk",
         ),
         ("Bootstrap", json!({}), "UNIMPLEMENTED", ""),
-    ] {
-        let said = grpcio.call(&node, method, &request)?;
+    ]
+}
+
+async fn errors_keep_their_code_and_their_words(grpcio: &Grpcio, node: &Node) -> Outcome {
+    for (method, request, code, words) in refusals() {
+        let said = grpcio.call(node, method, &request)?;
+        let details = said["details"].as_str();
         ensure!(
-            said["code"] == code
-                && said["details"]
-                    .as_str()
-                    .is_some_and(|text| text.contains(words)),
+            said["code"] == code && details.is_some_and(|text| text.contains(words)),
             "{method}: {said}"
         );
     }

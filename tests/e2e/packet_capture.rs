@@ -55,11 +55,11 @@ const ETHERNET: u32 = 1;
 const HOST: &str = "10.0.2.2";
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![is_a_file_of_what_passes_a_link]
+    tests![a_capture_is_a_file_of_what_passes_a_link]
 }
 
 /// One boot for all.
-async fn is_a_file_of_what_passes_a_link(scratch: Scratch) -> Outcome {
+async fn a_capture_is_a_file_of_what_passes_a_link(scratch: Scratch) -> Outcome {
     let node = Node::plan(&scratch, &ImageUnderTest::first()?)
         .boot()
         .await?;

@@ -1,7 +1,9 @@
 //! The frame's own servers do what tests count on.
 
+use std::path::PathBuf;
+
 use anyhow::ensure;
-use instar_tests::{Outcome, Registry, Scratch, Test, http, sha256_digest, tests};
+use instar_tests::{Outcome, Registry, Scratch, Test, chapters, http, sha256_digest, tests};
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
@@ -10,55 +12,76 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const CONFIG: &[u8] = b"{\"architecture\":\"amd64\",\"os\":\"linux\",\"rootfs\":{\"type\":\"layers\",\"diff_ids\":[]}}";
 
 async fn the_registry_keeps_what_it_is_given(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
-    let layer = vec![7; 3 << 20];
-    let layout = scratch.join("layout");
-    std::fs::create_dir_all(layout.join("blobs/sha256"))?;
+    let (layout, manifest) = image_layout(&scratch)?;
+    let digest = registry.push_layout(&layout, "some/image", "v1")?;
+    ensure!(digest == sha256_digest(manifest.as_bytes()));
+    chapters![
+        the_registry_gives_a_manifest_and_a_layer_back(&registry, &manifest),
+        the_registry_refuses_a_manifest_with_a_hole(&registry, &manifest),
+    ]
+    .await
+}
+
+fn layer() -> Vec<u8> {
+    vec![7; 3 << 20]
+}
+
+/// An image of one layer: the folder of its layout, and its manifest.
+fn image_layout(scratch: &Scratch) -> anyhow::Result<(PathBuf, String)> {
+    let (layout, layer) = (scratch.join("layout"), layer());
+    let blobs = layout.join("blobs/sha256");
+    std::fs::create_dir_all(&blobs)?;
     let put = |content: &[u8]| -> anyhow::Result<String> {
         let digest = sha256_digest(content);
-        std::fs::write(layout.join("blobs/sha256").join(&digest[7..]), content)?;
+        std::fs::write(blobs.join(&digest[7..]), content)?;
         Ok(digest)
     };
     let manifest = format!(
-        r#"{{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"{}","size":{}}},"layers":[{{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":"{}","size":{}}}]}}"#,
+        r#"{{"schemaVersion":2,"mediaType":"{MANIFEST}","config":{{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"{}","size":{}}},"layers":[{{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":"{}","size":{}}}]}}"#,
         put(CONFIG)?,
         CONFIG.len(),
         put(&layer)?,
         layer.len(),
     );
     let digest = put(manifest.as_bytes())?;
-    std::fs::write(
-        layout.join("index.json"),
-        format!(r#"{{"schemaVersion":2,"manifests":[{{"digest":"{digest}"}}]}}"#),
-    )?;
+    let index = format!(r#"{{"schemaVersion":2,"manifests":[{{"digest":"{digest}"}}]}}"#);
+    std::fs::write(layout.join("index.json"), index)?;
+    Ok((layout, manifest))
+}
 
-    ensure!(registry.push_layout(&layout, "some/image", "v1")? == digest);
-    let accept = [("Accept", "application/vnd.oci.image.manifest.v1+json")];
-    let back = http(
-        &registry.address(),
-        "GET",
-        "/v2/some/image/manifests/v1",
-        &accept,
-        &[],
-    )?;
+async fn the_registry_gives_a_manifest_and_a_layer_back(
+    registry: &Registry,
+    manifest: &str,
+) -> Outcome {
+    let get = |target: &str| {
+        let accept = [("Accept", MANIFEST)];
+        http(&registry.address(), "GET", target, &accept, &[])
+    };
+    let back = get("/v2/some/image/manifests/v1")?;
     ensure!(
         back.status == 200 && back.body == manifest.as_bytes(),
         "the registry gives {}",
         back.status
     );
+    let layer = layer();
     let target = format!("/v2/some/image/blobs/{}", sha256_digest(&layer));
-    ensure!(http(&registry.address(), "GET", &target, &[], &[])?.body == layer);
+    ensure!(get(&target)?.body == layer);
+    Ok(())
+}
 
-    let missing = manifest.replace(&sha256_digest(&layer), &sha256_digest(b"never stored"));
-    ensure!(
-        registry
-            .put_manifest("some/image", "v2", missing.as_bytes())
-            .is_err(),
-        "a manifest with a hole"
-    );
+async fn the_registry_refuses_a_manifest_with_a_hole(
+    registry: &Registry,
+    manifest: &str,
+) -> Outcome {
+    let (layer, absent) = (sha256_digest(&layer()), sha256_digest(b"never stored"));
+    let missing = manifest.replace(&layer, &absent);
+    let put = registry.put_manifest("some/image", "v2", missing.as_bytes());
+    ensure!(put.is_err(), "it takes a manifest with a hole");
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use instar_tests::power_cuts::{
 };
 use instar_tests::{
     EspImage, Fat, GREETER_PORT, ImageUnderTest, Instarctl, Node, Outcome, Registry, Scratch, Test,
-    push_greeter, tests, uefi,
+    chapters, push_greeter, tests, uefi,
 };
 
 use crate::PATIENCE;
@@ -25,43 +25,40 @@ const SAMPLES: usize = 1;
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        in_an_upgrade_leave_a_machine_that_boots_with_its_config,
-        under_a_container_that_lives_on_leave_a_machine_that_boots
+        power_cuts_in_an_upgrade_leave_a_machine_that_boots_with_its_config,
+        power_cuts_under_a_container_that_lives_on_leave_a_machine_that_boots,
     ]
 }
 
-async fn in_an_upgrade_leave_a_machine_that_boots_with_its_config(scratch: Scratch) -> Outcome {
+async fn power_cuts_in_an_upgrade_leave_a_machine_that_boots_with_its_config(
+    scratch: Scratch,
+) -> Outcome {
     let registry = Registry::start(&scratch)?;
     let second = ImageUnderTest::second()?;
     registry.push_layout(&second.installer(), INSTALLER, second.version())?;
-    let base = scratch.join("base.img");
-    ImageUnderTest::first()?.put_on_disk(&base, DISK_BYTES)?;
-    take_room(&base)?;
-
-    let host = registry.host_for_guest();
-    let mut recorded = RecordedNode::start(&scratch, "node", &base, |drive| {
-        let spec = VmSpec::uefi(uefi()?).drive(drive);
-        Ok(Node::plan_from(&scratch, spec)
-            .configure(move |config| config.registry(&host).install_disk("/dev/vda")))
-    })?;
+    let mut recorded = start(&scratch, &registry)?;
     let config = recorded.node().config().to_owned();
-    recorded.node().wait_for_api(PATIENCE).await?;
-    recorded.node().wait_until_ready(PATIENCE).await?;
-    let client = Instarctl::of(recorded.node(), &scratch)?;
     let image = registry.image_for_guest(&format!("{INSTALLER}:{}", second.version()));
-    recorded.upgrade(&client, &image, &config).await?;
-    gives_room_back(&recorded.node().vm().console())?;
+    chapters![an_upgrade_is_recorded(
+        &scratch,
+        &mut recorded,
+        &image,
+        &config
+    )]
+    .await?;
 
     let recorded = recorded.end()?;
     let medium = Medium {
         config,
         identity: recorded.identity,
     };
-    come_back_from_all(&scratch, recorded.scenarios, &medium, 500)
+    come_back_from_all(&scratch, recorded.scenarios, &medium, 500).await
 }
 
 /// The operating system changes under a container that writes, and goes on writing.
-async fn under_a_container_that_lives_on_leave_a_machine_that_boots(scratch: Scratch) -> Outcome {
+async fn power_cuts_under_a_container_that_lives_on_leave_a_machine_that_boots(
+    scratch: Scratch,
+) -> Outcome {
     let registry = Registry::start(&scratch)?;
     let second = ImageUnderTest::second()?;
     registry.push_layout(&second.installer(), INSTALLER, second.version())?;
@@ -92,30 +89,70 @@ async fn under_a_container_that_lives_on_leave_a_machine_that_boots(scratch: Scr
         config,
         identity: recorded.identity,
     };
-    come_back_from_all(&scratch, recorded.scenarios, &medium, 100)
+    come_back_from_all(&scratch, recorded.scenarios, &medium, 100).await
 }
 
 /// Judges all states of these stages, which are more than so many, and boots some of them.
-fn come_back_from_all(
+async fn come_back_from_all(
     scratch: &Scratch,
     scenarios: Vec<Scenario>,
     medium: &Medium,
     more_than: usize,
 ) -> Outcome {
-    let mut judged: Vec<JudgedScenario> = Vec::new();
-    for scenario in scenarios {
-        judged.push(Scenario::judge(scenario, scratch, Tears::FewOfLong)?);
-    }
+    let judge = |scenario| Scenario::judge(scenario, scratch, Tears::FewOfLong);
+    let judged: Vec<_> = scenarios.into_iter().map(judge).collect::<Result<_, _>>()?;
+    chapters![
+        every_state_is_one_that_boots(&judged, more_than),
+        samples_really_boot(scratch, &judged, medium),
+    ]
+    .await
+}
+
+/// A machine whose writes are recorded, and whose EFI system partition has what earlier cuts have left.
+fn start(scratch: &Scratch, registry: &Registry) -> anyhow::Result<RecordedNode> {
+    let base = scratch.join("base.img");
+    ImageUnderTest::first()?.put_on_disk(&base, DISK_BYTES)?;
+    take_room(&base)?;
+    let host = registry.host_for_guest();
+    RecordedNode::start(scratch, "node", &base, |drive| {
+        let spec = VmSpec::uefi(uefi()?).drive(drive);
+        Ok(Node::plan_from(scratch, spec)
+            .configure(move |config| config.registry(&host).install_disk("/dev/vda")))
+    })
+}
+
+async fn an_upgrade_is_recorded(
+    scratch: &Scratch,
+    recorded: &mut RecordedNode,
+    image: &str,
+    config: &str,
+) -> Outcome {
+    recorded.node().wait_for_api(PATIENCE).await?;
+    recorded.node().wait_until_ready(PATIENCE).await?;
+    let client = Instarctl::of(recorded.node(), scratch)?;
+    recorded.upgrade(&client, image, config).await?;
+    gives_room_back(&recorded.node().vm().console())
+}
+
+async fn every_state_is_one_that_boots(judged: &[JudgedScenario], more_than: usize) -> Outcome {
     let states: usize = judged.iter().map(JudgedScenario::states).sum();
     println!("{states} states");
     ensure!(states > more_than, "there are only {states} states");
-    for judged in &judged {
+    for judged in judged {
         if let Some((state, why)) = judged.failures().next() {
             let count = judged.failures().count();
             let name = &judged.scenario.name;
             anyhow::bail!("{count} states of {name} do not boot; {state}: {why}");
         }
     }
+    Ok(())
+}
+
+async fn samples_really_boot(
+    scratch: &Scratch,
+    judged: &[JudgedScenario],
+    medium: &Medium,
+) -> Outcome {
     let samples: Vec<Sample<'_>> = judged.iter().flat_map(|it| it.sample(SAMPLES)).collect();
     let failed = boot_samples(scratch, &samples, medium, |_, _| {})?;
     if let Some((sample, error)) = failed.first() {

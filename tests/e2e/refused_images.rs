@@ -13,7 +13,7 @@ use tonic::Code;
 const REPOSITORY: &str = "instar/installer";
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![nothing_changes]
+    tests![a_refused_image_changes_nothing]
 }
 
 /// An image that must be refused.
@@ -34,7 +34,7 @@ fn case(name: &str, code: Code, reason: &'static str) -> Case {
     }
 }
 
-async fn nothing_changes(scratch: Scratch) -> Outcome {
+async fn a_refused_image_changes_nothing(scratch: Scratch) -> Outcome {
     let peers = Peers::start(&scratch)?;
     let gone = Registry::start(&scratch.below("gone")?)?;
     let mut cases = wrong(&peers.registry)?;

@@ -19,14 +19,14 @@ use crate::PATIENCE;
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        tell_what_the_machine_is_and_what_changes,
-        outlast_upgrades_where_they_are_history,
-        are_shown_without_a_config
+        resources_tell_what_the_machine_is_and_what_changes,
+        resources_outlast_upgrades_where_they_are_history,
+        resources_are_shown_without_a_config
     ]
 }
 
 /// One boot for all: the steps follow each other.
-async fn tell_what_the_machine_is_and_what_changes(scratch: Scratch) -> Outcome {
+async fn resources_tell_what_the_machine_is_and_what_changes(scratch: Scratch) -> Outcome {
     let grpcio = Grpcio::ready(&scratch)?;
     let registry = Registry::start(&scratch)?;
     let node = plan_with_greeter(&scratch, &registry, |config| config)?
@@ -365,7 +365,7 @@ async fn watchers_come_and_go(node: &Node) -> Outcome {
 }
 
 /// Soft upgrades of a node without a disk: what became of them is there afterwards.
-async fn outlast_upgrades_where_they_are_history(scratch: Scratch) -> Outcome {
+async fn resources_outlast_upgrades_where_they_are_history(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
     let next = ImageUnderTest::second()?;
     registry.push_layout(&next.installer(), "instar/installer", "v0.2.0")?;
@@ -412,7 +412,7 @@ async fn outlast_upgrades_where_they_are_history(scratch: Scratch) -> Outcome {
 }
 
 /// Before there is a config everybody may look, but for secrets.
-async fn are_shown_without_a_config(scratch: Scratch) -> Outcome {
+async fn resources_are_shown_without_a_config(scratch: Scratch) -> Outcome {
     let node = Node::plan(&scratch, &ImageUnderTest::first()?)
         .without_config(Identity::administrator()?)
         .start()?;

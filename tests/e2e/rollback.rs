@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use instar_api::machine::ServiceRestartRequest;
-use instar_qemu::{Timing, lease_port};
+use instar_qemu::{PortLease, Timing, lease_port};
 use instar_tests::{
     Ending, GREETER, Greeter, HOST_FOR_GUEST, HttpServer, ImageUnderTest, Instarctl, Node,
-    OciImage, Outcome, Registry, Scratch, Test, plan_with_greeter, rootfs_with_script,
+    OciImage, Outcome, Registry, Scratch, Test, chapters, plan_with_greeter, rootfs_with_script,
     rootfs_without_runtime, tests, upgrade_and_follow,
 };
 
@@ -22,7 +22,7 @@ const ROLLED_BACK: i32 = 6;
 pub(crate) fn tests() -> Vec<Test> {
     tests![
         the_old_version_is_back_and_says_why,
-        a_version_must_be_answered_by_those_it_is_to_ask,
+        an_upgrade_commits_only_when_the_gate_services_answer,
     ]
 }
 
@@ -226,59 +226,107 @@ async fn readiness_of_before_is_no_success(node: &Node, registry: &Registry) -> 
     node.wait_until_ready(PATIENCE).await
 }
 
-/// The gate's probes: one that nobody answers sends the new version back, with its words.
-async fn a_version_must_be_answered_by_those_it_is_to_ask(scratch: Scratch) -> Outcome {
-    let registry = Registry::start(&scratch)?;
+/// A node with two probes in its gate, and whoever may answer them.
+struct Gated {
+    node: Node,
+    registry: Registry,
+    web: HttpServer,
+    port: u16,
+    /// Nobody else has the port meanwhile.
+    _lease: PortLease,
+}
+
+impl Gated {
+    async fn boot(scratch: &Scratch) -> anyhow::Result<Self> {
+        let registry = Registry::start(scratch)?;
+        push_one_version_thrice(&registry)?;
+        let (web, lease) = (HttpServer::start()?, lease_port()?);
+        let gate = gate(&web.url_for_guest("/healthz"), lease.port());
+        let host = registry.host_for_guest();
+        // A good version has 30 s of its own work: how busy the host is does not count.
+        let node = Node::plan(scratch, &ImageUnderTest::first()?)
+            .spec(|spec| spec.timing(Timing::InstructionsIdleOnHost))
+            .configure(move |config| config.registry(&host).document(&gate))
+            .boot()
+            .await?;
+        node.wait_until_ready(PATIENCE).await?;
+        Ok(Self {
+            node,
+            registry,
+            web,
+            port: lease.port(),
+            _lease: lease,
+        })
+    }
+
+    /// How it ended, and the version that runs then.
+    async fn upgrade(&self, tag: &str) -> anyhow::Result<(Ending, String)> {
+        let image = self
+            .registry
+            .image_for_guest(&format!("instar/installer:{tag}"));
+        let followed = upgrade_and_follow(&self.node, &image, PATIENCE).await?;
+        self.node.wait_until_ready(PATIENCE).await?;
+        Ok((followed.ending, self.node.version().await?.tag))
+    }
+
+    /// The words of an upgrade that is taken back.
+    async fn failure(&self, tag: &str) -> anyhow::Result<String> {
+        let (ending, version) = self.upgrade(tag).await?;
+        let Ending::Failed(why) = ending else {
+            anyhow::bail!("the new version stays: {version}");
+        };
+        println!("{why}");
+        ensure!(version == "v0.1.0", "{version}");
+        Ok(why)
+    }
+}
+
+/// The same version in other words: what failed once is refused from then on.
+fn push_one_version_thrice(registry: &Registry) -> Outcome {
     let good = OciImage::read(&ImageUnderTest::second()?.installer())?;
-    // The same version in other words: what failed once is refused from then on.
     for tag in ["first", "second", "third"] {
         let image = good.clone().label("dev.instar.test", tag);
-        image.push(&registry, "instar/installer", tag)?;
+        image.push(registry, "instar/installer", tag)?;
     }
-    let web = HttpServer::start()?;
-    let url = web.url_for_guest("/healthz");
-    let port = lease_port()?;
-    let gate = format!(
-        "apiVersion: instar.dev/v1alpha1\nkind: UpgradeGateConfig\ntimeout: 30s\nprobes:\n  - name: the web\n    http: {{url: \"{url}\"}}\n  - name: a port\n    tcp: {{address: \"{HOST_FOR_GUEST}:{}\"}}\n    timeout: 2s\n",
-        port.port()
-    );
-    let host = registry.host_for_guest();
-    // A good version has 30 s of its own work: how busy the host is does not count.
-    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
-        .spec(|spec| spec.timing(Timing::InstructionsIdleOnHost))
-        .configure(move |config| config.registry(&host).document(&gate))
-        .boot()
-        .await?;
-    node.wait_until_ready(PATIENCE).await?;
+    Ok(())
+}
 
-    let upgrade = async |tag: &str| {
-        let image = registry.image_for_guest(&format!("instar/installer:{tag}"));
-        let followed = upgrade_and_follow(&node, &image, PATIENCE).await?;
-        node.wait_until_ready(PATIENCE).await?;
-        anyhow::Ok((followed.ending, node.version().await?.tag))
-    };
-    let (ending, version) = upgrade("first").await?;
-    let Ending::Failed(why) = ending else {
-        anyhow::bail!("nobody answers, and the new version stays: {version}");
-    };
-    println!("{why}");
-    ensure!(version == "v0.1.0");
+fn gate(url: &str, port: u16) -> String {
+    format!(
+        "apiVersion: instar.dev/v1alpha1\nkind: UpgradeGateConfig\ntimeout: 30s\nprobes:\n  - name: the web\n    http: {{url: \"{url}\"}}\n  - name: a port\n    tcp: {{address: \"{HOST_FOR_GUEST}:{port}\"}}\n    timeout: 2s\n"
+    )
+}
+
+async fn an_upgrade_commits_only_when_the_gate_services_answer(scratch: Scratch) -> Outcome {
+    let gated = Gated::boot(&scratch).await?;
+    chapters![
+        without_answers_the_version_goes_back_and_names_the_probes(&gated),
+        with_half_of_the_answers_it_goes_back_as_well(&gated),
+        with_all_answers_it_stays(&gated),
+    ]
+    .await
+}
+
+async fn without_answers_the_version_goes_back_and_names_the_probes(gated: &Gated) -> Outcome {
+    let why = gated.failure("first").await?;
     ensure!(
         why.contains("probe \"the web\": GET http://") && why.contains("answered 404"),
         "{why}"
     );
     ensure!(why.contains("probe \"a port\": "), "{why}");
+    Ok(())
+}
 
-    web.serve("/healthz", "well");
-    let (ending, version) = upgrade("second").await?;
-    let Ending::Failed(why) = ending else {
-        anyhow::bail!("half of the probes pass, and the new version stays: {version}");
-    };
-    println!("{why}");
-    ensure!(version == "v0.1.0" && !why.contains("the web"), "{why}");
+async fn with_half_of_the_answers_it_goes_back_as_well(gated: &Gated) -> Outcome {
+    gated.web.serve("/healthz", "well");
+    let why = gated.failure("second").await?;
+    ensure!(!why.contains("the web"), "{why}");
+    Ok(())
+}
 
-    let _listener = std::net::TcpListener::bind(("127.0.0.1", port.port()))?;
-    let (ending, version) = upgrade("third").await?;
+async fn with_all_answers_it_stays(gated: &Gated) -> Outcome {
+    let _listener = std::net::TcpListener::bind(("127.0.0.1", gated.port))?;
+    let (ending, version) = gated.upgrade("third").await?;
     ensure!(
         ending == Ending::Done && version == "v0.2.0",
         "{ending:?} {version}"

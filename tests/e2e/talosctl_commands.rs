@@ -5,15 +5,15 @@ use instar_api::cosi::resource::GetRequest;
 use instar_api::cosi::resource::state_client::StateClient;
 use instar_tests::{
     GREETER, Greeter, Identity, ImageUnderTest, MachineConfig, Node, Outcome, Registry, Release,
-    Scratch, Talosctl, Test, WrongTimeServer, plan_with_greeter, tests,
+    Scratch, Talosctl, Test, WrongTimeServer, chapters, plan_with_greeter, tests,
 };
 
 use crate::PATIENCE;
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        do_what_they_were_recorded_to_do,
-        do_without_a_certificate_what_they_were_recorded_to_do
+        talosctl_commands_do_what_they_were_recorded_to_do,
+        talosctl_commands_work_without_a_certificate_in_maintenance_mode
     ]
 }
 
@@ -49,7 +49,7 @@ async fn goes_on(talosctl: &Talosctl<'_>, command: &str, is_meant: fn(&str) -> b
     Ok(())
 }
 
-async fn do_what_they_were_recorded_to_do(scratch: Scratch) -> Outcome {
+async fn talosctl_commands_do_what_they_were_recorded_to_do(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
     let node = plan_with_greeter(&scratch, &registry, |config| config)?
         .blank_disk()?
@@ -60,7 +60,7 @@ async fn do_what_they_were_recorded_to_do(scratch: Scratch) -> Outcome {
     for release in RELEASES {
         let talosctl = Talosctl::of(&node, release).await?;
         names(&talosctl, &node).await?;
-        looks(&talosctl).await?;
+        commands_that_look_show_what_was_recorded(&talosctl).await?;
         files(&talosctl).await?;
         streams(&talosctl).await?;
         resources(&talosctl).await?;
@@ -93,7 +93,7 @@ async fn names(talosctl: &Talosctl<'_>, node: &Node) -> Outcome {
     .await
 }
 
-async fn looks(talosctl: &Talosctl<'_>) -> Outcome {
+async fn commands_that_look_show_what_was_recorded(talosctl: &Talosctl<'_>) -> Outcome {
     let outgoing = format!("system {GREETER} ");
     let listed: [Row<'_>; 21] = [
         (
@@ -719,7 +719,9 @@ async fn many_calls(talosctl: &Talosctl<'_>, release: Release) -> Outcome {
 }
 
 /// What has the flag, in each release, and what does not.
-async fn do_without_a_certificate_what_they_were_recorded_to_do(scratch: Scratch) -> Outcome {
+async fn talosctl_commands_work_without_a_certificate_in_maintenance_mode(
+    scratch: Scratch,
+) -> Outcome {
     let node = Node::plan(&scratch, &ImageUnderTest::first()?)
         .blank_disk()?
         .without_config(Identity::administrator()?)
@@ -727,65 +729,73 @@ async fn do_without_a_certificate_what_they_were_recorded_to_do(scratch: Scratch
     node.wait_for_line("machined: the API answers on port", PATIENCE)?;
     for release in RELEASES {
         let talosctl = Talosctl::insecure(&node, release).await?;
-        rows(
-            &talosctl,
-            &[
-                ("version", 0, &["Tag: v0.1.0", "Enabled: \n"]),
-                ("get machinestatus", 0, &["maintenance"]),
-                ("get disks", 0, &["vda"]),
-                ("get mc", 1, &["PermissionDenied"]),
-                ("wipe disk vda", 0, &["wiped"]),
-                ("reset --wait=false", 1, &["PermissionDenied"]),
-                (
-                    "upgrade --legacy --wait=false --drain=false -i nowhere/image:v1",
-                    1,
-                    &["PermissionDenied"],
-                ),
-                ("reboot --wait=false", 1, &["PermissionDenied"]),
-            ],
-        )
+        chapters![
+            what_both_releases_may_ask_a_node_without_a_config(&talosctl),
+            what_one_release_alone_may_ask_it(&talosctl, release),
+            a_bad_config_is_refused(&talosctl),
+        ]
         .await?;
-        match release {
-            Release::V1_13 => {
-                rows(
-                    &talosctl,
-                    &[("meta write 10 value", 1, &["PermissionDenied"])],
-                )
-                .await?;
-            }
-            Release::V1_14 => {
-                rows(
-                    &talosctl,
-                    &[
-                        ("meta write 10 value", 1, &["unknown flag"]),
-                        ("dmesg", 0, &["Linux version"]),
-                        ("logs machined", 0, &["maintenance mode"]),
-                        ("memory", 0, &["total 2"]),
-                        ("service", 0, &["apid Running"]),
-                    ],
-                )
-                .await?;
-                let said = talosctl.run("support").await;
-                let parts = ["apid.log", "dmesg", "MachineStatuses.runtime.talos.dev"];
-                ensure!(
-                    parts.iter().all(|part| said.output.contains(part)),
-                    "{said:?}"
-                );
-            }
-        }
-        let said = talosctl
-            .run_with("apply-config --dry-run", "machine: {typ: worker}")
-            .await;
-        ensure!(
-            said.code == Some(1) && said.complaint.contains("InvalidArgument"),
-            "{said:?}"
-        );
     }
-    // And it ends with a config.
+    chapters![maintenance_mode_ends_with_a_config(&node)].await
+}
+
+async fn what_both_releases_may_ask_a_node_without_a_config(talosctl: &Talosctl<'_>) -> Outcome {
+    let denied: &[&str] = &["PermissionDenied"];
+    let upgrade = "upgrade --legacy --wait=false --drain=false -i nowhere/image:v1";
+    rows(
+        talosctl,
+        &[
+            ("version", 0, &["Tag: v0.1.0", "Enabled: \n"]),
+            ("get machinestatus", 0, &["maintenance"]),
+            ("get disks", 0, &["vda"]),
+            ("get mc", 1, denied),
+            ("wipe disk vda", 0, &["wiped"]),
+            ("reset --wait=false", 1, denied),
+            (upgrade, 1, denied),
+            ("reboot --wait=false", 1, denied),
+        ],
+    )
+    .await
+}
+
+async fn what_one_release_alone_may_ask_it(talosctl: &Talosctl<'_>, release: Release) -> Outcome {
+    if release == Release::V1_13 {
+        let refused = ("meta write 10 value", 1, &["PermissionDenied"][..]);
+        return rows(talosctl, &[refused]).await;
+    }
+    rows(
+        talosctl,
+        &[
+            ("meta write 10 value", 1, &["unknown flag"]),
+            ("dmesg", 0, &["Linux version"]),
+            ("logs machined", 0, &["maintenance mode"]),
+            ("memory", 0, &["total 2"]),
+            ("service", 0, &["apid Running"]),
+        ],
+    )
+    .await?;
+    let said = talosctl.run("support").await;
+    for part in ["apid.log", "dmesg", "MachineStatuses.runtime.talos.dev"] {
+        ensure!(said.output.contains(part), "no {part}: {said:?}");
+    }
+    Ok(())
+}
+
+async fn a_bad_config_is_refused(talosctl: &Talosctl<'_>) -> Outcome {
+    let said = talosctl
+        .run_with("apply-config --dry-run", "machine: {typ: worker}")
+        .await;
+    ensure!(
+        said.code == Some(1) && said.complaint.contains("InvalidArgument"),
+        "{said:?}"
+    );
+    Ok(())
+}
+
+async fn maintenance_mode_ends_with_a_config(node: &Node) -> Outcome {
     let config = MachineConfig::new(node.identity()).hostname("node");
-    let talosctl = Talosctl::insecure(&node, Release::V1_14).await?;
+    let talosctl = Talosctl::insecure(node, Release::V1_14).await?;
     let said = talosctl.run_with("apply-config", &config.to_yaml()).await;
     ensure!(said.code == Some(0), "{said:?}");
-    node.wait_for_api(PATIENCE).await?;
-    Ok(())
+    node.wait_for_api(PATIENCE).await.map(drop)
 }

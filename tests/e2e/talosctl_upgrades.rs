@@ -13,7 +13,7 @@ use crate::installed::INSTALLER;
 const NEWER: &str = "v1.14.0-x.1";
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![go_the_way_that_the_version_chooses]
+    tests![upgrades_of_talosctl_go_the_way_that_the_version_chooses]
 }
 
 /// What must be so afterwards.
@@ -23,7 +23,7 @@ async fn runs(node: &Node, version: &str) -> Outcome {
     node.wait_until_ready(PATIENCE).await
 }
 
-async fn go_the_way_that_the_version_chooses(scratch: Scratch) -> Outcome {
+async fn upgrades_of_talosctl_go_the_way_that_the_version_chooses(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
     let story = Story::begin(&scratch, &registry).await?;
     let kernel = story.node.kernel_boot_id().await?;

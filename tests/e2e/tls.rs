@@ -45,10 +45,10 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 const TOLERANCE: Duration = Duration::from_secs(600);
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![is_what_clients_of_every_kind_need]
+    tests![tls_is_what_clients_of_every_kind_need]
 }
 
-async fn is_what_clients_of_every_kind_need(scratch: Scratch) -> Outcome {
+async fn tls_is_what_clients_of_every_kind_need(scratch: Scratch) -> Outcome {
     let identity = Identity::administrator()?;
     let config = MachineConfig::new(&identity).hostname(HOSTNAME);
     let node = Node::plan(&scratch, &ImageUnderTest::first()?)

@@ -11,8 +11,8 @@ use crate::PATIENCE;
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        keeps_the_kernel_and_the_data,
-        reboots_where_kernel_or_init_differ
+        an_upgrade_keeps_the_kernel_and_the_data,
+        an_upgrade_reboots_where_kernel_or_init_differ
     ]
 }
 
@@ -21,7 +21,7 @@ fn plan(scratch: &Scratch, registry: &Registry) -> anyhow::Result<NodePlan> {
     plan_with_greeter(scratch, registry, |config| config)?.blank_disk()
 }
 
-async fn keeps_the_kernel_and_the_data(scratch: Scratch) -> Outcome {
+async fn an_upgrade_keeps_the_kernel_and_the_data(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
     for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
         registry.push_layout(&image.installer(), "instar/installer", image.version())?;
@@ -139,7 +139,7 @@ async fn confirms_its_lease(node: &Node) -> Outcome {
     Ok(())
 }
 
-async fn reboots_where_kernel_or_init_differ(scratch: Scratch) -> Outcome {
+async fn an_upgrade_reboots_where_kernel_or_init_differ(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
     let image = OciImage::read(&ImageUnderTest::second()?.installer())?;
     let other = "0".repeat(64);

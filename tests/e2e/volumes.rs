@@ -3,8 +3,8 @@
 use anyhow::ensure;
 use instar_pki::Role;
 use instar_tests::{
-    Ending, Greeter, ImageUnderTest, Node, OciImage, Outcome, Registry, Release, Scratch, Talosctl,
-    Test, push_greeter, tests, upgrade_and_follow,
+    Ending, Greeter, ImageUnderTest, MachineConfig, Node, OciImage, Outcome, Registry, Release,
+    Scratch, Talosctl, Test, chapters, push_greeter, tests, upgrade_and_follow,
 };
 
 use crate::PATIENCE;
@@ -18,8 +18,8 @@ const READER_PORT: u16 = 8084;
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        outlive_upgrades_and_reboots,
-        of_other_types_are_waited_for_and_said_so,
+        volumes_outlive_upgrades_and_reboots,
+        volumes_of_other_types_are_reported_and_waited_for,
     ]
 }
 
@@ -33,70 +33,105 @@ fn mounting(volume: &str, options: &str) -> String {
     )
 }
 
-async fn outlive_upgrades_and_reboots(scratch: Scratch) -> Outcome {
-    let registry = Registry::start(&scratch)?;
-    push_greeter(&registry)?;
-    let host = registry.host_for_guest();
-    let second = OciImage::read(&ImageUnderTest::second()?.installer())?;
-    second.push(&registry, "instar/installer", "v0.2.0")?;
-    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
-        .blank_disk()?
-        .forward(WRITER_PORT)
-        .forward(READER_PORT)
-        .configure(move |config| {
-            let image = format!("{host}/greeter:v1");
-            let mut writes = mounting("data", "rw");
-            writes.push_str("runAs: {uid: 1234, gid: 1234}\n");
-            config
-                .install_disk("/dev/vda")
-                .registry(&host)
-                .document(&directory("data"))
-                .greeter_at(WRITER, &image, WRITER_PORT, &writes)
-                .greeter_at(READER, &image, READER_PORT, &mounting("data", ""))
-        })
-        .boot()
-        .await?;
-    node.wait_until_ready(PATIENCE).await?;
-    let writer = Greeter::at(&node, WRITER_PORT)?;
-    let reader = Greeter::at(&node, READER_PORT)?;
+/// A node whose volume one container writes and another one reads.
+struct Shared {
+    node: Node,
+    registry: Registry,
+    writer: Greeter,
+    reader: Greeter,
+}
 
-    writer.greets()?;
-    writer.get("/write/data/kept")?;
-    ensure!(node.read("/var/mnt/data/kept").await? == "written by greeter\n");
+impl Shared {
+    async fn boot(scratch: &Scratch) -> anyhow::Result<Self> {
+        let registry = Registry::start(scratch)?;
+        push_greeter(&registry)?;
+        let second = OciImage::read(&ImageUnderTest::second()?.installer())?;
+        second.push(&registry, "instar/installer", "v0.2.0")?;
+        let host = registry.host_for_guest();
+        let node = Node::plan(scratch, &ImageUnderTest::first()?)
+            .blank_disk()?
+            .forward(WRITER_PORT)
+            .forward(READER_PORT)
+            .configure(move |config| with_writer_and_reader(config, &host))
+            .boot()
+            .await?;
+        node.wait_until_ready(PATIENCE).await?;
+        Ok(Self {
+            writer: Greeter::at(&node, WRITER_PORT)?,
+            reader: Greeter::at(&node, READER_PORT)?,
+            node,
+            registry,
+        })
+    }
+
+    /// The file is the writer's, and the reader reads it.
+    async fn is_kept(&self) -> anyhow::Result<String> {
+        for path in ["/owner/data", "/owner/data/kept"] {
+            let owner = self.writer.get(path)?;
+            ensure!(owner == "1234:1234", "{path}: it belongs to {owner}");
+        }
+        ensure!(self.reader.get("/read/data/kept")? == "written by greeter\n");
+        self.writer.get("/write/data/again")
+    }
+}
+
+fn with_writer_and_reader(config: MachineConfig, host: &str) -> MachineConfig {
+    let image = format!("{host}/greeter:v1");
+    let mut writes = mounting("data", "rw");
+    writes.push_str("runAs: {uid: 1234, gid: 1234}\n");
+    config
+        .install_disk("/dev/vda")
+        .registry(host)
+        .document(&directory("data"))
+        .greeter_at(WRITER, &image, WRITER_PORT, &writes)
+        .greeter_at(READER, &image, READER_PORT, &mounting("data", ""))
+}
+
+async fn volumes_outlive_upgrades_and_reboots(scratch: Scratch) -> Outcome {
+    let shared = Shared::boot(&scratch).await?;
+    chapters![
+        a_volume_is_written_by_those_alone_who_asked_to(&shared),
+        a_volume_outlives_an_upgrade(&shared),
+        a_volume_outlives_a_reboot_by_an_operator(&shared),
+    ]
+    .await
+}
+
+async fn a_volume_is_written_by_those_alone_who_asked_to(shared: &Shared) -> Outcome {
+    shared.writer.greets()?;
+    shared.writer.get("/write/data/kept")?;
+    ensure!(shared.node.read("/var/mnt/data/kept").await? == "written by greeter\n");
     ensure!(
-        reader.get("/write/data/kept").is_err(),
+        shared.reader.get("/write/data/kept").is_err(),
         "a mount that nobody asked to write to can be written to"
     );
-    let kept = async || {
-        let owners = (writer.get("/owner/data")?, writer.get("/owner/data/kept")?);
-        ensure!(
-            owners == ("1234:1234".to_owned(), "1234:1234".to_owned()),
-            "it belongs to {owners:?}"
-        );
-        ensure!(reader.get("/read/data/kept")? == "written by greeter\n");
-        writer.get("/write/data/again")
-    };
-    kept().await?;
+    shared.is_kept().await.map(drop)
+}
 
-    let image = registry.image_for_guest("instar/installer:v0.2.0");
-    let followed = upgrade_and_follow(&node, &image, PATIENCE).await?;
+async fn a_volume_outlives_an_upgrade(shared: &Shared) -> Outcome {
+    let image = shared.registry.image_for_guest("instar/installer:v0.2.0");
+    let followed = upgrade_and_follow(&shared.node, &image, PATIENCE).await?;
     ensure!(followed.ending == Ending::Done, "{followed:#?}");
-    kept().await?;
+    shared.is_kept().await.map(drop)
+}
 
-    // By who may reboot it and not read its files: talosctl is content with less then.
+/// By who may reboot it and not read its files: talosctl is content with less then.
+async fn a_volume_outlives_a_reboot_by_an_operator(shared: &Shared) -> Outcome {
+    let node = &shared.node;
     let kernel = node.kernel_boot_id().await?;
     let operator = node.identity().with_role(Role::Operator)?;
-    let operator = Talosctl::by(&node, &operator, Release::V1_13).await?;
+    let operator = Talosctl::by(node, &operator, Release::V1_13).await?;
     let said = operator.run("reboot -m powercycle").await;
     ensure!(said.code == Some(0), "{said:#?}");
     ensure!(node.kernel_boot_id().await? != kernel);
+    let kept = async || shared.is_kept().await;
     node.wait_until("it is there after the reboot", PATIENCE, kept)
-        .await?;
-    Ok(())
+        .await
+        .map(drop)
 }
 
 /// No disk, no registry: it does not come that far.
-async fn of_other_types_are_waited_for_and_said_so(scratch: Scratch) -> Outcome {
+async fn volumes_of_other_types_are_reported_and_waited_for(scratch: Scratch) -> Outcome {
     let node = Node::plan(&scratch, &ImageUnderTest::first()?)
         .configure(|config| {
             config

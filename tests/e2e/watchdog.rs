@@ -1,33 +1,45 @@
 //! A machine that hangs: nobody in it does anything any more, and its watchdog resets it.
 
 use anyhow::ensure;
-use instar_qemu::{Drive, VmSpec, WatchdogAction};
+use instar_qemu::{ConsoleMark, Drive, VmSpec, WatchdogAction};
 use instar_tests::{
     EspImage, GREETER_PORT, Greeter, ImageUnderTest, Node, Outcome, Registry, Scratch, Test,
-    push_greeter, rootfs_that_hangs, tests, uefi,
+    chapters, push_greeter, rootfs_that_hangs, tests, uefi,
 };
 
 use crate::PATIENCE;
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![resets_a_new_version_that_hangs_and_the_old_one_is_back]
+    tests![the_watchdog_resets_a_new_version_that_hangs_and_the_old_one_is_back]
 }
 
-/// The new version comes up, has its watchdog fed, and hangs with its first container: PID 1, machined and all else stand still.
-async fn resets_a_new_version_that_hangs_and_the_old_one_is_back(scratch: Scratch) -> Outcome {
+async fn the_watchdog_resets_a_new_version_that_hangs_and_the_old_one_is_back(
+    scratch: Scratch,
+) -> Outcome {
     let registry = Registry::start(&scratch)?;
     push_greeter(&registry)?;
+    let node = start(&scratch, &registry)?;
+    the_new_version_hangs_with_its_first_container(&node)?;
+    let mark = node.vm().console_mark()?;
+    chapters![
+        the_watchdog_resets_what_stands_still(&node, mark),
+        the_old_version_is_back_and_has_its_watchdog_fed(&node, mark),
+    ]
+    .await
+}
+
+/// A machine whose disk has a new version with one try left: PID 1, machined and all else stand still in it.
+fn start(scratch: &Scratch, registry: &Registry) -> anyhow::Result<Node> {
     let disk = scratch.join("disk.img");
     ImageUnderTest::first()?.put_on_disk(&disk, 512 << 20)?;
     let second = ImageUnderTest::second()?;
-    let rootfs = rootfs_that_hangs(&scratch, "hanging", &second)?;
+    let rootfs = rootfs_that_hangs(scratch, "hanging", &second)?;
     EspImage::of_disk(&disk).add_with_one_try(&second.uki_with(&rootfs)?)?;
-
     let host = registry.host_for_guest();
     let spec = VmSpec::uefi(uefi()?)
         .drive(Drive::raw(&disk))
         .watchdog(WatchdogAction::Reset);
-    let node = Node::plan_from(&scratch, spec)
+    Node::plan_from(scratch, spec)
         .forward(GREETER_PORT)
         .configure(move |config| {
             config
@@ -35,24 +47,36 @@ async fn resets_a_new_version_that_hangs_and_the_old_one_is_back(scratch: Scratc
                 .install_disk("/dev/vda")
                 .greeter(&host)
         })
-        .start()?;
+        .start()
+}
+
+fn the_new_version_hangs_with_its_first_container(node: &Node) -> Outcome {
     node.wait_for_line("v0.2.0 as generation 1", PATIENCE)?;
     node.wait_for_line("feeding /dev/watchdog0", PATIENCE)?;
     node.wait_for_line("double: everything stops now", PATIENCE)?;
-    let mark = node.vm().console_mark()?;
+    Ok(())
+}
+
+async fn the_watchdog_resets_what_stands_still(node: &Node, mark: ConsoleMark) -> Outcome {
     node.vm().qmp().wait_event("WATCHDOG", PATIENCE)?;
     let silence = node
         .vm()
         .wait_for_line_after(mark, "double: and goes on", PATIENCE / 60);
     ensure!(silence.is_err(), "it did not hang");
+    Ok(())
+}
 
+/// It is fed again, and not reset while it works.
+async fn the_old_version_is_back_and_has_its_watchdog_fed(
+    node: &Node,
+    mark: ConsoleMark,
+) -> Outcome {
     node.vm()
         .wait_for_line_after(mark, "v0.1.0 as generation 1", PATIENCE)?;
     node.wait_for_api(PATIENCE).await?;
     node.wait_until_ready(PATIENCE).await?;
     ensure!(node.version().await?.tag == "v0.1.0");
-    Greeter::of(&node)?.greets()?;
-    // It is fed again, and not reset while it works.
+    Greeter::of(node)?.greets()?;
     node.vm()
         .wait_for_line_after(mark, "feeding /dev/watchdog0", PATIENCE)?;
     Ok(())

@@ -15,15 +15,15 @@ use crate::PATIENCE;
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        a_disk_image_by_uefi,
-        an_iso_as_cd_by_uefi,
-        an_iso_as_cd_by_bios,
-        an_iso_on_a_stick_by_uefi,
-        an_iso_on_a_stick_by_bios,
-        ipxe_by_bios,
-        ipxe_by_uefi,
-        pxe_by_uefi,
-        http_by_uefi,
+        a_disk_image_boots_by_uefi,
+        an_iso_as_cd_boots_by_uefi,
+        an_iso_as_cd_boots_by_bios,
+        an_iso_on_a_stick_boots_by_uefi,
+        an_iso_on_a_stick_boots_by_bios,
+        ipxe_boots_a_node_by_bios,
+        ipxe_boots_a_node_by_uefi,
+        pxe_boots_a_node_by_uefi,
+        http_boots_a_node_by_uefi,
         media_are_the_same_bytes_each_time,
     ]
 }
@@ -62,7 +62,7 @@ fn with_uefi() -> Result<VmSpec> {
 }
 
 /// On a disk that is larger than the image: the node makes its partitions in the rest, and knows its config without being told again.
-async fn a_disk_image_by_uefi(scratch: Scratch) -> Outcome {
+async fn a_disk_image_boots_by_uefi(scratch: Scratch) -> Outcome {
     let image = ImageUnderTest::first()?;
     let size = std::fs::metadata(image.disk())?.len();
     ensure!(size <= 160 << 20, "{size} bytes");
@@ -117,32 +117,32 @@ fn iso(bus: Bus) -> Result<Drive> {
     Ok(iso)
 }
 
-async fn an_iso_as_cd_by_uefi(scratch: Scratch) -> Outcome {
+async fn an_iso_as_cd_boots_by_uefi(scratch: Scratch) -> Outcome {
     let spec = with_uefi()?.drive(iso(Bus::Cd)?);
     comes_up(&scratch, spec, Firmware::Uefi).await?;
     Ok(())
 }
 
-async fn an_iso_as_cd_by_bios(scratch: Scratch) -> Outcome {
+async fn an_iso_as_cd_boots_by_bios(scratch: Scratch) -> Outcome {
     let spec = VmSpec::bios().drive(iso(Bus::Cd)?);
     comes_up(&scratch, spec, Firmware::Bios).await?;
     Ok(())
 }
 
-async fn an_iso_on_a_stick_by_uefi(scratch: Scratch) -> Outcome {
+async fn an_iso_on_a_stick_boots_by_uefi(scratch: Scratch) -> Outcome {
     let spec = with_uefi()?.drive(iso(Bus::Usb)?);
     comes_up(&scratch, spec, Firmware::Uefi).await?;
     Ok(())
 }
 
-async fn an_iso_on_a_stick_by_bios(scratch: Scratch) -> Outcome {
+async fn an_iso_on_a_stick_boots_by_bios(scratch: Scratch) -> Outcome {
     let spec = VmSpec::bios().drive(iso(Bus::Usb)?);
     comes_up(&scratch, spec, Firmware::Bios).await?;
     Ok(())
 }
 
 /// The card's ROM gets the script by HTTP, and by it the rest. Arguments of one's own come with a script before it.
-async fn ipxe_by_bios(scratch: Scratch) -> Outcome {
+async fn ipxe_boots_a_node_by_bios(scratch: Scratch) -> Outcome {
     let server = HttpServer::start()?;
     let folder = ImageUnderTest::first()?.network_folder();
     for name in ["boot.ipxe", "vmlinuz", "initramfs"] {
@@ -165,7 +165,7 @@ async fn ipxe_by_bios(scratch: Scratch) -> Outcome {
 }
 
 /// The firmware gets iPXE by TFTP, iPXE its script and the rest.
-async fn ipxe_by_uefi(scratch: Scratch) -> Outcome {
+async fn ipxe_boots_a_node_by_uefi(scratch: Scratch) -> Outcome {
     let folder = ImageUnderTest::first()?.network_folder();
     let spec = with_uefi()?.network_boot(folder, "snponly.efi");
     comes_up(&scratch, spec, Firmware::Uefi).await?;
@@ -173,7 +173,7 @@ async fn ipxe_by_uefi(scratch: Scratch) -> Outcome {
 }
 
 /// The firmware gets the UKI by TFTP.
-async fn pxe_by_uefi(scratch: Scratch) -> Outcome {
+async fn pxe_boots_a_node_by_uefi(scratch: Scratch) -> Outcome {
     let folder = ImageUnderTest::first()?.network_folder();
     let spec = with_uefi()?.network_boot(folder, "instar.efi");
     comes_up(&scratch, spec, Firmware::Uefi).await?;
@@ -181,7 +181,7 @@ async fn pxe_by_uefi(scratch: Scratch) -> Outcome {
 }
 
 /// The firmware gets the UKI by HTTP.
-async fn http_by_uefi(scratch: Scratch) -> Outcome {
+async fn http_boots_a_node_by_uefi(scratch: Scratch) -> Outcome {
     let server = HttpServer::start()?;
     server.serve(
         "/instar.efi",

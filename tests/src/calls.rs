@@ -79,6 +79,7 @@ impl Calls {
         if answers.iter().any(Result::is_err) {
             // It does not end for want of callers: there is still one.
             let ended = tokio::time::timeout(PATIENCE, connection).await;
+            // However it ends, as long as it does.
             let _ = ended.context("the connection is not ended")?;
         } else {
             connection.abort();

@@ -81,6 +81,7 @@ impl DeadNetwork {
                     (None, _) => is_there(frame),
                 };
                 if let Some(answer) = answer {
+                    // One that does not fit is lost, as on a cable.
                     let _ = cable.send_to(&answer, to);
                 }
             }
@@ -118,6 +119,7 @@ impl Drop for DeadNetwork {
     fn drop(&mut self) {
         self.end.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
+            // One that panicked has said so.
             let _ = thread.join();
         }
     }

@@ -159,6 +159,7 @@ impl Greeter {
 
     /// Has it end with this code; there is no answer.
     pub fn exit(&self, code: u8) {
+        // It ends instead of answering.
         let _ = http(&self.address, "GET", &format!("/exit/{code}"), &[], &[]);
     }
 }

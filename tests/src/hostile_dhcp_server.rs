@@ -99,6 +99,7 @@ impl Drop for HostileDhcpServer {
     fn drop(&mut self) {
         self.end.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
+            // One that panicked has said so.
             let _ = thread.join();
         }
     }

@@ -98,6 +98,7 @@ impl Drop for HttpServer {
         // Wakes the listener, which then sees that it is over.
         let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.lease.port()));
         if let Some(listener) = self.listener.take() {
+            // One that panicked has said so.
             let _ = listener.join();
         }
     }

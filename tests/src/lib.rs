@@ -14,6 +14,9 @@
 //!
 //! Everything real: nodes in QEMU, a registry of Debian's, another project's gRPC client. All of it listens on 127.0.0.1,
 //! which is 10.0.2.2 for a guest, and ends with the test.
+//!
+//! The decision: a test boots the image that users get. Parts with stand-ins for the others were the other choice: quicker, and green while the
+//! kernel, the firmware or another project's client does something else than the stand-in. So a boot is shared by a story in chapters.
 
 mod bare_boot;
 mod calls;
@@ -101,7 +104,7 @@ pub use outage::{Outage, OutageProbe};
 pub use parked::Parked;
 pub use proxy::HttpProxy;
 pub use registry::{Registry, config as registry_config, sha256_digest};
-pub use runner::{Outcome, Test, run};
+pub use runner::{Outcome, Test, chapter, run};
 pub use saboteur::Saboteur;
 pub use scratch::Scratch;
 pub use scripted_init::{DoubleRootfs, ScriptedInit};

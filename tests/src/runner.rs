@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::scratch::Scratch;
@@ -71,6 +71,26 @@ macro_rules! tests {
     ($($name:ident),* $(,)?) => {
         vec![$($crate::Test::new(module_path!(), stringify!($name), $name)),*]
     };
+}
+
+/// Runs the chapters of a story, one after the other: `chapters![boots(&node), serves(&node)].await`, each a function of that name. The
+/// first that fails ends the story, and the report says which one it was.
+#[macro_export]
+macro_rules! chapters {
+    ($($chapter:ident($($argument:expr),* $(,)?)),+ $(,)?) => {
+        async {
+            $($crate::chapter(stringify!($chapter), $chapter($($argument),*)).await?;)+
+            $crate::Outcome::Ok(())
+        }
+    };
+}
+
+/// One chapter; use the macro [`chapters!`](crate::chapters).
+///
+/// # Errors
+/// The chapter's own, behind its name.
+pub async fn chapter(name: &str, told: impl Future<Output = Outcome>) -> Outcome {
+    told.await.with_context(|| format!("in the chapter {name}"))
 }
 
 /// Runs those that the command line asks for and prints the summary.
@@ -142,6 +162,28 @@ mod tests {
         );
         let scratch = Scratch::make("runner::fails").unwrap();
         scratch.remove().unwrap();
+    }
+
+    async fn begins(words: &str) -> Outcome {
+        anyhow::ensure!(words == "once");
+        Ok(())
+    }
+
+    async fn ends_badly() -> Outcome {
+        anyhow::bail!("no reason")
+    }
+
+    #[test]
+    fn a_story_that_fails_names_the_chapter() {
+        let test = Test::new("e2e::runner", "story", |_| async {
+            chapters![begins("once"), ends_badly(), begins("never")].await
+        });
+        let text = run_one(test).unwrap_err().message().unwrap().to_owned();
+        assert!(
+            text.starts_with("in the chapter ends_badly: no reason\n"),
+            "{text}"
+        );
+        Scratch::make("runner::story").unwrap().remove().unwrap();
     }
 
     #[test]

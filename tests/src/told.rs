@@ -94,6 +94,7 @@ impl Told {
 
 impl Drop for Told {
     fn drop(&mut self) {
+        // It may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

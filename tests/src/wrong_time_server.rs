@@ -35,6 +35,7 @@ impl WrongTimeServer {
             let mut request = [0; 48];
             while !ends.load(Ordering::Relaxed) {
                 if let Ok((48, client)) = socket.recv_from(&mut request) {
+                    // A client that has gone asks again.
                     let _ = socket.send_to(&answer(&request, ahead), client);
                 }
             }
@@ -56,6 +57,7 @@ impl Drop for WrongTimeServer {
     fn drop(&mut self) {
         self.end.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
+            // One that panicked has said so.
             let _ = thread.join();
         }
     }

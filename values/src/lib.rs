@@ -18,6 +18,7 @@ pub mod quantity;
 mod registry;
 mod secret;
 mod system;
+pub mod system_process;
 mod tls;
 
 pub use cidr::{Cidr, NotACidr};

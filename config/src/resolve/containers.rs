@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use instar_values::system_process;
+
 use super::{
     super::{
         model::{
@@ -24,8 +26,6 @@ const GATE_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 /// init keeps a descriptor for the output of each container, 64 descriptors in all, of which some are machined's own: the API's
 /// socket, the hand-over, the history of upgrades and a prepared version take five, the others are for versions to come.
 const MAX_CONTAINERS: usize = 56;
-/// Processes of the root filesystem that have logs and states of their own.
-const SYSTEM_SERVICES: &[&str] = &["apid", "dashboard", "init", "installer", "machined"];
 /// Names of capabilities are short; the kernel has 41.
 const MAX_CAPABILITY_BYTES: usize = 32;
 
@@ -141,7 +141,7 @@ fn container(document: &Section<'_>) -> Option<Container> {
 /// A container's log and state are found by its name, where those of the system's services are too.
 fn name(document: &Section<'_>) -> Option<ContainerName> {
     let name: ContainerName = document.required("name")?;
-    if SYSTEM_SERVICES.contains(&name.as_str()) {
+    if system_process::ALL.contains(&name.as_str()) {
         document.wrong_field(
             "name",
             format_args!("`{name}` is a service of the system; choose another name"),

@@ -8,6 +8,9 @@
 //! encoded: [`Request::encode`] and [`Reply::encode`] cannot fail.
 //!
 //! This version has to serve for years: the init of a machine stays while its generations change.
+//!
+//! The decision: lines of text, encoded by hand. A serialisation library was the other choice: PID 1 would hold its code for years, and its
+//! messages could be read by programs alone.
 
 #![forbid(unsafe_code)]
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use instar_api::machine as wire;
 use tonic::Status;
 
+use crate::base::error_chain::chain;
 use crate::config;
 use crate::machine::Machine;
 use crate::sequences::{ApplyError, ApplyMode, apply_config};
@@ -73,7 +74,7 @@ fn chosen(mode: ApplyMode) -> wire::apply_configuration_request::Mode {
 }
 
 fn status(error: ApplyError) -> Status {
-    let text = error.to_string();
+    let text = chain(&error);
     match error {
         ApplyError::Invalid(_)
         | ApplyError::NotText

@@ -59,6 +59,7 @@ mod tests {
         let (begin, begins) = oneshot::channel::<()>();
         let (ended, ends) = oneshot::channel();
         let call = to_its_end(async move {
+            // A dropped sender is a word to begin, too.
             let _ = begins.await;
             Ok(ended.send(7).is_ok())
         });

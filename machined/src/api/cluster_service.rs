@@ -55,6 +55,7 @@ async fn check(machine: Arc<Machine>, until: Instant, sender: Sender, metadata: 
         }
         if unmet.is_empty() {
             let ready = "healthy: the machine runs, its network is up, and so are its services";
+            // A caller who has gone needs no answer.
             let _ = tell(ready.to_owned()).await;
             return;
         }
@@ -63,6 +64,7 @@ async fn check(machine: Arc<Machine>, until: Instant, sender: Sender, metadata: 
             // Lagging behind only means that much has changed.
             changed = timeout_at(until, changes.recv()) => if changed.is_err() {
                 let missing = told.join("; ");
+                // A caller who has gone needs no answer.
                 let _ = sender.send(Err(Status::deadline_exceeded(missing))).await;
                 return;
             },

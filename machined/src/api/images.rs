@@ -163,6 +163,7 @@ impl ImageService for ImageApi {
                 .map(|image| wire::ImageServicePullResponse {
                     response: Some(Pulled::Name(pinned(&image, &name))),
                 });
+            // A caller who has gone needs no answer.
             let _ = sender.send(last).await;
         });
         Ok(streamed(ReceiverStream::new(receiver)))

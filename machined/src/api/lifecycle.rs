@@ -34,7 +34,7 @@ impl LifecycleApi {
 }
 
 fn install_status(error: InstallError) -> Status {
-    let text = error.to_string();
+    let text = chain(&error);
     match error {
         InstallError::Installed => Status::already_exists(text),
         InstallError::Machine(_) => Status::internal(text),

@@ -472,7 +472,7 @@ impl MachineService for MachineApi {
         let machine = self.machine.clone();
         changing::to_its_end(async move {
             let started = sequences::rollback(&machine).await;
-            started.map_err(|error| Status::failed_precondition(error.to_string()))
+            started.map_err(|error| Status::failed_precondition(chain(&error)))
         })
         .await?;
         Ok(Response::new(wire::RollbackResponse {

@@ -256,6 +256,7 @@ impl Watch {
             let differences = match self.look().await {
                 Ok(listed) => last_sent.differences(listed),
                 Err(status) => {
+                    // A caller who has gone needs no answer.
                     let _ = sender.send(Err(status)).await;
                     return;
                 }

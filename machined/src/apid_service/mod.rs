@@ -27,9 +27,10 @@ use crate::services::{
 use crate::statistics::{self, Namespaces, Protocol, Shown, SocketQuery};
 use crate::sys::{listen, oom_score};
 use crate::trust::Keys;
+use crate::values::system_process;
 
 /// The name of the service.
-pub const NAME: &str = "apid";
+pub const NAME: &str = system_process::APID;
 
 /// What apid may hold, in bytes: a quarter of the machine's memory, within reason. A caller with a certificate can have it hold a lot,
 /// by asking much and reading nothing; it is apid that ends then, and starts again, and nothing else.
@@ -101,7 +102,7 @@ impl Apid {
         let theirs = OwnedFd::from(theirs.into_std()?);
         let mut command = std::process::Command::new("/sbin/apid");
         command
-            .arg0("apid")
+            .arg0(NAME)
             .env_clear()
             .stdin(Stdio::from(self.listener.as_fd().try_clone_to_owned()?))
             .stdout(Stdio::from(theirs));

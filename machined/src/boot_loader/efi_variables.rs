@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_counts_of_a_failed_start_is_not_taken_for_this_one() {
+    fn a_counter_of_an_earlier_start_is_ignored() {
         let entry = |selected, counted| entry_of(Some(selected), Some(counted));
         let name = |text: &str| text.parse().ok();
         let refused = "\\loader\\entries\\instar-2-v0.2.0+0-3.conf";

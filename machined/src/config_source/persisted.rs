@@ -4,13 +4,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::base::whole_file;
-
-/// It holds the authority's key.
-const MODE: u32 = 0o600;
+use crate::state_partition::MACHINE_CONFIG;
 
 /// Where the config is, below the place that STATE is mounted at.
 pub fn path(state: &Path) -> PathBuf {
-    state.join("config.yaml")
+    state.join(MACHINE_CONFIG.name)
 }
 
 /// Writes the config, whole or not at all; nothing when it is there already.
@@ -22,5 +20,5 @@ pub fn write(state: &Path, text: &str) -> io::Result<()> {
     if std::fs::read(&path).is_ok_and(|there| there == text.as_bytes()) {
         return Ok(());
     }
-    whole_file::replace(&path, MODE, text.as_bytes())
+    whole_file::replace(&path, MACHINE_CONFIG.mode, text.as_bytes())
 }

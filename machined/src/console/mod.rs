@@ -31,9 +31,10 @@ use tower_service::Service;
 use crate::command_line;
 use crate::machine::Machine;
 use crate::services::{Cgroup, Definition};
+use crate::values::system_process;
 
 /// The name of its service.
-pub const NAME: &str = "dashboard";
+pub const NAME: &str = system_process::DASHBOARD;
 /// The user and group that it runs as (`/etc/passwd` of the rootfs).
 pub const USER: u32 = 51;
 /// How often it asks for figures.

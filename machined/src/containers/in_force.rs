@@ -18,11 +18,9 @@ use tokio::sync::watch;
 use crate::base::blocking_io;
 use crate::base::lock::Lock as _;
 use crate::base::whole_file;
+use crate::state_partition::IMAGES_IN_FORCE;
 use crate::values::Digest;
 use crate::values::ImageReference;
-
-/// The record's name.
-const FILE: &str = "images-in-force.json";
 
 /// By container.
 pub type InForce = BTreeMap<String, ImageInForce>;
@@ -71,7 +69,7 @@ impl ImagesInForce {
 
     /// Keeps the record in this directory from now on. What it says there is newer than what was handed over.
     pub fn open(&self, directory: &Path) -> anyhow::Result<()> {
-        let file = directory.join(FILE);
+        let file = directory.join(IMAGES_IN_FORCE.name);
         let read = whole_file::read_json::<InForce>(&file);
         let mut state = self.lock();
         state.file = Some(file);
@@ -144,7 +142,7 @@ impl ImagesInForce {
             (state.file.clone(), state.images.clone())
         };
         let Some(file) = file else { return };
-        let write = move || whole_file::replace_json(&file, 0o644, &images);
+        let write = move || whole_file::replace_json(&file, IMAGES_IN_FORCE.mode, &images);
         let written = blocking_io::within(blocking_io::ANSWER, write).await;
         if let Err(error) = written.map_err(anyhow::Error::from).and_then(|done| done) {
             tracing::warn!("which images are in force is kept in memory alone: {error:#}");
@@ -205,7 +203,7 @@ mod tests {
     #[tokio::test]
     async fn a_record_that_cannot_be_read_is_made_anew() {
         let directory = tempfile::tempdir().unwrap();
-        std::fs::write(directory.path().join(FILE), "{").unwrap();
+        std::fs::write(directory.path().join(IMAGES_IN_FORCE.name), "{").unwrap();
         let record = ImagesInForce::default();
         assert!(record.open(directory.path()).is_err());
         record.set("web", &name("r.io/web"), Digest::of(b"1")).await;

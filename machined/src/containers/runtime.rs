@@ -345,11 +345,13 @@ impl Runtime {
             () = hear(&mut stderr, &mut words) => child.wait().await,
         };
         let status = ended.map_err(program_error)?;
+        // It is not there where crun did not come to write it.
         let _ = fs::remove_file(&program.pid_file);
         if status.success() {
             return Ok(());
         }
         words.hurry();
+        // What was heard by then is what is told.
         let _ = tokio::time::timeout(LAST_WORDS, hear(&mut stderr, &mut words)).await;
         // crun's own words, when it did not come to run the program, are in its log.
         let mut said = one_line(words.bytes());
@@ -705,6 +707,7 @@ impl Drop for ExecProgram {
         if let Some(pid) = text.trim().parse().ok().and_then(Pid::from_raw)
             && let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty())
         {
+            // It may have ended meanwhile.
             let _ = pidfd_send_signal(&pidfd, Signal::KILL);
         }
     }

@@ -16,6 +16,8 @@ pub(super) fn list(listener: OwnedFd) -> Vec<SystemService> {
             awaited: Some(Duration::from_secs(60)),
             absence: Absence::Error,
             gain: format!("the API answers on port {}", instar_api::PORT),
+            // A little longer than apid itself waits for its calls.
+            last_answers: Some(Duration::from_millis(1500)),
         },
         SystemService {
             name: console::NAME,
@@ -26,6 +28,7 @@ pub(super) fn list(listener: OwnedFd) -> Vec<SystemService> {
             // A machine that can be asked needs no screen.
             absence: Absence::Warning,
             gain: "the dashboard is on the screen; Alt+F1 shows these messages".to_owned(),
+            last_answers: None,
         },
     ]
 }
@@ -34,6 +37,7 @@ pub(super) fn list(listener: OwnedFd) -> Vec<SystemService> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::values::system_process;
 
     #[test]
     fn the_boot_waits_for_callers_and_for_nothing_else() {
@@ -53,6 +57,12 @@ mod tests {
                 ("dashboard", Moment::OnceReachable, None, Absence::Warning),
             ]
         );
+        // A container of such a name would share log and state with it.
+        assert!(
+            list.iter()
+                .all(|entry| system_process::ALL.contains(&entry.name))
+        );
+        assert!(list[0].last_answers.is_some() && list[1].last_answers.is_none());
         // `make bench`, `make run` and tests look for this line.
         assert_eq!(list[0].gain, "the API answers on port 50000");
     }

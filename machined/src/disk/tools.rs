@@ -167,6 +167,7 @@ impl Started {
         // None once it was waited for.
         let pid = self.0.id().and_then(|id| i32::try_from(id).ok());
         if let Some(pid) = pid.and_then(Pid::from_raw) {
+            // It may have ended meanwhile.
             let _ = kill_process(pid, Signal::TERM);
         }
     }
@@ -224,6 +225,7 @@ async fn run_within(
     };
     let Ok(ended) = tokio::time::timeout(limit, ended).await else {
         started.terminate();
+        // One that does not end is killed when it is dropped.
         let _ = tokio::time::timeout(TERMINATE, started.0.wait()).await;
         return Err(ToolError::Late {
             program,

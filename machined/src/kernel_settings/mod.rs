@@ -2,7 +2,11 @@
 //!
 //! The kernel outlives a generation, and what is set here must not. So what was there before is noted in [`Undo`], which is kept with init
 //! *before* anything is changed: the end of the generation, the next machined, or a generation after one that died brings it back.
-//! init gives sysctls back by itself as well, also those that a container has set.
+//!
+//! init compares what of /proc/sys belongs to the whole machine (kernel, vm, fs) with the fresh boot by itself, also what a container has
+//! set. It does not compare /proc/sys/net and /sys: files there come and go with links and devices, and writing one changes others, so
+//! a difference says nothing. What a config sets there is in [`Undo`]; each value that goes back is read again, and one that was not taken
+//! stays in the record, where the next machined finds it and tries it again.
 
 mod modules;
 mod parameters;
@@ -389,7 +393,9 @@ fn restore(
     parameter: KernelParameter,
     value: String,
 ) -> Result<KernelParameter, KernelSettingError> {
-    match parameters::write(root, &parameter, &value) {
+    let restored = parameters::write(root, &parameter, &value)
+        .and_then(|()| parameters::expect(root, &parameter, &value));
+    match restored {
         Err(source) if source.kind() != io::ErrorKind::NotFound => {
             Err(KernelSettingError::Restore {
                 parameter,

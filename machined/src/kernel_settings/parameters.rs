@@ -51,6 +51,15 @@ pub(super) fn write(root: &Path, parameter: &KernelParameter, value: &str) -> io
     file.write_all(format!("{value}\n").as_bytes())
 }
 
+/// Whether a parameter has taken this value: the kernel takes some writes without a word, and goes on with what it had.
+pub(super) fn expect(root: &Path, parameter: &KernelParameter, value: &str) -> io::Result<()> {
+    let now = read(root, parameter)?;
+    match is_same(&now, value) {
+        true => Ok(()),
+        false => Err(io::Error::other(format!("it has {now:?} still"))),
+    }
+}
+
 /// `a [b] c` is how the kernel shows a choice, of which `b` is in force.
 fn writable(shown: &str) -> String {
     let shown = shown.trim();

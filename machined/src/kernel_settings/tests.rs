@@ -121,6 +121,33 @@ async fn settings_come_and_go_back_whoever_does_it() {
     assert_eq!(kept.last(), Undo::default());
 }
 
+/// Some take a write without a word, and keep what they have: the record still says so, for the next machined.
+#[tokio::test]
+async fn a_value_that_is_not_taken_back_stays_on_record() {
+    let kernel = Kernel::new();
+    let kept = Kept::of(&kernel);
+    let settings = kernel.settings(Undo::default());
+    let wished = spec(&[("/proc/sys/vm/swappiness", "10")]);
+    settings.apply(&kernel.drivers, &wished, &kept).await;
+    let file = kernel.root.path().join("proc/sys/vm/swappiness");
+    fs::remove_file(&file).unwrap();
+    std::os::unix::fs::symlink("/dev/null", &file).unwrap();
+    let nothing = KernelSpec::default();
+    let failures = settings.apply(&kernel.drivers, &nothing, &kept).await;
+    assert!(
+        matches!(failures[..], [KernelSettingError::Restore { .. }]),
+        "{failures:?}"
+    );
+    // The next one tries again, and has it taken.
+    fs::remove_file(&file).unwrap();
+    fs::write(&file, "10\n").unwrap();
+    let next = kernel.settings(kept.last());
+    let failures = next.apply(&kernel.drivers, &nothing, &kept).await;
+    assert!(failures.is_empty(), "{failures:?}");
+    assert_eq!(kernel.read("proc/sys/vm/swappiness"), "60");
+    assert_eq!(kept.last(), Undo::default());
+}
+
 #[tokio::test]
 async fn what_it_takes_to_undo_is_kept_first() {
     let kernel = Kernel::new();

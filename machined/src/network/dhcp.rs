@@ -153,6 +153,7 @@ impl Keeper {
                 () = sleep_for(expiry) => {
                     warn!(link = self.port.name, "the DHCP lease is over");
                     self.held = None;
+                    // Without a reader the network is being taken down.
                     let _ = self.events.send(DhcpEvent::Lost(self.port.name.clone())).await;
                     client.clean_up();
                     patience = None;
@@ -168,6 +169,7 @@ impl Keeper {
             Ok(lease) => {
                 info!(link = self.port.name, address = %lease.address, seconds = lease.lifetime, "DHCP lease");
                 self.held = Some(lease.clone());
+                // Without a reader the network is being taken down.
                 let _ = self.events.send(DhcpEvent::Leased(Box::new(lease))).await;
                 true
             }

@@ -27,9 +27,11 @@ const MOST_RESOLVERS: usize = 3;
 pub(super) fn resolv_conf(resolvers: &[IpAddr], search: &[String]) -> String {
     let mut text = String::new();
     for resolver in resolvers.iter().take(MOST_RESOLVERS) {
+        // Writing to a String cannot fail.
         let _ = writeln!(text, "nameserver {resolver}");
     }
     if !search.is_empty() {
+        // Nor can this.
         let _ = writeln!(text, "search {}", search.join(" "));
     }
     text
@@ -46,11 +48,14 @@ pub(super) fn hosts(hostname: &str, own: Option<IpAddr>, extra: &[StaticHost]) -
         } else {
             format!(" {short}")
         };
+        // Writing to a String cannot fail.
         let _ = writeln!(text, "{own} {hostname}{alias}");
     }
     for StaticHost { address, hostnames } in extra {
+        // Nor can this.
         let _ = write!(text, "{address}");
         for name in hostnames {
+            // Nor this.
             let _ = write!(text, " {name}");
         }
         text.push('\n');

@@ -77,20 +77,20 @@ pub enum ApplyError {
     )]
     NowhereToKeep(String),
     /// The disk that the config gives to the machine cannot be used.
-    #[error("{0:#}")]
+    #[error(transparent)]
     Disk(anyhow::Error),
     /// Something else is being done.
     #[error(transparent)]
     Busy(#[from] Busy),
     /// It is valid, but something that it asks for cannot be made of it.
-    #[error("the machine config cannot be carried out, and is not kept: {0:#}")]
-    Unusable(anyhow::Error),
+    #[error("the machine config cannot be carried out, and is not kept")]
+    Unusable(#[source] anyhow::Error),
     /// The node could not do it.
-    #[error("the machine config is not kept: {0:#}")]
-    Failed(anyhow::Error),
+    #[error("the machine config is not kept")]
+    Failed(#[source] anyhow::Error),
     /// The node could not do all of it.
-    #[error("the machine config is in force, but not all of it was done: {0:#}")]
-    Incomplete(anyhow::Error),
+    #[error("the machine config is in force, but not all of it was done")]
+    Incomplete(#[source] anyhow::Error),
 }
 
 /// Checks a config and, unless it is a dry run, takes it. To be run in a task of its own: dropped halfway, it would leave the machine

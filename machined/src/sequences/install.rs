@@ -175,7 +175,7 @@ pub enum InstallError {
     #[error(transparent)]
     Busy(#[from] Busy),
     /// It is not known whether there is one.
-    #[error("{0:#}")]
+    #[error(transparent)]
     Machine(anyhow::Error),
 }
 

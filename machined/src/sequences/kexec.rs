@@ -25,8 +25,8 @@ pub enum KexecRefused {
     )]
     NotInstalled,
     /// The kernel did not take another one.
-    #[error("nothing was loaded, reboot through the firmware instead: {0:#}")]
-    NotLoaded(anyhow::Error),
+    #[error("nothing was loaded, reboot through the firmware instead")]
+    NotLoaded(#[source] anyhow::Error),
 }
 
 /// Loads what would be booted next, and reboots into it.

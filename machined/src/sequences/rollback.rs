@@ -21,7 +21,7 @@ pub enum RollbackError {
     )]
     NotInstalled,
     /// Nothing that would be booted.
-    #[error("{0:#}")]
+    #[error(transparent)]
     Failed(anyhow::Error),
 }
 

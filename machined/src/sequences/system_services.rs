@@ -12,9 +12,6 @@ use anyhow::Context as _;
 use crate::machine::Machine;
 use crate::services::{Definition, Services};
 
-/// How long a change of generations waits for apid's last answers: a little longer than apid itself.
-const DRAIN: Duration = Duration::from_millis(1500);
-
 /// Defines a service when it is about to start; none where the machine has no use for it.
 pub type Define = Box<dyn FnOnce(&Arc<Machine>) -> anyhow::Result<Option<Definition>> + Send>;
 
@@ -32,6 +29,8 @@ pub struct SystemService {
     pub absence: Absence,
     /// What the machine can do once it has been started, or is up where the boot waits for it.
     pub gain: String,
+    /// How long a change of generations waits for its last answers; None: it has no callers, and ends with its generation.
+    pub last_answers: Option<Duration>,
 }
 
 /// A moment of the boot.
@@ -70,10 +69,14 @@ pub(super) async fn start(
             awaited,
             absence,
             gain,
-            ..
+            last_answers,
+            starts: _,
         } = entry;
         let defined = define(&machine);
         let services = &machine.services;
+        if let Some(limit) = last_answers {
+            services.drain_before_next(name, limit);
+        }
         async move {
             let started = match defined {
                 Ok(Some(definition)) => bring_up(services, definition, awaited, &gain).await,
@@ -122,11 +125,11 @@ fn judge(name: &str, absence: Absence, started: anyhow::Result<()>) -> anyhow::R
     }
 }
 
-/// Has apid answer what it was asked and end, in time: who asks now waits in the listening socket, for the next apid. Should there be none,
-/// what starts the workloads again starts this one.
-pub(super) async fn drain_apid(machine: &Machine) {
-    if !machine.services.hold("apid", DRAIN).await {
-        tracing::warn!("apid has not ended within {} ms", DRAIN.as_millis());
+/// Has the services with callers answer what they were asked and end, in time: who asks apid now waits in the listening socket, for the
+/// next one. Should there be no next generation, what starts the workloads again starts these.
+pub(super) async fn drain(services: &Services) {
+    for name in services.drain().await {
+        tracing::warn!("{name} has not ended in time, and is killed with its generation");
     }
 }
 
@@ -256,6 +259,7 @@ mod tests {
             awaited: None,
             absence: Absence::Warning,
             gain: String::new(),
+            last_answers: None,
         };
         let mut list = vec![
             entry("one", Moment::WithNetwork),

@@ -16,8 +16,7 @@ use anyhow::Context as _;
 use super::steps::leave::{ANSWER_FIRST, leave};
 use super::steps::overlay::load_overlay;
 use super::steps::{boot_assets, next_config, resume, stop};
-use super::system_services::drain_apid;
-use super::{Phase, Sequence, kexec, run};
+use super::{Phase, Sequence, kexec, run, system_services};
 
 use crate::image_collection;
 use crate::init_link::{End, Scope, Workloads};
@@ -275,6 +274,7 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
             // The memfd is all that is needed from here on; the image may lie in memory as well.
             let removed = image.remove().await;
             removed.context("remove the installer's image")?;
+            // Without a receiver the upgrade has been given up.
             let _ = delivered.send(delivery);
             Ok(())
         }
@@ -375,7 +375,7 @@ pub(super) async fn next_generation(
         .await
         .context("leave the hand-over with init")?;
     // Last: from here on nobody is answered before the next generation, or this one when init does not take the other.
-    drain_apid(machine).await;
+    system_services::drain(&machine.services).await;
     machine
         .init
         .next(

@@ -273,6 +273,7 @@ impl ContainerWorkload {
 /// Ends a container as a stop would.
 async fn end(container: &RunningContainer) {
     if container.terminate().is_ok() {
+        // What has not ended by then is killed with its cgroup.
         let _ = tokio::time::timeout(GRACE, container.wait()).await;
     }
 }
@@ -287,6 +288,7 @@ impl Output {
     /// Ends the reading between two pieces, when all that was read is in the log.
     async fn leave(self) {
         drop(self.stop);
+        // A task that panicked has ended, too.
         let _ = self.reading.await;
     }
 }

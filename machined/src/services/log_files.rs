@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn traps_are_not_stepped_into() {
+    fn symlinks_and_pipes_in_the_log_directory_are_refused() {
         let directory = tempfile::tempdir().unwrap();
         let victim = directory.path().join("victim");
         fs::write(&victim, "").unwrap();

@@ -58,6 +58,8 @@ struct Known {
     held: bool,
     /// Services that run on unattended, into the next generation.
     left: Vec<String>,
+    /// Services that answer what they were asked before the next generation, each within its time.
+    drained: Vec<(&'static str, Duration)>,
 }
 
 /// Why a service could not be controlled.
@@ -291,14 +293,23 @@ impl Services {
         futures_util::future::join_all(ends).await;
     }
 
-    /// Takes down one that the machine needs for itself, and keeps it down; false if it has not ended within the time. `start_workloads`
-    /// releases it.
-    pub async fn hold(&self, id: &str, within: Duration) -> bool {
-        let Some(service) = self.get(id) else {
-            return true;
-        };
-        service.hold();
-        tokio::time::timeout(within, service.rest()).await.is_ok()
+    /// Has [`drain`](Self::drain) end this service before the next generation, within this time.
+    pub fn drain_before_next(&self, id: &'static str, within: Duration) {
+        self.lock().drained.push((id, within));
+    }
+
+    /// Takes down the services that have to answer their callers first, side by side, and keeps them down. Gives those that have not ended
+    /// within their time. `start_workloads` releases them.
+    pub async fn drain(&self) -> Vec<&'static str> {
+        let drained = self.lock().drained.clone();
+        let ends = drained.into_iter().map(|(id, within)| async move {
+            let service = self.get(id)?;
+            service.hold();
+            let ended = tokio::time::timeout(within, service.rest()).await;
+            ended.is_err().then_some(id)
+        });
+        let late = futures_util::future::join_all(ends).await;
+        late.into_iter().flatten().collect()
     }
 
     /// Takes everything down for a change of generations but what can live through it: that runs on, and nobody looks after it any more.

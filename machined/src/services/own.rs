@@ -5,12 +5,13 @@ use super::log_ring::LogRing;
 use super::service::Definition;
 use super::workload::{Adopted, Running, Signal, Step, Workload};
 use crate::base::Exit;
+use crate::values::system_process;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Its name.
-pub const MACHINED: &str = "machined";
+pub const MACHINED: &str = system_process::MACHINED;
 
 /// Whoever is told that it is healthy is told so by itself: once is enough.
 const INTERVAL: Duration = Duration::from_secs(24 * 3600);

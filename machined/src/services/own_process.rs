@@ -71,6 +71,7 @@ impl OwnProcess {
         };
         // Nobody else holds its standard error, so the copy ends with it.
         if let Some(output) = &mut self.output {
+            // A task that panicked has ended, too.
             let _ = output.await;
             self.output = None;
         }

@@ -102,6 +102,24 @@ async fn running(services: &Services, id: &str, ends_after: Option<Duration>) ->
 const EIGHT: Option<Duration> = Some(Duration::from_secs(8));
 
 #[tokio::test(start_paused = true)]
+async fn services_with_callers_are_given_their_time_before_the_next_generation() {
+    let services = services();
+    let quick = running(&services, "quick", EIGHT).await;
+    running(&services, "slow", EIGHT).await;
+    let other = running(&services, "other", EIGHT).await;
+    for (id, seconds) in [("quick", 9), ("slow", 7), ("absent", 1)] {
+        services.drain_before_next(id, Duration::from_secs(seconds));
+    }
+    let began = Instant::now();
+    assert_eq!(services.drain().await, ["slow"]);
+    assert!(began.elapsed() < Duration::from_secs(9), "side by side");
+    assert!(!quick.status().is_up());
+    assert!(other.status().is_up());
+    services.start_workloads();
+    timeout(Duration::from_secs(60), quick.up()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_start_does_not_stop_what_stops_everything() {
     let services = services();
     let service = running(&services, "web", EIGHT).await;

@@ -7,5 +7,5 @@ mod server_identity;
 
 pub use keys::Keys;
 pub use maintenance::Maintenance;
-pub use remembered::{Authorities, FILE as REMEMBERED, Remembered};
+pub use remembered::{Authorities, Remembered};
 pub use server_identity::{KeepIdentity, Names, Trust};

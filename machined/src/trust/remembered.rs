@@ -7,11 +7,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::base::whole_file;
-
-/// Its name on STATE, and below `/var/lib/instar` on EPHEMERAL.
-pub const FILE: &str = "trust.json";
-/// It may hold the authority's key.
-const MODE: u32 = 0o600;
+use crate::state_partition::TRUST;
 
 /// What is remembered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,7 +59,7 @@ impl Remembered {
     /// # Errors
     /// It is there and cannot be read.
     pub fn read(folder: &Path) -> anyhow::Result<Option<Self>> {
-        whole_file::read_json(&folder.join(FILE))
+        whole_file::read_json(&folder.join(TRUST.name))
     }
 
     /// Writes it into this folder, whole or not at all; nothing when it is there already.
@@ -71,12 +67,12 @@ impl Remembered {
     /// # Errors
     /// The folder cannot be written.
     pub fn write(&self, folder: &Path) -> io::Result<()> {
-        let path = folder.join(FILE);
+        let path = folder.join(TRUST.name);
         let json = serde_json::to_vec(self)?;
         if std::fs::read(&path).is_ok_and(|there| there == json) {
             return Ok(());
         }
-        whole_file::replace(&path, MODE, &json)
+        whole_file::replace(&path, TRUST.mode, &json)
     }
 }
 
@@ -109,7 +105,7 @@ mod tests {
         let without = serde_json::to_string(&authorities.without_key()).unwrap();
         assert!(!without.contains("secret"));
         // Half a file is no trust.
-        std::fs::write(folder.path().join(FILE), "{\"authorities\":").unwrap();
+        std::fs::write(folder.path().join(TRUST.name), "{\"authorities\":").unwrap();
         assert!(Remembered::read(folder.path()).is_err());
     }
 }

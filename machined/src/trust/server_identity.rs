@@ -69,6 +69,7 @@ impl KeepIdentity {
         // A certificate without the node's addresses would be made for nothing, but the API does not wait for a network that
         // cannot be looked at.
         let known = self.names.wait_for(Option::is_some);
+        // Without the names it is made all the same.
         let _ = tokio::time::timeout(NAMES, known).await;
         let mut pinned = PinnedKey::default();
         loop {

@@ -7,9 +7,8 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::base::whole_file;
+use crate::state_partition::FAILED_IMAGES;
 
-/// The record's name.
-const FILE: &str = "failed-images.json";
 /// How many are remembered; the record must not grow for ever.
 const REMEMBERED: usize = 32;
 
@@ -52,12 +51,16 @@ impl FailedImages {
 
     /// Reads the record in a directory; an absent one is empty.
     pub fn load(directory: &Path) -> anyhow::Result<Self> {
-        Ok(whole_file::read_json(&directory.join(FILE))?.unwrap_or_default())
+        Ok(whole_file::read_json(&directory.join(FAILED_IMAGES.name))?.unwrap_or_default())
     }
 
     /// Writes the record to a directory, whole or not at all.
     pub fn save(&self, directory: &Path) -> anyhow::Result<()> {
-        whole_file::replace_json(&directory.join(FILE), 0o644, self)
+        whole_file::replace_json(
+            &directory.join(FAILED_IMAGES.name),
+            FAILED_IMAGES.mode,
+            self,
+        )
     }
 }
 
@@ -170,7 +173,7 @@ mod tests {
     #[test]
     fn a_damaged_record_is_an_error_not_an_empty_one() {
         let directory = tempfile::tempdir().unwrap();
-        std::fs::write(directory.path().join(FILE), "{").unwrap();
+        std::fs::write(directory.path().join(FAILED_IMAGES.name), "{").unwrap();
         assert!(FailedImages::load(directory.path()).is_err());
     }
 }

@@ -15,11 +15,10 @@ use crate::base::blocking_io::{self, ANSWER};
 use crate::base::{sealed_json, whole_file};
 use crate::disk::{OwnedDiskStatus, STATE};
 use crate::init_link::{InitLink, Scope};
+use crate::state_partition::UPGRADE_HISTORY;
 use crate::store::event_log::{EventLog, Start};
 use crate::store::{MachineStage, MachineStatus, Resource, Store};
 
-/// The record's name on STATE.
-const FILE: &str = "upgrade-history.json";
 /// Its name in errors.
 const WHAT: &str = "the history of upgrades";
 /// The sequences whose failures are of interest.
@@ -109,11 +108,15 @@ impl History {
 
     /// Reads one; none when there is none.
     fn load(state: &Path) -> anyhow::Result<Option<Self>> {
-        whole_file::read_json(&state.join(FILE))
+        whole_file::read_json(&state.join(UPGRADE_HISTORY.name))
     }
 
     fn save(&self, state: &Path) -> anyhow::Result<()> {
-        whole_file::replace_json(&state.join(FILE), 0o644, self)
+        whole_file::replace_json(
+            &state.join(UPGRADE_HISTORY.name),
+            UPGRADE_HISTORY.mode,
+            self,
+        )
     }
 
     fn from_memfd(memfd: &OwnedFd) -> anyhow::Result<Self> {
@@ -297,7 +300,7 @@ mod tests {
             History::from_memfd(&history.to_memfd().unwrap()).unwrap(),
             history
         );
-        std::fs::write(state.path().join(FILE), "{").unwrap();
+        std::fs::write(state.path().join(UPGRADE_HISTORY.name), "{").unwrap();
         assert!(History::load(state.path()).is_err());
     }
 }

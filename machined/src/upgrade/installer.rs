@@ -27,10 +27,10 @@ use crate::containers::{ContainerSpec, HostView, RunningContainer, Runtime, Stre
 use crate::init_link::InitLink;
 use crate::services::Cgroup;
 use crate::sys::readiness;
-use crate::values::{Mount, MountOption, MountSource};
+use crate::values::{Mount, MountOption, MountSource, system_process};
 
 /// The installer's container and cgroup.
-const CONTAINER: &str = "installer";
+const CONTAINER: &str = system_process::INSTALLER;
 /// Where it sees the EFI system partition.
 const ESP: &str = "/esp";
 /// An installer that takes longer hangs.

@@ -24,6 +24,7 @@ impl ProgressSink {
     /// Tells a line, without its end. Never waits: an upgrade does not hang on who watches it.
     pub fn say(&self, line: impl Into<String>) {
         if let Some(listener) = &self.0 {
+            // A reader who is behind, or gone, misses the line.
             let _ = listener.try_send(line.into());
         }
     }

@@ -7,9 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::handover::PendingUpgrade;
 use crate::base::whole_file;
-
-/// The record's name.
-const FILE: &str = "upgrade.json";
+use crate::state_partition::UPGRADE;
 
 /// An upgrade that a boot is to finish.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,17 +25,17 @@ pub struct UpgradeRecord {
 impl UpgradeRecord {
     /// Reads the record; none when no upgrade is under way.
     pub fn load(state: &Path) -> anyhow::Result<Option<Self>> {
-        whole_file::read_json(&state.join(FILE))
+        whole_file::read_json(&state.join(UPGRADE.name))
     }
 
     /// Writes the record, whole or not at all.
     pub fn save(&self, state: &Path) -> anyhow::Result<()> {
-        whole_file::replace_json(&state.join(FILE), 0o600, self)
+        whole_file::replace_json(&state.join(UPGRADE.name), UPGRADE.mode, self)
     }
 
     /// Removes the record: the upgrade is over.
     pub fn remove(state: &Path) -> anyhow::Result<()> {
-        let file = state.join(FILE);
+        let file = state.join(UPGRADE.name);
         match std::fs::remove_file(&file) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 Err(error).with_context(|| format!("remove {}", file.display()))

@@ -657,6 +657,8 @@ fn said(body: &[u8]) -> Said {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::io::ErrorKind;
+
     use super::*;
 
     #[test]
@@ -674,69 +676,93 @@ mod tests {
         assert_eq!(delays, [Some(1), Some(2), Some(4), None]);
     }
 
-    #[test]
-    fn unreachable_is_told_from_every_answer() {
-        let authority = || "r:5000".to_owned();
-        let io = |kind: std::io::ErrorKind| std::io::Error::from(kind);
-        let transport = RequestError::Http;
-        let connect = |kind| {
-            transport(HttpError::Connect {
-                authority: authority(),
-                source: io(kind),
-            })
-        };
-        let handshake = |kind| {
-            transport(HttpError::Handshake {
-                authority: authority(),
-                source: io(kind),
-            })
-        };
-        let status = |code| RequestError::Status {
+    const AUTHORITY: &str = "r:5000";
+
+    fn connect(kind: ErrorKind) -> RequestError {
+        RequestError::Http(HttpError::Connect {
+            authority: AUTHORITY.to_owned(),
+            source: kind.into(),
+        })
+    }
+
+    fn handshake(kind: ErrorKind) -> RequestError {
+        RequestError::Http(HttpError::Handshake {
+            authority: AUTHORITY.to_owned(),
+            source: kind.into(),
+        })
+    }
+
+    fn nameless() -> RequestError {
+        RequestError::Http(HttpError::Resolve {
+            host: "r".into(),
+            source: ErrorKind::Other.into(),
+        })
+    }
+
+    fn silence() -> HttpError {
+        HttpError::Silent {
+            authority: AUTHORITY.to_owned(),
+        }
+    }
+
+    fn silent() -> RequestError {
+        RequestError::Http(silence())
+    }
+
+    fn broken_off() -> RequestError {
+        RequestError::Interrupted {
+            at: 7,
+            source: silence(),
+        }
+    }
+
+    fn elsewhere() -> RequestError {
+        RequestError::Http(HttpError::Redirection {
+            authority: AUTHORITY.to_owned(),
+            location: "x".into(),
+        })
+    }
+
+    fn status(code: u16) -> RequestError {
+        RequestError::Status {
             status: StatusCode::from_u16(code).unwrap(),
             said: Said::default(),
-        };
-        let absent = || RequestError::NotFound {
+        }
+    }
+
+    fn absent() -> RequestError {
+        RequestError::NotFound {
             said: Said::default(),
-        };
-        let denied = || RequestError::Denied {
+        }
+    }
+
+    fn denied() -> RequestError {
+        RequestError::Denied {
             said: Said::default(),
-        };
-        let digest = || RequestError::Digest {
+        }
+    }
+
+    fn digest() -> RequestError {
+        RequestError::Digest {
             what: "a manifest",
             expected: Digest::of(b"a"),
             actual: Digest::of(b"b"),
-        };
-        use std::io::ErrorKind as Kind;
-        let silent = || {
-            transport(HttpError::Silent {
-                authority: authority(),
-            })
-        };
-        let nameless = transport(HttpError::Resolve {
-            host: "r".into(),
-            source: io(Kind::Other),
-        });
-        let broken_off = RequestError::Interrupted {
-            at: 7,
-            source: HttpError::Silent {
-                authority: authority(),
-            },
-        };
-        let elsewhere = transport(HttpError::Redirection {
-            authority: authority(),
-            location: "x".into(),
-        });
+        }
+    }
+
+    #[test]
+    fn unreachable_is_told_from_every_answer() {
         let cases = [
             (vec![], false),
-            (vec![nameless], true),
-            (vec![connect(Kind::ConnectionRefused)], true),
-            (vec![connect(Kind::NetworkUnreachable)], true),
-            (vec![connect(Kind::TimedOut)], true),
-            (vec![handshake(Kind::TimedOut)], true),
-            (vec![handshake(Kind::InvalidData)], false),
+            (vec![nameless()], true),
+            (vec![connect(ErrorKind::ConnectionRefused)], true),
+            (vec![connect(ErrorKind::NetworkUnreachable)], true),
+            (vec![connect(ErrorKind::TimedOut)], true),
+            (vec![handshake(ErrorKind::TimedOut)], true),
+            (vec![handshake(ErrorKind::InvalidData)], false),
             (vec![silent()], true),
-            (vec![broken_off], true),
-            (vec![elsewhere], false),
+            (vec![broken_off()], true),
+            (vec![elsewhere()], false),
             (vec![status(500)], true),
             (vec![status(503)], true),
             (vec![status(429)], true),
@@ -751,13 +777,11 @@ mod tests {
             (vec![digest(), silent()], false),
         ];
         for (errors, expected) in cases {
-            let tried = errors
-                .into_iter()
-                .map(|error| (authority(), error))
-                .collect();
+            let tried = errors.into_iter();
+            let tried = tried.map(|error| (AUTHORITY.to_owned(), error));
             let error = RegistryError {
                 reference: "r:5000/a:v1".parse().unwrap(),
-                tried: Tried(tried),
+                tried: Tried(tried.collect()),
             };
             assert_eq!(error.is_unreachable(), expected, "{}", error.tried);
         }

@@ -748,28 +748,93 @@ impl<F: FnMut(u64) -> Vec<u8>> Read for Endless<F> {
     }
 }
 
+/// A field of this process, in KiB.
+fn status(field: &str) -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(field));
+    let kib = line.unwrap().trim().trim_end_matches(" kB");
+    kib.parse().unwrap()
+}
+
+/// Of an archive that goes on: without its end.
+fn bytes(builder: TarBuilder) -> Vec<u8> {
+    let mut bytes = builder.finish();
+    bytes.truncate(bytes.len() - 1024);
+    bytes
+}
+
+/// Gives so many entries, each made by its number.
+type Give<'a> = &'a mut dyn FnMut(u64, &dyn Fn(u64) -> Vec<u8>);
+
+/// Entries of a hostile layer of this kind. A layer may have `most` of them.
+fn give_entries(kind: &str, most: u64, give: Give<'_>) {
+    let long = format!("{}/", "n".repeat(200)).repeat(20);
+    match kind {
+        // The same directory, again and again.
+        "directories" => {
+            let entry = bytes(tar().pax(&[("path", long.as_bytes())]).directory("d"));
+            give(most / 40, &|_| entry.clone());
+        }
+        // Names as long as they may be, in a directory that is then replaced by a file.
+        "names" => {
+            let entries = most / 20;
+            give(entries, &|number| {
+                let name = format!("d/{number:0>250}");
+                match number + 1 {
+                    last if last == entries => bytes(tar().file("d", b"")),
+                    _ => bytes(tar().pax(&[("path", name.as_bytes())]).symlink("l", "x")),
+                }
+            });
+        }
+        // Extension headers of nothing but tiny records.
+        "records" => {
+            let entry = bytes(tar().pax(&[("a", &b""[..]); 40_000]).directory("d"));
+            give(most / 10_000, &|_| entry.clone());
+        }
+        // A tenth of the files that there may be.
+        "files" => give(most / 10, &|number| {
+            bytes(tar().file(&format!("{}/{number}", number / 1000), b""))
+        }),
+        // Most of them links to a file that there is.
+        "links" => give(most / 10, &|number| {
+            let target = number - number % 1000;
+            match target == number {
+                true => bytes(tar().file(&format!("{number}"), b"x")),
+                false => bytes(tar().hard_link(&format!("{number}"), &format!("{target}"))),
+            }
+        }),
+        // Directories that no entry is about: hundreds by the path of one.
+        "depths" => {
+            let depth = 250;
+            give(most / 10 / depth, &|number| {
+                let path = format!("{number}/{}", "d/".repeat(depth as usize - 1));
+                bytes(tar().pax(&[("path", path.as_bytes())]).directory("d"))
+            });
+        }
+        // Of as many names as a header has room for, and then one large value.
+        "attributes" => {
+            let many = [("SCHILY.xattr.other.a", &b""[..]); 10_000];
+            let large = [("SCHILY.xattr.other.a", &[7; 250_000][..])];
+            let entries =
+                [&many[..], &large].map(|records| bytes(tar().pax(records).directory("d")));
+            give(most / 10_000, &|number| {
+                entries[number as usize % 2].clone()
+            });
+        }
+        other => panic!("{other}"),
+    }
+}
+
 /// Unpacks a hostile layer in a process of its own, so that the memory of other tests is not counted, and says how much it took.
 #[test]
 #[ignore = "one_hostile_layer_costs_little_memory runs it"]
 fn a_hostile_layer() {
-    let status = |field: &str| -> u64 {
-        let status = fs::read_to_string("/proc/self/status").unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix(field));
-        let kib = line.unwrap().trim().trim_end_matches(" kB");
-        kib.parse().unwrap()
-    };
     let kind = std::env::var("HOSTILE_LAYER").unwrap();
     // Tens of thousands of files are minutes on a disk, and seconds in memory.
     let in_memory = tempfile::tempdir_in("/dev/shm");
     let outer = in_memory.or_else(|_| tempfile::tempdir()).unwrap();
     let limits = Limits::default();
     let mut unpacker = Unpacker::new(outer.path(), limits, ownership()).unwrap();
-    let bytes = |builder: TarBuilder| {
-        let mut bytes = builder.finish();
-        bytes.truncate(bytes.len() - 1024);
-        bytes
-    };
-    let long = format!("{}/", "n".repeat(200)).repeat(20);
     // What a layer does to those below it takes memory of its own.
     let below = tar().file("below", b"x").finish();
     unpacker
@@ -797,60 +862,7 @@ fn a_hostile_layer() {
             chain(&error)
         );
     };
-    match kind.as_str() {
-        // The same directory, again and again.
-        "directories" => {
-            let entry = bytes(tar().pax(&[("path", long.as_bytes())]).directory("d"));
-            give(limits.entries / 40, &|_| entry.clone());
-        }
-        // Names as long as they may be, in a directory that is then replaced by a file.
-        "names" => {
-            let entries = limits.entries / 20;
-            give(entries, &|number| {
-                let name = format!("d/{number:0>250}");
-                match number + 1 {
-                    last if last == entries => bytes(tar().file("d", b"")),
-                    _ => bytes(tar().pax(&[("path", name.as_bytes())]).symlink("l", "x")),
-                }
-            });
-        }
-        // Extension headers of nothing but tiny records.
-        "records" => {
-            let entry = bytes(tar().pax(&[("a", &b""[..]); 40_000]).directory("d"));
-            give(limits.entries / 10_000, &|_| entry.clone());
-        }
-        // A tenth of the files that there may be.
-        "files" => give(limits.entries / 10, &|number| {
-            bytes(tar().file(&format!("{}/{number}", number / 1000), b""))
-        }),
-        // Most of them links to a file that there is.
-        "links" => give(limits.entries / 10, &|number| {
-            let target = number - number % 1000;
-            match target == number {
-                true => bytes(tar().file(&format!("{number}"), b"x")),
-                false => bytes(tar().hard_link(&format!("{number}"), &format!("{target}"))),
-            }
-        }),
-        // Directories that no entry is about: hundreds by the path of one.
-        "depths" => {
-            let depth = 250;
-            give(limits.entries / 10 / depth, &|number| {
-                let path = format!("{number}/{}", "d/".repeat(depth as usize - 1));
-                bytes(tar().pax(&[("path", path.as_bytes())]).directory("d"))
-            });
-        }
-        // Of as many names as a header has room for, and then one large value.
-        "attributes" => {
-            let many = [("SCHILY.xattr.other.a", &b""[..]); 10_000];
-            let large = [("SCHILY.xattr.other.a", &[7; 250_000][..])];
-            let entries =
-                [&many[..], &large].map(|records| bytes(tar().pax(records).directory("d")));
-            give(limits.entries / 10_000, &|number| {
-                entries[number as usize % 2].clone()
-            });
-        }
-        other => panic!("{other}"),
-    }
+    give_entries(&kind, limits.entries, &mut give);
     println!("it took {} KiB", status("VmHWM:").saturating_sub(before));
 }
 

@@ -12,6 +12,9 @@
 //! No machine runs here. A state is a value, and reading it is a function of the recording; thousands of them are judged in
 //! seconds, since most differ from another one in one partition only, and a partition's content is judged once; that of the EFI
 //! system partition once for all states that are the same in what its judge has read.
+//!
+//! The decision: record the writes once and compute every state. Cutting a machine's power at random moments was the other choice: a
+//! night of it visits some hundred states, and the one that breaks is among thousands.
 
 mod content;
 mod esp_reader;

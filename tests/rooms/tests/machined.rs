@@ -29,6 +29,7 @@ const FLOORS: [(&str, &[&str]); 9] = [
             "network",
             "operation_lock",
             "packet_capture",
+            "state_partition",
             "statistics",
             "time",
             "trust",

@@ -80,6 +80,7 @@ fn percpu_pages() -> u64 {
 
 /// Nothing can be done when the console is gone.
 fn say(text: &str) {
+    // The machine's end shows all the same.
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 /// Between two looks at it.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long it goes on after the change.
-const AFTER: Duration = Duration::from_secs(8);
+const AFTER: Duration = Duration::from_secs(3);
 
 /// The first stage of an upgrade without a reboot: all that comes before the change.
 pub const BEFORE_CHANGE: &str = "soft";

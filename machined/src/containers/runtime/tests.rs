@@ -106,7 +106,7 @@ async fn fail_to_start() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_not_adopted_and_is_deleted_already() {
+async fn a_container_that_is_absent_is_not_adopted_and_deleting_it_succeeds() {
     let directory = tempfile::tempdir().unwrap();
     let store = ImageStore::new(directory.path().join("store"));
     let runtime = Runtime::new(

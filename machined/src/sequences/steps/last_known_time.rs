@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use crate::base::blocking_io;
 use crate::intent;
 use crate::machine::Machine;
-use crate::trust::REMEMBERED;
+use crate::state_partition::TRUST;
 
 /// How often the time is noted while a time server vouches for it: a client's certificate that is younger than the note is of no use
 /// until a time server answers.
@@ -46,7 +46,7 @@ pub async fn note_time(machine: Arc<Machine>) {
         let Some(state) = machine.disk.state().filter(|_| is_right) else {
             continue;
         };
-        let file = state.join(REMEMBERED);
+        let file = state.join(TRUST.name);
         let noted = blocking_io::within(blocking_io::ANSWER, move || {
             File::options()
                 .append(true)

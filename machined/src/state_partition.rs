@@ -1,0 +1,135 @@
+//! The files that machined keeps on STATE: one list of their names, their modes, who writes them, and what their loss means.
+//!
+//! On a machine without a disk, those that outlive a generation there are below `/var/lib/instar`. `docs/contracts.md` has the same table.
+
+/// A file on STATE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StateFile {
+    /// Its name below the place that STATE is mounted at.
+    pub name: &'static str,
+    /// Its permissions.
+    pub mode: u32,
+    /// The file of machined's sources that writes it.
+    pub writer: &'static str,
+    /// What its loss means.
+    pub loss: &'static str,
+}
+
+/// The machine config.
+pub const MACHINE_CONFIG: StateFile = StateFile {
+    name: "config.yaml",
+    // It holds the authority's key.
+    mode: 0o600,
+    writer: "config_source/persisted.rs",
+    loss: "the machine waits for a config, closed to strangers while it holds data",
+};
+
+/// Who the machine was, and whom it trusted.
+pub const TRUST: StateFile = StateFile {
+    name: "trust.json",
+    // It may hold the authority's key.
+    mode: 0o600,
+    writer: "trust/remembered.rs",
+    loss: "a machine that lost its config is closed to everybody",
+};
+
+/// The upgrade under way.
+pub const UPGRADE: StateFile = StateFile {
+    name: "upgrade.json",
+    mode: 0o600,
+    writer: "upgrade/record.rs",
+    loss: "a version on trial is judged without its predecessor's services, and nobody is told why it failed",
+};
+
+/// Images that failed here.
+pub const FAILED_IMAGES: StateFile = StateFile {
+    name: "failed-images.json",
+    mode: 0o644,
+    writer: "upgrade/failed.rs",
+    loss: "an image that failed may be tried again",
+};
+
+/// Versions that ran, and upgrades that failed.
+pub const UPGRADE_HISTORY: StateFile = StateFile {
+    name: "upgrade-history.json",
+    mode: 0o644,
+    writer: "upgrade/history.rs",
+    loss: "the history begins anew",
+};
+
+/// What the names of images meant.
+pub const IMAGES_IN_FORCE: StateFile = StateFile {
+    name: "images-in-force.json",
+    mode: 0o644,
+    writer: "containers/in_force.rs",
+    loss: "each container's name is looked up at its next start",
+};
+
+/// Values that operators left.
+pub const META: StateFile = StateFile {
+    name: "meta.json",
+    // They may hold tokens.
+    mode: 0o600,
+    writer: "meta.rs",
+    loss: "the values are gone",
+};
+
+/// All of them.
+pub const ALL: [StateFile; 7] = [
+    MACHINE_CONFIG,
+    TRUST,
+    UPGRADE,
+    FAILED_IMAGES,
+    UPGRADE_HISTORY,
+    IMAGES_IN_FORCE,
+    META,
+];
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn each_file_has_a_row_in_the_contracts() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let contracts = fs::read_to_string(root.join("../docs/contracts.md")).unwrap();
+        for file in ALL {
+            let row = format!(
+                "| `{}` | {:o} | `{}` | {} |",
+                file.name, file.mode, file.writer, file.loss
+            );
+            assert!(
+                contracts.contains(&row),
+                "docs/contracts.md lacks this row:\n{row}"
+            );
+        }
+    }
+
+    #[test]
+    fn each_file_has_a_name_of_its_own_and_a_writer() {
+        let names: BTreeSet<_> = ALL.iter().map(|file| file.name).collect();
+        assert_eq!(names.len(), ALL.len());
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        for file in ALL {
+            let writer = fs::read_to_string(sources.join(file.writer)).unwrap();
+            assert!(
+                writer.contains("state_partition::"),
+                "{} does not write {}",
+                file.writer,
+                file.name
+            );
+            // What holds keys, or an operator's values, is not for others.
+            assert_eq!(
+                file.mode & 0o022,
+                0,
+                "{} can be written by others",
+                file.name
+            );
+        }
+    }
+}
