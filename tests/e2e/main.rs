@@ -100,13 +100,13 @@ fn main() -> ExitCode {
 fn of_long_runs() -> Vec<Vec<Test>> {
     vec![
         soak::tests(),
+        power_cuts::tests(),
         chaos::tests(),
         hang_ups::tests(),
         one_at_a_time::tests(),
         staged::tests(),
         hangs::tests(),
         installed::tests(),
-        power_cuts::tests(),
         proxies::tests(),
         kexec::tests(),
         io_errors::tests(),
