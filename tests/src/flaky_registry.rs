@@ -115,6 +115,7 @@ impl Drop for FlakyRegistry {
         // Wakes the listener, which then sees that it is over.
         let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.lease.port()));
         if let Some(listener) = self.listener.take() {
+            // If it has panicked, its own words are on the screen.
             let _ = listener.join();
         }
     }

@@ -108,11 +108,11 @@ impl Fault {
             Fault::KillMachinedAt(line) => kill_machined_at(chaos, line).await?,
             Fault::FullVar => full_var(chaos).await?,
             Fault::OutOfMemory(port) => {
-                // It dies of it, and so does the connection.
                 let path = match port {
                     STARVING_PORT => "/fill/memory/all",
                     _ => "/fill/dev/shm/all",
                 };
+                // It dies of it, and so does the connection.
                 let _ = Greeter::at(&chaos.node, port)?.get(path);
             }
             Fault::ForkBomb => return fork_bomb(chaos).await,
