@@ -1,24 +1,19 @@
 //! Clients that never finish what they asked for do not hold up an upgrade without a reboot, and the calls of others do not fail for them.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use instar_api::common::Data;
-use instar_api::machine::machine_service_client::MachineServiceClient;
 use instar_api::machine::{ApplyConfigurationRequest, CopyRequest};
 use instar_tests::{
-    Ending, ImageUnderTest, Node, OciImage, Outcome, Parked, Registry, Scratch, Test, TlsClient,
-    tests, upgrade_and_follow,
+    Ending, ImageUnderTest, Node, OciImage, Outcome, Parked, Registry, Scratch, SteadyCalls, Test,
+    TlsClient, tests, upgrade_and_follow,
 };
 use prost::Message as _;
-use tokio::sync::watch;
 use tonic::Streaming;
-use tonic::transport::{Channel, Endpoint};
 
 use crate::PATIENCE;
 
-/// From the beginning of one call to that of the next.
-const PACE: Duration = Duration::from_millis(100);
 /// apid waits so long for last answers.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 /// What a change of generations may take longer because of those who do not finish: machined waits so long for apid, which waits for
@@ -46,25 +41,22 @@ async fn of_calls_that_never_end_is_bounded(scratch: Scratch) -> Outcome {
     node.wait_until_ready(PATIENCE).await?;
 
     let alone = upgrade(&node, &registry, "v0.2.0").await?;
-    let (stop, stopped) = watch::channel(false);
     let way_in = node.way_in(node.identity())?;
-    let kept = way_in.connect().await?;
-    let over_one = tokio::spawn(ask_on_and_on(stopped.clone(), move || ask(kept.clone())));
-    let anew = tokio::spawn(ask_on_and_on(stopped, move || ask_anew(way_in.clone())));
+    let over_one = SteadyCalls::over(way_in.connect().await?);
+    let anew = SteadyCalls::anew(way_in);
     let stubborn = Stubborn::at(&node).await?;
     let beside_them = upgrade(&node, &registry, "v0.1.0").await?;
-    stop.send(true)?;
+    let found = [
+        ("one channel", over_one.end().await?),
+        ("a connection for each call", anew.end().await?),
+    ];
     stubborn.were_cut_off().await?;
 
     println!("the change takes {alone:?}, and {beside_them:?} beside calls that never end");
-    for (client, found) in [
-        ("one channel", over_one.await?),
-        ("a connection for each call", anew.await?),
-    ] {
-        let (calls, failed, slowest) = (found.calls, found.failed.len(), found.slowest);
-        println!("{client}: {calls} calls, {failed} failed, the slowest took {slowest:?}");
-        ensure!(found.failed.is_empty(), "{client}: {found:#?}");
-        ensure!(calls > 10, "{client} hardly asked: {found:#?}");
+    for (client, calling) in found {
+        println!("{client}: {calling}");
+        ensure!(calling.failed.is_empty(), "{client}: {calling:#?}");
+        ensure!(calling.calls > 10, "{client} hardly asked: {calling:#?}");
     }
     ensure!(
         beside_them >= LAST_ANSWERS,
@@ -141,39 +133,4 @@ impl Stubborn {
             }
         }
     }
-}
-
-/// What came of a client's calls.
-#[derive(Debug, Default)]
-struct Found {
-    calls: usize,
-    slowest: Duration,
-    failed: Vec<String>,
-}
-
-async fn ask_on_and_on<Asking>(stopped: watch::Receiver<bool>, ask: impl Fn() -> Asking) -> Found
-where
-    Asking: Future<Output = anyhow::Result<()>>,
-{
-    let mut found = Found::default();
-    while !*stopped.borrow() {
-        let begin = Instant::now();
-        found.calls += 1;
-        if let Err(error) = ask().await {
-            found.failed.push(format!("{error:?}"));
-        }
-        let took = begin.elapsed();
-        found.slowest = found.slowest.max(took);
-        tokio::time::sleep(PACE.saturating_sub(took)).await;
-    }
-    found
-}
-
-async fn ask(channel: Channel) -> anyhow::Result<()> {
-    MachineServiceClient::new(channel).version(()).await?;
-    Ok(())
-}
-
-async fn ask_anew(way_in: Endpoint) -> anyhow::Result<()> {
-    ask(way_in.connect().await?).await
 }
