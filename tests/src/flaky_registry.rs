@@ -1,17 +1,14 @@
 //! A way to a registry on which everything goes wrong that can, on order: it passes on what is right otherwise.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::net::TcpStream;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use instar_qemu::{PortLease, lease_port};
+use anyhow::Result;
 use rustix::net::sockopt::set_socket_linger;
 
-use crate::HOST_FOR_GUEST;
+use crate::local_server::LocalServer;
 use crate::registry::Registry;
 
 /// How long a client may take for its request, and the registry for a part of its answer.
@@ -41,83 +38,49 @@ pub enum Trouble {
 /// It lives as long as this value.
 #[derive(Debug)]
 pub struct FlakyRegistry {
-    lease: PortLease,
+    server: LocalServer,
     shared: Arc<Shared>,
-    listener: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
 struct Shared {
     registry: String,
     trouble: Mutex<Trouble>,
-    stopped: AtomicBool,
 }
 
 impl Shared {
-    /// What is wrong now; nothing once it has stopped.
-    fn trouble(&self) -> Trouble {
-        match self.stopped.load(Ordering::Acquire) {
-            true => Trouble::None,
-            false => *self.trouble.lock().unwrap_or_else(PoisonError::into_inner),
-        }
+    fn trouble(&self) -> MutexGuard<'_, Trouble> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl FlakyRegistry {
     /// A way to this registry, without trouble.
     pub fn before(registry: &Registry) -> Result<Self> {
-        let lease = lease_port()?;
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, lease.port()))
-            .with_context(|| format!("cannot listen on port {}", lease.port()))?;
         let shared = Arc::new(Shared {
             registry: registry.address(),
             trouble: Mutex::new(Trouble::None),
-            stopped: AtomicBool::new(false),
         });
-        let accepting = Arc::clone(&shared);
-        let listener = std::thread::spawn(move || {
-            for connection in listener.incoming() {
-                if accepting.stopped.load(Ordering::Acquire) {
-                    return;
-                }
-                let Ok(connection) = connection else { continue };
-                let shared = Arc::clone(&accepting);
-                // A client that goes away in the middle is its own affair.
-                std::thread::spawn(move || drop(answer(&connection, &shared)));
-            }
-        });
-        Ok(Self {
-            lease,
-            shared,
-            listener: Some(listener),
-        })
+        let asked = shared.clone();
+        let server = LocalServer::start(move |client| answer(client, &asked))?;
+        Ok(Self { server, shared })
     }
 
     /// What goes wrong from now on, also with answers that are under way.
     pub fn set(&self, trouble: Trouble) {
-        let mut now = self
-            .shared
-            .trouble
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        *now = trouble;
+        *self.shared.trouble() = trouble;
     }
 
     /// How a guest names it: `10.0.2.2:PORT`.
     pub fn host_for_guest(&self) -> String {
-        format!("{HOST_FOR_GUEST}:{}", self.lease.port())
+        self.server.host_for_guest()
     }
 }
 
+/// No client waits any longer.
 impl Drop for FlakyRegistry {
     fn drop(&mut self) {
-        self.shared.stopped.store(true, Ordering::Release);
-        // Wakes the listener, which then sees that it is over.
-        let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.lease.port()));
-        if let Some(listener) = self.listener.take() {
-            // If it has panicked, its own words are on the screen.
-            let _ = listener.join();
-        }
+        self.set(Trouble::None);
     }
 }
 
@@ -127,10 +90,11 @@ fn answer(mut client: &TcpStream, shared: &Shared) -> io::Result<()> {
     let mut request = String::new();
     let mut lines = BufReader::new(client);
     while lines.read_line(&mut request)? > 2 {}
-    while shared.trouble() == Trouble::Hang {
+    while *shared.trouble() == Trouble::Hang {
         std::thread::sleep(TICK);
     }
-    if let Trouble::Status(status) = shared.trouble() {
+    let trouble = *shared.trouble();
+    if let Trouble::Status(status) = trouble {
         let head =
             format!("HTTP/1.1 {status} Trouble\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
         return client.write_all(head.as_bytes());
@@ -161,13 +125,14 @@ fn pass_content(
 ) -> io::Result<()> {
     let mut part = vec![0; 64 << 10];
     loop {
-        let slow = shared.trouble() == Trouble::Slow;
+        let slow = *shared.trouble() == Trouble::Slow;
         let most = if slow { SLOW_PART } else { part.len() };
         let length = answer.read(&mut part[..most])?;
         if length == 0 {
             return Ok(());
         }
-        match shared.trouble() {
+        let trouble = *shared.trouble();
+        match trouble {
             Trouble::Slow | Trouble::Hang => std::thread::sleep(TICK),
             Trouble::Reset => {
                 client.write_all(&part[..length / 2])?;
@@ -195,7 +160,7 @@ mod tests {
         let content = vec![7; 100_000];
         let digest = registry.put_blob("some/image", &content).unwrap();
         let flaky = FlakyRegistry::before(&registry).unwrap();
-        let address = format!("127.0.0.1:{}", flaky.lease.port());
+        let address = format!("127.0.0.1:{}", flaky.server.port());
         let path = format!("/v2/some/image/blobs/{digest}");
         let get = || http(&address, "GET", &path, &[], &[]);
         assert_eq!(get().unwrap().body, content);

@@ -2,16 +2,13 @@
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::TcpStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use instar_qemu::{PortLease, lease_port};
+use anyhow::Result;
 
-use crate::HOST_FOR_GUEST;
+use crate::local_server::LocalServer;
 
 /// How long a client may take for its request.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -19,16 +16,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// A server on 127.0.0.1 that lives as long as this value.
 #[derive(Debug)]
 pub struct HttpServer {
-    lease: PortLease,
+    server: LocalServer,
     shared: Arc<Shared>,
-    listener: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
     files: Mutex<HashMap<String, Vec<u8>>>,
     requests: Mutex<Vec<String>>,
-    stopped: AtomicBool,
     /// Whatever it is asked, it answers 500.
     is_failing: bool,
 }
@@ -53,17 +48,10 @@ impl HttpServer {
     }
 
     fn start_with(shared: Shared) -> Result<Self> {
-        let lease = lease_port()?;
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, lease.port()))
-            .with_context(|| format!("cannot listen on port {}", lease.port()))?;
         let shared = Arc::new(shared);
-        let accepting = Arc::clone(&shared);
-        let listener = std::thread::spawn(move || accept(&listener, &accepting));
-        Ok(Self {
-            lease,
-            shared,
-            listener: Some(listener),
-        })
+        let asked = shared.clone();
+        let server = LocalServer::start(move |connection| answer(connection, &asked))?;
+        Ok(Self { server, shared })
     }
 
     /// Serves this content under a path such as `/config.yaml`, from now on.
@@ -78,41 +66,17 @@ impl HttpServer {
 
     /// The URL by which a guest gets a path.
     pub fn url_for_guest(&self, path: &str) -> String {
-        format!("http://{HOST_FOR_GUEST}:{}{path}", self.lease.port())
+        format!("http://{}{path}", self.server.host_for_guest())
     }
 
     /// The port on 127.0.0.1.
     pub fn port(&self) -> u16 {
-        self.lease.port()
+        self.server.port()
     }
 
     /// The targets asked for so far, queries included, those that are not there as well.
     pub fn requests(&self) -> Vec<String> {
         lock(&self.shared.requests).clone()
-    }
-}
-
-impl Drop for HttpServer {
-    fn drop(&mut self) {
-        self.shared.stopped.store(true, Ordering::Release);
-        // Wakes the listener, which then sees that it is over.
-        let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.lease.port()));
-        if let Some(listener) = self.listener.take() {
-            // One that panicked has said so.
-            let _ = listener.join();
-        }
-    }
-}
-
-fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
-    for connection in listener.incoming() {
-        if shared.stopped.load(Ordering::Acquire) {
-            return;
-        }
-        let Ok(connection) = connection else { continue };
-        let shared = Arc::clone(shared);
-        // A client that goes away in the middle is its own affair.
-        std::thread::spawn(move || drop(answer(&connection, &shared)));
     }
 }
 

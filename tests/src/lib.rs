@@ -41,6 +41,7 @@ mod identity;
 mod image_under_test;
 mod initramfs;
 mod instarctl;
+mod local_server;
 mod machine_config;
 mod node;
 mod node_facts;

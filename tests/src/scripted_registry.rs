@@ -2,17 +2,15 @@
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use instar_qemu::{PortLease, lease_port};
+use anyhow::Result;
 use serde_json::{Value, json};
 
-use crate::HOST_FOR_GUEST;
+use crate::local_server::LocalServer;
 use crate::registry::sha256_digest;
 
 /// How long a client may take for its request.
@@ -36,15 +34,15 @@ pub enum Reply {
 /// A server on 127.0.0.1 that lives as long as this value.
 #[derive(Debug)]
 pub struct ScriptedRegistry {
-    lease: PortLease,
+    server: LocalServer,
     shared: Arc<Shared>,
-    listener: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
     replies: Mutex<HashMap<String, Reply>>,
     requests: Mutex<Vec<String>>,
+    /// Nothing drips any more.
     stopped: AtomicBool,
 }
 
@@ -55,17 +53,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl ScriptedRegistry {
     /// Starts one that has nothing.
     pub fn start() -> Result<Self> {
-        let lease = lease_port()?;
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, lease.port()))
-            .with_context(|| format!("cannot listen on port {}", lease.port()))?;
         let shared = Arc::new(Shared::default());
-        let accepting = Arc::clone(&shared);
-        let listener = std::thread::spawn(move || accept(&listener, &accepting));
-        Ok(Self {
-            lease,
-            shared,
-            listener: Some(listener),
-        })
+        let asked = shared.clone();
+        let server = LocalServer::start(move |connection| answer(connection, &asked))?;
+        Ok(Self { server, shared })
     }
 
     /// Answers requests for `/v2/REST` so from now on.
@@ -106,7 +97,7 @@ impl ScriptedRegistry {
 
     /// `10.0.2.2:PORT`
     pub fn host_for_guest(&self) -> String {
-        format!("{HOST_FOR_GUEST}:{}", self.lease.port())
+        self.server.host_for_guest()
     }
 
     /// The requests so far, each with its headers.
@@ -118,24 +109,6 @@ impl ScriptedRegistry {
 impl Drop for ScriptedRegistry {
     fn drop(&mut self) {
         self.shared.stopped.store(true, Ordering::Release);
-        // Wakes the listener, which then sees that it is over.
-        let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.lease.port()));
-        if let Some(listener) = self.listener.take() {
-            // One that panicked has said so.
-            let _ = listener.join();
-        }
-    }
-}
-
-fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
-    for connection in listener.incoming() {
-        if shared.stopped.load(Ordering::Acquire) {
-            return;
-        }
-        let Ok(connection) = connection else { continue };
-        let shared = Arc::clone(shared);
-        // A client that goes away in the middle is its own affair.
-        std::thread::spawn(move || drop(answer(&connection, &shared)));
     }
 }
 
@@ -194,7 +167,7 @@ mod tests {
     #[test]
     fn says_what_it_is_told_to() {
         let registry = ScriptedRegistry::start().unwrap();
-        let address = format!("127.0.0.1:{}", registry.lease.port());
+        let address = format!("127.0.0.1:{}", registry.server.port());
         let get = |path: &str| http(&address, "GET", path, &[("X-Test", "1")], &[]).unwrap();
         let blob = registry.image("a", |manifest| manifest["extra"] = 1.into());
         registry.reply(&blob, Reply::Redirect("http://elsewhere/".to_owned()));
