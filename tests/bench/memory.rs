@@ -65,21 +65,15 @@ pub(crate) async fn measure(
 
 /// Waits for [`SETTLING`] by the guest's clock.
 async fn settle(node: &Node) -> Result<()> {
-    let until = uptime(node).await? + SETTLING;
+    let until = node.uptime().await? + SETTLING;
     node.wait_until("the machine has settled", PATIENCE, async || {
         // Between two looks it is idle.
         tokio::time::sleep(SETTLING).await;
-        let now = uptime(node).await?;
+        let now = node.uptime().await?;
         ensure!(now >= until, "{now:?} of {until:?}");
         Ok(())
     })
     .await
-}
-
-async fn uptime(node: &Node) -> Result<Duration> {
-    let text = node.read("/proc/uptime").await?;
-    let seconds = text.split_whitespace().next().context("no uptime")?;
-    Ok(Duration::from_secs_f64(seconds.parse()?))
 }
 
 /// Where the rest of the memory is: the file system in memory, and what the kernel holds.

@@ -206,14 +206,14 @@ async fn does_not_wear_the_disk_out(node: &Node, writer: &Greeter) -> Outcome {
         Ok(())
     })
     .await?;
-    let begun = (uptime(node).await?, written(node).await?);
+    let begun = (node.uptime().await?, written(node).await?);
     node.wait_until("it has printed for a while", PATIENCE, async || {
-        let since = uptime(node).await?.saturating_sub(begun.0);
+        let since = node.uptime().await?.saturating_sub(begun.0);
         ensure!(since >= PRINTING, "{since:?}");
         Ok(())
     })
     .await?;
-    let took = uptime(node).await?.saturating_sub(begun.0);
+    let took = node.uptime().await?.saturating_sub(begun.0);
     let bytes = written(node).await? - begun.1;
     println!("of a container that prints on and on the disk took {bytes} bytes in {took:?}");
     ensure!(
@@ -231,12 +231,6 @@ async fn does_not_wear_the_disk_out(node: &Node, writer: &Greeter) -> Outcome {
     writer.get(&format!("/remove/{PRINT}"))?;
     ensure!(machined(node).await? == before, "machined has died");
     Ok(())
-}
-
-async fn uptime(node: &Node) -> anyhow::Result<Duration> {
-    let text = node.read("/proc/uptime").await?;
-    let seconds = text.split(' ').next().unwrap_or_default();
-    Ok(Duration::from_secs_f64(seconds.parse()?))
 }
 
 /// Bytes that the disk has taken.

@@ -47,9 +47,14 @@ impl Node {
             .find_map(|line| line.strip_prefix("btime "))
             .context("no btime")?
             .parse()?;
-        let uptime = self.read("/proc/uptime").await?;
-        let running: f64 = uptime.split(' ').next().unwrap_or_default().parse()?;
-        Ok(UNIX_EPOCH + Duration::from_secs(started) + Duration::from_secs_f64(running))
+        Ok(UNIX_EPOCH + Duration::from_secs(started) + self.uptime().await?)
+    }
+
+    /// How long its kernel has run, to some hundredths of a second.
+    pub async fn uptime(&self) -> Result<Duration> {
+        let text = self.read("/proc/uptime").await?;
+        let seconds = text.split(' ').next().unwrap_or_default();
+        Ok(Duration::from_secs_f64(seconds.parse()?))
     }
 
     /// The fingerprint of its certificate that its console showed first, for `--cert-fingerprint`.
@@ -71,10 +76,16 @@ impl Node {
         Ok(ask_for_upgrade(&mut machine, image).await)
     }
 
+    /// All services.
+    pub async fn services(&self) -> Result<Vec<ServiceInfo>> {
+        let listed = self.machine().await?.service_list(()).await?.into_inner();
+        let lists = listed.messages.into_iter();
+        Ok(lists.flat_map(|list| list.services).collect())
+    }
+
     /// A service.
     pub async fn service(&self, id: &str) -> Result<ServiceInfo> {
-        let listed = self.machine().await?.service_list(()).await?.into_inner();
-        let services = listed.messages.into_iter().flat_map(|list| list.services);
+        let services = self.services().await?;
         services
             .into_iter()
             .find(|service| service.id == id)

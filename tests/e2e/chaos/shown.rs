@@ -101,11 +101,10 @@ async fn happenings(node: &Node) -> anyhow::Result<BTreeSet<Happening>> {
             .into_iter()
             .map(move |event| (id.clone(), event.state, event.msg))
     };
-    Ok(services(node).await?.into_iter().flat_map(of_one).collect())
-}
-
-pub(super) async fn services(node: &Node) -> anyhow::Result<Vec<ServiceInfo>> {
-    let listed = node.machine().await?.service_list(()).await?.into_inner();
-    let lists = listed.messages.into_iter();
-    Ok(lists.flat_map(|list| list.services).collect())
+    Ok(node
+        .services()
+        .await?
+        .into_iter()
+        .flat_map(of_one)
+        .collect())
 }

@@ -5,7 +5,6 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use instar_tests::{GREETER, Outcome};
 
-use super::shown::services;
 use super::{ALONE, Chaos, HUNGRY, STARVING};
 
 /// The longest pause before a service is started again is half a minute, a call of the runtime may take a minute, and an upgrade may be
@@ -31,7 +30,7 @@ impl Chaos {
     }
 
     async fn all_run(&self) -> Outcome {
-        let services = services(&self.node).await?;
+        let services = self.node.services().await?;
         for name in SERVICES {
             let service = services.iter().find(|service| service.id == name);
             let service = service.with_context(|| format!("no service {name}"))?;
