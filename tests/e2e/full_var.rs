@@ -42,7 +42,9 @@ impl Crammed {
         }
         let web = HttpServer::start()?;
         web.serve("/healthz", "well");
-        let node = plan(scratch, &registry, gate(&web))?.boot().await?;
+        let node = plan(scratch, &registry, web.url_for_guest("/healthz"))?
+            .boot()
+            .await?;
         node.wait_until_ready(PATIENCE).await?;
         Ok(Self {
             greeter: Greeter::of(&node)?,
@@ -66,14 +68,7 @@ impl Crammed {
     }
 }
 
-fn gate(web: &HttpServer) -> String {
-    format!(
-        "apiVersion: instar.dev/v1alpha1\nkind: UpgradeGateConfig\ntimeout: 60s\nprobes:\n  - name: the web\n    http: {{url: \"{}\"}}\n",
-        web.url_for_guest("/healthz")
-    )
-}
-
-fn plan(scratch: &Scratch, registry: &Registry, gate: String) -> anyhow::Result<NodePlan> {
+fn plan(scratch: &Scratch, registry: &Registry, healthz: String) -> anyhow::Result<NodePlan> {
     let disk = scratch.join("disk.img");
     ImageUnderTest::first()?.put_on_disk(&disk, DISK_BYTES)?;
     let host = registry.host_for_guest();
@@ -85,7 +80,7 @@ fn plan(scratch: &Scratch, registry: &Registry, gate: String) -> anyhow::Result<
         .forward(GREETER_PORT)
         .configure(move |config| {
             let config = config.registry(&host).install_disk("/dev/vda");
-            config.greeter(&host).document(&gate)
+            config.greeter(&host).gate_asks_the_web("60s", &healthz)
         }))
 }
 

@@ -4,8 +4,7 @@
 use anyhow::{Context, ensure};
 use instar_tests::{
     Ending, GREETER, Greeter, Identity, ImageUnderTest, Instarctl, MachineConfig, Node, OciImage,
-    Outcome, Registry, Scratch, Test, WITH_CGROUPS, push_greeter, rootfs_with_script, tests,
-    upgrade_and_follow,
+    Outcome, Registry, Scratch, Test, WITH_CGROUPS, push_greeter, tests, upgrade_and_follow,
 };
 
 use crate::PATIENCE;
@@ -257,9 +256,8 @@ async fn they_go_with_the_config(
 
 /// A version that gives itself up.
 fn push_one_that_gives_up(scratch: &Scratch, registry: &Registry) -> Outcome {
-    let rootfs = rootfs_with_script(scratch, GIVES_UP, "hello\ngive-up the moon is full\n")?;
     OciImage::read(&ImageUnderTest::second()?.installer())?
-        .installing(GIVES_UP, &rootfs)?
+        .giving_up(scratch, GIVES_UP, "the moon is full")?
         .push(registry, "instar/installer", GIVES_UP)
         .map(drop)
 }

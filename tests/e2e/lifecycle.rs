@@ -7,7 +7,7 @@ use instar_api::machine::lifecycle_service_client::LifecycleServiceClient;
 use instar_tests::{
     Ending, Greeter, Identity, ImageUnderTest, Instarctl, MachineConfig, Node, OciImage, Outcome,
     Prepared, Registry, Scratch, Test, WITH_CGROUPS, chapters, plan_with_greeter, prepare_upgrade,
-    push_greeter, reboot_and_follow, rootfs_with_script, tests,
+    push_greeter, reboot_and_follow, tests,
 };
 use tonic::Code;
 
@@ -246,9 +246,8 @@ fn push_bad_ones(scratch: &Scratch, registry: &Registry, good: &OciImage) -> Out
             .label(label, value)
             .push(registry, INSTALLER, tag)?;
     }
-    let rootfs = rootfs_with_script(scratch, "v0.3.4", "hello\ngive-up the moon is full\n")?;
     good.clone()
-        .installing("v0.3.4", &rootfs)?
+        .giving_up(scratch, "v0.3.4", "the moon is full")?
         .push(registry, INSTALLER, "v0.3.4")?;
     Ok(())
 }

@@ -102,8 +102,9 @@ fn push_bad_ones(
     good: &OciImage,
     bad_versions: &[Bad],
 ) -> Outcome {
-    let early = rootfs_with_script(scratch, EARLY, "hello\ngive-up it came too early\n")?;
-    let image = good.clone().installing(EARLY, &early)?;
+    let image = good
+        .clone()
+        .giving_up(scratch, EARLY, "it came too early")?;
     image.push(registry, "instar/installer", EARLY)?;
     for bad in bad_versions {
         let image = good.clone().installing(bad.tag, &bad.rootfs)?;

@@ -3,7 +3,7 @@
 use anyhow::ensure;
 use instar_tests::{
     Ending, GREETER, GREETER_PORT, Greeter, HttpServer, ImageUnderTest, Instarctl, Node, OciImage,
-    Outcome, Registry, Scratch, Test, push_greeter, rootfs_with_script, tests, upgrade_and_follow,
+    Outcome, Registry, Scratch, Test, push_greeter, tests, upgrade_and_follow,
 };
 
 use crate::PATIENCE;
@@ -60,10 +60,7 @@ async fn installs_and_upgrades_with_a_disk(scratch: Scratch) -> Outcome {
     push_greeter(&registry)?;
     let web = HttpServer::start()?;
     web.serve("/healthz", "well");
-    let gate = format!(
-        "apiVersion: instar.dev/v1alpha1\nkind: UpgradeGateConfig\ntimeout: 60s\nprobes:\n  - name: the web\n    http: {{url: \"{}\"}}\n",
-        web.url_for_guest("/healthz")
-    );
+    let healthz = web.url_for_guest("/healthz");
     let image = registry.image_for_guest("greeter:v1");
     let node = install_planned(
         &scratch,
@@ -72,7 +69,7 @@ async fn installs_and_upgrades_with_a_disk(scratch: Scratch) -> Outcome {
         move |config| {
             config
                 .greeter_at(GREETER, &image, OTHER_PORT, "")
-                .document(&gate)
+                .gate_asks_the_web("60s", &healthz)
         },
     )
     .await?;
@@ -118,10 +115,8 @@ const GIVES_UP: &str = "v0.3.0";
 const REASON: &str = "the moon is full";
 
 fn push_one_that_gives_up(scratch: &Scratch, registry: &Registry) -> Outcome {
-    let script = format!("hello\ngive-up {REASON}\n");
-    let rootfs = rootfs_with_script(scratch, GIVES_UP, &script)?;
     OciImage::read(&ImageUnderTest::second()?.installer())?
-        .installing(GIVES_UP, &rootfs)?
+        .giving_up(scratch, GIVES_UP, REASON)?
         .push(registry, INSTALLER, GIVES_UP)?;
     Ok(())
 }

@@ -11,7 +11,7 @@ use anyhow::{Context, ensure};
 use instar_api::machine::{EventsRequest, RebootRequest};
 use instar_tests::{
     Ending, GREETER, GREETER_PORT, Greeter, ImageUnderTest, MachineConfig, Node, OciImage, Outcome,
-    Registry, Scratch, Test, push_greeter, rootfs_with_script, tests, upgrade_and_follow,
+    Registry, Scratch, Test, push_greeter, tests, upgrade_and_follow,
 };
 
 use crate::workloads::Life;
@@ -171,10 +171,8 @@ impl Soak {
     /// An image that failed once is not tried again, so each is another one.
     async fn roll_back(&self, number: usize) -> Outcome {
         let tag = format!("v0.3.{number}");
-        let script = "hello\ngive-up the soak wants it so\n";
-        let rootfs = rootfs_with_script(&self.scratch, &tag, script)?;
         OciImage::read(&ImageUnderTest::second()?.installer())?
-            .installing(&tag, &rootfs)?
+            .giving_up(&self.scratch, &tag, "the soak wants it so")?
             .first_layer_alone()
             .push(&self.registry, "instar/installer", &tag)?;
         let image = self

@@ -181,11 +181,11 @@ async fn a_version_without_a_config_goes_back_and_one_that_was_forced_is_forgive
 ) -> Outcome {
     let registry = Registry::start(&scratch)?;
     let web = HttpServer::start()?;
-    let gate = format!(
-        "apiVersion: instar.dev/v1alpha1\nkind: UpgradeGateConfig\ntimeout: 40s\nprobes:\n  - name: the web\n    http: {{url: \"{}\"}}\n",
-        web.url_for_guest("/healthz")
-    );
-    let node = install_with(&scratch, &registry, move |config| config.document(&gate)).await?;
+    let healthz = web.url_for_guest("/healthz");
+    let node = install_with(&scratch, &registry, move |config| {
+        config.gate_asks_the_web("40s", &healthz)
+    })
+    .await?;
     let client = Instarctl::of(&node, &scratch)?;
     // It looks for its config where none can be.
     let lost = with_uki_text(

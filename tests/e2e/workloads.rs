@@ -81,15 +81,12 @@ async fn live_through_upgrades_and_a_rollback(scratch: Scratch) -> Outcome {
     let host = registry.host_for_guest();
     let web = HttpServer::start()?;
     web.serve("/healthz", "well");
-    let gate = format!(
-        "apiVersion: instar.dev/v1alpha1\nkind: UpgradeGateConfig\ntimeout: 60s\nprobes:\n  - name: the web\n    http: {{url: \"{}\"}}\n",
-        web.url_for_guest("/healthz")
-    );
+    let healthz = web.url_for_guest("/healthz");
     let node = plan_with_greeter(&scratch, &registry, move |config| {
         let image = format!("{host}/greeter:v1");
         let bound = "mounts:\n  - hostPath: {source: /etc/os-release, destination: /os-release}\n";
         config
-            .document(&gate)
+            .gate_asks_the_web("60s", &healthz)
             .container(ALONE, &image, "")
             .container(
                 TALKS,

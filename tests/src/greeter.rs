@@ -93,6 +93,13 @@ impl MachineConfig {
         ))
     }
 
+    /// How long a new version has until this URL has to answer.
+    pub fn gate_asks_the_web(self, timeout: &str, url: &str) -> Self {
+        self.document(&format!(
+            "apiVersion: instar.dev/v1alpha1\nkind: UpgradeGateConfig\ntimeout: {timeout}\nprobes:\n  - name: the web\n    http: {{url: \"{url}\"}}\n"
+        ))
+    }
+
     /// How long a new version has to become healthy.
     pub fn gate_timeout(self, timeout: &str) -> Self {
         self.document(&format!(

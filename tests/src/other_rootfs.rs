@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use crate::image_under_test::ImageUnderTest;
+use crate::oci_image::OciImage;
 use crate::run_command::run;
 use crate::scratch::Scratch;
 use crate::workspace::guest_program;
@@ -28,6 +29,14 @@ pub fn rootfs_with_script(scratch: &Scratch, name: &str, script: &str) -> Result
     )?;
     std::fs::write(tree.join("script"), script)?;
     squash(&tree)
+}
+
+impl OciImage {
+    /// Makes of an installer image one of a version that gives itself up for this reason.
+    pub fn giving_up(self, scratch: &Scratch, version: &str, reason: &str) -> Result<Self> {
+        let script = format!("hello\ngive-up {reason}\n");
+        self.installing(version, &rootfs_with_script(scratch, version, &script)?)
+    }
 }
 
 /// That of an image, but with a container runtime that cannot be run.
