@@ -262,6 +262,17 @@ fn push_one_that_gives_up(scratch: &Scratch, registry: &Registry) -> Outcome {
         .map(drop)
 }
 
+/// The config that the next generation has leaves all of them out.
+async fn are_set_and_dropped_by_the_next_config(
+    node: &Node,
+    scratch: &Scratch,
+    configs: &Configs,
+) -> Outcome {
+    apply(node, scratch, &configs.with_settings, "no-reboot").await?;
+    apply(node, scratch, &configs.plain, "staged").await?;
+    are_set(node).await
+}
+
 /// The version that comes back has another config, and takes back what that drops.
 async fn a_rollback_leaves_none_of_them(
     node: &Node,
@@ -270,9 +281,7 @@ async fn a_rollback_leaves_none_of_them(
     configs: &Configs,
     before: &[String],
 ) -> Outcome {
-    apply(node, scratch, &configs.with_settings, "no-reboot").await?;
-    apply(node, scratch, &configs.plain, "staged").await?;
-    are_set(node).await?;
+    are_set_and_dropped_by_the_next_config(node, scratch, configs).await?;
     let image = registry.image_for_guest(&format!("instar/installer:{GIVES_UP}"));
     let followed = upgrade_and_follow(node, &image, PATIENCE).await?;
     ensure!(
@@ -291,9 +300,7 @@ async fn they_end_with_the_generation(
     configs: &Configs,
     before: &[String],
 ) -> Outcome {
-    apply(node, scratch, &configs.with_settings, "no-reboot").await?;
-    apply(node, scratch, &configs.plain, "staged").await?;
-    are_set(node).await?;
+    are_set_and_dropped_by_the_next_config(node, scratch, configs).await?;
     an_upgrade_takes_them_along(node, registry, "v0.2.0").await?;
     are_undone(node, before).await
 }

@@ -465,8 +465,19 @@ impl Runtime {
 
     /// The number of the first process of a container, as it was when it was made; `None` where nothing is left of one.
     pub fn noted_pid(&self, name: &ContainerName) -> Option<u32> {
-        let text = fs::read_to_string(self.bundle(name).join("pid")).ok()?;
-        text.trim().parse().ok()
+        let pid = self.read_pid(name).ok()?;
+        Some(pid.as_raw_nonzero().get().unsigned_abs())
+    }
+
+    /// Where crun writes the number of a container's first process.
+    fn pid_file(&self, name: &ContainerName) -> PathBuf {
+        self.bundle(name).join("pid")
+    }
+
+    fn read_pid(&self, name: &ContainerName) -> io::Result<Pid> {
+        let text = fs::read_to_string(self.pid_file(name))?;
+        let pid = text.trim().parse().ok().and_then(Pid::from_raw);
+        pid.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     /// Leaves a record beside a container, in one piece. It goes when the container is deleted.
@@ -572,7 +583,7 @@ impl Runtime {
     ) -> Result<(), RuntimeError> {
         let name = &spec.name;
         let bundle = self.bundle(name);
-        let pid_file = bundle.join("pid");
+        let pid_file = self.pid_file(name);
         let count = spec.preserved_fds.to_string();
         let arguments: [&OsStr; 7] = [
             "--bundle".as_ref(),
@@ -593,10 +604,8 @@ impl Runtime {
     }
 
     fn watch_created(&self, name: &ContainerName) -> Result<RunningContainer, RuntimeError> {
-        let path = self.bundle(name).join("pid");
-        let text = fs::read_to_string(&path).map_err(failed("reading", &path))?;
-        let pid = text.trim().parse().ok().and_then(Pid::from_raw);
-        let pid = pid.ok_or_else(|| failed("reading", &path)(io::ErrorKind::InvalidData.into()))?;
+        let read = self.read_pid(name);
+        let pid = read.map_err(failed("reading", &self.pid_file(name)))?;
         // It waits for `start`: it cannot have ended, and its number cannot be another's.
         RunningContainer::watch(name, pid).map_err(|source| RuntimeError::Watch {
             name: name.clone(),

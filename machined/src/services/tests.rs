@@ -350,26 +350,25 @@ impl Workload for Lasting {
         Ok(())
     }
     fn record(&self, longest: usize) -> anyhow::Result<Option<Vec<u8>>> {
-        let mut record = self.record.locked().clone();
-        if let Some(record) = &mut record {
-            record.truncate(longest);
-        }
-        Ok(record)
+        Ok(at_most(longest, self.record.locked().clone()))
     }
     fn leave_log(&self, log: &[u8]) -> anyhow::Result<()> {
         *self.log.locked() = Some(log.to_vec());
         Ok(())
     }
     fn take_log(&self, longest: usize) -> anyhow::Result<Option<Vec<u8>>> {
-        let mut log = self.log.locked().take();
-        if let Some(log) = &mut log {
-            log.truncate(longest);
-        }
-        Ok(log)
+        Ok(at_most(longest, self.log.locked().take()))
     }
     fn exec<'a>(&'a self, _command: &'a [String]) -> Step<'a, anyhow::Result<()>> {
         Box::pin(async { Ok(()) })
     }
+}
+
+fn at_most(longest: usize, bytes: Option<Vec<u8>>) -> Option<Vec<u8>> {
+    bytes.map(|mut bytes| {
+        bytes.truncate(longest);
+        bytes
+    })
 }
 
 fn lasting() -> Box<dyn Running> {
