@@ -7,6 +7,8 @@
 
 mod archive;
 mod entry;
+#[cfg(test)]
+mod memory_tests;
 mod path;
 mod sparse;
 mod stream;
