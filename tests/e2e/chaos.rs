@@ -8,14 +8,15 @@ mod faults;
 mod shown;
 mod wellness;
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use instar_tests::{
-    FlakyRegistry, GREETER_PORT, Greeter, ImageUnderTest, Instarctl, Node, OciImage, Outcome,
-    Registry, Saboteur, Scratch, Test, push_greeter, rootfs_with_saboteur, rootfs_with_script,
-    tests,
+    FlakyRegistry, GREETER_PORT, Greeter, ImageUnderTest, Instarctl, MachineConfig, Node, NodePlan,
+    OciImage, Outcome, Registry, Saboteur, Scratch, Test, chapters, push_greeter,
+    rootfs_with_saboteur, rootfs_with_script, tests,
 };
 use tokio::sync::Mutex;
 
@@ -69,27 +70,30 @@ async fn needs_no_hands(scratch: Scratch) -> Outcome {
     let chaos = Arc::new(Chaos::begin(&scratch).await?);
     let belongings = Belongings::of(&chaos).await?;
     let changes = Changes::begin(&chaos);
+    chapters![is_well_again_after_each_fault(&chaos, &belongings)].await?;
+    for (what, times) in changes.end().await? {
+        println!("{times:3} x a change of versions: {what}");
+    }
+    chapters![can_still_be_upgraded_and_go_back(&chaos, &belongings)].await
+}
+
+async fn is_well_again_after_each_fault(chaos: &Arc<Chaos>, belongings: &Belongings) -> Outcome {
     let until = Instant::now() + time()?;
     let mut table = Vec::new();
-    let faults = Fault::chosen();
-    for fault in faults.iter().cycle() {
+    for fault in Fault::chosen().iter().cycle() {
         if Instant::now() >= until {
             break;
         }
-        table.push(row(&chaos, &belongings, fault).await?);
+        table.push(row(chaos, belongings, fault).await?);
     }
-    println!("{} faults:", table.len());
-    for row in &table {
-        println!("{row}");
-    }
-    let said = changes.end().await?;
-    for (what, times) in said {
-        println!("{times:3} x a change of versions: {what}");
-    }
-    // And it can still be upgraded, and go back.
+    println!("{} faults:\n{}", table.len(), table.join("\n"));
+    Ok(())
+}
+
+async fn can_still_be_upgraded_and_go_back(chaos: &Chaos, belongings: &Belongings) -> Outcome {
     for tag in ["v0.1.0", GIVES_UP, "v0.2.0"] {
-        chaos.change_to(tag).await.context("after all of it")?;
-        belongings.are_there(&chaos).await?;
+        chaos.change_to(tag).await.context(tag)?;
+        belongings.are_there(chaos).await?;
     }
     Ok(())
 }
@@ -97,22 +101,16 @@ async fn needs_no_hands(scratch: Scratch) -> Outcome {
 /// Does one thing to the node and waits until it is well again.
 async fn row(chaos: &Arc<Chaos>, belongings: &Belongings, fault: &Fault) -> anyhow::Result<String> {
     let shown = Shown::begin(&chaos.node).await?;
-    let said = fault
-        .strike(chaos)
-        .await
-        .with_context(|| format!("{fault}"))?;
+    let said = fault.strike(chaos).await.context(fault.to_string())?;
     let over = Instant::now();
     let well = async {
         chaos.is_well().await?;
         belongings.are_there(chaos).await
     };
     well.await.with_context(|| format!("after: {fault}"))?;
-    let took = over.elapsed();
+    let took = over.elapsed().as_secs_f64();
     let shown = shown.end(&chaos.node, said).await?;
-    let row = format!(
-        "{fault} | {shown} | well again after {:.1} s",
-        took.as_secs_f64()
-    );
+    let row = format!("{fault} | {shown} | well again after {took:.1} s");
     println!("{row}");
     Ok(row)
 }
@@ -121,44 +119,9 @@ impl Chaos {
     async fn begin(scratch: &Scratch) -> anyhow::Result<Self> {
         let real = Registry::start(scratch)?;
         push_greeter(&real)?;
-        let first = ImageUnderTest::first()?;
-        let mut initramfs = None;
-        for image in [&first, &ImageUnderTest::second()?] {
-            let rootfs = rootfs_with_saboteur(scratch, image.version(), image, Saboteur::PORT)?;
-            initramfs.get_or_insert(first.initramfs_with(&rootfs)?);
-            push(&real, image.version(), &rootfs)?;
-        }
-        let rootfs = rootfs_with_script(scratch, GIVES_UP, "hello\ngive-up it is to fail\n")?;
-        push(&real, GIVES_UP, &rootfs)?;
+        let initramfs = push_versions(scratch, &real)?;
         let registry = FlakyRegistry::before(&real)?;
-        let host = registry.host_for_guest();
-        let initramfs = scratch.write("initramfs", initramfs.context("no initramfs")?)?;
-        let node = Node::plan_with(scratch, &first, &initramfs)
-            .memory_mib(MEMORY_MIB)
-            .blank_disk()?
-            .forward(GREETER_PORT)
-            .forward(HUNGRY_PORT)
-            .forward(STARVING_PORT)
-            .forward(Saboteur::PORT)
-            .configure(move |config| {
-                let image = format!("{host}/greeter:v1");
-                let starving = "mounts:\n  - tmpfs: {destination: /memory, size: 1GiB}\n";
-                config
-                    .install_disk("/dev/vda")
-                    .registry(&host)
-                    .greeter(&host)
-                    .container(ALONE, &image, "")
-                    .greeter_at(
-                        HUNGRY,
-                        &image,
-                        HUNGRY_PORT,
-                        "resources: {limits: {memory: 32MiB}}\n",
-                    )
-                    .greeter_at(STARVING, &image, STARVING_PORT, starving)
-            })
-            .spec(|spec| spec.without_deadline())
-            .boot()
-            .await?;
+        let node = boot(scratch, &initramfs, &registry).await?;
         node.wait_until_ready(PATIENCE).await?;
         Ok(Self {
             saboteur: Saboteur::of(&node)?,
@@ -171,6 +134,49 @@ impl Chaos {
             _registry: real,
         })
     }
+}
+
+async fn boot(
+    scratch: &Scratch,
+    initramfs: &Path,
+    registry: &FlakyRegistry,
+) -> anyhow::Result<Node> {
+    let host = registry.host_for_guest();
+    let plan = Node::plan_with(scratch, &ImageUnderTest::first()?, initramfs)
+        .memory_mib(MEMORY_MIB)
+        .blank_disk()?
+        .configure(move |config| with_victims(config, &host))
+        .spec(|spec| spec.without_deadline());
+    let ports = [GREETER_PORT, HUNGRY_PORT, STARVING_PORT, Saboteur::PORT];
+    ports.into_iter().fold(plan, NodePlan::forward).boot().await
+}
+
+/// Containers that harm is done to, or through.
+fn with_victims(config: MachineConfig, host: &str) -> MachineConfig {
+    let image = format!("{host}/greeter:v1");
+    let little = "resources: {limits: {memory: 32MiB}}\n";
+    let starving = "mounts:\n  - tmpfs: {destination: /memory, size: 1GiB}\n";
+    config
+        .install_disk("/dev/vda")
+        .registry(host)
+        .greeter(host)
+        .container(ALONE, &image, "")
+        .greeter_at(HUNGRY, &image, HUNGRY_PORT, little)
+        .greeter_at(STARVING, &image, STARVING_PORT, starving)
+}
+
+/// Two good versions with the saboteur in them, and one that fails. Gives the initramfs of the first.
+fn push_versions(scratch: &Scratch, registry: &Registry) -> anyhow::Result<PathBuf> {
+    let first = ImageUnderTest::first()?;
+    let mut initramfs = None;
+    for image in [&first, &ImageUnderTest::second()?] {
+        let rootfs = rootfs_with_saboteur(scratch, image.version(), image, Saboteur::PORT)?;
+        initramfs.get_or_insert(first.initramfs_with(&rootfs)?);
+        push(registry, image.version(), &rootfs)?;
+    }
+    let rootfs = rootfs_with_script(scratch, GIVES_UP, "hello\ngive-up it is to fail\n")?;
+    push(registry, GIVES_UP, &rootfs)?;
+    scratch.write("initramfs", initramfs.context("no initramfs")?)
 }
 
 /// Without the kernel, which nobody wants without a reboot.

@@ -9,6 +9,7 @@
 mod api_methods;
 mod authorities;
 mod boot;
+mod callers;
 mod chaos;
 mod clock;
 mod console;

@@ -1,17 +1,16 @@
 //! Clients that ask all the time notice nothing of upgrades without a reboot but a slower answer: no call fails, no connection is
-//! refused. They are used as their users use them, and try nothing again by themselves.
+//! refused. `soak` has the same clients over a hundred upgrades.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 use instar_tests::{
-    Calling, Ending, Grpcio, HttpServer, ImageUnderTest, Instarctl, MachineConfig, Node, OciImage,
-    Outcome, Registry, Scratch, SteadyCalls, Test, Told, chapters, tests, upgrade_and_follow,
+    Ending, HttpServer, ImageUnderTest, Instarctl, MachineConfig, Node, OciImage, Outcome,
+    Registry, Scratch, Test, Told, chapters, tests, upgrade_and_follow,
 };
-use serde_json::Value;
 
 use crate::PATIENCE;
+use crate::callers::Callers;
 
 /// `INSTAR_UPGRADES=100` asks for more.
 const UPGRADES: usize = 3;
@@ -114,56 +113,11 @@ async fn upgrade(node: &Node, registry: &Registry, version: &str, ending: &Endin
     Ok(())
 }
 
-/// Clients of two libraries, each over one connection and over a new one for each call.
-struct Callers {
-    over_one: SteadyCalls,
-    anew: SteadyCalls,
-    python: Told,
-    /// Python's calls end when this file is there.
-    end: PathBuf,
-}
-
-impl Callers {
-    async fn begin(node: &Node, scratch: &Scratch) -> anyhow::Result<Self> {
-        let end = scratch.join("no-more-calls");
-        let mut python = Grpcio::ready(scratch)?.call_on_and_on(node, &end)?;
-        python.wait_for("its first answers", PATIENCE, |line| line.contains("calls"))?;
-        let way_in = node.way_in(node.identity())?;
-        Ok(Self {
-            over_one: SteadyCalls::over(way_in.connect().await?),
-            anew: SteadyCalls::anew(way_in),
-            python,
-            end,
-        })
-    }
-
-    async fn end(mut self) -> anyhow::Result<[(&'static str, Calling); 4]> {
-        std::fs::write(&self.end, "")?;
-        let tonic = (self.over_one.end().await?, self.anew.end().await?);
-        let line = self
-            .python
-            .wait_for("what it found", PATIENCE, |line| line.contains("slowest"))?;
-        let said: Value = serde_json::from_str(&line)?;
-        let grpcio = |way: &str| Calling::told_by(&said[way]);
-        Ok([
-            ("tonic, one channel", tonic.0),
-            ("tonic, a connection for each call", tonic.1),
-            ("grpcio, one channel", grpcio("one channel")?),
-            ("grpcio, a channel for each call", grpcio("anew")?),
-        ])
-    }
-}
-
 async fn none_of_them_lost_a_call(callers: Callers, versions: usize) -> Outcome {
-    let found = callers.end().await?;
-    for (client, found) in &found {
-        println!("{client}: {found}, {} versions", found.versions);
-    }
-    for (client, found) in &found {
-        ensure!(found.failed.is_empty(), "{client}: {found:#?}");
+    for (client, calling) in callers.end_without_loss().await? {
         ensure!(
-            found.versions == versions,
-            "{client} missed a version: {found:#?}"
+            calling.versions == versions,
+            "{client} missed a version: {calling:#?}"
         );
     }
     Ok(())

@@ -14,18 +14,18 @@ use instar_tests::{
     Registry, Scratch, Test, push_greeter, tests, upgrade_and_follow,
 };
 
+use crate::PATIENCE;
 use crate::workloads::Life;
-use crate::{PATIENCE, is_one_named};
 use clients::{Clients, HELD, HELD_PORT, Times, probe};
 use left::{Left, MEMORY, PROCESSES};
 use stretch::Stretch;
 
-/// As many as fit in a run of all tests are fewer.
 const TURNS: usize = 100;
-const FEWER_TURNS: usize = 30;
 /// Every tenth upgrade fails, every hundredth turn is a reboot.
 const ROLLBACK_EACH: usize = 10;
 const REBOOT_EACH: usize = 100;
+/// What a version says that is to fail.
+const FAILURE: &str = "the soak wants it so";
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![leave_nothing_behind]
@@ -49,12 +49,11 @@ impl Turn {
     }
 }
 
-/// `make soak N=…`, or what fits.
+/// `make soak N=…`, or a hundred.
 fn turns() -> anyhow::Result<usize> {
     match std::env::var("INSTAR_SOAK") {
         Ok(text) => text.parse().context("INSTAR_SOAK is no number"),
-        Err(_) if is_one_named() => Ok(TURNS),
-        Err(_) => Ok(FEWER_TURNS),
+        Err(_) => Ok(TURNS),
     }
 }
 
@@ -84,15 +83,8 @@ async fn leave_nothing_behind(scratch: Scratch) -> Outcome {
 
 impl Soak {
     async fn begin(scratch: Scratch) -> anyhow::Result<Self> {
-        let registry = Registry::start(&scratch)?;
-        push_greeter(&registry)?;
         let images = [ImageUnderTest::second()?, ImageUnderTest::first()?];
-        for image in &images {
-            // Kernel and initramfs are in the second layer: without a reboot nobody wants them, and pulls are the longest part.
-            OciImage::read(&image.installer())?
-                .first_layer_alone()
-                .push(&registry, "instar/installer", image.version())?;
-        }
+        let registry = registry(&scratch, &images)?;
         let host = registry.host_for_guest();
         let node = Node::plan(&scratch, &ImageUnderTest::first()?)
             .blank_disk()?
@@ -102,6 +94,15 @@ impl Soak {
             .spec(|spec| spec.without_deadline())
             .boot()
             .await?;
+        Self::of(scratch, registry, images, node).await
+    }
+
+    async fn of(
+        scratch: Scratch,
+        registry: Registry,
+        images: [ImageUnderTest; 2],
+        node: Node,
+    ) -> anyhow::Result<Self> {
         node.wait_until_ready(PATIENCE).await?;
         let lives = node
             .wait_until("both containers run", PATIENCE, || lives(&node))
@@ -118,33 +119,31 @@ impl Soak {
 
     /// From one reboot to the next, with clients attached.
     async fn stretch(&mut self, turns: RangeInclusive<usize>) -> Outcome {
-        let mut clients = Clients::attach(&self.node, &self.scratch).await?;
-        let mut stretch = Stretch::default();
-        let began = Instant::now();
-        for number in turns.clone() {
-            let turn = Turn::of(number);
-            if turn == Turn::Reboot {
-                break;
-            }
-            println!("{:.1?}: {turn:?}, {number}", began.elapsed());
-            let done = self.take(turn, number).await;
-            done.with_context(|| format!("{turn:?}, {number}"))?;
-            clients.have_heard_of(&self.node, number)?;
-            // The hundredth turn is a reboot.
-            let (place, last) = (number % REBOOT_EACH, *turns.end());
-            let before_end = last - number - usize::from(Turn::of(last) == Turn::Reboot);
-            if Stretch::wants(place, before_end) {
-                let left = Left::look(&self.node).await?;
-                println!("after {number:2} turns: {left}");
-                stretch.note(place, before_end, left);
-            }
-        }
-        clients.detach().await?;
-        stretch.judge()?;
-        if Turn::of(*turns.end()) == Turn::Reboot {
+        let ends_in_a_reboot = Turn::of(*turns.end()) == Turn::Reboot;
+        let last = turns.end() - usize::from(ends_in_a_reboot);
+        self.turns_without_a_reboot(*turns.start()..=last).await?;
+        if ends_in_a_reboot {
             self.reboot().await.context("the reboot")?;
         }
         Ok(())
+    }
+
+    async fn turns_without_a_reboot(&mut self, turns: RangeInclusive<usize>) -> Outcome {
+        let mut clients = Clients::attach(&self.node, &self.scratch).await?;
+        let mut stretch = Stretch::default();
+        for number in turns.clone() {
+            let (turn, before_end) = (Turn::of(number), turns.end() - number);
+            let done = self.take(turn, number).await;
+            done.with_context(|| format!("{turn:?}, {number}"))?;
+            clients.have_heard_of(&self.node, number)?;
+            if Stretch::wants(number % REBOOT_EACH, before_end) {
+                let left = Left::look(&self.node).await?;
+                println!("after {number:2} turns: {left}");
+                stretch.note(number % REBOOT_EACH, before_end, left);
+            }
+        }
+        clients.detach().await?;
+        stretch.judge()
     }
 
     async fn take(&mut self, turn: Turn, number: usize) -> Outcome {
@@ -170,17 +169,10 @@ impl Soak {
 
     /// An image that failed once is not tried again, so each is another one.
     async fn roll_back(&self, number: usize) -> Outcome {
-        let tag = format!("v0.3.{number}");
-        OciImage::read(&ImageUnderTest::second()?.installer())?
-            .giving_up(&self.scratch, &tag, "the soak wants it so")?
-            .first_layer_alone()
-            .push(&self.registry, "instar/installer", &tag)?;
-        let image = self
-            .registry
-            .image_for_guest(&format!("instar/installer:{tag}"));
+        let image = self.failing_image(&format!("v0.3.{number}"))?;
         let followed = upgrade_and_follow(&self.node, &image, PATIENCE).await?;
         ensure!(
-            matches!(&followed.ending, Ending::Failed(why) if why.contains("the soak wants it so")),
+            matches!(&followed.ending, Ending::Failed(why) if why.contains(FAILURE)),
             "{followed:#?}"
         );
         self.node.wait_until_ready(PATIENCE).await?;
@@ -189,16 +181,17 @@ impl Soak {
         Ok(())
     }
 
+    fn failing_image(&self, tag: &str) -> anyhow::Result<String> {
+        OciImage::read(&ImageUnderTest::second()?.installer())?
+            .giving_up(&self.scratch, tag, FAILURE)?
+            .first_layer_alone()
+            .push(&self.registry, "instar/installer", tag)?;
+        let name = format!("instar/installer:{tag}");
+        Ok(self.registry.image_for_guest(&name))
+    }
+
     async fn reboot(&mut self) -> Outcome {
-        let kernel = self.node.kernel_boot_id().await?;
-        let mut machine = self.node.machine().await?;
-        machine.reboot(RebootRequest::default()).await?;
-        self.node
-            .wait_until("it has rebooted", PATIENCE, async || {
-                ensure!(self.node.kernel_boot_id().await? != kernel);
-                Ok(())
-            })
-            .await?;
+        self.reboot_kernel().await?;
         self.node.wait_until_ready(PATIENCE).await?;
         Greeter::of(&self.node)?.greets()?;
         self.lives = lives(&self.node).await?;
@@ -208,6 +201,31 @@ impl Soak {
         }
         Ok(())
     }
+
+    async fn reboot_kernel(&self) -> Outcome {
+        let kernel = self.node.kernel_boot_id().await?;
+        let mut machine = self.node.machine().await?;
+        machine.reboot(RebootRequest::default()).await?;
+        let has_rebooted = async || {
+            ensure!(self.node.kernel_boot_id().await? != kernel);
+            Ok(())
+        };
+        self.node
+            .wait_until("it has rebooted", PATIENCE, has_rebooted)
+            .await
+    }
+}
+
+fn registry(scratch: &Scratch, images: &[ImageUnderTest]) -> anyhow::Result<Registry> {
+    let registry = Registry::start(scratch)?;
+    push_greeter(&registry)?;
+    for image in images {
+        // Kernel and initramfs are in the second layer: without a reboot nobody wants them, and pulls are the longest part.
+        OciImage::read(&image.installer())?
+            .first_layer_alone()
+            .push(&registry, "instar/installer", image.version())?;
+    }
+    Ok(registry)
 }
 
 async fn lives(node: &Node) -> anyhow::Result<[Life; 2]> {

@@ -4,25 +4,23 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use instar_tests::{
-    GREETER, Greeter, HeldConnection, Instarctl, Node, Outage, OutageProbe, Outcome, Scratch,
-    SteadyCalls, Told,
+    GREETER, Greeter, HeldConnection, Instarctl, Node, Outage, OutageProbe, Outcome, Scratch, Told,
 };
 
 use crate::PATIENCE;
+use crate::callers::Callers;
 
 /// A container for a connection that is held.
 pub(super) const HELD: &str = "held";
 pub(super) const HELD_PORT: u16 = 8081;
 /// What `events` shows at the end of each boot of a generation.
 const BOOTED: &str = "action=stop sequence=boot";
-/// Of so many calls one may be lost.
-const LOST: usize = 500;
 /// What machined says first.
 const INTRODUCED: &str = "as generation ";
 
 /// From one reboot to the next.
 pub(super) struct Clients {
-    calls: SteadyCalls,
+    callers: Callers,
     held: HeldConnection,
     events: Told,
     log_of_machined: Told,
@@ -41,7 +39,7 @@ impl Clients {
         hear(&mut log_of_machined, INTRODUCED)?;
         hear(&mut log_of_greeter, "listening on port")?;
         Ok(Self {
-            calls: SteadyCalls::over(node.way_in(node.identity())?.connect().await?),
+            callers: Callers::begin(node, scratch).await?,
             held: HeldConnection::open(node.guest_port(HELD_PORT)?)?,
             events,
             log_of_machined,
@@ -61,9 +59,9 @@ impl Clients {
         Ok(())
     }
 
-    /// No connection was lost or refused, no line is missing or told twice. Calls that fail are told: on a busy host an answer may take
-    /// as long as the client's pace, and tonic loses the call that crosses the word to ask elsewhere (`no_call_fails` has the promise).
+    /// No call failed, no connection was lost or refused, no line is missing or told twice.
     pub(super) async fn detach(self) -> Outcome {
+        self.callers.end_without_loss().await?;
         let held = self.held.close()?;
         println!(
             "a connection to {HELD}: {} answers, {} lost, kept from running for {:.1} ms at most",
@@ -71,30 +69,24 @@ impl Clients {
             held.lost,
             held.pause.as_secs_f64() * 1000.0
         );
-        let calling = self.calls.end().await?;
-        println!("a client of the API: {calling}");
         ensure!(held.lost == 0 && held.answers > 0, "{held:?}");
-        for failed in &calling.failed {
-            println!("lost: {}", failed.lines().next().unwrap_or_default());
-        }
-        ensure!(calling.refused == 0, "{calling:#?}");
-        ensure!(calling.failed.len() * LOST <= calling.calls, "{calling:#?}");
-        let said: Vec<_> = self
-            .log_of_greeter
-            .heard()
-            .iter()
-            .filter_map(|line| line.find("/said-in-turn-").map(|at| &line[at..]))
-            .collect();
-        ensure!(
-            said.len() == self.words.len(),
-            "{said:#?}, and not {:#?}",
-            self.words
-        );
-        for (said, word) in said.iter().zip(&self.words) {
-            ensure!(said.starts_with(word), "{said}, and not {word}");
-        }
-        Ok(())
+        said_once_each(self.log_of_greeter.heard(), &self.words)
     }
+}
+
+/// What a log has of the words that the greeter was asked to print.
+fn said_once_each(log: &[String], words: &[String]) -> Outcome {
+    let said: Vec<_> = log
+        .iter()
+        .filter_map(|line| line.find("/said-in-turn-").map(|at| &line[at..]))
+        .collect();
+    let is_all = said.len() == words.len();
+    let mut pairs = said.iter().zip(words);
+    ensure!(
+        is_all && pairs.all(|(said, word)| said.starts_with(word)),
+        "{said:#?}, and not {words:#?}"
+    );
+    Ok(())
 }
 
 fn hear(stream: &mut Told, words: &str) -> Outcome {

@@ -1,0 +1,62 @@
+//! Clients of two libraries that ask for the version ten times a second, each over one connection and over a new one for each call. They are
+//! used as their users use them, and try nothing again by themselves.
+
+use std::path::PathBuf;
+
+use anyhow::ensure;
+use instar_tests::{Calling, Grpcio, Node, Scratch, SteadyCalls, Told};
+use serde_json::Value;
+
+use crate::PATIENCE;
+
+/// They are at work until they are ended.
+pub(crate) struct Callers {
+    over_one: SteadyCalls,
+    anew: SteadyCalls,
+    python: Told,
+    /// Python's calls end when this file is there.
+    end: PathBuf,
+}
+
+impl Callers {
+    pub(crate) async fn begin(node: &Node, scratch: &Scratch) -> anyhow::Result<Self> {
+        let end = scratch.join("no-more-calls");
+        let mut python = Grpcio::ready(scratch)?.call_on_and_on(node, &end)?;
+        python.wait_for("its first answers", PATIENCE, |line| line.contains("calls"))?;
+        let way_in = node.way_in(node.identity())?;
+        Ok(Self {
+            over_one: SteadyCalls::over(way_in.connect().await?),
+            anew: SteadyCalls::anew(way_in),
+            python,
+            end,
+        })
+    }
+
+    async fn end(mut self) -> anyhow::Result<[(&'static str, Calling); 4]> {
+        std::fs::write(&self.end, "")?;
+        let tonic = (self.over_one.end().await?, self.anew.end().await?);
+        let line = self
+            .python
+            .wait_for("what it found", PATIENCE, |line| line.contains("slowest"))?;
+        let said: Value = serde_json::from_str(&line)?;
+        let grpcio = |way: &str| Calling::told_by(&said[way]);
+        Ok([
+            ("tonic, one channel", tonic.0),
+            ("tonic, a connection for each call", tonic.1),
+            ("grpcio, one channel", grpcio("one channel")?),
+            ("grpcio, a channel for each call", grpcio("anew")?),
+        ])
+    }
+
+    /// Ends them. No call failed, and so no connection was refused.
+    pub(crate) async fn end_without_loss(self) -> anyhow::Result<[(&'static str, Calling); 4]> {
+        let found = self.end().await?;
+        for (client, calling) in &found {
+            println!("{client}: {calling}, {} versions", calling.versions);
+        }
+        for (client, calling) in &found {
+            ensure!(calling.failed.is_empty(), "{client}: {calling:#?}");
+        }
+        Ok(found)
+    }
+}
