@@ -23,6 +23,8 @@ use super::grpc_status::{self, Code};
 /// How long a connection waits for a moment at which its client has nothing to send, after which it ends. Clients that ask ten times a
 /// second have asked by then.
 pub(super) const LULL: Duration = Duration::from_millis(150);
+/// How much longer it waits where a call is under way then: its client may be handing over the next one as its answer comes.
+const LAST_ANSWER: Duration = Duration::from_millis(500);
 /// A client that has not asked again for so long after its answer does not ask in a row.
 const QUIET: Duration = Duration::from_millis(10);
 /// What a client may take to hear that it is to ask elsewhere, which a call of its own may cross.
@@ -65,8 +67,14 @@ impl InFlight {
             return std::future::pending().await;
         }
         // It is told in any case. Boxed: connections that only wait are not to be large.
-        // The limit is the other good moment.
-        let _ = Box::pin(timeout(LULL, self.quiet_after_an_answer())).await;
+        Box::pin(async {
+            let is_quiet = timeout(LULL, self.quiet_after_an_answer()).await.is_ok();
+            if !is_quiet && self.0.asked.load(Relaxed) > 0 {
+                // After that one moment is as good as another.
+                let _ = timeout(LAST_ANSWER, self.quiet_after_an_answer()).await;
+            }
+        })
+        .await;
     }
 
     async fn quiet_after_an_answer(&self) {
@@ -246,13 +254,23 @@ mod tests {
         // The last of its three answers came after 94 ms.
         assert_eq!(late_at_first.await, 94 + QUIET.as_millis());
         let never_quiet = ends_after(async |in_flight| {
-            for _ in 0..100 {
+            for _ in 0..1000 {
                 let asked = in_flight.begin();
                 milliseconds(2).await;
                 answer(asked);
             }
         });
-        assert_eq!(never_quiet.await, LULL.as_millis());
+        assert_eq!(never_quiet.await, (LULL + LAST_ANSWER).as_millis());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_takes_long_is_answered_before_its_client_is_told() {
+        let slow = ends_after(async |in_flight| {
+            let asked = in_flight.begin();
+            milliseconds(400).await;
+            answer(asked);
+        });
+        assert_eq!(slow.await, 400 + QUIET.as_millis());
     }
 
     #[tokio::test(start_paused = true)]

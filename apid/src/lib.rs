@@ -99,7 +99,7 @@ const OTHERS_WINDOW: u32 = 64 << 10;
 /// What was asked by somebody who is no longer let in has so long to be answered.
 const LAST_ANSWERS: Duration = Duration::from_secs(10);
 /// The same before this apid gives way to the next one, which everybody waits for meanwhile.
-const LAST_ANSWERS_OF_ALL: Duration = Duration::from_secs(1);
+const LAST_ANSWERS_OF_ALL: Duration = Duration::from_millis(1500);
 /// A client that has not ended its handshake by then is cut off.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 

@@ -3,11 +3,13 @@
 
 use std::path::PathBuf;
 
-use anyhow::ensure;
 use instar_tests::{Calling, Grpcio, Node, Scratch, SteadyCalls, Told};
 use serde_json::Value;
 
 use crate::PATIENCE;
+
+/// The client of tonic that keeps its connection.
+pub(crate) const OVER_ONE: &str = "tonic, one channel";
 
 /// They are at work until they are ended.
 pub(crate) struct Callers {
@@ -32,7 +34,8 @@ impl Callers {
         })
     }
 
-    async fn end(mut self) -> anyhow::Result<[(&'static str, Calling); 4]> {
+    /// Ends them, and says what came of their calls.
+    pub(crate) async fn end(mut self) -> anyhow::Result<[(&'static str, Calling); 4]> {
         std::fs::write(&self.end, "")?;
         let tonic = (self.over_one.end().await?, self.anew.end().await?);
         let line = self
@@ -40,22 +43,14 @@ impl Callers {
             .wait_for("what it found", PATIENCE, |line| line.contains("slowest"))?;
         let said: Value = serde_json::from_str(&line)?;
         let grpcio = |way: &str| Calling::told_by(&said[way]);
-        Ok([
-            ("tonic, one channel", tonic.0),
+        let found = [
+            (OVER_ONE, tonic.0),
             ("tonic, a connection for each call", tonic.1),
             ("grpcio, one channel", grpcio("one channel")?),
             ("grpcio, a channel for each call", grpcio("anew")?),
-        ])
-    }
-
-    /// Ends them. No call failed, and so no connection was refused.
-    pub(crate) async fn end_without_loss(self) -> anyhow::Result<[(&'static str, Calling); 4]> {
-        let found = self.end().await?;
+        ];
         for (client, calling) in &found {
             println!("{client}: {calling}, {} versions", calling.versions);
-        }
-        for (client, calling) in &found {
-            ensure!(calling.failed.is_empty(), "{client}: {calling:#?}");
         }
         Ok(found)
     }
