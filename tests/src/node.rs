@@ -134,6 +134,13 @@ impl NodePlan {
         Ok(node)
     }
 
+    /// Boots it and waits until it is ready: all that its config names runs.
+    pub async fn boot_until_ready(self) -> Result<Node> {
+        let node = self.boot().await?;
+        node.wait_until_ready(BOOT_PATIENCE).await?;
+        Ok(node)
+    }
+
     /// Boots it and waits for nothing.
     pub fn start(self) -> Result<Node> {
         let identity = match self.identity {
