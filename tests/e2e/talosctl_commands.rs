@@ -61,7 +61,8 @@ async fn talosctl_commands_do_what_they_were_recorded_to_do(scratch: Scratch) ->
             who_changes_something_changes_it(&talosctl, &node, &registry, release),
             who_asks_for_everything_is_told_what_there_is(&talosctl, release),
         ]
-        .await?;
+        .await
+        .with_context(|| format!("{release:?}"))?;
     }
     Ok(())
 }
