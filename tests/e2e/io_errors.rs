@@ -121,7 +121,7 @@ async fn on_a_breakable_disk(scratch: &Scratch, registry: &Registry, disk: &Path
     let spec = VmSpec::uefi(uefi()?).drive(Drive::raw(disk).breakable());
     Node::plan_from(scratch, spec)
         .configure(move |config| config.registry(&host).install_disk("/dev/vda"))
-        .boot_until_ready()
+        .boot_until_ready(PATIENCE)
         .await
 }
 
@@ -543,7 +543,7 @@ async fn on_a_failing_disk(
                 false => config,
             }
         })
-        .boot_until_ready()
+        .boot_until_ready(PATIENCE)
         .await
 }
 

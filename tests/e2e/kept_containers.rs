@@ -55,7 +55,7 @@ async fn with_a_disk(scratch: &Scratch, registry: &Registry) -> anyhow::Result<N
         config.container(COUNTER, &image, &counts())
     })?
     .blank_disk()?
-    .boot_until_ready()
+    .boot_until_ready(PATIENCE)
     .await
 }
 
@@ -143,7 +143,7 @@ async fn without_a_disk(scratch: &Scratch, registry: &Registry) -> anyhow::Resul
             let image = format!("{host}/greeter:v1");
             config.registry(&host).container(COUNTER, &image, &counts())
         })
-        .boot_until_ready()
+        .boot_until_ready(PATIENCE)
         .await
 }
 

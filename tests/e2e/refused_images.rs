@@ -44,7 +44,7 @@ async fn a_refused_image_changes_nothing(scratch: Scratch) -> Outcome {
     let peers = Peers::start(&scratch)?;
     let gone = Registry::start(&scratch.below("gone")?)?;
     let plan = peers.plan(&scratch, gone.host_for_guest())?;
-    let node = plan.boot_until_ready().await?;
+    let node = plan.boot_until_ready(crate::PATIENCE).await?;
     let before = Running::of(&node).await?;
     chapters![
         images_of_a_registry_are_refused(&node, &peers.registry),

@@ -31,7 +31,7 @@ async fn resources_tell_what_the_machine_is_and_what_changes(scratch: Scratch) -
     let grpcio = Grpcio::ready(&scratch)?;
     let registry = Registry::start(&scratch)?;
     let plan = plan_with_greeter(&scratch, &registry, |config| config)?.blank_disk()?;
-    let node = plan.boot_until_ready().await?;
+    let node = plan.boot_until_ready(PATIENCE).await?;
     let instarctl = Instarctl::of(&node, &scratch)?;
     chapters![
         every_type_can_be_listed(&instarctl),
@@ -479,7 +479,7 @@ async fn resources_outlast_upgrades_where_they_are_history(scratch: Scratch) -> 
     let host = registry.host_for_guest();
     let plan = Node::plan(&scratch, &ImageUnderTest::first()?);
     let plan = plan.configure(move |config| config.registry(&host));
-    let node = plan.boot_until_ready().await?;
+    let node = plan.boot_until_ready(PATIENCE).await?;
     let instarctl = Instarctl::of(&node, &scratch)?;
     let image = registry.installer_for_guest("v0.2.0");
     upgrade_and_follow(&node, &image, PATIENCE).await?;

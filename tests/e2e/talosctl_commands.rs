@@ -52,7 +52,7 @@ async fn goes_on(talosctl: &Talosctl<'_>, command: &str, is_meant: fn(&str) -> b
 async fn talosctl_commands_do_what_they_were_recorded_to_do(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
     let plan = plan_with_greeter(&scratch, &registry, |config| config)?.blank_disk()?;
-    let node = plan.boot_until_ready().await?;
+    let node = plan.boot_until_ready(PATIENCE).await?;
     Greeter::of(&node)?.greets()?;
     for release in RELEASES {
         let talosctl = Talosctl::of(&node, release).await?;
