@@ -2,19 +2,20 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, Result, ensure};
 use instar_api::cosi::resource::state_client::StateClient;
 use instar_api::cosi::resource::{GetRequest, WatchOptions, WatchRequest, WatchResponse};
 use instar_api::machine::apply_configuration_request::Mode;
 use instar_api::machine::machine_service_client::MachineServiceClient;
 use instar_api::machine::{
     ApplyConfigurationRequest, Event, EventsRequest, GenerateClientConfigurationRequest,
-    MetaWriteRequest, ServiceRestartRequest, UpgradeRequest,
+    MetaWriteRequest, ReadRequest, ServiceInfo, ServiceRestartRequest, UpgradeRequest,
 };
 use instar_pki::Role;
 use instar_tests::{
     GREETER, Greeter, Identity, ImageUnderTest, Instarctl, MachineConfig, Node, Outcome, Parked,
-    Registry, Release, Scratch, Test, TlsClient, plan_with_greeter, rotate_ca, tests,
+    Registry, Release, Said, Scratch, Test, TlsClient, Told, chapters, plan_with_greeter,
+    rotate_ca, tests,
 };
 use prost::Message as _;
 use tonic::transport::Channel;
@@ -42,92 +43,99 @@ struct Running {
 }
 
 impl Running {
-    async fn of(node: &Node, who: &Identity) -> anyhow::Result<Self> {
+    async fn of(node: &Node, who: &Identity) -> Result<Self> {
         let mut machine = MachineServiceClient::new(node.channel_as(who).await?);
         let services = machine.service_list(()).await?.into_inner().messages;
         let services: Vec<_> = services.into_iter().flat_map(|it| it.services).collect();
-        let pid = |id: &str| {
-            let service = services.iter().find(|service| service.id == id);
-            let events = service.and_then(|it| it.events.as_ref());
-            let last = events.and_then(|events| events.events.last());
-            let words = last.context("it does nothing")?.msg.rsplit(' ').next();
-            words
-                .and_then(|word| word.parse().ok())
-                .with_context(|| format!("{id} does not run: {last:?}"))
-        };
         Ok(Self {
             generation: generation(node, who).await?,
-            apid: pid("apid")?,
-            greeter: pid(GREETER)?,
+            apid: pid("apid", &services)?,
+            greeter: pid(GREETER, &services)?,
         })
     }
 }
 
-async fn generation(node: &Node, who: &Identity) -> anyhow::Result<String> {
+/// The number that the last that happened to a service ends with.
+fn pid(id: &str, services: &[ServiceInfo]) -> Result<u32> {
+    let service = services.iter().find(|service| service.id == id);
+    let events = service.and_then(|it| it.events.as_ref());
+    let last = events.and_then(|events| events.events.last());
+    let word = last.context("it does nothing")?.msg.rsplit(' ').next();
+    word.and_then(|word| word.parse().ok())
+        .with_context(|| format!("{id} does not run: {last:?}"))
+}
+
+async fn generation(node: &Node, who: &Identity) -> Result<String> {
     let mut machine = MachineServiceClient::new(node.channel_as(who).await?);
     let path = "/proc/sys/kernel/random/boot_id".to_owned();
-    let read = instar_api::machine::ReadRequest { path };
-    let mut stream = machine.read(read).await?.into_inner();
+    let mut stream = machine.read(ReadRequest { path }).await?.into_inner();
     let data = stream.message().await?.context("an empty file")?;
     Ok(String::from_utf8(data.bytes)?)
 }
 
+const VERSION: &str = "/machine.MachineService/Version";
+const APPLY: &str = "/machine.MachineService/ApplyConfiguration";
+const UPGRADE: &str = "/machine.MachineService/Upgrade";
+
 /// Begins one call of each method that is not for whoever only looks, each with a message that would do something, and some more that
 /// apply this config.
 async fn park_all(parked: &mut Parked, config: &str) -> Outcome {
-    let apply = |mode: Mode, dry_run| ApplyConfigurationRequest {
+    for (mode, dry_run) in [(Mode::Auto, true), (Mode::Try, false)] {
+        parked.park(APPLY, &apply(config, mode, dry_run))?;
+    }
+    for method in methods_that_change()? {
+        parked.park(&method, &message_that_would_do_something(&method, config))?;
+    }
+    // All of them have come when an answer to the next has.
+    parked.call(VERSION, &[]).await?.ok();
+    Ok(())
+}
+
+fn message_that_would_do_something(method: &str, config: &str) -> Vec<u8> {
+    let id = GREETER.to_owned();
+    match method.rsplit('/').next().unwrap_or_default() {
+        "ApplyConfiguration" => apply(config, Mode::NoReboot, false),
+        "GenerateClientConfiguration" => certificate_of_an_administrator(),
+        "MetaWrite" => value_of_a_key(),
+        "ServiceRestart" | "ServiceStop" => ServiceRestartRequest { id }.encode_to_vec(),
+        "Upgrade" if method == UPGRADE => upgrade_to_another_image(),
+        // Nothing is a good message for Reboot, Shutdown, Reset, Rollback.
+        _ => Vec::new(),
+    }
+}
+
+fn apply(config: &str, mode: Mode, dry_run: bool) -> Vec<u8> {
+    let request = ApplyConfigurationRequest {
         data: config.as_bytes().to_vec(),
         mode: mode.into(),
         dry_run,
         ..ApplyConfigurationRequest::default()
     };
-    let method = |name: &str| format!("/machine.MachineService/{name}");
-    let mut calls = vec![
-        (
-            method("ApplyConfiguration"),
-            apply(Mode::Auto, true).encode_to_vec(),
-        ),
-        (
-            method("ApplyConfiguration"),
-            apply(Mode::Try, false).encode_to_vec(),
-        ),
-    ];
-    for name in methods_that_change()? {
-        let message = match name.rsplit('/').next().unwrap_or_default() {
-            "ApplyConfiguration" => apply(Mode::NoReboot, false).encode_to_vec(),
-            "GenerateClientConfiguration" => GenerateClientConfigurationRequest {
-                roles: vec![Role::Admin.as_str().to_owned()],
-                ..GenerateClientConfigurationRequest::default()
-            }
-            .encode_to_vec(),
-            "MetaWrite" => MetaWriteRequest {
-                key: 10,
-                value: b"parked".to_vec(),
-            }
-            .encode_to_vec(),
-            "ServiceRestart" | "ServiceStop" => ServiceRestartRequest {
-                id: GREETER.to_owned(),
-            }
-            .encode_to_vec(),
-            "Upgrade" if name.starts_with("/machine.MachineService/") => UpgradeRequest {
-                image: "10.0.2.2:1/none:v1".to_owned(),
-                ..UpgradeRequest::default()
-            }
-            .encode_to_vec(),
-            // Nothing is a good message for Reboot, Shutdown, Reset, Rollback.
-            _ => Vec::new(),
-        };
-        calls.push((name, message));
-    }
-    for (method, message) in calls {
-        parked.park(&method, &message)?;
-    }
-    // All of them have come when an answer to the next has.
-    parked
-        .call("/machine.MachineService/Version", &[])
-        .await?
-        .ok();
-    Ok(())
+    request.encode_to_vec()
+}
+
+fn certificate_of_an_administrator() -> Vec<u8> {
+    let request = GenerateClientConfigurationRequest {
+        roles: vec![Role::Admin.as_str().to_owned()],
+        ..GenerateClientConfigurationRequest::default()
+    };
+    request.encode_to_vec()
+}
+
+fn value_of_a_key() -> Vec<u8> {
+    let request = MetaWriteRequest {
+        key: 10,
+        value: b"parked".to_vec(),
+    };
+    request.encode_to_vec()
+}
+
+fn upgrade_to_another_image() -> Vec<u8> {
+    let request = UpgradeRequest {
+        image: "10.0.2.2:1/none:v1".to_owned(),
+        ..UpgradeRequest::default()
+    };
+    request.encode_to_vec()
 }
 
 /// Finishes calls that were parked: none may be carried out.
@@ -135,14 +143,12 @@ async fn none_is_carried_out(what: &str, parked: &mut Parked) -> Outcome {
     let answers = parked.finish().await?;
     ensure!(answers.len() > 20, "{} calls", answers.len());
     for (method, answer) in &answers {
-        let is_refused = match answer {
-            Ok(answer) => matches!(
-                answer.status,
-                // A method that there is not is answered before the request is whole.
-                None | Some(Code::Unauthenticated | Code::PermissionDenied | Code::Unimplemented)
-            ),
-            Err(_) => true,
-        };
+        let status = answer.as_ref().ok().and_then(|answer| answer.status);
+        let is_refused = matches!(
+            status,
+            // A method that there is not is answered before the request is whole.
+            None | Some(Code::Unauthenticated | Code::PermissionDenied | Code::Unimplemented)
+        );
         ensure!(is_refused, "{what}: {method}: {answer:?}");
     }
     println!("{what}: none of {} calls was carried out", answers.len());
@@ -152,7 +158,7 @@ async fn none_is_carried_out(what: &str, parked: &mut Parked) -> Outcome {
 /// Waits until whoever has this connection is told to be nobody any more.
 async fn lost_its_standing(node: &Node, parked: &Parked) -> Outcome {
     node.wait_until("the connection's caller is refused", PATIENCE, async || {
-        let said = parked.call("/machine.MachineService/Version", &[]).await?;
+        let said = parked.call(VERSION, &[]).await?;
         let status = said.map(|answer| answer.status);
         ensure!(
             !matches!(status, Ok(Some(Code::Ok))),
@@ -192,23 +198,32 @@ async fn shows(node: &Node, authority: &Identity, who: &Identity) -> Outcome {
 async fn an_authority_takes_anothers_place_while_everything_runs(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
     let story = Story::begin(&scratch, &registry).await?;
-    a_stranger_is_not_let_in(&story).await?;
-    a_new_authority_is_accepted(&story).await?;
-    a_new_authority_takes_the_place_of_the_old_one(&story).await?;
-    let mut begun = Begun::as_the_old_authority(&story).await?;
+    let third = Identity::administrator()?;
+    chapters![
+        a_stranger_is_not_let_in(&story),
+        a_new_authority_is_accepted(&story),
+        a_new_authority_takes_the_place_of_the_old_one(&story),
+        the_old_authority_is_removed(&story),
+        everything_has_run_on_since_the_beginning(&story, &story.new),
+        talosctl_rotates_to_a_third_authority(&story, &third),
+        everything_has_run_on_since_the_beginning(&story, &third),
+        no_document_of_the_config_was_lost(&story, &third),
+    ]
+    .await
+}
+
+async fn the_old_authority_is_removed(story: &Story) -> Outcome {
+    let mut begun = Begun::as_the_old_authority(story).await?;
     let marked = MachineConfig::new(&story.new).extra_name("after-the-removal");
     story.node.apply_as(&story.new, story.with(marked)).await?;
-    calls_that_the_old_authority_began_are_not_carried_out(&story, &mut begun.parked).await?;
-    who_watches_as_the_old_authority_is_not_told_of_its_removal(&mut begun.configs).await?;
-    the_old_authority_does_not_get_through_the_handshake(&story).await?;
-    events_for_the_old_authority_end(&mut begun.from_before).await?;
-    events_for_the_new_authority_go_on(&mut begun.of_others).await?;
-    everything_has_run_on_since_the_beginning(&story, &story.new).await?;
-    story.greeter.greets()?;
-    let third = talosctl_rotates_to_a_third_authority(&story).await?;
-    everything_has_run_on_since_the_beginning(&story, &third).await?;
-    no_document_of_the_config_was_lost(&story, &third).await?;
-    story.greeter.greets()
+    chapters![
+        calls_that_were_begun_are_not_carried_out(&story.node, &mut begun.parked),
+        who_watches_as_the_old_authority_is_not_told_of_its_removal(&mut begun.configs),
+        the_old_authority_does_not_get_through_the_handshake(story),
+        events_for_the_old_authority_end(&mut begun.from_before),
+        events_for_the_new_authority_go_on(&mut begun.of_others),
+    ]
+    .await
 }
 
 /// A node with a greeter, and the two authorities.
@@ -224,22 +239,16 @@ struct Story {
 }
 
 impl Story {
-    async fn begin(scratch: &Scratch, registry: &Registry) -> anyhow::Result<Self> {
-        let node = plan_with_greeter(scratch, registry, |config| config)?
-            .blank_disk()?
-            .boot()
-            .await?;
+    async fn begin(scratch: &Scratch, registry: &Registry) -> Result<Self> {
+        let plan = plan_with_greeter(scratch, registry, |config| config)?;
+        let node = plan.blank_disk()?.boot().await?;
         node.wait_until_ready(PATIENCE).await?;
         let greeter = Greeter::of(&node)?;
         greeter.greets()?;
-        let documents = node.config().split_once("---\n");
-        let (_, rest) = documents.context("a config of one document")?;
-        let old = node.identity().with_role(Role::Admin)?;
-        let new = Identity::administrator()?.trusting(&old);
-        let old = old.trusting(&new);
+        let (old, new) = two_who_trust_each_other(node.identity())?;
         Ok(Self {
             running: Running::of(&node, &old).await?,
-            rest: rest.to_owned(),
+            rest: documents_after_the_first(node.config())?,
             node,
             greeter,
             old,
@@ -251,6 +260,19 @@ impl Story {
     fn with(&self, main: MachineConfig) -> String {
         format!("{}---\n{}", main.to_yaml(), self.rest)
     }
+}
+
+/// Administrators of the first authority and of another.
+fn two_who_trust_each_other(first: &Identity) -> Result<(Identity, Identity)> {
+    let old = first.with_role(Role::Admin)?;
+    let new = Identity::administrator()?.trusting(&old);
+    Ok((old.trusting(&new), new))
+}
+
+fn documents_after_the_first(config: &str) -> Result<String> {
+    let documents = config.split_once("---\n");
+    let (_, rest) = documents.context("a config of one document")?;
+    Ok(rest.to_owned())
 }
 
 async fn a_stranger_is_not_let_in(story: &Story) -> Outcome {
@@ -282,7 +304,7 @@ async fn a_new_authority_takes_the_place_of_the_old_one(story: &Story) -> Outcom
 /// Somebody's client, and the events that it is told.
 type Events = (MachineServiceClient<Channel>, Streaming<Event>);
 
-async fn events_as(node: &Node, who: &Identity) -> anyhow::Result<Events> {
+async fn events_as(node: &Node, who: &Identity) -> Result<Events> {
     let mut client = MachineServiceClient::new(node.channel_as(who).await?);
     let events = client.events(EventsRequest::default()).await?.into_inner();
     Ok((client, events))
@@ -300,7 +322,7 @@ struct Begun {
 }
 
 impl Begun {
-    async fn as_the_old_authority(story: &Story) -> anyhow::Result<Self> {
+    async fn as_the_old_authority(story: &Story) -> Result<Self> {
         let Story { node, old, new, .. } = story;
         let hostile = story.with(MachineConfig::new(old).accepting(new));
         Ok(Self {
@@ -315,14 +337,14 @@ impl Begun {
     }
 }
 
-async fn all_parked_as(node: &Node, who: &Identity, config: &str) -> anyhow::Result<Parked> {
+async fn all_parked_as(node: &Node, who: &Identity, config: &str) -> Result<Parked> {
     let stream = TlsClient::of(who).connect(&node.endpoint()?).await?;
     let mut calls = Parked::on(stream).await?;
     park_all(&mut calls, config).await?;
     Ok(calls)
 }
 
-async fn configs_as(node: &Node, who: &Identity) -> anyhow::Result<Configs> {
+async fn configs_as(node: &Node, who: &Identity) -> Result<Configs> {
     let watch = WatchRequest {
         namespace: "config".to_owned(),
         r#type: "MachineConfigs.config.talos.dev".to_owned(),
@@ -338,12 +360,12 @@ async fn configs_as(node: &Node, who: &Identity) -> anyhow::Result<Configs> {
 }
 
 /// Whether they are finished at once or a little later.
-async fn calls_that_the_old_authority_began_are_not_carried_out(
-    story: &Story,
+async fn calls_that_were_begun_are_not_carried_out(
+    node: &Node,
     [at_once, later]: &mut [Parked; 2],
 ) -> Outcome {
     none_is_carried_out("finished at once", at_once).await?;
-    lost_its_standing(&story.node, later).await?;
+    lost_its_standing(node, later).await?;
     none_is_carried_out("finished later", later).await
 }
 
@@ -401,21 +423,19 @@ async fn events_for_the_new_authority_go_on((_, events): &mut Events) -> Outcome
 async fn everything_has_run_on_since_the_beginning(story: &Story, who: &Identity) -> Outcome {
     let (before, after) = (&story.running, Running::of(&story.node, who).await?);
     ensure!(*before == after, "{before:?} became {after:?}");
-    Ok(())
+    story.greeter.greets()
 }
 
 /// It decodes and encodes the whole config each time.
-async fn talosctl_rotates_to_a_third_authority(story: &Story) -> anyhow::Result<Identity> {
+async fn talosctl_rotates_to_a_third_authority(story: &Story, third: &Identity) -> Outcome {
     let Story { node, new, .. } = story;
-    let third = Identity::administrator()?;
-    rotate_ca(node, new, &third, Release::V1_14).await?;
+    rotate_ca(node, new, third, Release::V1_14).await?;
     node.wait_until("the former one is turned away", PATIENCE, async || {
-        let former = new.with_role(Role::Admin)?.trusting(&third);
+        let former = new.with_role(Role::Admin)?.trusting(third);
         ensure!(is_let_in(node, &former).await.is_err());
         Ok(())
     })
-    .await?;
-    Ok(third)
+    .await
 }
 
 async fn no_document_of_the_config_was_lost(story: &Story, who: &Identity) -> Outcome {
@@ -428,44 +448,98 @@ async fn no_document_of_the_config_was_lost(story: &Story, who: &Identity) -> Ou
 
 /// In maintenance mode everybody may bring a config. Once there is one, nobody who connected before may.
 async fn who_came_before_the_config_does_not_stay(scratch: Scratch) -> Outcome {
-    let identity = Identity::administrator()?;
-    let config = MachineConfig::new(&identity).hostname("configured");
-    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
-        .without_config(identity)
-        .start()?;
-    node.wait_for_line("machined: the API answers on port", PATIENCE)?;
-    let client = Instarctl::of(&node, &scratch)?;
-    let address = node.endpoint()?;
-    let insecure = ["--insecure", "-n", &address];
-    let file = scratch.write("config.yaml", config.to_yaml())?;
-    let file = file.display().to_string();
+    let waiting = WaitingNode::start(&scratch)?;
+    let node = &waiting.node;
+    let stays = waiting.kernel_log()?;
+    let mut parked = [
+        calls_of_a_stranger(node).await?,
+        calls_of_a_stranger(node).await?,
+    ];
+    chapters![
+        it_takes_a_config_from_anybody(&waiting),
+        calls_that_were_begun_are_not_carried_out(node, &mut parked),
+        it_has_the_config_that_it_took(node),
+        who_followed_the_log_does_not_stay(stays),
+        it_takes_no_other_config_from_strangers(&waiting),
+    ]
+    .await
+}
 
-    let mut stays = client.follow(&[&insecure[..], &["dmesg", "--follow"]].concat())?;
-    stays.wait_for("the kernel's first words", PATIENCE, |line| {
-        line.contains("Linux version")
-    })?;
-    // Somebody else has begun to bring one of his own, and all else that there is.
-    let hostile = MachineConfig::new(&Identity::administrator()?).hostname("hostile");
-    let mut parked = Vec::new();
-    for _ in 0..2 {
-        let nobody = TlsClient::of(node.identity()).without_certificate();
-        let stream = nobody.believing_anybody().connect(&address).await?;
-        let mut calls = Parked::on(stream).await?;
-        park_all(&mut calls, &hostile.to_yaml()).await?;
-        parked.push(calls);
+/// A node that waits for its config, and somebody without a certificate.
+struct WaitingNode {
+    node: Node,
+    stranger: Instarctl,
+    address: String,
+    /// The config's file.
+    config: String,
+}
+
+impl WaitingNode {
+    fn start(scratch: &Scratch) -> Result<Self> {
+        let identity = Identity::administrator()?;
+        let config = MachineConfig::new(&identity).hostname("configured");
+        let config = scratch.write("config.yaml", config.to_yaml())?;
+        let plan = Node::plan(scratch, &ImageUnderTest::first()?);
+        let node = plan.without_config(identity).start()?;
+        node.wait_for_line("machined: the API answers on port", PATIENCE)?;
+        Ok(Self {
+            stranger: Instarctl::of(&node, scratch)?,
+            address: node.endpoint()?,
+            config: config.display().to_string(),
+            node,
+        })
     }
-    let apply = [&insecure[..], &["apply-config", "--file", &file]].concat();
-    let said = client.run(&apply).await?;
+
+    /// A command without a certificate.
+    fn insecure<'a>(&'a self, arguments: &[&'a str]) -> Vec<&'a str> {
+        [&["--insecure", "-n", &self.address], arguments].concat()
+    }
+
+    /// Followed by the stranger, who has seen its beginning.
+    fn kernel_log(&self) -> Result<Told> {
+        let follow = self.insecure(&["dmesg", "--follow"]);
+        let mut told = self.stranger.follow(&follow)?;
+        let is_first = |line: &str| line.contains("Linux version");
+        told.wait_for("the kernel's first words", PATIENCE, is_first)?;
+        Ok(told)
+    }
+
+    async fn apply(&self) -> Result<Said> {
+        let apply = self.insecure(&["apply-config", "--file", &self.config]);
+        self.stranger.run(&apply).await
+    }
+}
+
+/// Somebody has begun to bring a config of his own, and all else that there is.
+async fn calls_of_a_stranger(node: &Node) -> Result<Parked> {
+    let hostile = MachineConfig::new(&Identity::administrator()?).hostname("hostile");
+    let nobody = TlsClient::of(node.identity()).without_certificate();
+    let nobody = nobody.believing_anybody();
+    let mut calls = Parked::on(nobody.connect(&node.endpoint()?).await?).await?;
+    park_all(&mut calls, &hostile.to_yaml()).await?;
+    Ok(calls)
+}
+
+async fn it_takes_a_config_from_anybody(waiting: &WaitingNode) -> Outcome {
+    let said = waiting.apply().await?;
     ensure!(said.code == Some(0), "{said:?}");
-    none_is_carried_out("finished at once", &mut parked[0]).await?;
-    lost_its_standing(&node, &parked[1]).await?;
-    none_is_carried_out("finished later", &mut parked[1]).await?;
+    Ok(())
+}
+
+async fn it_has_the_config_that_it_took(node: &Node) -> Outcome {
     node.wait_for_api(PATIENCE).await?;
     let hostname = node.hostname().await?;
     ensure!(hostname == "configured", "it is called {hostname}");
-    stays.wait_for_end(STAY)?;
-    // Nobody comes in without a certificate from here on.
-    let refused = client.run(&apply).await?;
+    Ok(())
+}
+
+async fn who_followed_the_log_does_not_stay(stays: Told) -> Outcome {
+    stays.wait_for_end(STAY)
+}
+
+/// Nobody comes in without a certificate from here on.
+async fn it_takes_no_other_config_from_strangers(waiting: &WaitingNode) -> Outcome {
+    let refused = waiting.apply().await?;
     ensure!(refused.code != Some(0), "{refused:?}");
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::ensure;
+use anyhow::{Result, ensure};
 use instar_pki::Role;
 use instar_qemu::{ConsoleMark, DiskFormat, create_blank_disk};
 use instar_tests::{
@@ -26,7 +26,7 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-fn plan(scratch: &Scratch) -> anyhow::Result<NodePlan> {
+fn plan(scratch: &Scratch) -> Result<NodePlan> {
     Ok(Node::plan(scratch, &ImageUnderTest::first()?)
         .disk(scratch.join("disk.img"))
         .configure(|config| config.install_disk("/dev/vda")))
@@ -89,28 +89,29 @@ async fn the_partition_is_reused_and_grown(node: &Node) -> Outcome {
 
 /// What a machine was once told is enough for it to come back, and to be the same machine.
 async fn the_disk_holds_the_config_over_a_reboot(scratch: Scratch) -> Outcome {
-    let disk = scratch.join("disk.img");
-    create_blank_disk(&disk, DiskFormat::Raw, GIB)?;
+    create_blank_disk(&scratch.join("disk.img"), DiskFormat::Raw, GIB)?;
     let node = plan(&scratch)?.name("first").boot().await?;
     node.wait_until_ready(PATIENCE).await?;
     // What was written is on the disk, whatever happens next.
     let identity = node.end();
+    let plan = plan(&scratch)?.name("second").without_config(identity);
+    let node = plan.boot().await?;
+    chapters![it_comes_back_as_it_was(&node), a_reset_turns_it_off(&node),].await
+}
 
-    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
-        .name("second")
-        .disk(&disk)
-        .without_config(identity)
-        .boot()
-        .await?;
+async fn it_comes_back_as_it_was(node: &Node) -> Outcome {
     node.wait_for_line("machine config: from STATE", PATIENCE)?;
     let reused = node.wait_for_line("/var is the partition /dev/vda3", PATIENCE)?;
     ensure!(reused.contains("reused)"), "{reused}");
     node.wait_until_ready(PATIENCE).await?;
     let hostname = node.hostname().await?;
     ensure!(hostname == "first", "it is called {hostname}");
+    Ok(())
+}
 
-    // Without `--reboot` it is off afterwards, and a blank machine.
-    let talosctl = Talosctl::of(&node, Release::V1_13).await?;
+/// Without `--reboot` it is off afterwards, and a blank machine.
+async fn a_reset_turns_it_off(node: &Node) -> Outcome {
+    let talosctl = Talosctl::of(node, Release::V1_13).await?;
     let said = talosctl.run("reset").await;
     ensure!(said.code == Some(0), "{said:#?}");
     ensure!(node.vm().wait_for_end(PATIENCE)?.is_clean());
@@ -128,18 +129,13 @@ struct ResetMachine {
 }
 
 impl ResetMachine {
-    fn start(scratch: &Scratch) -> anyhow::Result<Self> {
-        let disk = scratch.join("disk.img");
-        create_blank_disk(&disk, DiskFormat::Raw, GIB)?;
+    fn start(scratch: &Scratch) -> Result<Self> {
+        create_blank_disk(&scratch.join("disk.img"), DiskFormat::Raw, GIB)?;
         let identity = Identity::administrator()?;
-        let config = MachineConfig::new(&identity)
-            .hostname("reset-me")
-            .install_disk("/dev/vda");
-        let file = scratch.write("config.yaml", config.to_yaml())?;
-        let node = Node::plan(scratch, &ImageUnderTest::first()?)
-            .disk(&disk)
-            .without_config(identity)
-            .start()?;
+        let config = MachineConfig::new(&identity).hostname("reset-me");
+        let config = config.install_disk("/dev/vda").to_yaml();
+        let file = scratch.write("config.yaml", config)?;
+        let node = plan(scratch)?.without_config(identity).start()?;
         Ok(Self {
             client: Instarctl::of(&node, scratch)?,
             mark: node.vm().console_mark()?,
@@ -150,22 +146,26 @@ impl ResetMachine {
 
     /// Brings the config to the machine that waits for one; its /var then is `new)` or `reused)`.
     async fn configure(&mut self, var: &str) -> Outcome {
-        let (vm, mark) = (self.node.vm(), self.mark);
-        vm.wait_for_line_after(mark, "no machine config: maintenance mode", PATIENCE)?;
-        vm.wait_for_line_after(mark, "the API answers on port", PATIENCE)?;
-        let (address, file) = (self.node.endpoint()?, &self.file);
-        let apply = ["apply-config", "--insecure", "-n", &address, "-f", file];
-        let takes_it = async || {
-            let said = self.client.run(&apply).await?;
-            ensure!(said.code == Some(0), "{said:?}");
-            Ok(())
-        };
-        self.node
-            .wait_until("it takes a config", PATIENCE, takes_it)
+        let (node, mark) = (&self.node, self.mark);
+        for line in [
+            "no machine config: maintenance mode",
+            "the API answers on port",
+        ] {
+            node.vm().wait_for_line_after(mark, line, PATIENCE)?;
+        }
+        node.wait_until("it takes a config", PATIENCE, || self.takes_the_config())
             .await?;
         self.finds_var(var)?;
-        self.node.wait_until_ready(PATIENCE).await?;
-        self.mark = self.node.vm().console_mark()?;
+        node.wait_until_ready(PATIENCE).await?;
+        self.mark = node.vm().console_mark()?;
+        Ok(())
+    }
+
+    async fn takes_the_config(&self) -> Outcome {
+        let (address, file) = (self.node.endpoint()?, &self.file);
+        let apply = ["apply-config", "--insecure", "-n", &address, "-f", file];
+        let said = self.client.run(&apply).await?;
+        ensure!(said.code == Some(0), "{said:?}");
         Ok(())
     }
 
@@ -219,17 +219,25 @@ async fn after_a_reset_of_ephemeral_it_knows_who_it_is(machine: &ResetMachine) -
     Ok(())
 }
 
-/// Not by who may only look, nor by who shows no certificate.
 async fn is_not_rebooted_by_others(node: &Node) -> Outcome {
+    chapters![
+        is_not_rebooted_by_who_may_only_look(node),
+        does_not_answer_who_shows_no_certificate(node),
+    ]
+    .await
+}
+
+async fn is_not_rebooted_by_who_may_only_look(node: &Node) -> Outcome {
     let reader = node.identity().with_role(Role::Reader)?;
     let reader = Talosctl::by(node, &reader, Release::V1_14).await?;
     let said = reader.run("reboot").await;
-    ensure!(
-        said.code == Some(1) && said.complaint.contains("not authorized"),
-        "{said:?}"
-    );
-    let nobody = Talosctl::insecure(node, Release::V1_13).await;
-    let said = match nobody {
+    ensure!(said.code == Some(1), "{said:?}");
+    ensure!(said.complaint.contains("not authorized"), "{said:?}");
+    Ok(())
+}
+
+async fn does_not_answer_who_shows_no_certificate(node: &Node) -> Outcome {
+    let said = match Talosctl::insecure(node, Release::V1_13).await {
         Ok(nobody) => nobody.run("version").await.code,
         Err(_) => Some(1),
     };
@@ -242,48 +250,67 @@ async fn is_not_rebooted_by_others(node: &Node) -> Outcome {
 
 /// Nothing of what was wiped can be read from the disk; the machine waits for a config, as a new one does.
 async fn the_disk_forgets_what_a_reset_wipes(scratch: Scratch) -> Outcome {
-    const MARK: &str = "a-name-that-is-only-in-the-config";
     let disk = scratch.join("disk.img");
     create_blank_disk(&disk, DiskFormat::Raw, GIB)?;
-    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
-        .name("first")
-        .disk(&disk)
-        .configure(|config| {
-            config
-                .install_disk("/dev/vda")
-                .document(&format!("apiVersion: v1alpha1\nkind: UserVolumeConfig\nname: data\nvolumeType: directory\n# {MARK}\n"))
-        })
-        .boot()
-        .await?;
-    node.wait_until_ready(PATIENCE).await?;
-    let holds_the_mark = || -> anyhow::Result<bool> {
-        let bytes = std::fs::read(&disk)?;
-        Ok(bytes.windows(MARK.len()).any(|it| it == MARK.as_bytes()))
-    };
-    ensure!(holds_the_mark()?, "the config is not on the disk at all");
-
+    let plan = plan(&scratch)?.configure(with_the_mark);
+    let node = plan.name("first").boot().await?;
     let client = Instarctl::of(&node, &scratch)?;
-    let said = client
-        .run(&["reset", "--system-labels-to-wipe", "BOOT"])
-        .await?;
-    ensure!(
-        said.code != Some(0) && said.complaint.contains("EFI, STATE and EPHEMERAL"),
-        "{said:?}"
-    );
-    let said = client
-        .run(&["reset", "--system-labels-to-wipe", "STATE,EPHEMERAL"])
-        .await?;
+    chapters![
+        the_config_is_on_the_disk(&node, &disk),
+        a_partition_of_no_known_name_is_not_wiped(&client),
+        state_and_ephemeral_are_wiped(&client, &node),
+        the_config_is_not_on_the_disk(&disk),
+        without_a_config_it_waits_for_one(&scratch, node.end()),
+    ]
+    .await
+}
+
+/// A name that is only in the config.
+const MARK: &str = "a-name-that-is-only-in-the-config";
+
+fn with_the_mark(config: MachineConfig) -> MachineConfig {
+    config
+        .install_disk("/dev/vda")
+        .document(&format!("apiVersion: v1alpha1\nkind: UserVolumeConfig\nname: data\nvolumeType: directory\n# {MARK}\n"))
+}
+
+fn holds_the_mark(disk: &Path) -> Result<bool> {
+    let bytes = std::fs::read(disk)?;
+    Ok(bytes.windows(MARK.len()).any(|it| it == MARK.as_bytes()))
+}
+
+async fn the_config_is_on_the_disk(node: &Node, disk: &Path) -> Outcome {
+    node.wait_until_ready(PATIENCE).await?;
+    let is_there = holds_the_mark(disk)?;
+    ensure!(is_there, "the config is not on the disk at all");
+    Ok(())
+}
+
+async fn a_partition_of_no_known_name_is_not_wiped(client: &Instarctl) -> Outcome {
+    let reset = ["reset", "--system-labels-to-wipe", "BOOT"];
+    let said = client.run(&reset).await?;
+    ensure!(said.code != Some(0), "{said:?}");
+    let names = "EFI, STATE and EPHEMERAL";
+    ensure!(said.complaint.contains(names), "{said:?}");
+    Ok(())
+}
+
+async fn state_and_ephemeral_are_wiped(client: &Instarctl, node: &Node) -> Outcome {
+    let reset = ["reset", "--system-labels-to-wipe", "STATE,EPHEMERAL"];
+    let said = client.run(&reset).await?;
     ensure!(said.code == Some(0), "{said:?}");
     ensure!(node.vm().wait_for_end(PATIENCE)?.is_clean());
-    ensure!(!holds_the_mark()?, "the config is still on the disk");
-    let identity = node.end();
+    Ok(())
+}
 
-    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
-        .name("second")
-        .disk(&disk)
-        .without_config(identity)
-        .start()?;
-    node.wait_for_line("maintenance mode", PATIENCE)?;
+async fn the_config_is_not_on_the_disk(disk: &Path) -> Outcome {
+    ensure!(!holds_the_mark(disk)?, "the config is still on the disk");
+    Ok(())
+}
+
+async fn without_a_config_it_waits_for_one(scratch: &Scratch, identity: Identity) -> Outcome {
+    let plan = plan(scratch)?.name("second").without_config(identity);
+    plan.start()?.wait_for_line("maintenance mode", PATIENCE)?;
     Ok(())
 }
 
@@ -305,26 +332,45 @@ const LARGEST: &str = "disk.size > 1500u * MiB && !disk.readonly";
 /// would do, which says what is in the way, and then told to do it.
 async fn the_disk_of_the_config_is_the_only_one_that_is_written(scratch: Scratch) -> Outcome {
     let disks = Disks::make(&scratch)?;
-    let before = disks.others().map(|file| digest(file));
+    let others = disks.digests_of_others()?;
     let blank = digest(&disks.chosen)?;
     let story = Story::begin(&scratch, &disks).await?;
-    whoever_has_seen_the_console_is_answered(&story).await?;
-    a_disk_that_cannot_be_taken_is_refused_with_the_reason(&story).await?;
-    to_wipe_is_told_as_destruction(&story).await?;
-    the_plan_for_the_chosen_disk_is_told(&story).await?;
-    ensure!(
-        digest(&disks.chosen)? == blank,
-        "a dry run wrote to the disk"
-    );
-    an_image_that_could_not_be_started_is_refused(&story).await?;
-    ensure!(
-        digest(&disks.chosen)? == blank,
-        "a config that was refused wrote to the disk"
-    );
-    the_chosen_disk_is_taken(&story).await?;
-    the_machine_is_shut_down(&story.node).await?;
+    chapters![
+        whoever_has_seen_the_console_is_answered(&story),
+        a_dry_run_tells_what_would_be_done(&story),
+        the_chosen_disk_is_still_blank(&disks, blank, "a dry run"),
+        an_image_that_could_not_be_started_is_refused(&story),
+        the_chosen_disk_is_still_blank(&disks, blank, "a config that was refused"),
+        the_chosen_disk_is_taken(&story),
+        the_machine_is_shut_down(&story.node),
+        the_other_disks_are_as_before(&disks, others),
+    ]
+    .await
+}
+
+async fn a_dry_run_tells_what_would_be_done(story: &Story<'_>) -> Outcome {
+    chapters![
+        a_disk_that_cannot_be_taken_is_refused_with_the_reason(story),
+        to_wipe_is_told_as_destruction(story),
+        the_plan_for_the_chosen_disk_is_told(story),
+    ]
+    .await
+}
+
+async fn the_chosen_disk_is_still_blank(
+    disks: &Disks,
+    blank: blake3::Hash,
+    after: &str,
+) -> Outcome {
+    let now = digest(&disks.chosen)?;
+    ensure!(now == blank, "{after} wrote to the disk");
+    Ok(())
+}
+
+async fn the_other_disks_are_as_before(disks: &Disks, before: Vec<blake3::Hash>) -> Outcome {
     for (file, before) in disks.others().into_iter().zip(before) {
-        ensure!(digest(file)? == before?, "{} has changed", file.display());
+        let now = digest(file)?;
+        ensure!(now == before, "{} has changed", file.display());
     }
     Ok(())
 }
@@ -338,30 +384,57 @@ struct Disks {
 }
 
 impl Disks {
-    fn make(scratch: &Scratch) -> anyhow::Result<Self> {
-        let disks = Self {
-            foreign: scratch.join("foreign.img"),
-            unknown: scratch.write("unknown.img", OTHERS_DATA.repeat(1 << 14))?,
-            small: scratch.join("small.img"),
-            read_only: scratch.join("read-only.img"),
-            chosen: scratch.join("chosen.img"),
-        };
-        create_blank_disk(&disks.foreign, DiskFormat::Raw, GIB)?;
-        let mut mkfs = Command::new("mkfs.ext4");
-        ensure!(mkfs.arg("-q").arg(&disks.foreign).status()?.success());
-        std::fs::File::options()
-            .write(true)
-            .open(&disks.unknown)?
-            .set_len(GIB)?;
-        create_blank_disk(&disks.small, DiskFormat::Raw, 64 << 20)?;
-        create_blank_disk(&disks.read_only, DiskFormat::Raw, GIB)?;
-        create_blank_disk(&disks.chosen, DiskFormat::Raw, 2 * GIB)?;
-        Ok(disks)
+    fn make(scratch: &Scratch) -> Result<Self> {
+        Ok(Self {
+            foreign: with_foreign_filesystem(scratch.join("foreign.img"))?,
+            unknown: with_data_of_no_kind(scratch)?,
+            small: blank(scratch.join("small.img"), 64 << 20)?,
+            read_only: blank(scratch.join("read-only.img"), GIB)?,
+            chosen: blank(scratch.join("chosen.img"), 2 * GIB)?,
+        })
+    }
+
+    fn digests_of_others(&self) -> Result<Vec<blake3::Hash>> {
+        let others = self.others().into_iter();
+        others.map(|file| digest(file)).collect()
     }
 
     fn others(&self) -> [&PathBuf; 4] {
         [&self.foreign, &self.unknown, &self.small, &self.read_only]
     }
+}
+
+fn blank(file: PathBuf, bytes: u64) -> Result<PathBuf> {
+    create_blank_disk(&file, DiskFormat::Raw, bytes)?;
+    Ok(file)
+}
+
+fn with_foreign_filesystem(file: PathBuf) -> Result<PathBuf> {
+    let file = blank(file, GIB)?;
+    let mut mkfs = Command::new("mkfs.ext4");
+    ensure!(mkfs.arg("-q").arg(&file).status()?.success());
+    Ok(file)
+}
+
+fn with_data_of_no_kind(scratch: &Scratch) -> Result<PathBuf> {
+    let file = scratch.write("unknown.img", OTHERS_DATA.repeat(1 << 14))?;
+    std::fs::File::options()
+        .write(true)
+        .open(&file)?
+        .set_len(GIB)?;
+    Ok(file)
+}
+
+/// The read-only one is `/dev/vde`.
+fn plan_with(scratch: &Scratch, disks: &Disks) -> Result<NodePlan> {
+    let read_only = disks.read_only.display();
+    let read_only = format!("file={read_only},format=raw,if=virtio,readonly=on");
+    Ok(Node::plan(scratch, &ImageUnderTest::first()?)
+        .disk(&disks.foreign)
+        .disk(&disks.unknown)
+        .disk(&disks.small)
+        .disk(&disks.chosen)
+        .spec(|spec| spec.extra_argument("-drive").extra_argument(read_only)))
 }
 
 /// A node in maintenance mode, and whoever looks at its console.
@@ -375,19 +448,11 @@ struct Story<'a> {
 }
 
 impl<'a> Story<'a> {
-    async fn begin(scratch: &'a Scratch, disks: &Disks) -> anyhow::Result<Self> {
+    async fn begin(scratch: &'a Scratch, disks: &Disks) -> Result<Self> {
         let identity = Identity::administrator()?;
         let config = MachineConfig::new(&identity).hostname("node");
-        let read_only = disks.read_only.display();
-        let read_only = format!("file={read_only},format=raw,if=virtio,readonly=on");
-        let node = Node::plan(scratch, &ImageUnderTest::first()?)
-            .disk(&disks.foreign)
-            .disk(&disks.unknown)
-            .disk(&disks.small)
-            .disk(&disks.chosen)
-            .spec(|spec| spec.extra_argument("-drive").extra_argument(read_only))
-            .without_config(identity)
-            .start()?;
+        let plan = plan_with(scratch, disks)?;
+        let node = plan.without_config(identity).start()?;
         node.wait_for_line("machined: the API answers on port", PATIENCE)?;
         Ok(Self {
             scratch,
@@ -400,19 +465,14 @@ impl<'a> Story<'a> {
         })
     }
 
-    async fn insecure(&self, arguments: &[&str]) -> anyhow::Result<Said> {
-        let always = [
-            "--insecure",
-            "--cert-fingerprint",
-            &self.fingerprint,
-            "-n",
-            &self.address,
-        ];
+    async fn insecure(&self, arguments: &[&str]) -> Result<Said> {
+        let pin = ["--cert-fingerprint", &self.fingerprint];
+        let always = [&["--insecure", "-n", &self.address][..], &pin].concat();
         self.client.run(&[&always, arguments].concat()).await
     }
 
     /// With the disk that matches.
-    async fn apply(&self, matches: &str, wipe: bool, more: &[&str]) -> anyhow::Result<Said> {
+    async fn apply(&self, matches: &str, wipe: bool, more: &[&str]) -> Result<Said> {
         let document = format!(
             "apiVersion: v1alpha1\nkind: UnattendedInstallConfig\nprovisioning:\n  wipe: {wipe}\n  diskSelector:\n    match: {matches}\n"
         );
@@ -430,32 +490,35 @@ async fn whoever_has_seen_the_console_is_answered(story: &Story<'_>) -> Outcome 
     Ok(())
 }
 
+/// Disks that cannot be taken, and what is said of why.
+const REFUSED: [(&str, &[&str]); 6] = [
+    (
+        "disk.size >= 1u * GiB",
+        &["more than one disk", "/dev/vda", "/dev/vdd"],
+    ),
+    (
+        "disk.serial == \"nobody\"",
+        &["no disk matches", "/dev/vda", "/dev/vdd"],
+    ),
+    (
+        "disk.dev_path == \"/dev/vda\"",
+        &["/dev/vda holds an ext2/3/4 filesystem", "set wipe"],
+    ),
+    (
+        "disk.dev_path == \"/dev/vdb\"",
+        &["/dev/vdb holds", "set wipe"],
+    ),
+    ("disk.dev_path == \"/dev/vdc\"", &["/dev/vdc has 64 MiB"]),
+    ("disk.dev_path == \"/dev/vde\"", &["/dev/vde is read-only"]),
+];
+
 async fn a_disk_that_cannot_be_taken_is_refused_with_the_reason(story: &Story<'_>) -> Outcome {
-    for (matches, said) in [
-        (
-            "disk.size >= 1u * GiB",
-            &["more than one disk", "/dev/vda", "/dev/vdd"][..],
-        ),
-        (
-            "disk.serial == \"nobody\"",
-            &["no disk matches", "/dev/vda", "/dev/vdd"],
-        ),
-        (
-            "disk.dev_path == \"/dev/vda\"",
-            &["/dev/vda holds an ext2/3/4 filesystem", "set wipe"],
-        ),
-        (
-            "disk.dev_path == \"/dev/vdb\"",
-            &["/dev/vdb holds", "set wipe"],
-        ),
-        ("disk.dev_path == \"/dev/vdc\"", &["/dev/vdc has 64 MiB"]),
-        ("disk.dev_path == \"/dev/vde\"", &["/dev/vde is read-only"]),
-    ] {
+    for (matches, said) in REFUSED {
         let refused = story.apply(matches, false, &["--dry-run"]).await?;
-        ensure!(
-            refused.code != Some(0) && said.iter().all(|part| refused.complaint.contains(part)),
-            "{matches}: {refused:?}"
-        );
+        ensure!(refused.code != Some(0), "{matches}: {refused:?}");
+        let complaint = &refused.complaint;
+        let is_told = said.iter().all(|part| complaint.contains(part));
+        ensure!(is_told, "{matches}: {refused:?}");
     }
     Ok(())
 }
@@ -510,7 +573,7 @@ async fn the_machine_is_shut_down(node: &Node) -> Outcome {
     Ok(())
 }
 
-fn digest(file: &Path) -> anyhow::Result<blake3::Hash> {
+fn digest(file: &Path) -> Result<blake3::Hash> {
     let mut hasher = blake3::Hasher::new();
     hasher.update_reader(std::fs::File::open(file)?)?;
     Ok(hasher.finalize())

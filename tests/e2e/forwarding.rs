@@ -1,6 +1,6 @@
 //! Calls for other nodes: two machines on a network of their own, of which the caller reaches one.
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, Result, ensure};
 use instar_api::common::{Data, Metadata};
 use instar_api::cosi::resource::GetRequest;
 use instar_api::cosi::resource::state_client::StateClient;
@@ -10,7 +10,7 @@ use instar_pki::Role;
 use instar_qemu::{PortLease, VmSpec, lease_port};
 use instar_tests::{
     Identity, ImageUnderTest, Instarctl, MachineConfig, Node, NodePlan, Outcome, Scratch, Test,
-    tests,
+    chapters, tests,
 };
 use tonic::metadata::{MetadataKey, MetadataValue};
 use tonic::{Code, Request, Status, Streaming};
@@ -34,7 +34,7 @@ const EXTRA_NAME: &str = "lamp.example";
 /// Metadata of a call.
 type Keys<'a> = &'a [(&'a str, &'a str)];
 
-fn with<T>(message: T, keys: Keys<'_>) -> anyhow::Result<Request<T>> {
+fn with<T>(message: T, keys: Keys<'_>) -> Result<Request<T>> {
     let mut request = Request::new(message);
     for (key, value) in keys {
         request.metadata_mut().append(
@@ -51,57 +51,72 @@ fn plan(
     authority: &Identity,
     (name, address, last): (&str, &str, u8),
     cable: &str,
-) -> anyhow::Result<NodePlan> {
-    let links = format!(
-        "apiVersion: v1alpha1\nkind: DHCPv4Config\nname: eth0\n---\napiVersion: v1alpha1\nkind: LinkConfig\nname: eth1\naddresses:\n  - address: {address}/24\n"
-    );
+) -> Result<NodePlan> {
     let config = MachineConfig::new(authority)
         .hostname(name)
         .extra_name(EXTRA_NAME)
-        .document(&links)
+        .document(&links(address))
         .document(NAMES);
     let card = format!("virtio-net-pci,netdev=cable,mac=52:54:00:77:00:0{last},romfile=");
     let cable = format!("socket,id=cable,{cable}");
-    let wired = move |spec: VmSpec| {
-        ["-netdev", &cable, "-device", &card]
-            .into_iter()
-            .fold(spec, |spec, argument| spec.extra_argument(argument))
-    };
+    let arguments = ["-netdev", &cable, "-device", &card];
     Ok(Node::plan(scratch, &ImageUnderTest::first()?)
         .name(name)
         .config(config.to_yaml(), authority.with_role(Role::Admin)?)
-        .spec(wired))
+        .spec(|spec| arguments.into_iter().fold(spec, VmSpec::extra_argument)))
+}
+
+fn links(address: &str) -> String {
+    format!(
+        "apiVersion: v1alpha1\nkind: DHCPv4Config\nname: eth0\n---\napiVersion: v1alpha1\nkind: LinkConfig\nname: eth1\naddresses:\n  - address: {address}/24\n"
+    )
 }
 
 async fn one_node_answers_for_another(scratch: Scratch) -> Outcome {
+    let (one, other) = start_both(&scratch)?;
+    chapters![
+        one_reaches_the_other(&one, &other),
+        calls_for_one_are_answered_by_that_one(&one),
+        calls_for_several_become_one(&one),
+        roles_are_those_of_who_called(&one, &other),
+        instarctl_names_the_nodes(&one, &scratch),
+    ]
+    .await
+}
+
+fn start_both(scratch: &Scratch) -> Result<(Node, Node)> {
     let authority = Identity::administrator()?;
     let port: PortLease = lease_port()?;
     let end = |what: &str| format!("{what}=127.0.0.1:{}", port.port());
-    let one = plan(&scratch, &authority, ("one", ONE, 1), &end("listen"))?;
-    let other = plan(&scratch, &authority, ("other", OTHER, 2), &end("connect"))?;
-    let one = one.start()?;
-    let other = other.start()?;
-    for node in [&one, &other] {
+    let one = plan(scratch, &authority, ("one", ONE, 1), &end("listen"))?;
+    let other = plan(scratch, &authority, ("other", OTHER, 2), &end("connect"))?;
+    Ok((one.start()?, other.start()?))
+}
+
+async fn one_reaches_the_other(one: &Node, other: &Node) -> Outcome {
+    for node in [one, other] {
         node.wait_for_api(PATIENCE).await?;
         node.wait_until_ready(PATIENCE).await?;
     }
     one.wait_until("it reaches the other one", PATIENCE, async || {
-        hostname(&one, &[("node", OTHER)]).await.map(drop)
+        hostname(one, TO_OTHER).await.map(drop)
     })
-    .await?;
-
-    a_call_for_one_is_answered_by_that_one(&one).await?;
-    a_stream_is_the_one_of_the_other(&one).await?;
-    errors_are_those_of_the_other(&one).await?;
-    services_without_metadata_are_those_of_the_other(&one).await?;
-    who_cannot_be_reached_or_proved_is_refused(&one).await?;
-    calls_for_several_become_one(&one).await?;
-    streams_of_several_become_one(&one).await?;
-    roles_are_those_of_who_called(&one, &other).await?;
-    by_instarctl(&one, &scratch).await
+    .await
 }
 
-async fn hostname(node: &Node, keys: Keys<'_>) -> anyhow::Result<Vec<(String, Metadata)>> {
+async fn calls_for_one_are_answered_by_that_one(one: &Node) -> Outcome {
+    chapters![
+        each_is_found_by_its_addresses_and_names(one),
+        a_stream_is_the_one_of_the_other(one),
+        a_missing_file_is_the_others(one),
+        a_refusal_is_the_others(one),
+        services_without_metadata_are_those_of_the_other(one),
+        who_cannot_be_reached_or_proved_is_refused(one),
+    ]
+    .await
+}
+
+async fn hostname(node: &Node, keys: Keys<'_>) -> Result<Vec<(String, Metadata)>> {
     let reply = node.machine().await?.hostname(with((), keys)?).await?;
     let rows = reply.into_inner().messages.into_iter();
     Ok(rows
@@ -109,7 +124,7 @@ async fn hostname(node: &Node, keys: Keys<'_>) -> anyhow::Result<Vec<(String, Me
         .collect())
 }
 
-async fn a_call_for_one_is_answered_by_that_one(node: &Node) -> Outcome {
+async fn each_is_found_by_its_addresses_and_names(node: &Node) -> Outcome {
     for (keys, name) in [
         (&[("node", OTHER)][..], "other"),
         (&[("node", ONE)], "one"),
@@ -122,7 +137,8 @@ async fn a_call_for_one_is_answered_by_that_one(node: &Node) -> Outcome {
         (&[("node", OTHER), ("proxyfrom", "10.77.0.3")], "one"),
     ] {
         let rows = hostname(node, keys).await?;
-        ensure!(rows == [(name.to_owned(), Metadata::default())], "{rows:?}");
+        let expected = [(name.to_owned(), Metadata::default())];
+        ensure!(rows == expected, "{keys:?}: {rows:?}");
     }
     Ok(())
 }
@@ -139,24 +155,17 @@ fn file(path: &str) -> ReadRequest {
 async fn a_stream_is_the_one_of_the_other(node: &Node) -> Outcome {
     let path = "/proc/sys/kernel/random/boot_id";
     let mut machine = node.machine().await?;
-    let own = machine.read(file(path)).await?;
+    let own = machine.read(file(path)).await?.into_inner();
     let theirs = machine.read(with(file(path), TO_OTHER)?).await?;
-    let (own, theirs) = (
-        all(own.into_inner()).await?,
-        all(theirs.into_inner()).await?,
-    );
-    ensure!(
-        own.len() == theirs.len() && own != theirs,
-        "{own:?} {theirs:?}"
-    );
-    ensure!(
-        theirs.iter().all(|data| data.metadata.is_none()),
-        "{theirs:?}"
-    );
+    let (own, theirs) = (all(own).await?, all(theirs.into_inner()).await?);
+    ensure!(own.len() == theirs.len(), "{own:?} {theirs:?}");
+    ensure!(own != theirs, "{own:?} {theirs:?}");
+    let mut metadata = theirs.iter().filter_map(|data| data.metadata.as_ref());
+    ensure!(metadata.next().is_none(), "{theirs:?}");
     Ok(())
 }
 
-async fn errors_are_those_of_the_other(node: &Node) -> Outcome {
+async fn a_missing_file_is_the_others(node: &Node) -> Outcome {
     let mut machine = node.machine().await?;
     let missing = with(file("/no/such/file"), TO_OTHER)?;
     let missing = match machine.read(missing).await {
@@ -165,12 +174,22 @@ async fn errors_are_those_of_the_other(node: &Node) -> Outcome {
     };
     let missing = missing.context("there is such a file")?;
     ensure!(missing.code() == Code::NotFound, "{missing}");
-    let id = "apid".to_owned();
-    let restart = with(ServiceRestartRequest { id }, TO_OTHER)?;
+    Ok(())
+}
+
+async fn a_refusal_is_the_others(node: &Node) -> Outcome {
+    let mut machine = node.machine().await?;
+    let restart = with(restart_of_apid(), TO_OTHER)?;
     let refused = machine.service_restart(restart).await.err();
     let refused = refused.context("apid was restarted")?;
     ensure!(refused.code() == Code::FailedPrecondition, "{refused}");
     Ok(())
+}
+
+fn restart_of_apid() -> ServiceRestartRequest {
+    ServiceRestartRequest {
+        id: "apid".to_owned(),
+    }
 }
 
 async fn services_without_metadata_are_those_of_the_other(node: &Node) -> Outcome {
@@ -190,74 +209,67 @@ async fn services_without_metadata_are_those_of_the_other(node: &Node) -> Outcom
 /// Whom nobody has, what is neither address nor name, and names that lead to nodes whose certificates do not have them.
 async fn who_cannot_be_reached_or_proved_is_refused(node: &Node) -> Outcome {
     let mut machine = node.machine().await?;
-    for (name, code, words) in [
-        (NOBODY, Code::Unavailable, NOBODY),
-        ("10.77.0.2:50000", Code::InvalidArgument, "without a port"),
-        ("other:50000", Code::InvalidArgument, "without a port"),
-        ("nobody.invalid", Code::Unavailable, "no address"),
-        ("stranger.example", Code::Unavailable, "certSANs"),
-        ("not-mine.example", Code::Unavailable, "certSANs"),
-    ] {
+    for (name, code, words) in UNREACHABLE {
         let refused = machine.hostname(with((), &[("node", name)])?).await;
         let refused = refused.err().with_context(|| format!("{name} answered"))?;
         println!("{name}: {refused}");
-        ensure!(
-            refused.code() == code && refused.message().contains(words),
-            "{name}: {refused}"
-        );
+        ensure!(refused.code() == code, "{name}: {refused}");
+        ensure!(refused.message().contains(words), "{name}: {refused}");
     }
     Ok(())
 }
 
-async fn calls_for_several_become_one(node: &Node) -> Outcome {
-    let names = [
-        OTHER,
-        ONE,
-        NOBODY,
-        "10.77.0.2:50000",
-        "other",
-        EXTRA_NAME,
-        "nobody.invalid",
-    ];
-    let keys = names.map(|name| ("nodes", name));
+const UNREACHABLE: [(&str, Code, &str); 6] = [
+    (NOBODY, Code::Unavailable, NOBODY),
+    ("10.77.0.2:50000", Code::InvalidArgument, "without a port"),
+    ("other:50000", Code::InvalidArgument, "without a port"),
+    ("nobody.invalid", Code::Unavailable, "no address"),
+    ("stranger.example", Code::Unavailable, "certSANs"),
+    ("not-mine.example", Code::Unavailable, "certSANs"),
+];
+
+async fn calls_for_several_become_one(one: &Node) -> Outcome {
+    chapters![
+        each_has_its_answer_in_its_place(one),
+        a_refusal_is_the_element_of_who_refuses(one),
+        streams_of_several_become_one(one),
+    ]
+    .await
+}
+
+/// Names in one call, who answers to them, and the status of those that nobody answers to.
+const SEVERAL: [(&str, &str, Option<Code>); 7] = [
+    (OTHER, "other", None),
+    (ONE, "one", None),
+    (NOBODY, "", Some(Code::Unavailable)),
+    ("10.77.0.2:50000", "", Some(Code::InvalidArgument)),
+    ("other", "other", None),
+    (EXTRA_NAME, "one", None),
+    ("nobody.invalid", "", Some(Code::Unavailable)),
+];
+
+async fn each_has_its_answer_in_its_place(node: &Node) -> Outcome {
+    let keys = SEVERAL.map(|(name, ..)| ("nodes", name));
     let rows = hostname(node, &keys).await?;
     println!("{rows:#?}");
-    let who: Vec<(&str, &str)> = rows
-        .iter()
-        .map(|(name, metadata)| (metadata.hostname.as_str(), name.as_str()))
-        .collect();
-    ensure!(
-        who == [
-            (OTHER, "other"),
-            (ONE, "one"),
-            (NOBODY, ""),
-            ("10.77.0.2:50000", ""),
-            ("other", "other"),
-            (EXTRA_NAME, "one"),
-            ("nobody.invalid", "")
-        ],
-        "{who:?}"
-    );
-    let codes: Vec<Option<i32>> = rows
-        .iter()
-        .map(|(_, metadata)| metadata.status.as_ref().map(|status| status.code))
-        .collect();
-    ensure!(
-        codes == [None, None, Some(14), Some(3), None, None, Some(14)],
-        "{codes:?}"
-    );
-    for place in [2, 6] {
-        let (_, metadata) = &rows[place];
-        ensure!(metadata.error.contains(names[place]), "{metadata:?}");
+    ensure!(rows.len() == SEVERAL.len(), "{} rows", rows.len());
+    for ((hostname, metadata), (name, answers, code)) in rows.into_iter().zip(SEVERAL) {
+        ensure!(metadata.hostname == name, "{name}: {metadata:?}");
+        ensure!(hostname == answers, "{name}: {hostname}");
+        let told = metadata.status.map(|status| Code::from_i32(status.code));
+        ensure!(told == code, "{name}: {told:?}");
+        if code == Some(Code::Unavailable) {
+            ensure!(metadata.error.contains(name), "{name}: {}", metadata.error);
+        }
     }
+    Ok(())
+}
 
-    // What one of them refuses is its element.
-    let restart = ServiceRestartRequest {
-        id: "apid".to_owned(),
-    };
+async fn a_refusal_is_the_element_of_who_refuses(node: &Node) -> Outcome {
     let mut machine = node.machine().await?;
     let both: Keys<'_> = &[("nodes", ONE), ("nodes", OTHER)];
-    let reply = machine.service_restart(with(restart, both)?).await?;
+    let restart = with(restart_of_apid(), both)?;
+    let reply = machine.service_restart(restart).await?;
     for row in reply.into_inner().messages {
         let status = row.metadata.unwrap_or_default().status;
         let code = status.map(|status| status.code);
@@ -267,47 +279,46 @@ async fn calls_for_several_become_one(node: &Node) -> Outcome {
 }
 
 async fn streams_of_several_become_one(node: &Node) -> Outcome {
+    let told = logs_of(node, [OTHER, ONE, NOBODY]).await?;
+    for name in [OTHER, ONE] {
+        let parts = told_by(name, &told).flat_map(|data| data.bytes.clone());
+        let text = String::from_utf8_lossy(&parts.collect::<Vec<u8>>()).into_owned();
+        ensure!(text.contains("booted v0.1.0"), "{name}: {text}");
+    }
+    let away: Vec<&Data> = told_by(NOBODY, &told).collect();
+    ensure!(away.len() == 1, "{away:?}");
+    let error = away[0].metadata.clone().unwrap_or_default();
+    let code = error.status.map(|status| status.code);
+    ensure!(code == Some(Code::Unavailable.into()), "{away:?}");
+    let of_both = told_by(ONE, &told).count() + told_by(OTHER, &told).count();
+    ensure!(told.len() == of_both + 1, "somebody else spoke");
+    Ok(())
+}
+
+async fn logs_of(node: &Node, names: [&str; 3]) -> Result<Vec<Data>> {
     let logs = LogsRequest {
         id: "machined".to_owned(),
         tail_lines: -1,
         ..LogsRequest::default()
     };
-    let keys = [OTHER, ONE, NOBODY].map(|name| ("nodes", name));
+    let keys = names.map(|name| ("nodes", name));
     let mut machine = node.machine().await?;
-    let told = all(machine.logs(with(logs, &keys)?).await?.into_inner()).await?;
-    let of = |name: &str| {
-        let parts = told.iter().filter(|data| {
-            let metadata = data.metadata.as_ref();
-            metadata.is_some_and(|metadata| metadata.hostname == name)
-        });
-        parts.cloned().collect::<Vec<Data>>()
-    };
-    for name in [OTHER, ONE] {
-        let text: Vec<u8> = of(name).into_iter().flat_map(|data| data.bytes).collect();
-        let text = String::from_utf8_lossy(&text).into_owned();
-        ensure!(text.contains("booted v0.1.0"), "{name}: {text}");
-    }
-    let away = of(NOBODY);
-    let error = away.first().and_then(|data| data.metadata.clone());
-    let error = error.unwrap_or_default();
-    ensure!(
-        away.len() == 1 && error.status.is_some_and(|status| status.code == 14),
-        "{away:?}"
-    );
-    ensure!(
-        told.len() == of(ONE).len() + of(OTHER).len() + 1,
-        "somebody else spoke"
-    );
-    Ok(())
+    let told = machine.logs(with(logs, &keys)?).await?;
+    Ok(all(told.into_inner()).await?)
+}
+
+fn told_by<'a>(name: &'a str, told: &'a [Data]) -> impl Iterator<Item = &'a Data> {
+    told.iter().filter(move |data| {
+        let metadata = data.metadata.as_ref();
+        metadata.is_some_and(|metadata| metadata.hostname == name)
+    })
 }
 
 /// The code with which this identity's call of Read ends; none when it is answered.
-async fn read_as(node: &Node, who: &Identity, keys: Keys<'_>) -> anyhow::Result<Option<Code>> {
+async fn read_as(node: &Node, who: &Identity, keys: Keys<'_>) -> Result<Option<Code>> {
     let mut machine = MachineServiceClient::new(node.channel_as(who).await?);
-    let read = ReadRequest {
-        path: "/etc/os-release".to_owned(),
-    };
-    let answer = match machine.read(with(read, keys)?).await {
+    let read = with(file("/etc/os-release"), keys)?;
+    let answer = match machine.read(read).await {
         Ok(stream) => all(stream.into_inner()).await.map(drop),
         Err(status) => Err(status),
     };
@@ -315,58 +326,86 @@ async fn read_as(node: &Node, who: &Identity, keys: Keys<'_>) -> anyhow::Result<
 }
 
 async fn roles_are_those_of_who_called(one: &Node, other: &Node) -> Outcome {
-    let admin = one.identity();
-    let reader = admin.with_role(Role::Reader)?;
-    let impersonator = admin.with_role(Role::Impersonator)?;
-    let denied = Some(Code::PermissionDenied);
-    let as_admin = ("talos-role", "os:admin");
-    let as_reader = ("talos-role", "os:reader");
-    let on = ("node", OTHER);
-    for (who, keys, expected) in [
-        // Through the one to the other.
-        (admin, &[on][..], None),
-        (&reader, &[on], denied),
-        (&reader, &[on, as_admin], denied),
-        (admin, &[on, as_reader], None),
-        (&impersonator, &[on], denied),
-        (&impersonator, &[on, as_admin], None),
-        (&impersonator, &[on, as_reader], denied),
-        // There at once.
-        (&reader, &[as_admin], denied),
-        (&impersonator, &[], denied),
-        (&impersonator, &[as_admin], None),
-        (&impersonator, &[as_reader], denied),
-        (&impersonator, &[as_reader, as_admin], None),
-        (&impersonator, &[("talos-role", "os:impersonator")], denied),
+    chapters![
+        roles_count_through_the_one_to_the_other(one),
+        roles_count_at_once(other),
+        a_stranger_is_nobody_whatever_he_claims(one, other),
+    ]
+    .await
+}
+
+const AS_ADMIN: (&str, &str) = ("talos-role", "os:admin");
+const AS_READER: (&str, &str) = ("talos-role", "os:reader");
+const AS_IMPERSONATOR: (&str, &str) = ("talos-role", "os:impersonator");
+const ON: (&str, &str) = ("node", OTHER);
+const DENIED: Option<Code> = Some(Code::PermissionDenied);
+
+async fn roles_count_through_the_one_to_the_other(one: &Node) -> Outcome {
+    for (role, keys, expected) in [
+        (Role::Admin, &[ON][..], None),
+        (Role::Reader, &[ON], DENIED),
+        (Role::Reader, &[ON, AS_ADMIN], DENIED),
+        (Role::Admin, &[ON, AS_READER], None),
+        (Role::Impersonator, &[ON], DENIED),
+        (Role::Impersonator, &[ON, AS_ADMIN], None),
+        (Role::Impersonator, &[ON, AS_READER], DENIED),
     ] {
-        let called = if keys.contains(&on) { one } else { other };
-        let ended = read_as(called, who, keys).await?;
-        ensure!(ended == expected, "{keys:?}: {ended:?}, not {expected:?}");
+        reading_ends_with(one, role, keys, expected).await?;
     }
-    // Somebody of another authority is nobody, whatever he claims.
+    Ok(())
+}
+
+async fn roles_count_at_once(other: &Node) -> Outcome {
+    for (role, keys, expected) in [
+        (Role::Reader, &[AS_ADMIN][..], DENIED),
+        (Role::Impersonator, &[], DENIED),
+        (Role::Impersonator, &[AS_ADMIN], None),
+        (Role::Impersonator, &[AS_READER], DENIED),
+        (Role::Impersonator, &[AS_READER, AS_ADMIN], None),
+        (Role::Impersonator, &[AS_IMPERSONATOR], DENIED),
+    ] {
+        reading_ends_with(other, role, keys, expected).await?;
+    }
+    Ok(())
+}
+
+async fn reading_ends_with(
+    node: &Node,
+    role: Role,
+    keys: Keys<'_>,
+    expected: Option<Code>,
+) -> Outcome {
+    let what = format!("{role:?}, {keys:?}");
+    let who = node.identity().with_role(role)?;
+    let ended = read_as(node, &who, keys).await?;
+    ensure!(ended == expected, "{what}: {ended:?}, not {expected:?}");
+    Ok(())
+}
+
+/// He is of another authority.
+async fn a_stranger_is_nobody_whatever_he_claims(one: &Node, other: &Node) -> Outcome {
     let stranger = Identity::administrator()?.with_role(Role::Impersonator)?;
-    let ended = read_as(other, &stranger.trusting(admin), &[as_admin]).await;
+    let stranger = stranger.trusting(one.identity());
+    let ended = read_as(other, &stranger, &[AS_ADMIN]).await;
     ensure!(
-        !matches!(ended, Ok(None | Some(Code::PermissionDenied))),
+        !matches!(ended, Ok(None | DENIED)),
         "the handshake went well: {ended:?}"
     );
     Ok(())
 }
 
-async fn by_instarctl(node: &Node, scratch: &Scratch) -> Outcome {
+async fn instarctl_names_the_nodes(node: &Node, scratch: &Scratch) -> Outcome {
     let client = Instarctl::of(node, scratch)?;
     let both = format!("{ONE},{OTHER}");
     let said = client.run(&["--nodes", &both, "version"]).await?;
-    ensure!(
-        said.code == Some(0) && said.output.contains(ONE) && said.output.contains(OTHER),
-        "{said:#?}"
-    );
+    ensure!(said.code == Some(0), "{said:#?}");
+    for name in [ONE, OTHER] {
+        ensure!(said.output.contains(name), "{said:#?}");
+    }
     for name in [OTHER, "other"] {
         let said = client.run(&["--nodes", name, "get", "hostname"]).await?;
-        ensure!(
-            said.code == Some(0) && said.output.contains("other"),
-            "{said:#?}"
-        );
+        ensure!(said.code == Some(0), "{said:#?}");
+        ensure!(said.output.contains("other"), "{said:#?}");
     }
     Ok(())
 }

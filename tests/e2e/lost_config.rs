@@ -5,11 +5,11 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, Result, ensure};
 use instar_qemu::{DiskFormat, create_blank_disk};
 use instar_tests::{
-    Identity, ImageUnderTest, Instarctl, MachineConfig, Node, NodePlan, Outcome, Scratch, Test,
-    chapters, tests,
+    Identity, ImageUnderTest, Instarctl, MachineConfig, Node, NodePlan, Outcome, Said, Scratch,
+    Test, chapters, tests,
 };
 
 use crate::PATIENCE;
@@ -34,7 +34,7 @@ struct Machine {
 }
 
 impl Machine {
-    fn new(scratch: &Scratch, identity: &Identity) -> anyhow::Result<Self> {
+    fn new(scratch: &Scratch, identity: &Identity) -> Result<Self> {
         let disk = scratch.join("disk.img");
         create_blank_disk(&disk, DiskFormat::Raw, 1 << 30)?;
         let config = MachineConfig::new(identity)
@@ -48,23 +48,29 @@ impl Machine {
         })
     }
 
-    fn plan(&self, name: &str) -> anyhow::Result<NodePlan> {
+    fn plan(&self, name: &str) -> Result<NodePlan> {
         Ok(Node::plan(&self.scratch, &ImageUnderTest::first()?)
             .name(name)
             .disk(&self.disk))
     }
 
     /// Boots it with nothing but what its disk holds.
-    fn start(&self, name: &str, identity: Identity) -> anyhow::Result<Node> {
+    fn start(&self, name: &str, identity: Identity) -> Result<Node> {
         self.plan(name)?.without_config(identity).start()
     }
 
     /// Boots it for the first time, with its config.
-    async fn begin(&self, identity: Identity) -> anyhow::Result<Node> {
+    async fn begin(&self, identity: Identity) -> Result<Node> {
         let yaml = std::fs::read_to_string(&self.config)?;
         let node = self.plan("begin")?.config(yaml, identity).boot().await?;
         node.wait_until_ready(PATIENCE).await?;
         Ok(node)
+    }
+
+    /// Removes what STATE holds of its config, and of who may bring one.
+    fn forget_state(&self) -> Outcome {
+        self.remove(STATE, "/config.yaml")?;
+        self.remove(STATE, "/trust.json")
     }
 
     /// Removes a file from a partition of the machine that is off.
@@ -85,7 +91,7 @@ impl Machine {
 }
 
 /// Turns it off; everything is on its disk.
-async fn turn_off(node: Node, client: &Instarctl) -> anyhow::Result<Identity> {
+async fn turn_off(node: Node, client: &Instarctl) -> Result<Identity> {
     let said = client.run(&["shutdown", "--no-wait"]).await?;
     ensure!(said.code == Some(0), "{said:?}");
     ensure!(node.vm().wait_for_end(PATIENCE)?.is_clean());
@@ -93,11 +99,7 @@ async fn turn_off(node: Node, client: &Instarctl) -> anyhow::Result<Identity> {
 }
 
 /// Somebody who has no certificate brings a config of his own.
-async fn strangers_config(
-    node: &Node,
-    machine: &Machine,
-    client: &Instarctl,
-) -> anyhow::Result<instar_tests::Said> {
+async fn strangers_config(node: &Node, machine: &Machine, client: &Instarctl) -> Result<Said> {
     let config = MachineConfig::new(&Identity::administrator()?).install_disk("/dev/vda");
     let file = machine.scratch.write("strangers.yaml", config.to_yaml())?;
     let (address, file) = (node.endpoint()?, file.display().to_string());
@@ -109,41 +111,51 @@ async fn strangers_config(
 async fn a_lost_superblock_and_a_lost_config_are_no_way_in(scratch: Scratch) -> Outcome {
     let identity = Identity::administrator()?;
     let machine = Machine::new(&scratch, &identity)?;
-    let node = machine.begin(identity).await?;
     // The power goes, and with it the first sectors of STATE.
-    let identity = node.end();
-    let file = File::options().write(true).open(&machine.disk)?;
-    file.write_all_at(&[0; 4096], STATE)?;
+    let identity = machine.begin(identity).await?.end();
+    let disk = File::options().write(true).open(&machine.disk)?;
+    disk.write_all_at(&[0; 4096], STATE)?;
+    let identity = without_a_superblock_it_goes_on(&machine, identity).await?;
+    machine.remove(STATE, "/config.yaml")?;
+    without_a_config_it_listens_to_its_administrator_alone(&machine, identity).await
+}
 
-    let (other, parted) = (foreign_disk(&scratch)?, parted_disk(&scratch)?);
-    let node = machine
-        .plan("repaired")?
-        .disk(&other)
-        .disk(&parted)
-        .without_config(identity)
-        .start()?;
-    let client = Instarctl::of(&node, &scratch)?;
+async fn without_a_superblock_it_goes_on(
+    machine: &Machine,
+    identity: Identity,
+) -> Result<Identity> {
+    let scratch = &machine.scratch;
+    let (other, parted) = (foreign_disk(scratch)?, parted_disk(scratch)?);
+    let plan = machine.plan("repaired")?.disk(&other).disk(&parted);
+    let node = plan.without_config(identity).start()?;
+    let client = Instarctl::of(&node, scratch)?;
     chapters![
         a_lost_superblock_is_repaired(&node),
+        keeps_what_belongs_to_it(&client),
         wipes_what_it_does_not_use(&client, &other),
+        drops_no_partition_of_its_own(&client),
         drops_a_partition_and_no_other(&client, &parted),
     ]
     .await?;
-    let identity = turn_off(node, &client).await?;
+    turn_off(node, &client).await
+}
 
-    machine.remove(STATE, "/config.yaml")?;
+async fn without_a_config_it_listens_to_its_administrator_alone(
+    machine: &Machine,
+    identity: Identity,
+) -> Outcome {
     let node = machine.start("without", identity)?;
-    let client = Instarctl::of(&node, &scratch)?;
+    let client = Instarctl::of(&node, &machine.scratch)?;
     chapters![
-        a_stranger_is_refused(&node, &machine, &client),
+        a_stranger_is_refused(&node, machine, &client),
         it_says_what_it_waits_for(&node, &client),
-        its_administrator_brings_the_config_again(&node, &machine, &client),
+        its_administrator_brings_the_config_again(&node, machine, &client),
     ]
     .await
 }
 
 /// With a filesystem that nobody here has made.
-fn foreign_disk(scratch: &Scratch) -> anyhow::Result<PathBuf> {
+fn foreign_disk(scratch: &Scratch) -> Result<PathBuf> {
     let disk = scratch.join("other.img");
     create_blank_disk(&disk, DiskFormat::Raw, 256 * MIB)?;
     let made = Command::new("mkfs.ext4").arg("-q").arg(&disk).status()?;
@@ -152,7 +164,7 @@ fn foreign_disk(scratch: &Scratch) -> anyhow::Result<PathBuf> {
 }
 
 /// With two partitions, of which the second has a name.
-fn parted_disk(scratch: &Scratch) -> anyhow::Result<PathBuf> {
+fn parted_disk(scratch: &Scratch) -> Result<PathBuf> {
     let disk = scratch.join("parted.img");
     create_blank_disk(&disk, DiskFormat::Raw, 64 * MIB)?;
     sgdisk(&["-n1:0:+16M", "-n2:0:+16M", "-c2:kept"], &disk)?;
@@ -200,36 +212,36 @@ async fn its_administrator_brings_the_config_again(
     Ok(())
 }
 
-/// A disk of somebody else's; its own is not for that.
-async fn wipes_what_it_does_not_use(client: &Instarctl, other: &Path) -> Outcome {
+async fn keeps_what_belongs_to_it(client: &Instarctl) -> Outcome {
     for (device, says) in [
         ("vda", "belongs to this machine"),
         ("vda3", "belongs"),
         ("vdz", "no block device"),
     ] {
         let said = client.run(&["wipe", "disk", "vdb", device]).await?;
-        ensure!(
-            said.code != Some(0) && said.complaint.contains(says),
-            "{said:?}"
-        );
+        ensure!(said.code != Some(0), "{said:?}");
+        ensure!(said.complaint.contains(says), "{said:?}");
     }
-    let head = || -> anyhow::Result<Vec<u8>> {
+    Ok(())
+}
+
+/// A disk of somebody else's.
+async fn wipes_what_it_does_not_use(client: &Instarctl, other: &Path) -> Outcome {
+    let is_blank = || -> Result<bool> {
         let mut head = vec![0; 4096];
         File::open(other)?.read_exact_at(&mut head, 0)?;
-        Ok(head)
+        Ok(head.iter().all(|byte| *byte == 0))
     };
-    ensure!(head()?.iter().any(|byte| *byte != 0), "it is wiped already");
+    ensure!(!is_blank()?, "it is wiped already");
     let said = client.run(&["wipe", "disk", "vdb"]).await?;
-    ensure!(
-        said.code == Some(0) && said.output.contains("wiped vdb"),
-        "{said:?}"
-    );
-    ensure!(head()?.iter().all(|byte| *byte == 0), "it is not wiped");
+    ensure!(said.code == Some(0), "{said:?}");
+    ensure!(said.output.contains("wiped vdb"), "{said:?}");
+    ensure!(is_blank()?, "it is not wiped");
     Ok(())
 }
 
 /// What gdisk says of a disk, or does to it.
-fn sgdisk(arguments: &[&str], disk: &Path) -> anyhow::Result<String> {
+fn sgdisk(arguments: &[&str], disk: &Path) -> Result<String> {
     let output = Command::new("sgdisk").args(arguments).arg(disk).output();
     let output = output.context("cannot run sgdisk")?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -237,31 +249,35 @@ fn sgdisk(arguments: &[&str], disk: &Path) -> anyhow::Result<String> {
     Ok(said)
 }
 
-async fn drops_a_partition_and_no_other(client: &Instarctl, parted: &Path) -> Outcome {
-    let drop = async |device| {
-        let arguments = ["wipe", "disk", "--drop-partition", device];
-        client.run(&arguments).await
-    };
+async fn drop_partition(client: &Instarctl, device: &str) -> Result<Said> {
+    let arguments = ["wipe", "disk", "--drop-partition", device];
+    client.run(&arguments).await
+}
+
+async fn drops_no_partition_of_its_own(client: &Instarctl) -> Outcome {
     for (device, says) in [("vdc", "is a whole disk"), ("vda3", "belongs")] {
-        let said = drop(device).await?;
-        ensure!(
-            said.code != Some(0) && said.complaint.contains(says),
-            "{said:?}"
-        );
+        let said = drop_partition(client, device).await?;
+        ensure!(said.code != Some(0), "{said:?}");
+        ensure!(said.complaint.contains(says), "{said:?}");
     }
+    Ok(())
+}
+
+async fn drops_a_partition_and_no_other(client: &Instarctl, parted: &Path) -> Outcome {
     let kept = sgdisk(&["-i2"], parted)?;
-    let said = drop("vdc1").await?;
+    let said = drop_partition(client, "vdc1").await?;
     ensure!(said.code == Some(0), "{said:?}");
     let verified = sgdisk(&["--verify"], parted)?;
     ensure!(verified.contains("No problems found"), "{verified}");
     ensure!(sgdisk(&["-i2"], parted)? == kept);
     ensure!(sgdisk(&["-i1"], parted)?.contains("does not exist"));
-    // The kernel has forgotten it, and knows the other one.
-    let again = drop("vdc1").await?;
-    ensure!(
-        again.code != Some(0) && again.complaint.contains("no block device"),
-        "{again:?}"
-    );
+    the_kernel_has_forgotten_it_and_knows_the_other_one(client).await
+}
+
+async fn the_kernel_has_forgotten_it_and_knows_the_other_one(client: &Instarctl) -> Outcome {
+    let again = drop_partition(client, "vdc1").await?;
+    ensure!(again.code != Some(0), "{again:?}");
+    ensure!(again.complaint.contains("no block device"), "{again:?}");
     let wiped = client.run(&["wipe", "disk", "vdc2"]).await?;
     ensure!(wiped.code == Some(0), "{wiped:?}");
     Ok(())
@@ -275,27 +291,30 @@ async fn after_a_reset_a_machine_is_open_again_and_without_a_memory_it_is_closed
     let node = machine.begin(identity).await?;
     let client = Instarctl::of(&node, &scratch)?;
     let identity = turn_off(node, &client).await?;
-
     // Nothing on STATE says who may come; EPHEMERAL does, and nobody can sign for the machine.
-    machine.remove(STATE, "/config.yaml")?;
-    machine.remove(STATE, "/trust.json")?;
-    let node = machine.start("by-ephemeral", identity)?;
-    let client = Instarctl::of(&node, &scratch)?;
-    chapters![
-        a_stranger_is_refused(&node, &machine, &client),
-        its_administrator_resets_it_by_its_fingerprint(&node, &client),
-        it_takes_a_config_from_anybody(&node, &machine, &client),
-    ]
-    .await?;
-    let identity = turn_off(node, &client).await?;
-
+    machine.forget_state()?;
+    let identity = by_ephemeral_it_knows_its_administrator(&machine, identity).await?;
     // Nor does EPHEMERAL, which holds data.
-    machine.remove(STATE, "/config.yaml")?;
-    machine.remove(STATE, "/trust.json")?;
+    machine.forget_state()?;
     machine.remove(EPHEMERAL, "/lib/instar/trust.json")?;
     let node = machine.start("closed", identity)?;
     let client = Instarctl::of(&node, &scratch)?;
     chapters![nobody_may_bring_a_config(&node, &machine, &client)].await
+}
+
+async fn by_ephemeral_it_knows_its_administrator(
+    machine: &Machine,
+    identity: Identity,
+) -> Result<Identity> {
+    let node = machine.start("by-ephemeral", identity)?;
+    let client = Instarctl::of(&node, &machine.scratch)?;
+    chapters![
+        a_stranger_is_refused(&node, machine, &client),
+        its_administrator_resets_it_by_its_fingerprint(&node, &client),
+        it_takes_a_config_from_anybody(&node, machine, &client),
+    ]
+    .await?;
+    turn_off(node, &client).await
 }
 
 async fn its_administrator_resets_it_by_its_fingerprint(
@@ -304,11 +323,8 @@ async fn its_administrator_resets_it_by_its_fingerprint(
 ) -> Outcome {
     let fingerprint = node.fingerprint_on_console()?;
     let mark = node.vm().console_mark()?;
-    let reset = "reset --no-wait --reboot --system-labels-to-wipe STATE".split(' ');
-    let reset: Vec<&str> = ["--cert-fingerprint", &fingerprint]
-        .into_iter()
-        .chain(reset)
-        .collect();
+    let mut reset = vec!["--cert-fingerprint", &fingerprint];
+    reset.extend("reset --no-wait --reboot --system-labels-to-wipe STATE".split(' '));
     node.wait_until("its administrator resets it", PATIENCE, async || {
         let said = client.run(&reset).await?;
         ensure!(said.code == Some(0), "{said:?}");

@@ -4,13 +4,14 @@
 //! even `Reset` can be called.
 
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use instar_pki::Role;
 use instar_tests::{
-    Calls, End, Identity, ImageUnderTest, MachineConfig, Node, Outcome, Scratch, Test, TlsClient,
-    tests,
+    Answer, Calls, End, Identity, ImageUnderTest, MachineConfig, Node, Outcome, Scratch, Test,
+    TlsClient, chapters, tests,
 };
 use prost::Message as _;
 use prost_types::FileDescriptorSet;
@@ -18,6 +19,8 @@ use rcgen::ExtendedKeyUsagePurpose::{self, ClientAuth, ServerAuth};
 use rcgen::{CertificateParams, DistinguishedName, DnType, Issuer, KeyPair, KeyUsagePurpose};
 use rustls::version::{TLS12, TLS13};
 use rustls::{ProtocolVersion, SupportedProtocolVersion};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
 use tonic::Code;
 
 use crate::PATIENCE;
@@ -47,22 +50,31 @@ pub(crate) fn tests() -> Vec<Test> {
 async fn every_method_is_open_to_its_roles_and_to_nobody_else(scratch: Scratch) -> Outcome {
     let removed = Identity::administrator()?;
     let accepted = removed.with_role(Role::Admin)?;
-    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
-        .configure(move |config| config.accepting(&accepted))
-        .boot()
-        .await?;
+    let plan = Node::plan(&scratch, &ImageUnderTest::first()?);
+    let plan = plan.configure(move |config| config.accepting(&accepted));
+    let node = plan.boot().await?;
     node.wait_until_ready(PATIENCE).await?;
-    let table = Table::read()?;
     let before = Running::of(&node).await?;
+    chapters![
+        roles_may_call_what_is_open_to_them(&node),
+        certificates_that_do_not_count_are_not_answered(&node),
+        a_removed_authority_does_not_count(&node, removed),
+        nothing_was_started_anew(&node, &before),
+    ]
+    .await
+}
 
+async fn roles_may_call_what_is_open_to_them(node: &Node) -> Outcome {
+    let table = Table::read()?;
     for bearer in bearers() {
-        may_call_what_is_open_to_it(&node, &bearer, &table).await?;
+        may_call_what_is_open_to_it(node, &bearer, &table).await?;
     }
-    let removed = removed.trusting(node.identity());
-    strangers_are_not_answered(&node, removed, &table.methods()).await?;
+    Ok(())
+}
 
-    let after = Running::of(&node).await?;
-    ensure!(before == after, "{before:?} became {after:?}");
+async fn nothing_was_started_anew(node: &Node, before: &Running) -> Outcome {
+    let after = Running::of(node).await?;
+    ensure!(*before == after, "{before:?} became {after:?}");
     Ok(())
 }
 
@@ -107,15 +119,18 @@ impl Table {
     }
 }
 
+/// Descriptions of services that the node has.
+const DESCRIPTIONS: [&[u8]; 4] = [
+    instar_api::FILE_DESCRIPTOR_SET,
+    tonic_health::pb::FILE_DESCRIPTOR_SET,
+    tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
+    tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
+];
+
 /// Every method of every service that the node has a description of.
 fn described_methods() -> Result<Vec<String>> {
     let mut methods = Vec::new();
-    for encoded in [
-        instar_api::FILE_DESCRIPTOR_SET,
-        tonic_health::pb::FILE_DESCRIPTOR_SET,
-        tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
-        tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
-    ] {
+    for encoded in DESCRIPTIONS {
         for file in FileDescriptorSet::decode(encoded)?.file {
             for service in &file.service {
                 let path = format!("/{}.{}", file.package(), service.name());
@@ -141,17 +156,18 @@ struct Bearer {
     roles: Vec<Role>,
 }
 
+const BEARERS: [(char, Role); 7] = [
+    ('a', Role::Admin),
+    ('o', Role::Operator),
+    ('r', Role::Reader),
+    ('e', Role::EtcdBackup),
+    ('i', Role::ImageVerifier),
+    ('m', Role::MetaWriter),
+    ('p', Role::Impersonator),
+];
+
 fn bearers() -> Vec<Bearer> {
-    let known = [
-        ('a', Role::Admin),
-        ('o', Role::Operator),
-        ('r', Role::Reader),
-        ('e', Role::EtcdBackup),
-        ('i', Role::ImageVerifier),
-        ('m', Role::MetaWriter),
-        ('p', Role::Impersonator),
-    ];
-    let known = known.map(|(letter, role)| (Some(letter), vec![role]));
+    let known = BEARERS.map(|(letter, role)| (Some(letter), vec![role]));
     let others = [(None, vec![]), (None, vec![Role::from("os:Admin")])];
     let all = known.into_iter().chain(others);
     all.map(|(letter, roles)| Bearer { letter, roles })
@@ -161,74 +177,112 @@ fn bearers() -> Vec<Bearer> {
 async fn may_call_what_is_open_to_it(node: &Node, bearer: &Bearer, table: &Table) -> Outcome {
     let who = format!("{:?}", bearer.roles);
     let client = TlsClient::of(&node.identity().with_roles(&bearer.roles)?);
-    let stream = client.connect(&node.endpoint()?).await;
-    let stream = stream.with_context(|| format!("{who} is not let in"))?;
-    let calls = Calls::of(stream, &table.methods(), UNREADABLE).await;
-    let calls = calls.with_context(|| who.clone())?;
+    let calls = call_all(node, &who, &client, &table.methods()).await?;
     let mut seen = HashMap::<_, usize>::new();
     for ((method, letters), answer) in table.0.iter().zip(&calls.answers) {
         let may = bearer.letter.is_some_and(|own| letters.contains(own));
-        let answer = answer.as_ref().map_err(|why| {
-            let how = calls.end.as_ref().map(End::to_string);
-            anyhow::anyhow!("{method} by {who} is not answered: {why}, {how:?}")
-        })?;
-        let is_right = match (may, answer.status) {
-            (false, status) => {
-                status == Some(Code::PermissionDenied) && answer.says == "not authorized"
-            }
-            // machined has looked at the message, and has done nothing with it; or it has no such method.
-            (true, Some(Code::Internal)) => answer.says.contains("decode"),
-            // Who asks about services sends questions one after the other, and none that can be read is the end of them.
-            (true, Some(Code::Ok)) => {
-                method.ends_with("/ServerReflectionInfo") && answer.body.is_empty()
-            }
-            (true, status) => {
-                status == Some(Code::Unimplemented) && NOT_SERVED.contains(&format!("\n{method} "))
-            }
-        };
-        let may = if may { "may" } else { "may not" };
-        ensure!(is_right, "{method}, which {who} {may} call: {answer:?}");
+        let answer = answer
+            .as_ref()
+            .map_err(|why| anyhow!("{method} by {who} is not answered: {why}, {:?}", calls.end))?;
+        let is_right = is_right(method, may, answer);
+        ensure!(is_right, "{method} by {who}, who may: {may}: {answer:?}");
         *seen.entry((may, answer.status)).or_default() += 1;
     }
-    println!("{who}: {seen:?}");
+    println!("{who}: methods that it may call, or not, by status: {seen:?}");
     Ok(())
 }
 
-/// Everybody who is not to be let in, one after the other, and a control of each kind: somebody who differs in nothing but what is to
-/// be judged, and is answered.
-async fn strangers_are_not_answered(node: &Node, removed: Identity, methods: &[String]) -> Outcome {
-    let administrator = node.identity();
-    let now = SystemTime::now();
-    are_answered(node, "an administrator", administrator, methods).await?;
-    let of_usage = |usages: &[ExtendedKeyUsagePurpose]| with_usages(administrator, usages);
-    let plain = of_usage(&[ClientAuth])?;
-    are_answered(node, "a certificate for clients", &plain, methods).await?;
+/// Calls all of these methods at once, on a connection of their own.
+async fn call_all(node: &Node, who: &str, client: &TlsClient, methods: &[String]) -> Result<Calls> {
+    let stream = client.connect(&node.endpoint()?).await;
+    let stream = stream.with_context(|| format!("{who} is not let in"))?;
+    let calls = Calls::of(stream, methods, UNREADABLE).await;
+    calls.with_context(|| who.to_owned())
+}
 
-    let of_this_name = Identity::administrator()?.trusting(administrator);
-    let of_another_name = Identity::administrator_by_p256()?.trusting(administrator);
-    for (what, stranger) in [
-        ("expired", administrator.for_a_day_from(now - 25 * HOUR)?),
-        ("not yet valid", administrator.for_a_day_from(now + HOUR)?),
-        ("another authority's of this name", of_this_name),
-        ("another authority's of another name", of_another_name),
-        ("for servers only", of_usage(&[ServerAuth])?),
-        (
-            "for clients and servers",
-            of_usage(&[ClientAuth, ServerAuth])?,
-        ),
-        ("for nothing in particular", of_usage(&[])?),
-    ] {
-        let client = TlsClient::of(&stranger);
-        are_turned_away(node, what, &client, methods).await?;
+/// Whether this is the answer of a method to who may call it, or may not.
+fn is_right(method: &str, may: bool, answer: &Answer) -> bool {
+    match (may, answer.status) {
+        (false, Some(Code::PermissionDenied)) => answer.says == "not authorized",
+        (false, _) => false,
+        // machined has looked at the message, and has done nothing with it; or it has no such method.
+        (true, Some(Code::Internal)) => answer.says.contains("decode"),
+        (true, Some(Code::Unimplemented)) => NOT_SERVED.contains(&format!("\n{method} ")),
+        // Who asks about services sends questions one after the other, and none that can be read is the end of them.
+        (true, Some(Code::Ok)) => {
+            method.ends_with("/ServerReflectionInfo") && answer.body.is_empty()
+        }
+        (true, _) => false,
+    }
+}
+
+/// And a control of each kind: somebody who differs in nothing but what is to be judged, and is answered.
+async fn certificates_that_do_not_count_are_not_answered(node: &Node) -> Outcome {
+    let administrator = node.identity();
+    let methods = Table::read()?.methods();
+    are_answered(node, "an administrator", administrator, &methods).await?;
+    let plain = with_usages(administrator, &[ClientAuth])?;
+    are_answered(node, "a certificate for clients", &plain, &methods).await?;
+    let strangers = [
+        out_of_their_time(administrator)?,
+        of_other_authorities(administrator)?,
+        of_other_purposes(administrator)?,
+    ];
+    for (what, stranger) in strangers.into_iter().flatten() {
+        are_turned_away(node, what, &TlsClient::of(&stranger), &methods).await?;
     }
     let nobody = TlsClient::of(administrator).without_certificate();
-    are_turned_away(node, "no certificate", &nobody, methods).await?;
+    are_turned_away(node, "no certificate", &nobody, &methods).await
+}
 
+/// Somebody who is not to be let in, and what is the matter with his certificate.
+type Stranger = (&'static str, Identity);
+
+fn out_of_their_time(administrator: &Identity) -> Result<Vec<Stranger>> {
+    let now = SystemTime::now();
+    let (before, after) = (now - 25 * HOUR, now + HOUR);
+    Ok(vec![
+        ("expired", administrator.for_a_day_from(before)?),
+        ("not yet valid", administrator.for_a_day_from(after)?),
+    ])
+}
+
+fn of_other_authorities(administrator: &Identity) -> Result<Vec<Stranger>> {
+    let of_this_name = Identity::administrator()?;
+    let of_another_name = Identity::administrator_by_p256()?;
+    Ok(vec![
+        (
+            "another authority's of this name",
+            of_this_name.trusting(administrator),
+        ),
+        (
+            "another authority's of another name",
+            of_another_name.trusting(administrator),
+        ),
+    ])
+}
+
+fn of_other_purposes(administrator: &Identity) -> Result<Vec<Stranger>> {
+    let purposes = [
+        ("for servers only", &[ServerAuth][..]),
+        ("for clients and servers", &[ClientAuth, ServerAuth]),
+        ("for nothing in particular", &[]),
+    ];
+    purposes
+        .into_iter()
+        .map(|(what, usages)| Ok((what, with_usages(administrator, usages)?)))
+        .collect()
+}
+
+async fn a_removed_authority_does_not_count(node: &Node, removed: Identity) -> Outcome {
+    let administrator = node.identity();
+    let removed = removed.trusting(administrator);
+    let methods = Table::read()?.methods();
     let what = "a removed authority's";
-    are_answered(node, what, &removed, methods).await?;
+    are_answered(node, what, &removed, &methods).await?;
     remove_its_authority(node, &removed).await?;
-    are_turned_away(node, what, &TlsClient::of(&removed), methods).await?;
-    are_answered(node, "an administrator still", administrator, methods).await
+    are_turned_away(node, what, &TlsClient::of(&removed), &methods).await?;
+    are_answered(node, "an administrator still", administrator, &methods).await
 }
 
 /// An administrator whose certificate is for these purposes.
@@ -264,13 +318,11 @@ async fn remove_its_authority(node: &Node, removed: &Identity) -> Outcome {
 /// All methods answer, in each version of TLS.
 async fn are_answered(node: &Node, what: &str, who: &Identity, methods: &[String]) -> Outcome {
     for version in VERSIONS {
+        let what = format!("{what}, {:?}", version.version);
         let client = TlsClient::of(who).in_version(version);
-        let stream = client.connect(&node.endpoint()?).await;
-        let stream = stream.with_context(|| format!("{what}, {:?}", version.version))?;
-        let calls = Calls::of(stream, methods, UNREADABLE).await;
-        let calls = calls.with_context(|| format!("{what}, {:?}", version.version))?;
+        let calls = call_all(node, &what, &client, methods).await?;
         let answered = calls.answers.iter().flatten().count();
-        println!("{what}, {:?}: {answered} answers", version.version);
+        println!("{what}: {answered} answers");
         let missing = calls.answers.iter().find(|answer| answer.is_err());
         ensure!(missing.is_none(), "{what}: {missing:?}, {:?}", calls.end);
     }
@@ -285,32 +337,32 @@ async fn are_turned_away(
     methods: &[String],
 ) -> Outcome {
     for version in VERSIONS {
+        let what = format!("{what}, {:?}", version.version);
         let client = client.in_version(version);
-        let (when, end) = match client.connect(&node.endpoint()?).await {
-            Err(error) => {
-                let end = End::of(&error);
-                let end = end.with_context(|| format!("{what}: {error}"))?;
-                // Nothing of the client's is on its way, for which the alert could be lost.
-                ensure!(matches!(end, End::Alert(_)), "{what}: {end}");
-                ("in the handshake", end)
+        let turned_away = match client.connect(&node.endpoint()?).await {
+            Err(error) => in_the_handshake(&error),
+            Ok(stream) if version.version == ProtocolVersion::TLSv1_3 => {
+                before_any_answer(stream, methods).await
             }
-            Ok(stream) => {
-                let is_early = version.version == ProtocolVersion::TLSv1_3;
-                ensure!(is_early, "{what}: let in by the handshake");
-                let calls = Calls::of(stream, methods, UNREADABLE).await;
-                let calls = calls.with_context(|| format!("{what}, {:?}", version.version))?;
-                let answered = calls.answers.iter().flatten().count();
-                ensure!(
-                    answered == 0 && calls.heard == 0,
-                    "{what}, {:?}: {answered} answers, {} bytes",
-                    version.version,
-                    calls.heard
-                );
-                let end = calls.end.context("the node did not end it")?;
-                ("before any answer", end)
-            }
+            Ok(_) => bail!("{what}: let in by the handshake"),
         };
-        println!("{what}, {:?}: {when}, {end}", version.version);
+        println!("{what}: {}", turned_away.context(what.clone())?);
     }
     Ok(())
+}
+
+fn in_the_handshake(error: &io::Error) -> Result<String> {
+    let end = End::of(error).with_context(|| error.to_string())?;
+    // Nothing of the client's is on its way, for which the alert could be lost.
+    ensure!(matches!(end, End::Alert(_)), "{end}");
+    Ok(format!("in the handshake, {end}"))
+}
+
+async fn before_any_answer(stream: TlsStream<TcpStream>, methods: &[String]) -> Result<String> {
+    let calls = Calls::of(stream, methods, UNREADABLE).await?;
+    let (answered, heard) = (calls.answers.iter().flatten().count(), calls.heard);
+    ensure!(answered == 0, "{answered} answers, {heard} bytes");
+    ensure!(heard == 0, "{heard} bytes");
+    let end = calls.end.context("the node did not end it")?;
+    Ok(format!("before any answer, {end}"))
 }
