@@ -61,7 +61,8 @@ pub(crate) async fn install_planned(
     Ok(node)
 }
 
-fn push_installers(registry: &Registry) -> Outcome {
+/// Both versions' installer images.
+pub(crate) fn push_installers(registry: &Registry) -> Outcome {
     for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
         registry.push_layout(&image.installer(), INSTALLER, image.version())?;
     }

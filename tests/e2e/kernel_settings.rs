@@ -9,7 +9,7 @@ use instar_tests::{
 };
 
 use crate::PATIENCE;
-use crate::installed::{INSTALLER, OTHER_PORT};
+use crate::installed::{INSTALLER, OTHER_PORT, push_installers};
 use crate::one_at_a_time::start;
 
 /// A parameter of the kernel's memory, which init restores as well.
@@ -87,9 +87,7 @@ impl Story {
 }
 
 fn push_images(scratch: &Scratch, registry: &Registry) -> Outcome {
-    for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
-        registry.push_layout(&image.installer(), INSTALLER, image.version())?;
-    }
+    push_installers(registry)?;
     push_one_that_gives_up(scratch, registry)?;
     push_greeter(registry)?;
     Ok(())
