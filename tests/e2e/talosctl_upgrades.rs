@@ -2,12 +2,11 @@
 
 use anyhow::ensure;
 use instar_tests::{
-    ImageUnderTest, Node, OciImage, Outcome, Registry, Release, Said, Scratch, Talosctl, Test,
-    rootfs_of_version, tests,
+    INSTALLER, ImageUnderTest, Node, OciImage, Outcome, Registry, Release, Said, Scratch, Talosctl,
+    Test, rootfs_of_version, tests,
 };
 
 use crate::PATIENCE;
-use crate::installed::INSTALLER;
 
 /// One for which clients take the newer way.
 const NEWER: &str = "v1.14.0-x.1";
