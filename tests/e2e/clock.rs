@@ -2,8 +2,11 @@
 
 use std::time::{Duration, SystemTime};
 
-use anyhow::ensure;
-use instar_tests::{ImageUnderTest, Node, Outcome, Scratch, Test, TimeServer, tests};
+use anyhow::{Result, ensure};
+use instar_tests::{
+    ImageUnderTest, MachineConfig, Node, NodePlan, Outcome, Scratch, Test, TimeServer, chapters,
+    tests,
+};
 
 use crate::PATIENCE;
 
@@ -11,6 +14,7 @@ use crate::PATIENCE;
 const WAITS: &str = "waits-for-the-clock";
 /// /proc tells whole seconds of the boot's time and hundredths since then.
 const CLOSE: Duration = Duration::from_secs(3);
+const LONG_AGO: &str = "2000-01-01T00:00:00";
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
@@ -21,7 +25,7 @@ pub(crate) fn tests() -> Vec<Test> {
 }
 
 async fn an_empty_battery_is_made_up_for(scratch: Scratch) -> Outcome {
-    starts_at(scratch, "2000-01-01T00:00:00").await
+    starts_at(scratch, LONG_AGO).await
 }
 
 async fn a_clock_that_is_ahead_goes_back(scratch: Scratch) -> Outcome {
@@ -31,51 +35,60 @@ async fn a_clock_that_is_ahead_goes_back(scratch: Scratch) -> Outcome {
 /// No clock and no time server: the time of its authority is what it goes by, or else the certificates that come from it are those of
 /// a time that has not come.
 async fn without_a_clock_its_administrator_is_let_in(scratch: Scratch) -> Outcome {
-    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
-        .spec(|spec| {
-            spec.extra_argument("-rtc")
-                .extra_argument("base=2000-01-01T00:00:00")
-        })
-        .configure(|config| {
-            config.document("apiVersion: v1alpha1\nkind: TimeSyncConfig\nenabled: false\n")
-        })
+    let without = "apiVersion: v1alpha1\nkind: TimeSyncConfig\nenabled: false\n";
+    let node = plan_at(&scratch, LONG_AGO)?
+        .configure(|config| config.document(without))
         .boot()
         .await?;
     let log = node.log("machined").await?;
-    ensure!(
-        log.contains("the clock goes on from the last time that this machine knows of"),
-        "{log}"
-    );
+    let words = "the clock goes on from the last time that this machine knows of";
+    ensure!(log.contains(words), "{log}");
     Ok(())
+}
+
+/// A machine whose hardware's clock says this.
+fn plan_at(scratch: &Scratch, hardware: &str) -> Result<NodePlan> {
+    let base = format!("base={hardware}");
+    Ok(Node::plan(scratch, &ImageUnderTest::first()?)
+        .spec(|spec| spec.extra_argument("-rtc").extra_argument(base)))
 }
 
 async fn starts_at(scratch: Scratch, hardware: &str) -> Outcome {
     let server = TimeServer::start(&scratch)?;
     let address = server.address_for_guest();
-    let hardware = format!("base={hardware}");
-    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
-        .spec(|spec| spec.extra_argument("-rtc").extra_argument(hardware))
-        .configure(move |config| {
-            config
-                .document(&format!(
-                    "apiVersion: v1alpha1\nkind: TimeSyncConfig\nntp:\n  servers: [\"{address}\"]\n"
-                ))
-                .container(
-                    WAITS,
-                    "nowhere.example/image:v1",
-                    "dependsOn: {time: true}\n",
-                )
-        })
+    let node = plan_at(&scratch, hardware)?
+        .configure(move |config| with_time_server(config, &address))
         .boot()
         .await?;
-    // The API may answer before the time server does: the node then goes by the time of its authority, which the client believes.
+    chapters![
+        the_time_server_sets_the_clock(&node),
+        the_clock_is_right(&node),
+        who_waits_for_the_clock_goes_on(&node),
+    ]
+    .await
+}
+
+fn with_time_server(config: MachineConfig, address: &str) -> MachineConfig {
+    let waits = "dependsOn: {time: true}\n";
+    config
+        .document(&format!(
+            "apiVersion: v1alpha1\nkind: TimeSyncConfig\nntp:\n  servers: [\"{address}\"]\n"
+        ))
+        .container(WAITS, "nowhere.example/image:v1", waits)
+}
+
+/// The API may answer before the time server does: the node then goes by the time of its authority, which the client believes.
+async fn the_time_server_sets_the_clock(node: &Node) -> Outcome {
     node.wait_until("the time server sets the clock", PATIENCE, async || {
         let log = node.log("machined").await?;
         ensure!(log.contains("the clock was set"), "{log}");
         Ok(())
     })
-    .await?;
-    // On a busy host the answer takes seconds: it is right if it was at any moment of the call.
+    .await
+}
+
+/// On a busy host the answer takes seconds: it is right if it was at any moment of the call.
+async fn the_clock_is_right(node: &Node) -> Outcome {
     let (asked, clock, answered) = (SystemTime::now(), node.clock().await?, SystemTime::now());
     let early = asked.duration_since(clock).unwrap_or_default();
     let late = clock.duration_since(answered).unwrap_or_default();
@@ -84,21 +97,17 @@ async fn starts_at(scratch: Scratch, hardware: &str) -> Outcome {
         early < CLOSE && late < CLOSE,
         "it is {asked:?} to {answered:?}, and the node says {clock:?}"
     );
+    Ok(())
+}
+
+async fn who_waits_for_the_clock_goes_on(node: &Node) -> Outcome {
     node.wait_until("who waits for the clock goes on", PATIENCE, async || {
-        let events = node.service(WAITS).await?.events.unwrap_or_default();
-        let states: Vec<&str> = events
-            .events
-            .iter()
-            .map(|event| event.state.as_str())
-            .collect();
-        ensure!(states.contains(&"Preparing"), "{events:#?}");
-        ensure!(
-            events
-                .events
-                .iter()
-                .any(|event| event.msg == "waiting for the clock"),
-            "{events:#?}"
-        );
+        let events = node.service(WAITS).await?.events.unwrap_or_default().events;
+        let goes_on = events.iter().any(|event| event.state == "Preparing");
+        ensure!(goes_on, "{events:#?}");
+        let mut messages = events.iter().map(|event| event.msg.as_str());
+        let has_waited = messages.any(|message| message == "waiting for the clock");
+        ensure!(has_waited, "{events:#?}");
         Ok(())
     })
     .await

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, Result, ensure};
 use instar_tests::{
     GREETER, Greeter, ImageUnderTest, Instarctl, Node, Outcome, Registry, Scratch, Terminal, Test,
-    plan_with_greeter, tests,
+    chapters, plan_with_greeter, tests,
 };
 
 use crate::PATIENCE;
+use crate::installed::INSTALLER;
 
 /// The smallest terminal, and what serial lines have.
 const SMALL: (u16, u16) = (80, 24);
@@ -29,7 +30,7 @@ async fn shows(node: &Node, terminal: &Terminal, text: &str) -> Outcome {
         .await
 }
 
-async fn ends(node: &Node, terminal: &mut Terminal) -> anyhow::Result<u32> {
+async fn ends(node: &Node, terminal: &mut Terminal) -> Result<u32> {
     let terminal = std::cell::RefCell::new(terminal);
     node.wait_until("the dashboard ends", PATIENCE, async || {
         terminal.borrow_mut().ended()
@@ -40,31 +41,61 @@ async fn ends(node: &Node, terminal: &mut Terminal) -> anyhow::Result<u32> {
 async fn the_dashboard_shows_a_node_through_an_upgrade_and_gives_the_terminal_back(
     scratch: Scratch,
 ) -> Outcome {
-    let registry = Registry::start(&scratch)?;
-    let second = ImageUnderTest::second()?;
-    registry.push_layout(&second.installer(), "instar/installer", second.version())?;
-    let node = plan_with_greeter(&scratch, &registry, |config| config)?
-        .blank_disk()?
-        .boot()
-        .await?;
+    let registry = registry_with_the_second_version(&scratch)?;
+    let plan = plan_with_greeter(&scratch, &registry, |config| config)?;
+    let node = plan.blank_disk()?.boot().await?;
     node.wait_until_ready(PATIENCE).await?;
     let instarctl = Instarctl::of(&node, &scratch)?;
     let arguments = ["dashboard", "--update-interval", "1s"];
     let mut terminal = instarctl.on_terminal(&arguments, UTF8, SMALL)?;
-    shows_what_the_node_is_does_and_says(&node, &terminal).await?;
-    let generation = node.boot_id().await?;
-    shows(&node, &terminal, &generation[..28]).await?;
-    shows_figures(&node, &terminal).await?;
-    shows_another_log_and_processes_by_keys(&node, &mut terminal).await?;
-    has_three_columns_on_a_larger_terminal(&node, &mut terminal).await?;
-    takes_a_key_that_comes_with_a_new_size(&node, &mut terminal).await?;
-    only_what_changes_is_sent(&node, &mut terminal).await?;
-    tells_that_a_node_is_away_and_back(&node, &terminal).await?;
-    goes_on_through_an_upgrade(&node, &registry, &terminal, &generation).await?;
-    gives_the_terminal_back_at_a_key(&node, &mut terminal).await?;
-    gives_a_serial_line_back_when_told_to_end(&node, &instarctl).await?;
-    ends_when_its_terminal_goes(&node, &instarctl).await?;
-    says_what_is_wrong(&instarctl).await
+    chapters![
+        shows_the_whole_node(&node, &terminal),
+        follows_keys_and_sizes(&node, &mut terminal),
+        tells_that_a_node_is_away_and_back(&node, &terminal),
+        goes_on_through_an_upgrade(&node, &registry, &terminal),
+        ends_in_every_way_as_it_should(&node, &instarctl, &mut terminal),
+    ]
+    .await
+}
+
+fn registry_with_the_second_version(scratch: &Scratch) -> Result<Registry> {
+    let registry = Registry::start(scratch)?;
+    let second = ImageUnderTest::second()?;
+    registry.push_layout(&second.installer(), INSTALLER, second.version())?;
+    Ok(registry)
+}
+
+async fn shows_the_whole_node(node: &Node, terminal: &Terminal) -> Outcome {
+    chapters![
+        shows_what_the_node_is_does_and_says(node, terminal),
+        shows_the_generation(node, terminal),
+        shows_figures(node, terminal),
+    ]
+    .await
+}
+
+async fn follows_keys_and_sizes(node: &Node, terminal: &mut Terminal) -> Outcome {
+    chapters![
+        shows_another_log_and_processes_by_keys(node, terminal),
+        has_three_columns_on_a_larger_terminal(node, terminal),
+        takes_a_key_that_comes_with_a_new_size(node, terminal),
+        only_what_changes_is_sent(node, terminal),
+    ]
+    .await
+}
+
+async fn ends_in_every_way_as_it_should(
+    node: &Node,
+    instarctl: &Instarctl,
+    terminal: &mut Terminal,
+) -> Outcome {
+    chapters![
+        gives_the_terminal_back_at_a_key(node, terminal),
+        gives_a_serial_line_back_when_told_to_end(node, instarctl),
+        ends_when_its_terminal_goes(node, instarctl),
+        says_what_is_wrong(instarctl),
+    ]
+    .await
 }
 
 async fn shows_what_the_node_is_does_and_says(node: &Node, terminal: &Terminal) -> Outcome {
@@ -81,6 +112,11 @@ async fn shows_what_the_node_is_does_and_says(node: &Node, terminal: &Terminal) 
         shows(node, terminal, text).await?;
     }
     Ok(())
+}
+
+async fn shows_the_generation(node: &Node, terminal: &Terminal) -> Outcome {
+    let generation = node.boot_id().await?;
+    shows(node, terminal, &generation[..28]).await
 }
 
 async fn shows_figures(node: &Node, terminal: &Terminal) -> Outcome {
@@ -135,10 +171,9 @@ async fn goes_on_through_an_upgrade(
     node: &Node,
     registry: &Registry,
     terminal: &Terminal,
-    generation: &str,
 ) -> Outcome {
-    let kernel = node.kernel_boot_id().await?;
-    let image = registry.image_for_guest("instar/installer:v0.2.0");
+    let (kernel, generation) = (node.kernel_boot_id().await?, node.boot_id().await?);
+    let image = registry.image_for_guest(&format!("{INSTALLER}:v0.2.0"));
     node.upgrade(&image).await??;
     shows(node, terminal, "Version     Instar v0.2.0").await?;
     shows(node, terminal, "running, ready").await?;
@@ -172,21 +207,25 @@ async fn takes_a_key_that_comes_with_a_new_size(node: &Node, terminal: &mut Term
 /// Ten seconds of a node that idles are far less than a painted screen each.
 async fn only_what_changes_is_sent(node: &Node, terminal: &mut Terminal) -> Outcome {
     shows(node, terminal, "running, ready").await?;
-    let before = terminal.bytes();
-    terminal.press("\u{c}")?;
-    let painted = node
-        .wait_until("it is painted anew", PATIENCE, async || {
-            let painted = terminal.bytes() - before;
-            ensure!(painted > 1000, "{painted} bytes so far");
-            Ok(painted)
-        })
-        .await?;
+    let painted = bytes_of_a_whole_screen(node, terminal).await?;
     let before = terminal.bytes();
     tokio::time::sleep(Duration::from_secs(10)).await;
     let each = (terminal.bytes() - before) / 10;
     println!("a whole screen: {painted} bytes; each second of an idle node: {each} bytes");
     ensure!(each < 1000, "{each} bytes a second");
     Ok(())
+}
+
+/// Which is painted anew at a key.
+async fn bytes_of_a_whole_screen(node: &Node, terminal: &mut Terminal) -> Result<u64> {
+    let before = terminal.bytes();
+    terminal.press("\u{c}")?;
+    node.wait_until("it is painted anew", PATIENCE, async || {
+        let painted = terminal.bytes() - before;
+        ensure!(painted > 1000, "{painted} bytes so far");
+        Ok(painted)
+    })
+    .await
 }
 
 async fn gives_a_serial_line_back_when_told_to_end(node: &Node, instarctl: &Instarctl) -> Outcome {

@@ -1,8 +1,8 @@
 //! A DHCP server that is out of its mind.
 
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, Result, ensure};
 use instar_qemu::{Vm, VmSpec, lease_port};
 use instar_tests::{HostileDhcpServer, ImageUnderTest, Outcome, Scratch, Test, tests};
 
@@ -13,31 +13,29 @@ pub(crate) fn tests() -> Vec<Test> {
 }
 
 async fn any_answer_of_a_dhcp_server_is_survived(scratch: Scratch) -> Outcome {
-    let image = ImageUnderTest::first()?;
     let cable = UdpSocket::bind("127.0.0.1:0").context("cannot bind a UDP port")?;
     // For UDP the same number is ours as well: nobody else was given it.
     let card = lease_port()?;
-    let wired = format!(
-        "socket,id=cable,udp={},localaddr=127.0.0.1:{}",
-        cable.local_addr()?,
-        card.port()
-    );
+    let spec = on_cable(cable.local_addr()?, card.port())?;
     let server = HostileDhcpServer::start(cable, card.port())?;
-    let spec = VmSpec::kernel(image.kernel(), image.initramfs())
-        .extra_argument("-netdev")
-        .extra_argument(wired)
-        .extra_argument("-device")
-        .extra_argument("virtio-net-pci,netdev=cable,romfile=");
     let vm = Vm::start(&spec, &scratch.join("node"))?;
     let lease = vm.wait_for_line("DHCP lease", PATIENCE)?.text;
     println!("{lease}, after {} damaged answers", server.damaged());
     ensure!(lease.contains(HostileDhcpServer::OFFERED), "{lease}");
     // Those before the offer and those before the acknowledgement.
     ensure!(server.damaged() > 3000, "{} were sent", server.damaged());
-    let console = vm.console();
-    ensure!(
-        !console.contains("starting machined again"),
-        "machined died of one"
-    );
+    let has_died = vm.console().contains("starting machined again");
+    ensure!(!has_died, "machined died of one");
     Ok(())
+}
+
+/// A machine whose card is at the other end of the server's cable.
+fn on_cable(server: SocketAddr, card: u16) -> Result<VmSpec> {
+    let image = ImageUnderTest::first()?;
+    let cable = format!("socket,id=cable,udp={server},localaddr=127.0.0.1:{card}");
+    Ok(VmSpec::kernel(image.kernel(), image.initramfs())
+        .extra_argument("-netdev")
+        .extra_argument(cable)
+        .extra_argument("-device")
+        .extra_argument("virtio-net-pci,netdev=cable,romfile="))
 }

@@ -2,9 +2,10 @@
 
 use std::cell::RefCell;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, Result, ensure};
 use instar_tests::{
-    ImageUnderTest, Instarctl, Node, Outcome, Release, Said, Scratch, Talosctl, Test, tests,
+    ImageUnderTest, Instarctl, Node, Outcome, Release, Said, Scratch, Talosctl, Test, chapters,
+    tests,
 };
 
 use crate::PATIENCE;
@@ -26,35 +27,66 @@ pub(crate) fn tests() -> Vec<Test> {
 
 async fn edits_and_patches_change_what_they_name_and_keep_the_rest(scratch: Scratch) -> Outcome {
     let story = Story::begin(&scratch).await?;
-    let first = story.config().await?;
-    ensure!(first.contains("# of the cellar"), "{first}");
-    let names = scratch.write("names.yaml", "machine: {certSANs: [lamp.example]}\n")?;
+    let editor = Editor::of(&story)?;
+    chapters![
+        patches_change_what_they_name(&story),
+        operations_are_done_all_or_none(&story),
+        edits_change_what_the_editor_changes(&editor),
+        talosctl_leaves_what_it_is_not_shown(&story, Release::V1_13, "edited", "older"),
+        talosctl_leaves_what_it_is_not_shown(&story, Release::V1_14, "older", "newer"),
+        settings_that_nothing_applies_yet_need_no_reboot(&story),
+    ]
+    .await
+}
+
+async fn patches_change_what_they_name(story: &Story<'_>) -> Outcome {
+    let names = "machine: {certSANs: [lamp.example]}\n";
+    let names = story.scratch.write("names.yaml", names)?;
     let names = format!("@{}", names.display());
     let two = ["patch", "mc", "--patch", &names, "-p", HOSTNAME];
-    a_dry_run_shows_the_change_and_makes_none(&story, &two, &first).await?;
-    let patched = two_patches_at_once_change_two_documents(&story, &two, &first).await?;
-    a_patch_of_what_is_there_applies_nothing(&story).await?;
-    an_operation_that_fails_takes_the_others_with_it(&story, &patched).await?;
-    let operated = operations_on_a_list_change_that_list(&story, &patched).await?;
-    a_key_that_the_node_does_not_know_changes_nothing(&story, &operated).await?;
-    let editor = Editor::of(&story)?;
-    an_editor_that_changes_nothing_applies_nothing(&editor).await?;
-    an_edit_is_applied(&editor, &operated).await?;
-    an_editor_that_fails_leaves_no_files(&editor).await?;
-    an_edit_that_is_refused_is_not_lost(&editor).await?;
-    let mut called = "edited";
-    for (release, next) in [(Release::V1_13, "older"), (Release::V1_14, "newer")] {
-        let talosctl = Talosctl::of(&story.node, release).await?;
-        let whole = talosctl_is_shown_no_document_of_ours(&story, &talosctl).await?;
-        for command in ["edit mc", "patch mc"] {
-            let to = format!("{next}-{}", &command[..4]);
-            let names = (called, to.as_str());
-            talosctl_leaves_what_it_is_not_shown(&story, &talosctl, command, &whole, names).await?;
-        }
-        a_name_is_patched_once_more(&story, next).await?;
-        called = next;
-    }
-    settings_that_nothing_applies_yet_need_no_reboot(&story).await
+    chapters![
+        a_dry_run_shows_the_change_and_makes_none(story, &two),
+        two_patches_at_once_change_two_documents(story, &two),
+        a_patch_of_what_is_there_applies_nothing(story),
+        a_key_that_the_node_does_not_know_changes_nothing(story),
+    ]
+    .await
+}
+
+async fn operations_are_done_all_or_none(story: &Story<'_>) -> Outcome {
+    chapters![
+        an_operation_that_fails_takes_the_others_with_it(story),
+        operations_on_a_list_change_that_list(story),
+    ]
+    .await
+}
+
+async fn edits_change_what_the_editor_changes(editor: &Editor<'_>) -> Outcome {
+    chapters![
+        an_editor_that_changes_nothing_applies_nothing(editor),
+        an_edit_is_applied(editor),
+        an_editor_that_fails_leaves_no_files(editor),
+        an_edit_that_is_refused_is_not_lost(editor),
+    ]
+    .await
+}
+
+/// Talos's own client. It edits and patches the node's name, which then is another one.
+async fn talosctl_leaves_what_it_is_not_shown(
+    story: &Story<'_>,
+    release: Release,
+    name: &str,
+    next: &str,
+) -> Outcome {
+    let talosctl = Talosctl::of(&story.node, release).await?;
+    let (edited, patched) = (format!("{next}-edited"), format!("{next}-patched"));
+    chapters![
+        talosctl_is_shown_no_document_of_ours(story, &talosctl),
+        talosctl_renames_and_keeps_the_rest(story, &talosctl, "edit mc", (name, &edited)),
+        talosctl_renames_and_keeps_the_rest(story, &talosctl, "patch mc", (name, &patched)),
+        a_name_is_patched_once_more(story, next),
+    ]
+    .await
 }
 
 /// A node whose config has a comment, and a document of a kind that Talos does not have.
@@ -65,7 +97,7 @@ struct Story<'a> {
 }
 
 impl<'a> Story<'a> {
-    async fn begin(scratch: &'a Scratch) -> anyhow::Result<Self> {
+    async fn begin(scratch: &'a Scratch) -> Result<Self> {
         let node = Node::plan(scratch, &ImageUnderTest::first()?)
             .configure(|config| config.document(TIME).document(GATE))
             .boot()
@@ -79,14 +111,14 @@ impl<'a> Story<'a> {
     }
 
     /// The config as it is now.
-    async fn config(&self) -> anyhow::Result<String> {
+    async fn config(&self) -> Result<String> {
         let get = ["get", "mc", "v1alpha1", "-o", "json"];
         let said = self.client.run(&get).await?;
         let said: serde_json::Value = serde_json::from_str(&said.output).context(said.complaint)?;
         Ok(said["spec"].as_str().context("no text")?.to_owned())
     }
 
-    async fn patch(&self, patch: &str) -> anyhow::Result<Said> {
+    async fn patch(&self, patch: &str) -> Result<Said> {
         self.client.run(&["patch", "mc", "-p", patch]).await
     }
 
@@ -102,27 +134,20 @@ impl<'a> Story<'a> {
     }
 }
 
-async fn a_dry_run_shows_the_change_and_makes_none(
-    story: &Story<'_>,
-    patch: &[&str],
-    before: &str,
-) -> Outcome {
+async fn a_dry_run_shows_the_change_and_makes_none(story: &Story<'_>, patch: &[&str]) -> Outcome {
+    let before = story.config().await?;
+    ensure!(before.contains("# of the cellar"), "{before}");
     let dry = [patch, &["--dry-run"]].concat();
     let said = story.client.run(&dry).await?;
-    ensure!(
-        said.code == Some(0) && said.output.contains("+hostname: patched"),
-        "{said:?}"
-    );
+    ensure!(said.code == Some(0), "{said:?}");
+    ensure!(said.output.contains("+hostname: patched"), "{said:?}");
     ensure!(story.config().await? == before, "a dry run changed it");
     Ok(())
 }
 
-/// One from a file. Returns the config afterwards.
-async fn two_patches_at_once_change_two_documents(
-    story: &Story<'_>,
-    patch: &[&str],
-    before: &str,
-) -> anyhow::Result<String> {
+/// One from a file.
+async fn two_patches_at_once_change_two_documents(story: &Story<'_>, patch: &[&str]) -> Outcome {
+    let before = story.config().await?;
     let said = story.client.run(patch).await?;
     ensure!(said.code == Some(0), "{said:?}");
     story.is_called("patched").await?;
@@ -131,16 +156,17 @@ async fn two_patches_at_once_change_two_documents(
         .replace("hostname: node", "hostname: patched")
         .replace("    - 127.0.0.1\n", "    - 127.0.0.1\n    - lamp.example\n");
     ensure!(after == expected, "{after}");
-    Ok(after)
+    Ok(())
 }
 
 /// Of a value: a list would grow again.
 async fn a_patch_of_what_is_there_applies_nothing(story: &Story<'_>) -> Outcome {
+    let before = story.config().await?;
     let said = story.patch(HOSTNAME).await?;
-    ensure!(
-        said.code == Some(0) && said.output.contains("nothing applied"),
-        "{said:?}"
-    );
+    ensure!(said.code == Some(0), "{said:?}");
+    ensure!(said.output.contains("nothing applied"), "{said:?}");
+    let after = story.config().await?;
+    ensure!(after == before, "a patch of what is there changed it");
     Ok(())
 }
 
@@ -151,27 +177,20 @@ fn operations(last: &str) -> String {
     )
 }
 
-async fn an_operation_that_fails_takes_the_others_with_it(
-    story: &Story<'_>,
-    before: &str,
-) -> Outcome {
+async fn an_operation_that_fails_takes_the_others_with_it(story: &Story<'_>) -> Outcome {
+    let before = story.config().await?;
     let failing = operations("{op: remove, path: /machine/nowhere}");
     let said = story.patch(&failing).await?;
+    ensure!(said.code == Some(2), "{said:?}");
     let which = "operation 3 (remove \"/machine/nowhere\")";
-    ensure!(
-        said.code == Some(2) && said.complaint.contains(which),
-        "{said:?}"
-    );
+    ensure!(said.complaint.contains(which), "{said:?}");
     let after = story.config().await?;
     ensure!(after == before, "a patch that failed changed it");
     Ok(())
 }
 
-/// Returns the config afterwards.
-async fn operations_on_a_list_change_that_list(
-    story: &Story<'_>,
-    before: &str,
-) -> anyhow::Result<String> {
+async fn operations_on_a_list_change_that_list(story: &Story<'_>) -> Outcome {
+    let before = story.config().await?;
     let good = operations("{op: add, path: /machine/certSANs/-, value: oven.example}");
     let said = story.patch(&good).await?;
     ensure!(said.code == Some(0), "{said:?}");
@@ -181,19 +200,15 @@ async fn operations_on_a_list_change_that_list(
         "    - fan.example\n    - oven.example\n",
     );
     ensure!(after == expected, "{after}");
-    Ok(after)
+    Ok(())
 }
 
 /// The refusal is the node's: the client does not check the config.
-async fn a_key_that_the_node_does_not_know_changes_nothing(
-    story: &Story<'_>,
-    before: &str,
-) -> Outcome {
+async fn a_key_that_the_node_does_not_know_changes_nothing(story: &Story<'_>) -> Outcome {
+    let before = story.config().await?;
     let said = story.patch("machine: {nonsense: 1}").await?;
-    ensure!(
-        said.code == Some(5) && said.complaint.contains("nonsense"),
-        "{said:?}"
-    );
+    ensure!(said.code == Some(5), "{said:?}");
+    ensure!(said.complaint.contains("nonsense"), "{said:?}");
     let after = story.config().await?;
     ensure!(after == before, "a refused patch changed it");
     Ok(())
@@ -206,7 +221,7 @@ struct Editor<'a> {
 }
 
 impl<'a> Editor<'a> {
-    fn of(story: &'a Story<'a>) -> anyhow::Result<Self> {
+    fn of(story: &'a Story<'a>) -> Result<Self> {
         Ok(Self {
             story,
             files: story.scratch.below("edited")?,
@@ -214,44 +229,43 @@ impl<'a> Editor<'a> {
     }
 
     /// Has this program edit the config; its exit code, and what was on the screen at its end.
-    async fn edit(&self, program: &str) -> anyhow::Result<(u32, String)> {
+    async fn edit(&self, program: &str) -> Result<(u32, String)> {
         let files = self.files.path().display().to_string();
-        let variables = [
-            ("EDITOR", program),
-            ("PATH", "/usr/bin:/bin"),
-            ("TERM", "xterm"),
-            ("TMPDIR", &files),
-        ];
+        let usual = [("PATH", "/usr/bin:/bin"), ("TERM", "xterm")];
+        let own = [("EDITOR", program), ("TMPDIR", &files)];
+        let variables = [usual, own].concat();
         let Story { node, client, .. } = self.story;
         let terminal = RefCell::new(client.on_terminal(&["edit", "mc"], &variables, SIZE)?);
+        let ended = async || terminal.borrow_mut().ended();
         let code = node
-            .wait_until("the editor's work is done", PATIENCE, async || {
-                terminal.borrow_mut().ended()
-            })
+            .wait_until("the editor's work is done", PATIENCE, ended)
             .await?;
         let screen = terminal.borrow().screen();
         Ok((code, screen))
     }
 
-    fn files_left(&self) -> anyhow::Result<usize> {
+    fn files_left(&self) -> Result<usize> {
         Ok(std::fs::read_dir(self.files.path())?.count())
     }
 }
 
 async fn an_editor_that_changes_nothing_applies_nothing(editor: &Editor<'_>) -> Outcome {
+    let before = editor.story.config().await?;
     let (code, screen) = editor.edit("true").await?;
-    ensure!(
-        code == 0 && screen.contains("nothing applied"),
-        "{code}: {screen}"
-    );
+    ensure!(code == 0, "{code}: {screen}");
+    ensure!(screen.contains("nothing applied"), "{screen}");
+    let after = editor.story.config().await?;
+    ensure!(after == before, "an editor that changes nothing changed it");
     Ok(())
 }
 
-async fn an_edit_is_applied(editor: &Editor<'_>, before: &str) -> Outcome {
+async fn an_edit_is_applied(editor: &Editor<'_>) -> Outcome {
+    let before = editor.story.config().await?;
     let (code, screen) = editor.edit("sed -i s/patched/edited/").await?;
     ensure!(code == 0, "{code}: {screen}");
     editor.story.is_called("edited").await?;
-    ensure!(editor.story.config().await? == before.replace("patched", "edited"));
+    let after = editor.story.config().await?;
+    ensure!(after == before.replace("patched", "edited"), "{after}");
     Ok(())
 }
 
@@ -281,11 +295,10 @@ fn as_shown(whole: &str) -> String {
     whole.replace(&format!("---\n{GATE}"), "")
 }
 
-/// Talos's own client, in either release. Returns the config.
 async fn talosctl_is_shown_no_document_of_ours(
     story: &Story<'_>,
     talosctl: &Talosctl<'_>,
-) -> anyhow::Result<String> {
+) -> Outcome {
     let said = talosctl.run("health --wait-timeout 60").await;
     ensure!(said.code == Some(0), "{said:?}");
     let whole = story.config().await?;
@@ -293,29 +306,30 @@ async fn talosctl_is_shown_no_document_of_ours(
     ensure!(shown != whole, "{whole}");
     let said = talosctl.run_with("edit mc", &shown).await;
     ensure!(said.output == "no changes\n", "{said:?}");
-    Ok(whole)
+    Ok(())
 }
 
-/// It renames the node, and back.
-async fn talosctl_leaves_what_it_is_not_shown(
+/// And back.
+async fn talosctl_renames_and_keeps_the_rest(
     story: &Story<'_>,
     talosctl: &Talosctl<'_>,
     command: &str,
-    whole: &str,
     (from, to): (&str, &str),
 ) -> Outcome {
-    let shown = as_shown(whole);
-    let renamed = shown.replace(from, to);
-    let said = talosctl.run_with(command, &renamed).await;
-    ensure!(
-        said.code == Some(0) && said.complaint.contains("WARNING: UpgradeGateConfig: "),
-        "{said:?}"
-    );
+    let whole = story.config().await?;
+    let shown = as_shown(&whole);
+    let said = talosctl.run_with(command, &shown.replace(from, to)).await;
+    ensure!(said.code == Some(0), "{said:?}");
+    let warning = "WARNING: UpgradeGateConfig: ";
+    ensure!(said.complaint.contains(warning), "{said:?}");
     story.is_called(to).await?;
-    ensure!(story.config().await? == whole.replace(from, to));
+    let renamed = story.config().await?;
+    ensure!(renamed == whole.replace(from, to), "{renamed}");
     let back = talosctl.run_with(command, &shown).await;
     ensure!(back.code == Some(0), "{back:?}");
-    story.is_called(from).await
+    story.is_called(from).await?;
+    ensure!(story.config().await? == whole, "it is not as it was");
+    Ok(())
 }
 
 async fn a_name_is_patched_once_more(story: &Story<'_>, name: &str) -> Outcome {

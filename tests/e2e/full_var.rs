@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, Result, ensure};
 use instar_qemu::{Drive, VmSpec};
 use instar_tests::{
     GREETER, GREETER_PORT, Greeter, HttpServer, ImageUnderTest, Instarctl, Node, NodePlan, Outcome,
@@ -10,7 +10,7 @@ use instar_tests::{
 };
 
 use crate::PATIENCE;
-use crate::installed::{INSTALLER, ROLLED_BACK};
+use crate::installed::{INSTALLER, ROLLED_BACK, push_installers};
 
 /// Small, so that it is full soon.
 const DISK_BYTES: u64 = 288 << 20;
@@ -34,17 +34,14 @@ struct Crammed {
 }
 
 impl Crammed {
-    async fn boot(scratch: &Scratch) -> anyhow::Result<Self> {
+    async fn boot(scratch: &Scratch) -> Result<Self> {
         let registry = Registry::start(scratch)?;
         push_greeter(&registry)?;
-        for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
-            registry.push_layout(&image.installer(), INSTALLER, image.version())?;
-        }
+        push_installers(&registry)?;
         let web = HttpServer::start()?;
         web.serve("/healthz", "well");
-        let node = plan(scratch, &registry, web.url_for_guest("/healthz"))?
-            .boot()
-            .await?;
+        let plan = plan(scratch, &registry, web.url_for_guest("/healthz"))?;
+        let node = plan.boot().await?;
         node.wait_until_ready(PATIENCE).await?;
         Ok(Self {
             greeter: Greeter::of(&node)?,
@@ -55,12 +52,12 @@ impl Crammed {
         })
     }
 
-    fn fill(&self) -> anyhow::Result<u64> {
+    fn fill(&self) -> Result<u64> {
         let filled = self.greeter.get(&format!("/fill/data/{BALLAST}"))?;
         Ok(filled.parse()?)
     }
 
-    async fn upgrade(&self, version: &str) -> anyhow::Result<Said> {
+    async fn upgrade(&self, version: &str) -> Result<Said> {
         let image = self
             .registry
             .image_for_guest(&format!("{INSTALLER}:{version}"));
@@ -68,7 +65,7 @@ impl Crammed {
     }
 }
 
-fn plan(scratch: &Scratch, registry: &Registry, healthz: String) -> anyhow::Result<NodePlan> {
+fn plan(scratch: &Scratch, registry: &Registry, healthz: String) -> Result<NodePlan> {
     let disk = scratch.join("disk.img");
     ImageUnderTest::first()?.put_on_disk(&disk, DISK_BYTES)?;
     let host = registry.host_for_guest();

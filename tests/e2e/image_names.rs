@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
+use anyhow::{Result, ensure};
 use instar_tests::{
     Ending, GREETER, GREETER_PORT, Greeter, ImageUnderTest, Instarctl, Node, Outcome, Registry,
-    Scratch, Test, WITH_CGROUPS, push_greeter_edition, tests, upgrade_and_follow,
+    Scratch, Test, WITH_CGROUPS, chapters, push_greeter_edition, tests, upgrade_and_follow,
 };
 
 use crate::PATIENCE;
+use crate::installed::{INSTALLER, push_installers};
 
 /// A start that asks nobody takes a second or two, on a busy host some more; a registry that does not answer, forty.
 const SOON: Duration = Duration::from_secs(15);
@@ -25,7 +26,7 @@ struct Subject {
 }
 
 impl Subject {
-    async fn new(node: Node, scratch: &Scratch) -> anyhow::Result<Self> {
+    async fn new(node: Node, scratch: &Scratch) -> Result<Self> {
         node.wait_until_ready(PATIENCE).await?;
         Ok(Self {
             greeter: Greeter::of(&node)?,
@@ -42,7 +43,7 @@ impl Subject {
     }
 
     /// Returns how long it took until it answered again.
-    async fn crash(&self) -> anyhow::Result<Duration> {
+    async fn crash(&self) -> Result<Duration> {
         let before = self.node.service_pid(GREETER).await?;
         let begun = Instant::now();
         self.greeter.exit(1);
@@ -76,56 +77,58 @@ impl Subject {
     }
 
     async fn collects(&self, digest: &str) -> Outcome {
+        let what = "the image that nothing names is gone";
         self.node
-            .wait_until(
-                "the image that nothing names is gone",
-                PATIENCE,
-                async || {
-                    let said = self.client.run(&["image", "list"]).await?;
-                    ensure!(
-                        said.code == Some(0) && !said.output.contains(digest),
-                        "{said:?}"
-                    );
-                    let files = self.node.machine().await?;
-                    let hex = digest.trim_start_matches("sha256:");
-                    let path = format!("/var/lib/instar/images/{hex}/image.json");
-                    let is_there = self.node.has_file(&mut files.clone(), &path).await?;
-                    ensure!(!is_there, "{path} is there");
-                    Ok(())
-                },
-            )
+            .wait_until(what, PATIENCE, || self.has_no_image(digest))
             .await
+    }
+
+    async fn has_no_image(&self, digest: &str) -> Outcome {
+        let said = self.client.run(&["image", "list"]).await?;
+        ensure!(said.code == Some(0), "{said:?}");
+        ensure!(!said.output.contains(digest), "{said:?}");
+        let mut files = self.node.machine().await?;
+        let hex = digest.trim_start_matches("sha256:");
+        let path = format!("/var/lib/instar/images/{hex}/image.json");
+        let is_there = self.node.has_file(&mut files, &path).await?;
+        ensure!(!is_there, "{path} is there");
+        Ok(())
     }
 }
 
 async fn image_names_mean_what_they_meant_until_an_operator_asks(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
-    let second = ImageUnderTest::second()?;
-    registry.push_layout(&second.installer(), "instar/installer", second.version())?;
+    push_installers(&registry)?;
     let one = push_greeter_edition(&registry, "one")?;
     let subject = Subject::new(boot(&scratch, &registry).await?, &scratch).await?;
     subject.runs("one", "at first").await?;
     let two = push_greeter_edition(&registry, "two")?;
-    a_crash_starts_what_ran_before(&subject).await?;
-    a_crash_under_another_machined_starts_what_ran_before(&subject).await?;
-    an_upgrade_starts_what_ran_before(&subject, &registry).await?;
-    subject.keeps(&one).await?;
-    a_restart_asks_for_the_name(&subject, &two).await?;
-    subject.collects(&one).await?;
-    push_greeter_edition(&registry, "one")?;
-    a_restart_goes_back_with_the_name(&subject).await?;
-    subject.collects(&two).await?;
-    registry.remove_tag("greeter", "v1")?;
-    a_name_that_the_registry_does_not_know_is_an_error(&subject).await?;
-    push_greeter_edition(&registry, "two")?;
-    registry.freeze()?;
-    a_crash_asks_no_registry(&subject).await?;
-    a_restart_does_without_a_registry_that_is_silent(&subject).await?;
-    let subject = Subject::new(subject.node.power_cycle().await?, &scratch).await?;
-    subject.runs("one", "after the power was cut").await
+    chapters![
+        nobody_asks_for_a_name_by_itself(&subject, &registry, &one),
+        a_restart_asks_for_the_name(&subject, &one, &two),
+        a_restart_goes_back_with_the_name(&subject, &registry, &two),
+        a_name_that_the_registry_does_not_know_is_an_error(&subject, &registry),
+        a_registry_that_is_silent_is_not_needed(&subject, &registry),
+        after_a_power_cut_it_runs_what_ran_before(subject, &scratch),
+    ]
+    .await
 }
 
-async fn boot(scratch: &Scratch, registry: &Registry) -> anyhow::Result<Node> {
+async fn nobody_asks_for_a_name_by_itself(
+    subject: &Subject,
+    registry: &Registry,
+    one: &str,
+) -> Outcome {
+    chapters![
+        a_crash_starts_what_ran_before(subject),
+        a_crash_under_another_machined_starts_what_ran_before(subject),
+        an_upgrade_starts_what_ran_before(subject, registry),
+    ]
+    .await?;
+    subject.keeps(one).await
+}
+
+async fn boot(scratch: &Scratch, registry: &Registry) -> Result<Node> {
     let host = registry.host_for_guest();
     Node::plan(scratch, &ImageUnderTest::first()?)
         .blank_disk()?
@@ -158,37 +161,59 @@ async fn a_crash_under_another_machined_starts_what_ran_before(subject: &Subject
 }
 
 async fn an_upgrade_starts_what_ran_before(subject: &Subject, registry: &Registry) -> Outcome {
-    let image = registry.image_for_guest("instar/installer:v0.2.0");
+    let image = registry.image_for_guest(&format!("{INSTALLER}:v0.2.0"));
     let followed = upgrade_and_follow(&subject.node, &image, PATIENCE).await?;
     ensure!(followed.ending == Ending::Done, "{followed:#?}");
     subject.runs("one", "after an upgrade").await
 }
 
-async fn a_restart_asks_for_the_name(subject: &Subject, digest: &str) -> Outcome {
+async fn a_restart_asks_for_the_name(subject: &Subject, one: &str, two: &str) -> Outcome {
     subject.restart().await?;
     subject.runs("two", "after a restart").await?;
-    subject.keeps(digest).await
+    subject.keeps(two).await?;
+    subject.collects(one).await
 }
 
 /// To an image that is older.
-async fn a_restart_goes_back_with_the_name(subject: &Subject) -> Outcome {
+async fn a_restart_goes_back_with_the_name(
+    subject: &Subject,
+    registry: &Registry,
+    two: &str,
+) -> Outcome {
+    push_greeter_edition(registry, "one")?;
     subject.crash().await?;
     let since = "after a crash with the tag moved back";
     subject.runs("two", since).await?;
     subject.restart().await?;
     let since = "after a restart with the tag moved back";
-    subject.runs("one", since).await
+    subject.runs("one", since).await?;
+    subject.collects(two).await
 }
 
-async fn a_name_that_the_registry_does_not_know_is_an_error(subject: &Subject) -> Outcome {
+async fn a_name_that_the_registry_does_not_know_is_an_error(
+    subject: &Subject,
+    registry: &Registry,
+) -> Outcome {
+    registry.remove_tag("greeter", "v1")?;
     let before = subject.node.service_pid(GREETER).await?;
     let said = subject.client.run(&["restart", GREETER]).await?;
-    ensure!(
-        said.code != Some(0) && said.complaint.contains("goes on as it was"),
-        "{said:?}"
-    );
+    ensure!(said.code != Some(0), "{said:?}");
+    ensure!(said.complaint.contains("goes on as it was"), "{said:?}");
     ensure!(subject.node.service_pid(GREETER).await? == before);
     Ok(())
+}
+
+async fn a_registry_that_is_silent_is_not_needed(
+    subject: &Subject,
+    registry: &Registry,
+) -> Outcome {
+    push_greeter_edition(registry, "two")?;
+    registry.freeze()?;
+    chapters![
+        a_crash_asks_no_registry(subject),
+        a_restart_does_without_a_registry_that_is_silent(subject),
+    ]
+    .await
 }
 
 async fn a_crash_asks_no_registry(subject: &Subject) -> Outcome {
@@ -209,4 +234,10 @@ async fn a_restart_does_without_a_registry_that_is_silent(subject: &Subject) -> 
     println!("a restart without the registry took {:?}", begun.elapsed());
     ensure!(begun.elapsed() < 2 * SOON, "{:?}", begun.elapsed());
     Ok(())
+}
+
+async fn after_a_power_cut_it_runs_what_ran_before(subject: Subject, scratch: &Scratch) -> Outcome {
+    let node = subject.node.power_cycle().await?;
+    let subject = Subject::new(node, scratch).await?;
+    subject.runs("one", "after the power was cut").await
 }

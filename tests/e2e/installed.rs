@@ -2,18 +2,19 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Result, ensure};
 use instar_qemu::{Bus, Drive, VmSpec};
 use instar_tests::{
     ImageUnderTest, Instarctl, MachineConfig, Node, NodePlan, OciImage, Outcome, Registry, Scratch,
-    Test, tests, uefi,
+    Test, chapters, tests, uefi,
 };
+
+pub(crate) use instar_tests::INSTALLER;
 
 use crate::PATIENCE;
 
 /// Where a service of a test's own may listen.
 pub(crate) const OTHER_PORT: u16 = 8085;
-pub(crate) const INSTALLER: &str = "instar/installer";
 /// Many boots of one machine, all through its firmware, on a host that runs others too.
 const LIFETIME: Duration = Duration::from_secs(1200);
 /// What instarctl ends with when a version was given up (its help).
@@ -27,7 +28,7 @@ pub(crate) fn tests() -> Vec<Test> {
 }
 
 /// Boots the ISO with a blank disk beside it, and a config that has version v0.1.0 installed on that.
-async fn install(scratch: &Scratch, registry: &Registry) -> anyhow::Result<Node> {
+async fn install(scratch: &Scratch, registry: &Registry) -> Result<Node> {
     install_with(scratch, registry, |config| config).await
 }
 
@@ -36,7 +37,7 @@ pub(crate) async fn install_with(
     scratch: &Scratch,
     registry: &Registry,
     more: impl FnOnce(MachineConfig) -> MachineConfig + 'static,
-) -> anyhow::Result<Node> {
+) -> Result<Node> {
     install_planned(scratch, registry, |plan| plan, more).await
 }
 
@@ -46,17 +47,13 @@ pub(crate) async fn install_planned(
     registry: &Registry,
     planned: impl FnOnce(NodePlan) -> NodePlan,
     more: impl FnOnce(MachineConfig) -> MachineConfig + 'static,
-) -> anyhow::Result<Node> {
-    for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
-        registry.push_layout(&image.installer(), INSTALLER, image.version())?;
-    }
+) -> Result<Node> {
+    push_installers(registry)?;
     let host = registry.host_for_guest();
     let image = registry.image_for_guest(&format!("{INSTALLER}:v0.1.0"));
     let iso = Drive::raw(ImageUnderTest::first()?.iso()).on(Bus::Cd);
-    let plan = Node::plan_from(scratch, VmSpec::uefi(uefi()?))
-        .blank_disk()?
-        .forward(OTHER_PORT);
-    let node = planned(plan)
+    let plan = Node::plan_from(scratch, VmSpec::uefi(uefi()?)).blank_disk()?;
+    let node = planned(plan.forward(OTHER_PORT))
         .spec(|spec| spec.drive(iso).deadline(LIFETIME))
         .configure(move |config| more(config.registry(&host).install("/dev/vda", &image)))
         .start()?;
@@ -65,27 +62,53 @@ pub(crate) async fn install_planned(
     Ok(node)
 }
 
+/// Both versions' installer images.
+pub(crate) fn push_installers(registry: &Registry) -> Outcome {
+    for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
+        registry.push_layout(&image.installer(), INSTALLER, image.version())?;
+    }
+    Ok(())
+}
+
 async fn from_a_cd_to_its_disk_and_on_from_there(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
     let node = install(&scratch, &registry).await?;
     let client = Instarctl::of(&node, &scratch)?;
+    let image = |version: &str| registry.image_for_guest(&format!("{INSTALLER}:{version}"));
+    chapters![
+        there_is_nothing_to_roll_back_to(&client),
+        an_upgrade_by_a_reboot_starts_the_other_version(&node, &client, &image("v0.2.0")),
+        rollbacks_lead_back_and_there_again(&node, &client),
+        a_soft_upgrade_does_not_reboot(&node, &client, &image("v0.1.0")),
+        after_a_power_cut_the_upgrades_version_boots(node),
+    ]
+    .await
+}
 
+async fn there_is_nothing_to_roll_back_to(client: &Instarctl) -> Outcome {
     let said = client.run(&["rollback"]).await?;
-    ensure!(
-        said.code != Some(0) && said.complaint.contains("no other version"),
-        "a rollback to nothing: {said:?}"
-    );
+    ensure!(said.code != Some(0), "a rollback to nothing: {said:?}");
+    ensure!(said.complaint.contains("no other version"), "{said:?}");
+    Ok(())
+}
+
+async fn an_upgrade_by_a_reboot_starts_the_other_version(
+    node: &Node,
+    client: &Instarctl,
+    image: &str,
+) -> Outcome {
     let kernel = node.kernel_boot_id().await?;
-    let second = registry.image_for_guest(&format!("{INSTALLER}:v0.2.0"));
-    let said = client
-        .run(&["upgrade", "--image", &second, "--reboot-mode", "powercycle"])
-        .await?;
+    let upgrade = ["upgrade", "--image", image, "--reboot-mode", "powercycle"];
+    let said = client.run(&upgrade).await?;
     ensure!(said.code == Some(0), "the upgrade by a reboot: {said:?}");
     ensure!(node.version().await?.tag == "v0.2.0");
     let rebooted = node.kernel_boot_id().await?;
     ensure!(rebooted != kernel, "it did not reboot");
+    Ok(())
+}
 
-    // Back, and there again: both versions are blessed.
+/// Both versions are blessed.
+async fn rollbacks_lead_back_and_there_again(node: &Node, client: &Instarctl) -> Outcome {
     for version in ["v0.1.0", "v0.2.0"] {
         let said = client.run(&["rollback"]).await?;
         ensure!(said.code == Some(0), "the rollback to {version}: {said:?}");
@@ -93,13 +116,18 @@ async fn from_a_cd_to_its_disk_and_on_from_there(scratch: Scratch) -> Outcome {
         ensure!(runs == version, "{runs} runs");
         node.wait_until_ready(PATIENCE).await?;
     }
+    Ok(())
+}
 
-    // Without a reboot, and the power goes afterwards: what was upgraded to is what boots.
+async fn a_soft_upgrade_does_not_reboot(node: &Node, client: &Instarctl, image: &str) -> Outcome {
     let kernel = node.kernel_boot_id().await?;
-    let first = registry.image_for_guest(&format!("{INSTALLER}:v0.1.0"));
-    let said = client.run(&["upgrade", "--image", &first]).await?;
+    let said = client.run(&["upgrade", "--image", image]).await?;
     ensure!(said.code == Some(0), "the soft upgrade: {said:?}");
     ensure!(node.kernel_boot_id().await? == kernel, "it rebooted");
+    Ok(())
+}
+
+async fn after_a_power_cut_the_upgrades_version_boots(node: Node) -> Outcome {
     let node = node.power_cycle().await?;
     let runs = node.version().await?.tag;
     ensure!(runs == "v0.1.0", "{runs} runs after the power was cut");
@@ -113,61 +141,82 @@ async fn a_version_that_does_not_start_is_given_up_after_three_tries(scratch: Sc
     let client = Instarctl::of(&node, &scratch)?;
     let image = registry.image_for_guest(&format!("{INSTALLER}:broken"));
     let upgrade = ["upgrade", "--image", &image, "--reboot-mode", "powercycle"];
-    let said = client.run(&upgrade).await?;
-    ensure!(
-        said.code == ROLLED_BACK && said.complaint.contains("v0.2.0 was given up"),
-        "{said:?}"
-    );
+    chapters![
+        the_upgrade_ends_with_a_rollback(&node, &client, &upgrade),
+        it_was_tried_three_times(&node),
+        it_is_remembered_over_reboots(&node, &client, &upgrade),
+    ]
+    .await
+}
+
+async fn the_upgrade_ends_with_a_rollback(
+    node: &Node,
+    client: &Instarctl,
+    upgrade: &[&str],
+) -> Outcome {
+    let said = client.run(upgrade).await?;
+    ensure!(said.code == ROLLED_BACK, "{said:?}");
+    let words = "v0.2.0 was given up";
+    ensure!(said.complaint.contains(words), "{said:?}");
     ensure!(node.version().await?.tag == "v0.1.0");
+    Ok(())
+}
+
+async fn it_was_tried_three_times(node: &Node) -> Outcome {
     let console = node.vm().console();
     let tries = console.matches("the image hashes to").count();
     ensure!(tries == 3, "it was tried {tries} times");
-    // It is remembered, over reboots as well.
+    Ok(())
+}
+
+async fn it_is_remembered_over_reboots(
+    node: &Node,
+    client: &Instarctl,
+    upgrade: &[&str],
+) -> Outcome {
     node.wait_until_ready(PATIENCE).await?;
-    let said = client.run(&upgrade).await?;
-    ensure!(
-        said.code != Some(0) && said.complaint.contains("failed here before"),
-        "{said:?}"
-    );
+    let said = client.run(upgrade).await?;
+    ensure!(said.code != Some(0), "{said:?}");
+    ensure!(said.complaint.contains("failed here before"), "{said:?}");
     Ok(())
 }
 
 /// An installer's image in whose UKI init expects another root filesystem than it finds.
-fn broken(image: &ImageUnderTest) -> anyhow::Result<OciImage> {
+fn broken(image: &ImageUnderTest) -> Result<OciImage> {
     let digest = blake3::hash(&std::fs::read(image.rootfs())?).to_hex();
     let first = if digest.starts_with('0') { "1" } else { "0" };
     with_uki_text(image, &digest, &format!("{first}{}", &digest[1..]))
 }
 
 /// An installer's image in whose UKI one text, which is not in the root filesystem, is another one of the same length.
-pub(crate) fn with_uki_text(
-    image: &ImageUnderTest,
-    from: &str,
-    to: &str,
-) -> anyhow::Result<OciImage> {
-    const FOLDER: &str = "usr/install/amd64";
-    ensure!(from.len() == to.len(), "{from:?} and {to:?}");
+pub(crate) fn with_uki_text(image: &ImageUnderTest, from: &str, to: &str) -> Result<OciImage> {
+    const HEAD: &str = "usr/install/amd64/uki.head";
+    const TAIL: &str = "usr/install/amd64/uki.tail";
     let installer = OciImage::read(&image.installer())?;
+    let (mut head, mut tail) = (installer.file(HEAD)?, installer.file(TAIL)?);
+    let is_said = replace(&mut head, from, to)? || replace(&mut tail, from, to)?;
+    ensure!(is_said, "the UKI does not say {from:?}");
     let rootfs = std::fs::read(image.rootfs())?;
-    let parts = ["uki.head", "uki.tail"].map(|name| format!("{FOLDER}/{name}"));
-    let mut contents = [installer.file(&parts[0])?, installer.file(&parts[1])?];
-    let at = |content: &[u8]| {
-        let mut windows = content.windows(from.len());
-        windows.position(|window| window == from.as_bytes())
-    };
-    let found = contents.iter().map(|content| at(content));
-    let (nth, place) = (0..)
-        .zip(found)
-        .find_map(|(nth, place)| Some((nth, place?)))
-        .with_context(|| format!("the UKI does not say {from:?}"))?;
-    contents[nth][place..place + to.len()].copy_from_slice(to.as_bytes());
+    let uki = [&*head, &*rootfs, &*tail].concat();
+    let installer = installer.files(&[(HEAD, &head), (TAIL, &tail)])?;
+    with_release_of(&uki, installer)
+}
 
-    let uki = [&*contents[0], &*rootfs, &*contents[1]].concat();
-    let release = installer.file(&format!("{FOLDER}/release.json"))?;
-    let mut release: serde_json::Value = serde_json::from_slice(&release)?;
-    release["uki"]["blake3"] = blake3::hash(&uki).to_hex().to_string().into();
-    installer.with_file(&parts[nth], &contents[nth])?.with_file(
-        &format!("{FOLDER}/release.json"),
-        release.to_string().as_bytes(),
-    )
+/// Whether the text was there.
+fn replace(content: &mut [u8], from: &str, to: &str) -> Result<bool> {
+    ensure!(from.len() == to.len(), "{from:?} and {to:?}");
+    let mut windows = content.windows(from.len());
+    let Some(at) = windows.position(|window| window == from.as_bytes()) else {
+        return Ok(false);
+    };
+    content[at..at + to.len()].copy_from_slice(to.as_bytes());
+    Ok(true)
+}
+
+/// The image with the digest of another UKI.
+fn with_release_of(uki: &[u8], installer: OciImage) -> Result<OciImage> {
+    const RELEASE: &str = "usr/install/amd64/release.json";
+    let mut release: serde_json::Value = serde_json::from_slice(&installer.file(RELEASE)?)?;
+    release["uki"]["blake3"] = blake3::hash(uki).to_hex().to_string().into();
+    installer.with_file(RELEASE, release.to_string().as_bytes())
 }

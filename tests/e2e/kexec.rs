@@ -1,7 +1,9 @@
 //! Reboots past firmware and boot loader: into the version that runs, and into a new one, which is judged as ever.
 
 use anyhow::{Context, ensure};
-use instar_tests::{ImageUnderTest, Instarctl, Node, Outcome, Registry, Scratch, Test, tests};
+use instar_tests::{
+    ImageUnderTest, Instarctl, Node, Outcome, Registry, Scratch, Test, chapters, tests,
+};
 
 use crate::PATIENCE;
 use crate::installed::{INSTALLER, install_with};
@@ -26,10 +28,8 @@ async fn past_the_firmware(node: &Node, client: &Instarctl, arguments: &[&str]) 
     node.wait_until_ready(PATIENCE).await?;
     let console = node.vm().console();
     let since = console.get(said_before..).context("a shorter console")?;
-    ensure!(
-        since.contains("Linux version"),
-        "no kernel started: {since}"
-    );
+    let starts = since.contains("Linux version");
+    ensure!(starts, "no kernel started: {since}");
     ensure!(!since.contains(FIRMWARE), "the firmware ran: {since}");
     Ok(())
 }
@@ -38,24 +38,45 @@ async fn kexec_goes_past_the_firmware_and_is_blessed_as_ever(scratch: Scratch) -
     let registry = Registry::start(&scratch)?;
     let node = install_with(&scratch, &registry, |config| config).await?;
     let client = Instarctl::of(&node, &scratch)?;
-    ensure!(
-        node.vm().console().contains(FIRMWARE),
-        "this is what shows it"
-    );
-    past_the_firmware(&node, &client, &["reboot", "--mode", "kexec"]).await?;
-    ensure!(node.version().await?.tag == ImageUnderTest::first()?.version());
+    chapters![
+        a_reboot_goes_past_the_firmware(&node, &client),
+        an_upgrade_goes_past_the_firmware(&node, &client, &registry),
+        what_was_blessed_starts_after_a_power_cut(node, &scratch),
+    ]
+    .await
+}
 
+async fn a_reboot_goes_past_the_firmware(node: &Node, client: &Instarctl) -> Outcome {
+    let console = node.vm().console();
+    ensure!(console.contains(FIRMWARE), "this is what shows it");
+    past_the_firmware(node, client, &["reboot", "--mode", "kexec"]).await?;
+    ensure!(node.version().await?.tag == ImageUnderTest::first()?.version());
+    Ok(())
+}
+
+async fn an_upgrade_goes_past_the_firmware(
+    node: &Node,
+    client: &Instarctl,
+    registry: &Registry,
+) -> Outcome {
     let image = registry.image_for_guest(&format!("{INSTALLER}:v0.2.0"));
     let upgrade = ["upgrade", "--image", &image, "--reboot-mode", "kexec"];
-    past_the_firmware(&node, &client, &upgrade).await?;
+    past_the_firmware(node, client, &upgrade).await?;
     ensure!(node.version().await?.tag == "v0.2.0");
+    Ok(())
+}
 
-    // What was blessed is what ran, not what the loader had started.
+/// Which is what ran, not what the loader had started.
+async fn what_was_blessed_starts_after_a_power_cut(node: Node, scratch: &Scratch) -> Outcome {
     let node = node.power_cycle().await?;
     ensure!(node.version().await?.tag == "v0.2.0");
     node.wait_until_ready(PATIENCE).await?;
-    // Back by a rollback, which leaves kexec aside. The machine may have another port on the host since it was turned on.
-    let client = Instarctl::of(&node, &scratch)?;
+    // The machine may have another port on the host since it was turned on.
+    let client = Instarctl::of(&node, scratch)?;
+    chapters![a_rollback_leaves_kexec_aside(&node, &client)].await
+}
+
+async fn a_rollback_leaves_kexec_aside(node: &Node, client: &Instarctl) -> Outcome {
     let said = client.run(&["rollback"]).await?;
     ensure!(said.code == Some(0), "{said:?}");
     ensure!(node.version().await?.tag == "v0.1.0");
@@ -63,24 +84,19 @@ async fn kexec_goes_past_the_firmware_and_is_blessed_as_ever(scratch: Scratch) -
 }
 
 async fn kexec_needs_a_disk(scratch: Scratch) -> Outcome {
-    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
-        .boot()
-        .await?;
-    node.wait_until_ready(PATIENCE).await?;
+    let image = ImageUnderTest::first()?;
+    let node = Node::plan(&scratch, &image).boot().await?;
     let client = Instarctl::of(&node, &scratch)?;
-    let said = client.run(&["reboot", "--mode", "kexec"]).await?;
-    ensure!(
-        said.code != Some(0) && said.complaint.contains("does not boot from its disk"),
-        "{said:?}"
-    );
-    // It goes on, and so does the next wish.
-    node.wait_until_ready(PATIENCE).await?;
-    let said = client
-        .run(&["upgrade", "--image", "10.0.2.2:1/i", "--stage"])
-        .await?;
-    ensure!(
-        said.code != Some(0) && said.complaint.contains("does not boot from its disk"),
-        "{said:?}"
-    );
+    for wish in [
+        &["reboot", "--mode", "kexec"][..],
+        &["upgrade", "--image", "10.0.2.2:1/i", "--stage"],
+    ] {
+        // It goes on after a wish that it refused.
+        node.wait_until_ready(PATIENCE).await?;
+        let said = client.run(wish).await?;
+        ensure!(said.code != Some(0), "{wish:?}: {said:?}");
+        let why = "does not boot from its disk";
+        ensure!(said.complaint.contains(why), "{wish:?}: {said:?}");
+    }
     Ok(())
 }

@@ -1,9 +1,10 @@
 //! A new boot loader: it takes the old one's place when it has started the machine, and costs nothing when it cannot.
 
-use anyhow::ensure;
+use anyhow::{Result, ensure};
 use instar_esp::{State, Volume as _, paths};
 use instar_tests::{
-    EspImage, ImageUnderTest, Instarctl, OciImage, Outcome, Registry, Scratch, Test, tests,
+    EspImage, ImageUnderTest, Instarctl, Node, OciImage, Outcome, Registry, Scratch, Test,
+    chapters, tests,
 };
 
 use crate::PATIENCE;
@@ -21,7 +22,7 @@ pub(crate) fn tests() -> Vec<Test> {
 }
 
 /// An installer's image with another loader in it.
-pub(crate) fn with_loader(image: &ImageUnderTest, loader: &[u8]) -> anyhow::Result<OciImage> {
+pub(crate) fn with_loader(image: &ImageUnderTest, loader: &[u8]) -> Result<OciImage> {
     let installer = OciImage::read(&image.installer())?;
     let release = installer.file("usr/install/amd64/release.json")?;
     let mut release: serde_json::Value = serde_json::from_slice(&release)?;
@@ -36,7 +37,7 @@ pub(crate) fn with_loader(image: &ImageUnderTest, loader: &[u8]) -> anyhow::Resu
 }
 
 /// The loader of the image, which says that it is of version 999.
-pub(crate) fn newer(image: &ImageUnderTest) -> anyhow::Result<Vec<u8>> {
+pub(crate) fn newer(image: &ImageUnderTest) -> Result<Vec<u8>> {
     let mut loader = std::fs::read(image.loader())?;
     let mut places = loader.windows(MARK.len());
     let at = places.position(|window| window == MARK.as_bytes());
@@ -50,38 +51,72 @@ async fn a_new_loader_stays_when_it_has_started_the_machine(scratch: Scratch) ->
     let registry = Registry::start(&scratch)?;
     let node = install_with(&scratch, &registry, |config| config).await?;
     let client = Instarctl::of(&node, &scratch)?;
+    push_loaders(&registry)?;
+    let image = |tag: &str| registry.image_for_guest(&format!("{INSTALLER}:{tag}"));
+    chapters![
+        a_loader_that_starts_the_machine_stays(&node, &client, &image("newer")),
+        the_old_loader_stays_where_the_new_one_does_not_start(&node, &client, &image("broken")),
+        what_was_put_in_place_starts_the_machine(node),
+        the_newer_loader_is_on_the_disk_and_no_try_was_lost(&scratch),
+    ]
+    .await
+}
+
+/// A newer loader, and one that no firmware loads.
+fn push_loaders(registry: &Registry) -> Outcome {
     let image = ImageUnderTest::second()?;
-    let newer = newer(&image)?;
-    // No firmware loads this.
     let broken = format!("no program, {MARK}1000 ####").into_bytes();
-    for (tag, loader) in [("newer", &newer), ("broken", &broken)] {
-        with_loader(&image, loader)?.push(&registry, INSTALLER, tag)?;
+    for (tag, loader) in [("newer", newer(&image)?), ("broken", broken)] {
+        with_loader(&image, &loader)?.push(registry, INSTALLER, tag)?;
     }
+    Ok(())
+}
 
-    // It comes with a version that could start without the kernel, and with one that reboots at once.
-    let newer_stays = "the new boot loader has started this machine, and stays";
-    let firmware = ["reboot", "--mode", "powercycle"];
-    let at_once = ["--reboot-mode", "powercycle"];
-    for (tag, how, then, words) in [
-        ("newer", &["--stage"][..], Some(&firmware[..]), newer_stays),
-        ("broken", &at_once[..], None, OLD_ONE_STAYS),
+/// It comes with a version that could start without the kernel.
+async fn a_loader_that_starts_the_machine_stays(
+    node: &Node,
+    client: &Instarctl,
+    image: &str,
+) -> Outcome {
+    let mark = node.vm().console_mark()?;
+    for command in [
+        &["upgrade", "--image", image, "--stage"][..],
+        &["reboot", "--mode", "powercycle"],
     ] {
-        let mark = node.vm().console_mark()?;
-        let image = registry.image_for_guest(&format!("{INSTALLER}:{tag}"));
-        let upgrade = [&["upgrade", "--image", &image], how].concat();
-        for command in std::iter::once(&upgrade[..]).chain(then) {
-            let said = client.run(command).await?;
-            ensure!(said.code == Some(0), "{tag}: {said:?}");
-        }
-        node.vm().wait_for_line_after(mark, words, PATIENCE)?;
-        node.wait_until_ready(PATIENCE).await?;
+        let said = client.run(command).await?;
+        ensure!(said.code == Some(0), "{command:?}: {said:?}");
     }
+    let stays = "the new boot loader has started this machine, and stays";
+    node.vm().wait_for_line_after(mark, stays, PATIENCE)?;
+    node.wait_until_ready(PATIENCE).await
+}
 
-    // What was put in place starts the machine by itself.
+/// It comes with a version that reboots at once.
+async fn the_old_loader_stays_where_the_new_one_does_not_start(
+    node: &Node,
+    client: &Instarctl,
+    image: &str,
+) -> Outcome {
+    let mark = node.vm().console_mark()?;
+    let upgrade = ["upgrade", "--image", image, "--reboot-mode", "powercycle"];
+    let said = client.run(&upgrade).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    let vm = node.vm();
+    vm.wait_for_line_after(mark, OLD_ONE_STAYS, PATIENCE)?;
+    node.wait_until_ready(PATIENCE).await
+}
+
+/// By itself.
+async fn what_was_put_in_place_starts_the_machine(node: Node) -> Outcome {
     let node = node.power_cycle().await?;
     node.wait_until_ready(PATIENCE).await?;
     node.end();
+    Ok(())
+}
+
+async fn the_newer_loader_is_on_the_disk_and_no_try_was_lost(scratch: &Scratch) -> Outcome {
     let esp = EspImage::of_disk(&scratch.join("node.disk0.img"));
+    let newer = newer(&ImageUnderTest::second()?)?;
     ensure!(esp.read(paths::LOADER)? == newer, "another loader");
     let state = State::read(&esp)?;
     ensure!(!state.has_new_loader, "the broken one is still there");

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Result, ensure};
 use instar_tests::{
-    Greeter, ImageUnderTest, Instarctl, Node, Outcome, Registry, Said, Scratch, Test, push_greeter,
-    tests,
+    Greeter, ImageUnderTest, Instarctl, Node, NodePlan, Outcome, Registry, Said, Scratch, Test,
+    chapters, push_greeter, tests,
 };
 
 use crate::PATIENCE;
@@ -21,13 +21,18 @@ pub(crate) fn tests() -> Vec<Test> {
 async fn the_config_is_changed_while_the_machine_runs(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
     let story = Story::begin(&scratch, &registry).await?;
-    bad_input_changes_nothing(&story).await?;
-    what_takes_a_reboot_is_named(&story).await?;
-    the_next_pull_asks_where_the_config_says(&story).await?;
-    a_trial_is_taken_back_by_itself(&story).await?;
-    a_trial_that_is_confirmed_stays(&story).await?;
-    containers_come_and_go_one_by_one(&story).await?;
-    a_staged_config_waits_for_the_next_boot(&story).await
+    chapters![
+        bad_input_changes_nothing(&story),
+        a_dry_run_tells_the_difference(&story),
+        what_takes_a_reboot_is_named(&story),
+        the_next_pull_asks_where_the_config_says(&story),
+        a_trial_is_taken_back_by_itself(&story),
+        a_trial_that_is_confirmed_stays(&story),
+        a_container_comes_and_the_other_one_is_not_touched(&story),
+        a_container_goes(&story),
+        a_staged_config_waits_for_the_next_boot(&story),
+    ]
+    .await
 }
 
 /// A node and the config that it began with.
@@ -42,25 +47,12 @@ struct Story<'a> {
 }
 
 impl<'a> Story<'a> {
-    async fn begin(scratch: &'a Scratch, registry: &Registry) -> anyhow::Result<Self> {
+    async fn begin(scratch: &'a Scratch, registry: &Registry) -> Result<Self> {
         push_greeter(registry)?;
         let host = registry.host_for_guest();
         let image = format!("{host}/greeter:v1");
-        let node = Node::plan(scratch, &ImageUnderTest::first()?)
-            .blank_disk()?
-            .forward(FIRST_PORT)
-            .forward(SECOND_PORT)
-            .configure({
-                let (image, host) = (image.clone(), host.clone());
-                move |config| {
-                    config
-                        .install_disk("/dev/vda")
-                        .registry(&host)
-                        .greeter_at("first", &image, FIRST_PORT, "")
-                }
-            })
-            .boot()
-            .await?;
+        let plan = plan(scratch, host.clone(), image.clone())?;
+        let node = plan.blank_disk()?.boot().await?;
         node.wait_until_ready(PATIENCE).await?;
         Ok(Self {
             scratch,
@@ -72,7 +64,7 @@ impl<'a> Story<'a> {
         })
     }
 
-    async fn apply(&self, yaml: &str, more: &[&str]) -> anyhow::Result<Said> {
+    async fn apply(&self, yaml: &str, more: &[&str]) -> Result<Said> {
         let file = self.scratch.write("next.yaml", yaml)?;
         let file = file.display().to_string();
         let command = [&["apply-config", "--file", &file], more].concat();
@@ -111,13 +103,27 @@ impl<'a> Story<'a> {
     }
 }
 
+fn plan(scratch: &Scratch, host: String, image: String) -> Result<NodePlan> {
+    Ok(Node::plan(scratch, &ImageUnderTest::first()?)
+        .forward(FIRST_PORT)
+        .forward(SECOND_PORT)
+        .configure(move |config| {
+            config
+                .install_disk("/dev/vda")
+                .registry(&host)
+                .greeter_at("first", &image, FIRST_PORT, "")
+        }))
+}
+
 async fn bad_input_changes_nothing(story: &Story<'_>) -> Outcome {
     let wrong = story.config.replace("hostname:", "hostnam:");
     let said = story.apply(&wrong, &[]).await?;
-    ensure!(
-        said.code != Some(0) && said.complaint.contains("hostnam"),
-        "{said:?}"
-    );
+    ensure!(said.code != Some(0), "{said:?}");
+    ensure!(said.complaint.contains("hostnam"), "{said:?}");
+    Ok(())
+}
+
+async fn a_dry_run_tells_the_difference(story: &Story<'_>) -> Outcome {
     let said = story.apply(&story.renamed(), &["--dry-run"]).await?;
     for expected in [
         "nothing was changed",
@@ -141,24 +147,36 @@ async fn what_takes_a_reboot_is_named(story: &Story<'_>) -> Outcome {
 }
 
 async fn the_next_pull_asks_where_the_config_says(story: &Story<'_>) -> Outcome {
-    let pull = ["image", "pull", "mirrored.example/greeter:v1"];
     let pid = story.node.service_pid("first").await?;
-    // Nobody listens there.
+    chapters![
+        a_pull_from_where_nobody_listens_fails(story),
+        a_pull_from_the_registry_succeeds(story),
+    ]
+    .await?;
+    let now = story.node.service_pid("first").await?;
+    ensure!(now == pid, "the container was started again");
+    Ok(())
+}
+
+const PULL: [&str; 3] = ["image", "pull", "mirrored.example/greeter:v1"];
+
+async fn a_pull_from_where_nobody_listens_fails(story: &Story<'_>) -> Outcome {
     let nowhere = story.mirrored("127.0.0.1:9");
     let said = story.apply(&nowhere, &["--mode", "no-reboot"]).await?;
-    ensure!(
-        said.code == Some(0) && said.output.contains("taken over now: registries"),
-        "{said:?}"
-    );
-    let said = story.client.run(&pull).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    let expected = "taken over now: registries";
+    ensure!(said.output.contains(expected), "{said:?}");
+    let said = story.client.run(&PULL).await?;
     ensure!(said.code != Some(0), "{said:?}");
+    Ok(())
+}
+
+async fn a_pull_from_the_registry_succeeds(story: &Story<'_>) -> Outcome {
     let said = story.apply(&story.mirrored(&story.host), &[]).await?;
     let expected = "Applied without a reboot: taken over now: registries.";
     ensure!(said.output.contains(expected), "{said:?}");
-    let said = story.client.run(&pull).await?;
+    let said = story.client.run(&PULL).await?;
     ensure!(said.code == Some(0), "{said:?}");
-    let now = story.node.service_pid("first").await?;
-    ensure!(now == pid, "the container was started again");
     Ok(())
 }
 
@@ -181,25 +199,26 @@ async fn a_trial_that_is_confirmed_stays(story: &Story<'_>) -> Outcome {
     Ok(())
 }
 
-/// A container more; the other one is not touched. Then the first one goes.
-async fn containers_come_and_go_one_by_one(story: &Story<'_>) -> Outcome {
+async fn a_container_comes_and_the_other_one_is_not_touched(story: &Story<'_>) -> Outcome {
     let node = &story.node;
     let first = Greeter::at(node, FIRST_PORT)?;
     let second = Greeter::at(node, SECOND_PORT)?;
     first.greets()?;
     let pid = node.service_pid("first").await?;
-    let more = story.with_another();
-    let said = story.apply(&more, &[]).await?;
+    let said = story.apply(&story.with_another(), &[]).await?;
     let expected = "containers started: second";
     ensure!(said.output.contains(expected), "{said:?}");
-    node.wait_until("the second container answers", PATIENCE, async || {
-        second.greets()
-    })
-    .await?;
+    let greets = async || second.greets();
+    node.wait_until("the second container answers", PATIENCE, greets)
+        .await?;
     first.greets()?;
     let now = node.service_pid("first").await?;
     ensure!(now == pid, "the first container was started again");
-    let third = more.replace("name: first", "name: third");
+    Ok(())
+}
+
+async fn a_container_goes(story: &Story<'_>) -> Outcome {
+    let third = story.with_another().replace("name: first", "name: third");
     let said = story.apply(&third, &[]).await?;
     let expected = "containers removed: first";
     ensure!(said.output.contains(expected), "{said:?}");

@@ -90,80 +90,79 @@ fn is_one_named() -> bool {
 fn main() -> ExitCode {
     let mut areas = Vec::new();
     if is_long_run() || is_one_named() {
-        areas.extend(of_long_runs());
+        areas.extend(OF_LONG_RUNS);
     }
-    areas.extend(of_every_run());
-    instar_tests::run(areas.into_iter().flatten().collect())
+    areas.extend(OF_EVERY_RUN);
+    instar_tests::run(areas.into_iter().flat_map(|area| area()).collect())
 }
+
+/// Gives the tests of one file.
+type Area = fn() -> Vec<Test>;
 
 /// Areas whose machines boot again and again, or wait for limits to pass: three quarters of the time. The longest first: short ones fill
 /// the gaps that they leave at the end.
-fn of_long_runs() -> Vec<Vec<Test>> {
-    vec![
-        soak::tests(),
-        power_cuts::tests(),
-        chaos::tests(),
-        hang_ups::tests(),
-        one_at_a_time::tests(),
-        staged::tests(),
-        hangs::tests(),
-        installed::tests(),
-        proxies::tests(),
-        kexec::tests(),
-        io_errors::tests(),
-        loader::tests(),
-        lifecycle::tests(),
-        image_names::tests(),
-        hostile_clients::tests(),
-        dead_neighbours::tests(),
-        full_var::tests(),
-        lost_config::tests(),
-        container_limits::tests(),
-        disk::tests(),
-        watchdog::tests(),
-        medium::tests(),
-        over_the_network::tests(),
-        talosctl_commands::tests(),
-        resources::tests(),
-        dashboard::tests(),
-        console::tests(),
-        volumes::tests(),
-        secure_boot::tests(),
-        ways_in::tests(),
-    ]
-}
+const OF_LONG_RUNS: [Area; 30] = [
+    soak::tests,
+    power_cuts::tests,
+    chaos::tests,
+    hang_ups::tests,
+    one_at_a_time::tests,
+    staged::tests,
+    hangs::tests,
+    installed::tests,
+    proxies::tests,
+    kexec::tests,
+    io_errors::tests,
+    loader::tests,
+    lifecycle::tests,
+    image_names::tests,
+    hostile_clients::tests,
+    dead_neighbours::tests,
+    full_var::tests,
+    lost_config::tests,
+    container_limits::tests,
+    disk::tests,
+    watchdog::tests,
+    medium::tests,
+    over_the_network::tests,
+    talosctl_commands::tests,
+    resources::tests,
+    dashboard::tests,
+    console::tests,
+    volumes::tests,
+    secure_boot::tests,
+    ways_in::tests,
+];
 
 /// Each way in and out of the machine once: boots, the API, both clients, an upgrade, a rollback.
-fn of_every_run() -> Vec<Vec<Test>> {
-    vec![
-        rollback::tests(),
-        upgrade::tests(),
-        no_call_fails::tests(),
-        drain::tests(),
-        workloads::tests(),
-        kept_containers::tests(),
-        talosctl_upgrades::tests(),
-        trial::tests(),
-        api_methods::tests(),
-        packet_capture::tests(),
-        other_clients::tests(),
-        forwarding::tests(),
-        authorities::tests(),
-        trust::tests(),
-        tls::tests(),
-        containers::tests(),
-        dhcp::tests(),
-        edits::tests(),
-        machine_config::tests(),
-        kernel_settings::tests(),
-        clock::tests(),
-        logs::tests(),
-        small_machine::tests(),
-        refused_images::tests(),
-        odd_images::tests(),
-        harness::tests(),
-        peers::tests(),
-        boot::tests(),
-        init_failures::tests(),
-    ]
-}
+const OF_EVERY_RUN: [Area; 29] = [
+    rollback::tests,
+    upgrade::tests,
+    no_call_fails::tests,
+    drain::tests,
+    workloads::tests,
+    kept_containers::tests,
+    talosctl_upgrades::tests,
+    trial::tests,
+    api_methods::tests,
+    packet_capture::tests,
+    other_clients::tests,
+    forwarding::tests,
+    authorities::tests,
+    trust::tests,
+    tls::tests,
+    containers::tests,
+    dhcp::tests,
+    edits::tests,
+    machine_config::tests,
+    kernel_settings::tests,
+    clock::tests,
+    logs::tests,
+    small_machine::tests,
+    refused_images::tests,
+    odd_images::tests,
+    harness::tests,
+    peers::tests,
+    boot::tests,
+    init_failures::tests,
+];

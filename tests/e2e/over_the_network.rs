@@ -1,6 +1,8 @@
 //! A machine with a blank disk and nothing else: iPXE starts it, and it installs itself.
 
-use anyhow::{Context as _, ensure};
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, ensure};
 use instar_api::machine::lifecycle_service_client::LifecycleServiceClient;
 use instar_api::machine::lifecycle_service_install_progress::Response;
 use instar_api::machine::{
@@ -9,7 +11,7 @@ use instar_api::machine::{
 use instar_qemu::VmSpec;
 use instar_tests::{
     HttpServer, Identity, ImageUnderTest, Instarctl, MachineConfig, Node, Outcome, Registry,
-    Scratch, Test, tests, uefi,
+    Scratch, Test, chapters, tests, uefi,
 };
 use tonic::{Code, Status};
 
@@ -24,27 +26,39 @@ pub(crate) fn tests() -> Vec<Test> {
 }
 
 async fn a_machine_installs_itself(scratch: Scratch) -> Outcome {
-    let image = ImageUnderTest::first()?;
-    let registry = Registry::start(&scratch)?;
-    registry.push_layout(&image.installer(), INSTALLER, image.version())?;
-    let identity = Identity::administrator()?;
-    let config = MachineConfig::new(&identity)
-        .hostname("rack-7")
-        .registry(&registry.host_for_guest())
-        .install(
-            "/dev/vda",
-            &registry.image_for_guest(&format!("{INSTALLER}:v0.1.0")),
-        );
+    let registry = registry_with_installer(&scratch)?;
+    let image = registry.image_for_guest(&format!("{INSTALLER}:v0.1.0"));
     let web = HttpServer::start()?;
-    web.serve("/machine.yaml", config.to_yaml());
-
-    let node = start_over_the_network(&scratch, identity, &web.url_for_guest("/machine.yaml"))?;
+    let node = start_over_the_network(&scratch, &web, |config| {
+        let config = config.hostname("rack-7");
+        let config = config.registry(&registry.host_for_guest());
+        config.install("/dev/vda", &image)
+    })?;
     node.wait_until_installed("v0.1.0", PATIENCE).await?;
+    chapters![
+        it_was_started_from_its_disk(&node),
+        its_config_is_on_its_disk(&node, &web),
+    ]
+    .await
+}
+
+fn registry_with_installer(scratch: &Scratch) -> Result<Registry> {
+    let image = ImageUnderTest::first()?;
+    let registry = Registry::start(scratch)?;
+    registry.push_layout(&image.installer(), INSTALLER, image.version())?;
+    Ok(registry)
+}
+
+async fn it_was_started_from_its_disk(node: &Node) -> Outcome {
     let arguments = node.read("/proc/cmdline").await?;
     ensure!(
         !arguments.contains("instar.config"),
         "it was not started from its disk: {arguments}"
     );
+    Ok(())
+}
+
+async fn its_config_is_on_its_disk(node: &Node, web: &HttpServer) -> Outcome {
     let hostname = node.hostname().await?;
     ensure!(hostname == "rack-7", "it is called {hostname}");
     let fetched = web.requests();
@@ -55,23 +69,16 @@ async fn a_machine_installs_itself(scratch: Scratch) -> Outcome {
     Ok(())
 }
 
-/// A machine with a blank disk, started by iPXE with a config at `url`.
+/// A machine with a blank disk, started by iPXE with a config that this server has.
 fn start_over_the_network(
     scratch: &Scratch,
-    identity: Identity,
-    url: &str,
-) -> anyhow::Result<Node> {
-    // What an administrator keeps beside the folder: a script of their own that names the config.
-    let folder = scratch.join("pxe");
-    std::fs::create_dir(&folder)?;
-    for file in std::fs::read_dir(ImageUnderTest::first()?.network_folder())? {
-        let file = file?;
-        std::fs::copy(file.path(), folder.join(file.file_name()))?;
-    }
-    std::fs::write(
-        folder.join("autoexec.ipxe"),
-        format!("#!ipxe\ndhcp\nset instar-arguments instar.config={url}\nchain boot.ipxe\n"),
-    )?;
+    web: &HttpServer,
+    configured: impl FnOnce(MachineConfig) -> MachineConfig,
+) -> Result<Node> {
+    let identity = Identity::administrator()?;
+    let config = configured(MachineConfig::new(&identity));
+    web.serve("/machine.yaml", config.to_yaml());
+    let folder = network_folder(scratch, &web.url_for_guest("/machine.yaml"))?;
     let spec = VmSpec::uefi(uefi()?)
         .network_boot(folder, "snponly.efi")
         .order_of_firmware();
@@ -81,50 +88,71 @@ fn start_over_the_network(
         .start()
 }
 
+/// What an administrator keeps beside the files of the release: a script of their own that names the config.
+fn network_folder(scratch: &Scratch, config: &str) -> Result<PathBuf> {
+    let folder = scratch.join("pxe");
+    std::fs::create_dir(&folder)?;
+    for file in std::fs::read_dir(ImageUnderTest::first()?.network_folder())? {
+        let file = file?;
+        std::fs::copy(file.path(), folder.join(file.file_name()))?;
+    }
+    let script =
+        format!("#!ipxe\ndhcp\nset instar-arguments instar.config={config}\nchain boot.ipxe\n");
+    std::fs::write(folder.join("autoexec.ipxe"), script)?;
+    Ok(folder)
+}
+
 async fn a_machine_in_memory_is_installed_by_a_call(scratch: Scratch) -> Outcome {
-    let image = ImageUnderTest::first()?;
-    let registry = Registry::start(&scratch)?;
-    registry.push_layout(&image.installer(), INSTALLER, image.version())?;
-    let identity = Identity::administrator()?;
-    let config = MachineConfig::new(&identity)
-        .registry(&registry.host_for_guest())
-        .install_disk("/dev/vda");
+    let registry = registry_with_installer(&scratch)?;
+    let image = |tag: &str| registry.image_for_guest(&format!("{INSTALLER}:{tag}"));
     let web = HttpServer::start()?;
-    web.serve("/machine.yaml", config.to_yaml());
-    let node = start_over_the_network(&scratch, identity, &web.url_for_guest("/machine.yaml"))?;
+    let node = start_over_the_network(&scratch, &web, |config| {
+        let config = config.registry(&registry.host_for_guest());
+        config.install_disk("/dev/vda")
+    })?;
+    chapters![
+        no_other_disk_than_the_configs_is_taken(&node, &image("v0.1.0")),
+        an_image_that_is_not_there_is_told_by_an_exit_code(&node, &image("none")),
+        an_image_is_installed_once(&node, &image("v0.1.0")),
+        a_reboot_starts_what_was_installed(&node, &scratch),
+    ]
+    .await
+}
+
+async fn no_other_disk_than_the_configs_is_taken(node: &Node, image: &str) -> Outcome {
     node.wait_for_api(PATIENCE).await?;
     node.wait_until_ready(PATIENCE).await?;
-
-    let good = registry.image_for_guest(&format!("{INSTALLER}:v0.1.0"));
-    let refused = install(&node, &good, "/dev/vdb").await.err();
+    let refused = install(node, image, "/dev/vdb").await.err();
     let refused = refused.context("it is written to another disk")?;
-    ensure!(
-        refused.code() == Code::FailedPrecondition && refused.message().contains("/dev/vda"),
-        "{refused}"
-    );
-    let missing = registry.image_for_guest(&format!("{INSTALLER}:none"));
-    let told = install(&node, &missing, "").await?;
+    ensure!(refused.code() == Code::FailedPrecondition, "{refused}");
+    ensure!(refused.message().contains("/dev/vda"), "{refused}");
+    Ok(())
+}
+
+async fn an_image_that_is_not_there_is_told_by_an_exit_code(node: &Node, image: &str) -> Outcome {
+    let told = install(node, image, "").await?;
     ensure!(told.exit_code == Some(7), "{told:?}");
-    let told = install(&node, &good, "/dev/vda").await?;
+    Ok(())
+}
+
+async fn an_image_is_installed_once(node: &Node, image: &str) -> Outcome {
+    let told = install(node, image, "/dev/vda").await?;
     println!("{}", told.lines);
-    ensure!(
-        told.exit_code == Some(0) && told.lines.contains("is installed; the next boot starts it"),
-        "{told:?}"
-    );
-    let again = install(&node, &good, "").await.err();
+    ensure!(told.exit_code == Some(0), "{told:?}");
+    let words = "is installed; the next boot starts it";
+    ensure!(told.lines.contains(words), "{told:?}");
+    let again = install(node, image, "").await.err();
     let again = again.context("it is installed twice")?;
     ensure!(again.code() == Code::AlreadyExists, "{again}");
+    Ok(())
+}
 
-    let client = Instarctl::of(&node, &scratch)?;
+async fn a_reboot_starts_what_was_installed(node: &Node, scratch: &Scratch) -> Outcome {
+    let client = Instarctl::of(node, scratch)?;
     let said = client.run(&["reboot", "--mode", "powercycle"]).await?;
     ensure!(said.code == Some(0), "{said:?}");
     node.wait_until_ready(PATIENCE).await?;
-    let arguments = node.read("/proc/cmdline").await?;
-    ensure!(
-        !arguments.contains("instar.config"),
-        "it was not started from its disk: {arguments}"
-    );
-    Ok(())
+    it_was_started_from_its_disk(node).await
 }
 
 /// The answers to a call of Install.
@@ -137,19 +165,9 @@ struct Told {
 async fn install(node: &Node, image: &str, disk: &str) -> Result<Told, Status> {
     let channel = node.channel().await;
     let channel = channel.map_err(|error| Status::unknown(format!("{error:#}")))?;
-    let request = LifecycleServiceInstallRequest {
-        source: Some(InstallArtifactsSource {
-            image_name: image.to_owned(),
-        }),
-        destination: Some(InstallDestination {
-            disk: disk.to_owned(),
-        }),
-        ..LifecycleServiceInstallRequest::default()
-    };
-    let mut answers = LifecycleServiceClient::new(channel)
-        .install(request)
-        .await?
-        .into_inner();
+    let mut lifecycle = LifecycleServiceClient::new(channel);
+    let answers = lifecycle.install(request(image, disk)).await?;
+    let mut answers = answers.into_inner();
     let mut told = Told::default();
     while let Some(answer) = answers.message().await? {
         match answer.progress.and_then(|progress| progress.response) {
@@ -159,4 +177,16 @@ async fn install(node: &Node, image: &str, disk: &str) -> Result<Told, Status> {
         }
     }
     Ok(told)
+}
+
+fn request(image: &str, disk: &str) -> LifecycleServiceInstallRequest {
+    LifecycleServiceInstallRequest {
+        source: Some(InstallArtifactsSource {
+            image_name: image.to_owned(),
+        }),
+        destination: Some(InstallDestination {
+            disk: disk.to_owned(),
+        }),
+        ..LifecycleServiceInstallRequest::default()
+    }
 }

@@ -16,7 +16,7 @@ use instar_esp::{
 use instar_qemu::{Drive, Vm, VmSpec};
 use instar_tests::{
     BY_OUR_BOOT_ENTRY, EspImage, ImageUnderTest, Instarctl, Node, Outcome, Registry, Scratch, Test,
-    UefiVariables, secure_uefi, test_keys, tests,
+    UefiVariables, chapters, secure_uefi, test_keys, tests,
 };
 
 use crate::PATIENCE;
@@ -57,21 +57,30 @@ fn enrolled(scratch: &Scratch, disk: PathBuf) -> Result<VmSpec> {
 async fn a_machine_in_setup_mode_takes_the_keys_and_starts(scratch: Scratch) -> Outcome {
     let spec = VmSpec::uefi(secure_uefi()?).drive(Drive::raw(own_disk(&scratch)?));
     let node = Node::plan_from(&scratch, spec).boot().await?;
-    let console = node.vm().console();
-    ensure!(
-        console.contains("Custom Secure Boot keys successfully enrolled")
-            && console.contains(SECURE),
-        "{console}"
-    );
-    // Debian's signature of the kernel is not one of these keys.
-    node.wait_until_ready(PATIENCE).await?;
-    let client = Instarctl::of(&node, &scratch)?;
-    let said = client.run(&["reboot", "--mode", "kexec"]).await?;
-    ensure!(
-        said.code != Some(0) && said.complaint.contains("under Secure Boot"),
-        "{said:?}"
-    );
+    chapters![
+        the_keys_are_enrolled_and_in_force(&node),
+        no_kernel_is_started_past_the_firmware(&node, &scratch),
+    ]
+    .await?;
     node.wait_until_ready(PATIENCE).await
+}
+
+async fn the_keys_are_enrolled_and_in_force(node: &Node) -> Outcome {
+    let console = node.vm().console();
+    let enrolled = "Custom Secure Boot keys successfully enrolled";
+    ensure!(console.contains(enrolled), "{console}");
+    ensure!(console.contains(SECURE), "{console}");
+    Ok(())
+}
+
+/// Debian's signature of the kernel is not one of these keys.
+async fn no_kernel_is_started_past_the_firmware(node: &Node, scratch: &Scratch) -> Outcome {
+    node.wait_until_ready(PATIENCE).await?;
+    let client = Instarctl::of(node, scratch)?;
+    let said = client.run(&["reboot", "--mode", "kexec"]).await?;
+    ensure!(said.code != Some(0), "{said:?}");
+    ensure!(said.complaint.contains("under Secure Boot"), "{said:?}");
+    Ok(())
 }
 
 /// The firmware's word for a program that no key of db has signed.
@@ -117,30 +126,46 @@ async fn a_loader_without_signature_is_refused(scratch: Scratch) -> Outcome {
 /// loader takes the version before.
 async fn a_version_that_is_refused_gives_way_to_the_one_before_it(scratch: Scratch) -> Outcome {
     let (disk, esp) = with_an_unsigned_version(&scratch)?;
-    let order = |esp: &EspImage| -> Result<Vec<String>> {
-        let state = State::read(esp)?;
-        let names = state
-            .boot_order()
-            .into_iter()
-            .map(|entry| entry.name.to_string());
-        Ok(names.collect())
-    };
-    ensure!(order(&esp)? == ["instar-2-v0.2.0+3.conf", "instar-1-v0.1.0.conf"]);
-
-    let uefi = secure_uefi()?;
-    let variables = UefiVariables::of(&uefi, &scratch)?
-        .enrol(&test_keys()?)
-        .boot_order(&esp_of(&disk)?, &scratch)?
-        .write()?;
-    let spec = VmSpec::uefi(uefi.variables(variables)).drive(Drive::raw(disk));
+    has_boot_order(&esp, ["instar-2-v0.2.0+3.conf", "instar-1-v0.1.0.conf"])?;
+    let spec = with_boot_entries(&scratch, disk)?;
     let node = Node::plan_from(&scratch, spec).boot().await?;
+    chapters![
+        it_was_refused_three_times(&node),
+        it_has_no_tries_left(&node, &esp),
+    ]
+    .await
+}
+
+fn has_boot_order(esp: &EspImage, expected: [&str; 2]) -> Outcome {
+    let state = State::read(esp)?;
+    let order = state.boot_order().into_iter();
+    let names: Vec<String> = order.map(|entry| entry.name.to_string()).collect();
+    ensure!(names == expected, "{names:?}");
+    Ok(())
+}
+
+/// A machine that knows the image's keys, and whose firmware has its entries for the boot loader.
+fn with_boot_entries(scratch: &Scratch, disk: PathBuf) -> Result<VmSpec> {
+    let uefi = secure_uefi()?;
+    let variables = UefiVariables::of(&uefi, scratch)?
+        .enrol(&test_keys()?)
+        .boot_order(&esp_of(&disk)?, scratch)?
+        .write()?;
+    Ok(VmSpec::uefi(uefi.variables(variables)).drive(Drive::raw(disk)))
+}
+
+async fn it_was_refused_three_times(node: &Node) -> Outcome {
     ensure!(node.version().await?.tag == "v0.1.0");
     // What it does to the entries once it is healthy is done by then.
     node.wait_until_ready(PATIENCE).await?;
     let console = node.vm().console();
     ensure!(console.matches(REFUSED).count() == 3, "{console}");
+    Ok(())
+}
+
+async fn it_has_no_tries_left(node: &Node, esp: &EspImage) -> Outcome {
     node.vm().quit()?;
-    ensure!(order(&esp)? == ["instar-1-v0.1.0.conf", "instar-2-v0.2.0+0-3.conf"]);
+    has_boot_order(esp, ["instar-1-v0.1.0.conf", "instar-2-v0.2.0+0-3.conf"])?;
     ensure!(esp.list(paths::ENTRIES)?.len() == 2);
     Ok(())
 }
@@ -160,48 +185,83 @@ async fn without_boot_entries_each_try_of_a_refused_version_takes_a_power_cycle(
     }
     let node = Node::plan_from(&scratch, spec).boot().await?;
     ensure!(node.version().await?.tag == "v0.1.0");
+    chapters![its_entries_are_there_again(&node)].await
+}
+
+async fn its_entries_are_there_again(node: &Node) -> Outcome {
     node.wait_until_ready(PATIENCE).await?;
-    node.machine()
-        .await?
-        .reboot(RebootRequest::default())
-        .await?;
+    let mut machine = node.machine().await?;
+    machine.reboot(RebootRequest::default()).await?;
     node.wait_for_line(BY_OUR_BOOT_ENTRY, PATIENCE)?;
     Ok(())
 }
 
 /// No kernel starts past the firmware, and no loader with another signature than its content's.
 async fn an_upgrade_keeps_to_what_the_firmware_lets_through(scratch: Scratch) -> Outcome {
-    let registry = Registry::start(&scratch)?;
+    let registry = registry_with_upgrades(&scratch)?;
+    let host = registry.host_for_guest();
+    let plan = Node::plan_from(&scratch, enrolled(&scratch, own_disk(&scratch)?)?)
+        .configure(move |config| config.registry(&host).install_disk("/dev/vda"));
+    let node = plan.boot().await?;
+    node.wait_until_ready(PATIENCE).await?;
+    let client = Instarctl::of(&node, &scratch)?;
+    let image = |tag: &str| registry.image_for_guest(&format!("{INSTALLER}:{tag}"));
+    chapters![
+        a_kexec_becomes_a_reboot_through_the_firmware(&node, &client, &image("v0.2.0")),
+        a_loader_that_is_refused_leaves_the_old_one(&node, &client, &image("loader")),
+        the_firmware_refused_one_program(&node),
+    ]
+    .await
+}
+
+/// With v0.2.0, and with v0.1.0 whose loader is newer.
+fn registry_with_upgrades(scratch: &Scratch) -> Result<Registry> {
+    let registry = Registry::start(scratch)?;
     let (first, second) = (ImageUnderTest::first()?, ImageUnderTest::second()?);
     registry.push_layout(&second.installer(), INSTALLER, second.version())?;
     with_loader(&first, &newer(&first)?)?.push(&registry, INSTALLER, "loader")?;
-    let host = registry.host_for_guest();
-    let node = Node::plan_from(&scratch, enrolled(&scratch, own_disk(&scratch)?)?)
-        .configure(move |config| config.registry(&host).install_disk("/dev/vda"))
-        .boot()
-        .await?;
-    node.wait_until_ready(PATIENCE).await?;
-    let client = Instarctl::of(&node, &scratch)?;
-    for (tag, mode, version, words) in [
-        (
-            "v0.2.0",
-            "kexec",
-            "v0.2.0",
-            "the machine reboots through the firmware: nothing was loaded",
-        ),
-        ("loader", "powercycle", "v0.1.0", OLD_ONE_STAYS),
-    ] {
-        let mark = node.vm().console_mark()?;
-        let image = registry.image_for_guest(&format!("{INSTALLER}:{tag}"));
-        let said = client
-            .run(&["upgrade", "--image", &image, "--reboot-mode", mode])
-            .await?;
-        ensure!(said.code == Some(0), "{tag}: {said:?}");
-        node.vm().wait_for_line_after(mark, words, PATIENCE)?;
-        node.vm().wait_for_line_after(mark, SECURE, PATIENCE)?;
-        node.wait_until_ready(PATIENCE).await?;
-        ensure!(node.version().await?.tag == version);
-    }
+    Ok(registry)
+}
+
+async fn a_kexec_becomes_a_reboot_through_the_firmware(
+    node: &Node,
+    client: &Instarctl,
+    image: &str,
+) -> Outcome {
+    let words = "the machine reboots through the firmware: nothing was loaded";
+    upgrade(
+        node,
+        client,
+        ["--image", image, "--reboot-mode", "kexec"],
+        words,
+    )
+    .await?;
+    ensure!(node.version().await?.tag == "v0.2.0");
+    Ok(())
+}
+
+async fn a_loader_that_is_refused_leaves_the_old_one(
+    node: &Node,
+    client: &Instarctl,
+    image: &str,
+) -> Outcome {
+    let how = ["--image", image, "--reboot-mode", "powercycle"];
+    upgrade(node, client, how, OLD_ONE_STAYS).await?;
+    ensure!(node.version().await?.tag == "v0.1.0");
+    Ok(())
+}
+
+/// Upgrades, in these words on the console.
+async fn upgrade(node: &Node, client: &Instarctl, how: [&str; 4], words: &str) -> Outcome {
+    let mark = node.vm().console_mark()?;
+    let said = client.run(&[&["upgrade"][..], &how].concat()).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    node.vm().wait_for_line_after(mark, words, PATIENCE)?;
+    node.vm().wait_for_line_after(mark, SECURE, PATIENCE)?;
+    node.wait_until_ready(PATIENCE).await
+}
+
+async fn the_firmware_refused_one_program(node: &Node) -> Outcome {
     let console = node.vm().console();
     ensure!(
         console.matches("Access Denied").count() == 1,
