@@ -37,11 +37,8 @@ impl Callers {
     /// Ends them, and says what came of their calls.
     pub(crate) async fn end(mut self) -> anyhow::Result<[(&'static str, Calling); 4]> {
         std::fs::write(&self.end, "")?;
+        let said = self.told_by_python()?;
         let tonic = (self.over_one.end().await?, self.anew.end().await?);
-        let line = self
-            .python
-            .wait_for("what it found", PATIENCE, |line| line.contains("slowest"))?;
-        let said: Value = serde_json::from_str(&line)?;
         let grpcio = |way: &str| Calling::told_by(&said[way]);
         let found = [
             (OVER_ONE, tonic.0),
@@ -53,5 +50,11 @@ impl Callers {
             println!("{client}: {calling}, {} versions", calling.versions);
         }
         Ok(found)
+    }
+
+    fn told_by_python(&mut self) -> anyhow::Result<Value> {
+        let found = |line: &str| line.contains("slowest");
+        let line = self.python.wait_for("what it found", PATIENCE, found)?;
+        Ok(serde_json::from_str(&line)?)
     }
 }

@@ -17,7 +17,7 @@ pub(super) fn list(listener: OwnedFd) -> Vec<SystemService> {
             absence: Absence::Error,
             gain: format!("the API answers on port {}", instar_api::PORT),
             // A little longer than apid itself waits for its calls.
-            last_answers: Some(Duration::from_millis(1500)),
+            last_answers: Some(Duration::from_secs(2)),
         },
         SystemService {
             name: console::NAME,
