@@ -19,6 +19,7 @@ use self::offers::what_clients_offer_is_agreed_on;
 use self::without_config::{a_config_is_brought, without_a_config_the_fingerprint_is_what_counts};
 
 const HOSTNAME: &str = "lamp";
+
 pub(crate) fn tests() -> Vec<Test> {
     tests![tls_is_what_clients_of_every_kind_need]
 }

@@ -1,9 +1,11 @@
 //! What an operator asks of a node day by day: the time, images, health, values, certificates.
 
-use super::{AskedNode, members, text};
+use std::time::Duration;
+
 use anyhow::{Context as _, ensure};
 use instar_tests::{Outcome, WrongTimeServer, chapters};
-use std::time::Duration;
+
+use super::{AskedNode, members, text};
 
 /// What the time server is ahead of the host.
 const AHEAD: Duration = Duration::from_secs(1000);

@@ -1,9 +1,10 @@
 //! Files of the node: listed, printed, copied and counted.
 
-use super::AskedNode;
 use anyhow::{Context as _, ensure};
 use instar_tests::{Outcome, chapters};
 use serde_json::Value;
+
+use super::AskedNode;
 
 pub(super) async fn its_files_are_shown(asked: &AskedNode) -> Outcome {
     chapters![

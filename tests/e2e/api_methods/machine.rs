@@ -1,10 +1,11 @@
 //! The machine itself: memory, processes, sockets, and the kernel's figures.
 
-use super::{AskedNode, member, members, text};
-use crate::PATIENCE;
 use anyhow::{Context as _, ensure};
 use instar_tests::{Node, Outcome, chapters};
 use serde_json::Value;
+
+use super::{AskedNode, member, members, text};
+use crate::PATIENCE;
 
 pub(super) async fn the_machine_is_shown(asked: &AskedNode) -> Outcome {
     let node = &asked.node;

@@ -1,6 +1,5 @@
 //! Older clients name any number of nodes; what cannot be told apart is refused.
 
-use super::all;
 use anyhow::{Context as _, Result, ensure};
 use instar_api::common::{ContainerDriver, Metadata};
 use instar_api::machine::ContainersRequest;
@@ -8,6 +7,8 @@ use instar_api::machine::image_service_client::ImageServiceClient;
 use instar_tests::{Node, Outcome, chapters};
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Status};
+
+use super::all;
 
 /// Older clients name any number of nodes; what cannot be told apart is refused.
 pub(super) async fn several_nodes_may_be_named(node: &Node) -> Outcome {

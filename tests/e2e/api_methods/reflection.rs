@@ -1,9 +1,10 @@
 //! A client that has never seen our protos learns them from the node.
 
-use super::{members, text};
 use anyhow::ensure;
 use instar_tests::{Grpcio, Node, Outcome};
 use serde_json::{Value, json};
+
+use super::{members, text};
 
 /// A client that has never seen our protos.
 pub(super) async fn the_node_teaches_its_methods(grpcio: &Grpcio, node: &Node) -> Outcome {

@@ -1,14 +1,16 @@
 //! Files with secrets, and ways around: not even an administrator gets at them.
 
-use super::all;
+use std::path::Path;
+
 use anyhow::ensure;
 use instar_api::common::Data;
 use instar_api::machine::machine_service_client::MachineServiceClient;
 use instar_api::machine::{CopyRequest, DiskUsageRequest, ListRequest, ReadRequest};
 use instar_pki::Role;
 use instar_tests::{Greeter, Machine, Node, Outcome};
-use std::path::Path;
 use tonic::{Code, Status};
+
+use super::all;
 
 /// Names of secrets, and ways around: through links of a container, and through processes.
 const SECRETS: [&str; 23] = [

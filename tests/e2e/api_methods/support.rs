@@ -1,11 +1,13 @@
 //! All that helps somebody who helps, in one file.
 
-use super::{AskedNode, member, members};
+use std::collections::BTreeMap;
+use std::path::Path;
+
 use anyhow::{Context as _, Result, ensure};
 use instar_tests::{GREETER, Node, Outcome, chapters};
 use serde_json::json;
-use std::collections::BTreeMap;
-use std::path::Path;
+
+use super::{AskedNode, member, members};
 
 pub(super) async fn support_collects_what_there_is(asked: &AskedNode) -> Outcome {
     chapters![

@@ -1,9 +1,10 @@
 //! What the machine runs, and what that is kept on.
 
-use super::{AskedNode, members, text};
 use anyhow::{bail, ensure};
 use instar_tests::{GREETER, Outcome, chapters};
 use serde_json::Value;
+
+use super::{AskedNode, members, text};
 
 pub(super) async fn what_it_runs_is_shown(asked: &AskedNode) -> Outcome {
     chapters![

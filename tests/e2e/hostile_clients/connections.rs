@@ -1,13 +1,15 @@
 //! Connections of those who have not shown who they are.
 
-use super::newcomers_are_served;
-use crate::PATIENCE;
+use std::time::Instant;
+
 use anyhow::{Context as _, Result};
 use instar_tests::{Node, Outcome};
-use std::time::Instant;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
+
+use super::newcomers_are_served;
+use crate::PATIENCE;
 
 /// More than there are places for those who have not shown who they are.
 pub(super) const SILENT: usize = 600;

@@ -1,16 +1,18 @@
 //! Readers who take all they can, and what an administrator notices of it.
 
-use super::{hostnames, kernel_log_on_and_on, list_of, usage_of_everything};
+use std::time::{Duration, Instant};
+
 use anyhow::{Result, ensure};
 use instar_api::cosi::resource::state_client::StateClient;
 use instar_api::machine::LogsRequest;
 use instar_api::machine::machine_service_client::MachineServiceClient;
 use instar_api::time::time_service_client::TimeServiceClient;
 use instar_tests::{Identity, Machine, Node, Outcome};
-use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
+
+use super::{hostnames, kernel_log_on_and_on, list_of, usage_of_everything};
 
 /// Connections of readers who take all they can, and for how long.
 const GREEDY: usize = 16;

@@ -1,6 +1,5 @@
 //! What one connection of a reader may not have.
 
-use super::{hostnames, usage_of_everything};
 use anyhow::ensure;
 use instar_api::cosi::resource::state_client::StateClient;
 use instar_api::machine::machine_service_client::MachineServiceClient;
@@ -9,6 +8,8 @@ use instar_api::time::time_service_client::TimeServiceClient;
 use instar_tests::{Identity, Node, Outcome, chapters};
 use tonic::Code;
 use tonic::transport::Channel;
+
+use super::{hostnames, usage_of_everything};
 
 /// What one connection of a reader may not have.
 pub(super) async fn readers_have_limits(node: &Node, reader: &Identity) -> Outcome {

@@ -1,6 +1,5 @@
 //! Messages that are too large, too many, or never end.
 
-use super::newcomers_are_served;
 use anyhow::{Result, bail, ensure};
 use instar_api::MAX_MESSAGE_BYTES;
 use instar_api::machine::machine_service_client::MachineServiceClient;
@@ -11,6 +10,8 @@ use tonic::client::Grpc;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 use tonic_prost::ProstCodec;
+
+use super::newcomers_are_served;
 
 /// Connections with endless calls, and calls on each.
 const ENDLESS: (usize, usize) = (2, 100);

@@ -1,12 +1,13 @@
 //! Readers of streams who go in the midst of them, or stay and do not read.
 
-use super::{kernel_log_on_and_on, newcomers_are_served};
 use anyhow::{Context as _, ensure};
 use instar_api::machine::machine_service_client::MachineServiceClient;
 use instar_api::machine::{DmesgRequest, Event, EventsRequest};
 use instar_tests::{Machine, Node, Outcome};
 use tokio::task::JoinSet;
 use tonic::Status;
+
+use super::{kernel_log_on_and_on, newcomers_are_served};
 
 /// Streams of each kind on one connection, which has room for 128 in all.
 const READERS: usize = 60;

@@ -1,12 +1,13 @@
 //! An authority of the other usual kind.
 
-use super::HOSTNAME;
-use super::handshake::{refused, works};
-use crate::PATIENCE;
 use anyhow::{Result, ensure};
 use instar_tests::{Identity, MachineConfig, Node, Outcome, TlsClient};
 use x509_parser::oid_registry::{OID_KEY_TYPE_EC_PUBLIC_KEY, OID_SIG_ED25519};
 use x509_parser::parse_x509_certificate;
+
+use super::HOSTNAME;
+use super::handshake::{refused, works};
+use crate::PATIENCE;
 
 /// An authority of the other usual kind takes the place of the first one.
 pub(super) async fn an_authority_may_have_an_ecdsa_key(node: &Node, usual: &TlsClient) -> Outcome {

@@ -1,8 +1,8 @@
 //! The node's certificate and the client's.
 
-use super::HOSTNAME;
-use super::handshake::{refused, works};
-use crate::PATIENCE;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
 use anyhow::{Context as _, Result, ensure};
 use instar_pki::certificates_from_pem;
 use instar_tests::{End, Node, Outcome, TlsClient, chapters, roots};
@@ -13,11 +13,13 @@ use rustls::crypto::ring::default_provider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::version::{TLS12, TLS13};
 use rustls::{AlertDescription, CertificateError as Bad};
-use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use x509_parser::oid_registry::{OID_KEY_TYPE_EC_PUBLIC_KEY, OID_SIG_ED25519};
 use x509_parser::parse_x509_certificate;
 use x509_parser::prelude::X509Certificate;
+
+use super::HOSTNAME;
+use super::handshake::{refused, works};
+use crate::PATIENCE;
 
 /// The guest's address in QEMU's user network.
 const ADDRESS: &str = "10.0.2.15";

@@ -1,16 +1,18 @@
 //! A handshake: what both sides agreed on, or how the client was turned away.
 
-use crate::PATIENCE;
+use std::{fmt, io};
+
 use anyhow::{Context as _, Result, bail, ensure};
 use instar_api::machine::VersionResponse;
 use instar_tests::{Calls, End, Node, TlsClient};
 use prost::Message as _;
 use rustls::pki_types::CertificateDer;
 use rustls::{CipherSuite, HandshakeKind, NamedGroup, ProtocolVersion};
-use std::{fmt, io};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
+
+use crate::PATIENCE;
 
 /// What a client and the node agreed on.
 #[derive(Debug)]

@@ -1,9 +1,7 @@
 //! What clients offer, and what the node takes of it.
 
-use super::HOSTNAME;
-use super::handshake::{answers, refused, works};
-use super::hybrid::Hybrid;
-use super::old_hello::{alert_to, hello_of_tls11};
+use std::sync::Arc;
+
 use anyhow::{Context as _, ensure};
 use instar_tests::{End, Node, Outcome, TlsClient, chapters};
 use rustls::client::Resumption;
@@ -11,7 +9,11 @@ use rustls::crypto::SupportedKxGroup;
 use rustls::crypto::ring::{cipher_suite, kx_group};
 use rustls::version::{TLS12, TLS13};
 use rustls::{AlertDescription, HandshakeKind, NamedGroup, ProtocolVersion, SupportedCipherSuite};
-use std::sync::Arc;
+
+use super::HOSTNAME;
+use super::handshake::{answers, refused, works};
+use super::hybrid::Hybrid;
+use super::old_hello::{alert_to, hello_of_tls11};
 
 pub(super) async fn what_clients_offer_is_agreed_on(node: &Node, usual: &TlsClient) -> Outcome {
     chapters![

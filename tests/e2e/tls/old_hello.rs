@@ -1,12 +1,14 @@
 //! The first words of a client of TLS 1.1, byte by byte: no library speaks it any more.
 
-use crate::PATIENCE;
+use std::io;
+
 use anyhow::{Context as _, Result, bail};
 use instar_tests::Node;
 use rustls::AlertDescription;
-use std::io;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+
+use crate::PATIENCE;
 
 /// The first words of a client that knows nothing later than TLS 1.1 (RFC 4346, 7.4.1.2); with the signature algorithms, without
 /// which a later version cannot be spoken, or without.

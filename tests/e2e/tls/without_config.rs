@@ -1,10 +1,11 @@
 //! A node without a config, and who may believe it.
 
-use crate::PATIENCE;
 use anyhow::{Result, ensure};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use instar_tests::{Instarctl, MachineConfig, Node, Outcome, Said, Scratch, chapters};
+
+use crate::PATIENCE;
 
 /// `instarctl`'s exit code.
 const NOT_AUTHORIZED: i32 = 4;
