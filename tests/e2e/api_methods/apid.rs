@@ -31,14 +31,7 @@ const WITHOUT_RIGHTS: [(&str, &str); 11] = [
 ];
 
 async fn apid_has_no_rights(node: &Node, apid: u32) -> Outcome {
-    let status = node.read(&format!("/proc/{apid}/status")).await?;
-    for (field, expected) in WITHOUT_RIGHTS {
-        let line = status.lines().find_map(|line| line.strip_prefix(field));
-        let line = line.with_context(|| format!("no {field} in {status}"))?;
-        let words: Vec<&str> = line.split_whitespace().collect();
-        ensure!(words.join(" ") == expected, "{field} {words:?}");
-    }
-    Ok(())
+    node.has_status(apid, &WITHOUT_RIGHTS).await
 }
 
 /// A directory that cannot be written: what of its filesystem, where, and how (proc_pid_mountinfo(5)).

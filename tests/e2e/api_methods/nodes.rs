@@ -10,7 +10,6 @@ use tonic::{Code, Request, Status};
 
 use super::all;
 
-/// Older clients name any number of nodes; what cannot be told apart is refused.
 pub(super) async fn several_nodes_may_be_named(node: &Node) -> Outcome {
     chapters![
         answers_have_the_name_that_was_asked_for(node),

@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 
 use super::{members, text};
 
-/// A client that has never seen our protos.
 pub(super) async fn the_node_teaches_its_methods(grpcio: &Grpcio, node: &Node) -> Outcome {
     let learned = grpcio.reflect(node, &learned_calls())?;
     ensure!(learned["health"] == "SERVING", "{learned}");
