@@ -76,7 +76,7 @@ async fn the_screen_shows_the_machine_to_whoever_stands_before_it(scratch: Scrat
         the_summary_is_in_front(&node),
         keys_change_the_page_and_none_ends_it(&node),
         the_other_terminal_has_the_messages(&node),
-        is_locked_up(&node),
+        the_dashboard_is_locked_up(&node),
         the_next_generation_has_a_dashboard_of_its_own(&node, &registry),
     ]
     .await
@@ -159,7 +159,7 @@ const LOCKED_UP: [(&str, &str); 10] = [
     ("Seccomp:", "2"),
 ];
 
-async fn is_locked_up(node: &Node) -> Outcome {
+async fn the_dashboard_is_locked_up(node: &Node) -> Outcome {
     let pid = node.service_pid("dashboard").await?;
     let status = node.read(&format!("/proc/{pid}/status")).await?;
     let resident = status.lines().find(|line| line.starts_with("VmRSS:"));

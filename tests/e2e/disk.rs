@@ -98,10 +98,14 @@ async fn the_disk_holds_the_config_over_a_reboot(scratch: Scratch) -> Outcome {
     let identity = node.end();
     let plan = plan(&scratch)?.name("second").without_config(identity);
     let node = plan.boot().await?;
-    chapters![it_comes_back_as_it_was(&node), a_reset_turns_it_off(&node),].await
+    chapters![
+        the_machine_comes_back_as_it_was(&node),
+        a_reset_without_a_reboot_turns_the_machine_off(&node),
+    ]
+    .await
 }
 
-async fn it_comes_back_as_it_was(node: &Node) -> Outcome {
+async fn the_machine_comes_back_as_it_was(node: &Node) -> Outcome {
     node.wait_for_line("machine config: from STATE", PATIENCE)?;
     let reused = node.wait_for_line("/var is the partition /dev/vda3", PATIENCE)?;
     ensure!(reused.contains("reused)"), "{reused}");
@@ -112,7 +116,7 @@ async fn it_comes_back_as_it_was(node: &Node) -> Outcome {
 }
 
 /// Without `--reboot` it is off afterwards, and a blank machine.
-async fn a_reset_turns_it_off(node: &Node) -> Outcome {
+async fn a_reset_without_a_reboot_turns_the_machine_off(node: &Node) -> Outcome {
     let talosctl = Talosctl::of(node, Release::V1_13).await?;
     let said = talosctl.run("reset").await;
     ensure!(said.code == Some(0), "{said:#?}");

@@ -49,7 +49,7 @@ async fn hostile_clients_do_not_disturb_those_with_a_certificate(scratch: Scratc
     everything_harmful(&node).await?;
     chapters![
         memory_is_given_back(&node, before),
-        is_the_same_process(&node, "apid", apid),
+        a_service_was_not_started_again(&node, "apid", apid),
         strangers_do_not_fill_the_log(&node),
     ]
     .await?;
@@ -88,7 +88,7 @@ async fn memory_is_given_back(node: &Node, before: u64) -> Outcome {
     .await
 }
 
-async fn is_the_same_process(node: &Node, id: &str, before: u32) -> Outcome {
+async fn a_service_was_not_started_again(node: &Node, id: &str, before: u32) -> Outcome {
     let now = node.service_pid(id).await?;
     ensure!(now == before, "{id} was started again");
     Ok(())
@@ -118,8 +118,8 @@ async fn readers_who_take_all_they_can_leave_enough_to_administrators(scratch: S
     chapters![
         readers_have_limits(&node, &reader),
         greed_hardly_delays_an_administrator(&node, &reader, own, usual),
-        is_the_same_process(&node, "apid", apid),
-        is_the_same_process(&node, "machined", machined),
+        a_service_was_not_started_again(&node, "apid", apid),
+        a_service_was_not_started_again(&node, "machined", machined),
     ]
     .await
 }

@@ -78,8 +78,8 @@ pub(super) async fn a_machine_goes_on_after_a_reset_as_a_new_one(scratch: Scratc
     chapters![
         a_reset_of_state_leaves_what_is_on_ephemeral(&mut machine),
         a_reset_of_the_disk_leaves_nothing(&mut machine),
-        is_not_rebooted_by_others(&machine.node),
-        after_a_reset_of_ephemeral_it_knows_who_it_is(&machine),
+        others_do_not_reboot_the_machine(&machine.node),
+        after_a_reset_of_ephemeral_the_machine_knows_who_it_is(&machine),
     ]
     .await
 }
@@ -100,7 +100,7 @@ async fn a_reset_of_the_disk_leaves_nothing(machine: &mut ResetMachine) -> Outco
     machine.configure("new)").await
 }
 
-async fn after_a_reset_of_ephemeral_it_knows_who_it_is(machine: &ResetMachine) -> Outcome {
+async fn after_a_reset_of_ephemeral_the_machine_knows_who_it_is(machine: &ResetMachine) -> Outcome {
     let node = &machine.node;
     let talosctl = Talosctl::of(node, Release::V1_14).await?;
     let said = talosctl
@@ -113,15 +113,15 @@ async fn after_a_reset_of_ephemeral_it_knows_who_it_is(machine: &ResetMachine) -
     Ok(())
 }
 
-async fn is_not_rebooted_by_others(node: &Node) -> Outcome {
+async fn others_do_not_reboot_the_machine(node: &Node) -> Outcome {
     chapters![
-        is_not_rebooted_by_who_may_only_look(node),
-        does_not_answer_who_shows_no_certificate(node),
+        who_may_only_look_does_not_reboot_the_machine(node),
+        who_shows_no_certificate_is_not_answered(node),
     ]
     .await
 }
 
-async fn is_not_rebooted_by_who_may_only_look(node: &Node) -> Outcome {
+async fn who_may_only_look_does_not_reboot_the_machine(node: &Node) -> Outcome {
     let reader = node.identity().with_role(Role::Reader)?;
     let reader = Talosctl::by(node, &reader, Release::V1_14).await?;
     let said = reader.run("reboot").await;
@@ -130,7 +130,7 @@ async fn is_not_rebooted_by_who_may_only_look(node: &Node) -> Outcome {
     Ok(())
 }
 
-async fn does_not_answer_who_shows_no_certificate(node: &Node) -> Outcome {
+async fn who_shows_no_certificate_is_not_answered(node: &Node) -> Outcome {
     let said = match Talosctl::insecure(node, Release::V1_13).await {
         Ok(nobody) => nobody.run("version").await.code,
         Err(_) => Some(1),
@@ -154,7 +154,7 @@ pub(super) async fn the_disk_forgets_what_a_reset_wipes(scratch: Scratch) -> Out
         a_partition_of_no_known_name_is_not_wiped(&client),
         state_and_ephemeral_are_wiped(&client, &node),
         the_config_is_not_on_the_disk(&disk),
-        without_a_config_it_waits_for_one(&scratch, node.end()),
+        without_a_config_the_machine_waits_for_one(&scratch, node.end()),
     ]
     .await
 }
@@ -202,7 +202,10 @@ async fn the_config_is_not_on_the_disk(disk: &Path) -> Outcome {
     Ok(())
 }
 
-async fn without_a_config_it_waits_for_one(scratch: &Scratch, identity: Identity) -> Outcome {
+async fn without_a_config_the_machine_waits_for_one(
+    scratch: &Scratch,
+    identity: Identity,
+) -> Outcome {
     let plan = plan(scratch)?.name("second").without_config(identity);
     plan.start()?.wait_for_line("maintenance mode", PATIENCE)?;
     Ok(())

@@ -50,12 +50,12 @@ async fn the_nodes_certificate_satisfies_strict_clients(node: &Node, usual: &Tls
     let clock = node.clock().await?;
     println!("the node's certificate: {}", certificate.subject());
     chapters![
-        it_is_believed_under_each_name_of_the_node(&leaf, usual, clock),
-        it_is_believed_under_no_other_name(&leaf, usual, clock),
-        it_is_valid_for_a_day(&certificate, clock),
-        it_is_believed_in_its_time_alone(&leaf, usual),
-        it_is_for_servers_alone(&certificate),
-        its_key_is_an_ecdsa_key(&certificate),
+        the_certificate_is_believed_under_each_name_of_the_node(&leaf, usual, clock),
+        the_certificate_is_believed_under_no_other_name(&leaf, usual, clock),
+        the_certificate_is_valid_for_a_day(&certificate, clock),
+        the_certificate_is_believed_in_its_time_alone(&leaf, usual),
+        the_certificate_is_for_servers_alone(&certificate),
+        the_certificates_key_is_an_ecdsa_key(&certificate),
     ]
     .await
 }
@@ -76,7 +76,7 @@ async fn certificate_with_all_names(
     .await
 }
 
-async fn it_is_believed_under_each_name_of_the_node(
+async fn the_certificate_is_believed_under_each_name_of_the_node(
     leaf: &CertificateDer<'_>,
     usual: &TlsClient,
     clock: SystemTime,
@@ -88,7 +88,7 @@ async fn it_is_believed_under_each_name_of_the_node(
 }
 
 /// A name in the CN alone is none.
-async fn it_is_believed_under_no_other_name(
+async fn the_certificate_is_believed_under_no_other_name(
     leaf: &CertificateDer<'_>,
     usual: &TlsClient,
     clock: SystemTime,
@@ -108,7 +108,10 @@ async fn it_is_believed_under_no_other_name(
     Ok(())
 }
 
-async fn it_is_valid_for_a_day(certificate: &X509Certificate<'_>, clock: SystemTime) -> Outcome {
+async fn the_certificate_is_valid_for_a_day(
+    certificate: &X509Certificate<'_>,
+    clock: SystemTime,
+) -> Outcome {
     let (from, until) = validity(certificate)?;
     ensure!(
         from <= clock && clock < until,
@@ -120,7 +123,10 @@ async fn it_is_valid_for_a_day(certificate: &X509Certificate<'_>, clock: SystemT
     Ok(())
 }
 
-async fn it_is_believed_in_its_time_alone(leaf: &CertificateDer<'_>, usual: &TlsClient) -> Outcome {
+async fn the_certificate_is_believed_in_its_time_alone(
+    leaf: &CertificateDer<'_>,
+    usual: &TlsClient,
+) -> Outcome {
     let (_, certificate) = parse_x509_certificate(leaf)?;
     let (from, until) = validity(&certificate)?;
     let early = believed(leaf, usual, ADDRESS, from - SECOND);
@@ -137,14 +143,14 @@ async fn it_is_believed_in_its_time_alone(leaf: &CertificateDer<'_>, usual: &Tls
     Ok(())
 }
 
-async fn it_is_for_servers_alone(certificate: &X509Certificate<'_>) -> Outcome {
+async fn the_certificate_is_for_servers_alone(certificate: &X509Certificate<'_>) -> Outcome {
     let purposes = certificate.extended_key_usage()?.context("no EKU")?.value;
     ensure!(purposes.server_auth, "{purposes:?}");
     ensure!(!purposes.client_auth && !purposes.any, "{purposes:?}");
     signs_and_does_nothing_else(certificate)
 }
 
-async fn its_key_is_an_ecdsa_key(certificate: &X509Certificate<'_>) -> Outcome {
+async fn the_certificates_key_is_an_ecdsa_key(certificate: &X509Certificate<'_>) -> Outcome {
     let kind = &certificate.public_key().algorithm.algorithm;
     ensure!(*kind == OID_KEY_TYPE_EC_PUBLIC_KEY, "a key of kind {kind}");
     Ok(())
