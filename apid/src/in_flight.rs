@@ -2,7 +2,9 @@
 //!
 //! A client that is told to ask elsewhere (GOAWAY) goes on with the calls that it has sent. One that is just handing a call to its
 //! connection may lose it: hyper's client, and with it tonic, drops calls that wait to be written when the word arrives. No order of
-//! frames helps against that, but the moment does: right after an answer a client that asks in a row has nothing to send.
+//! frames helps against that, but the moment does: a client that has its answer and did not ask again at once has nothing to send. (One
+//! whose answer came late is behind its own pace and asks again at once: the answer alone is no such moment.) Such a client ends the
+//! connection itself as soon as it hears the word.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,12 +20,13 @@ use tokio::time::{sleep, timeout};
 
 use super::grpc_status::{self, Code};
 
-/// How long a connection waits for the next answer, after which it ends. Clients that ask ten times a second have asked by then.
+/// How long a connection waits for a moment at which its client has nothing to send, after which it ends. Clients that ask ten times a
+/// second have asked by then.
 pub(super) const LULL: Duration = Duration::from_millis(150);
-/// What a client may take to hear that it is to ask elsewhere, which a call of its own may cross...
-const FAREWELL: Duration = Duration::from_millis(300);
-/// ...and where it has its answer just now, so that none does: until the connection has ended, tonic would lose its next call to it.
-const FLUSH: Duration = Duration::from_millis(5);
+/// A client that has not asked again for so long after its answer does not ask in a row.
+const QUIET: Duration = Duration::from_millis(10);
+/// What a client may take to hear that it is to ask elsewhere, which a call of its own may cross.
+pub(super) const FAREWELL: Duration = Duration::from_millis(300);
 /// A stream on which nothing came for this long has told everything there was.
 const SILENCE: Duration = Duration::from_millis(20);
 
@@ -56,23 +59,29 @@ impl InFlight {
         Asked(self.clone())
     }
 
-    /// Ends at the first good moment to tell the client to ask elsewhere, once `draining` says so. Gives the time that the client has to
-    /// hear it before the connection ends, if all is answered then.
-    pub(super) async fn may_end(&self, mut draining: watch::Receiver<bool>) -> Duration {
+    /// Ends at the first good moment to tell the client to ask elsewhere, once `draining` says so.
+    pub(super) async fn may_end(&self, mut draining: watch::Receiver<bool>) {
         if draining.wait_for(|draining| *draining).await.is_err() {
             return std::future::pending().await;
         }
         // It is told in any case. Boxed: connections that only wait are not to be large.
-        match Box::pin(timeout(LULL, self.after_an_answer())).await {
-            Ok(()) => FLUSH,
-            Err(_) => FAREWELL,
-        }
+        // The limit is the other good moment.
+        let _ = Box::pin(timeout(LULL, self.quiet_after_an_answer())).await;
     }
 
-    async fn after_an_answer(&self) {
+    async fn quiet_after_an_answer(&self) {
         let before = self.0.answered.load(Relaxed);
-        while self.0.answered.load(Relaxed) == before || self.0.asked.load(Relaxed) > 0 {
+        loop {
             self.0.answer_ended.notified().await;
+            let answered = self.0.answered.load(Relaxed);
+            if answered == before {
+                continue;
+            }
+            sleep(QUIET).await;
+            let asked_nothing = self.0.answered.load(Relaxed) == answered;
+            if asked_nothing && self.0.asked.load(Relaxed) == 0 {
+                return;
+            }
         }
     }
 
@@ -189,21 +198,68 @@ mod tests {
     use http_body_util::{BodyExt as _, Full, StreamBody};
     use std::convert::Infallible;
 
-    #[tokio::test(start_paused = true)]
-    async fn a_connection_ends_right_after_an_answer() {
+    fn answer(asked: Asked) {
+        drop(asked.answered_by(Full::new(Bytes::new())));
+    }
+
+    /// After how many milliseconds the connection may end, whose calls are asked and answered so.
+    async fn ends_after(of: impl AsyncFnOnce(InFlight)) -> u128 {
         let in_flight = InFlight::default();
-        let (drain, draining) = watch::channel(false);
         // What was answered before says nothing of what the client does now.
-        drop(in_flight.begin().answered_by(Full::new(Bytes::new())));
-        let mut end = Box::pin(in_flight.may_end(draining));
-        assert!(end.as_mut().now_or_never().is_none());
-        drain.send_replace(true);
-        assert!(end.as_mut().now_or_never().is_none());
-        let (first, second) = (in_flight.begin(), in_flight.begin());
-        drop(first.answered_by(Full::new(Bytes::new())));
-        assert!(end.as_mut().now_or_never().is_none(), "one is asked still");
-        drop(second.answered_by(Full::new(Bytes::new())));
-        assert!(end.as_mut().now_or_never().is_some());
+        answer(in_flight.begin());
+        let (_drain, draining) = watch::channel(true);
+        let begin = tokio::time::Instant::now();
+        let end = async {
+            in_flight.may_end(draining).await;
+            begin.elapsed().as_millis()
+        };
+        let (ended, ()) = tokio::join!(end, of(in_flight.clone()));
+        ended
+    }
+
+    fn milliseconds(number: u64) -> tokio::time::Sleep {
+        sleep(Duration::from_millis(number))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_ends_when_its_client_is_quiet_after_an_answer() {
+        let at_a_pace = ends_after(async |in_flight| {
+            let (first, second) = (in_flight.begin(), in_flight.begin());
+            milliseconds(20).await;
+            answer(first);
+            milliseconds(30).await;
+            answer(second);
+        });
+        assert_eq!(at_a_pace.await, 50 + QUIET.as_millis());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_asks_again_at_once_is_waited_for() {
+        let late_at_first = ends_after(async |in_flight| {
+            for _ in 0..3 {
+                let asked = in_flight.begin();
+                milliseconds(30).await;
+                answer(asked);
+                milliseconds(2).await;
+            }
+        });
+        // The last of its three answers came after 94 ms.
+        assert_eq!(late_at_first.await, 94 + QUIET.as_millis());
+        let never_quiet = ends_after(async |in_flight| {
+            for _ in 0..100 {
+                let asked = in_flight.begin();
+                milliseconds(2).await;
+                answer(asked);
+            }
+        });
+        assert_eq!(never_quiet.await, LULL.as_millis());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_goes_on_as_long_as_nobody_drains() {
+        let (_drain, draining) = watch::channel(false);
+        let in_flight = InFlight::default();
+        assert!(in_flight.may_end(draining).now_or_never().is_none());
     }
 
     #[tokio::test(start_paused = true)]

@@ -67,7 +67,7 @@ use credential_watch::CredentialWatch;
 use exchange::{NO_LONGER_ACCEPTED, refuse};
 use grpc_status::Code;
 use identity::Credentials;
-use in_flight::{InFlight, LULL};
+use in_flight::{FAREWELL, InFlight, LULL};
 use lookup::Lookups;
 use proxy::Proxy;
 use unauthenticated_limit::{Place, UnauthenticatedLimit};
@@ -297,11 +297,11 @@ async fn serve_connection(
     tokio::select! {
         ended = connection.as_mut() => return Ok(ended?),
         () = lost.as_mut() => connection.as_mut().graceful_shutdown(),
-        farewell = in_flight.may_end(draining) => {
+        () = in_flight.may_end(draining) => {
             // Streams end after that word: their callers are not to ask again here.
             connection.as_mut().graceful_shutdown();
             in_flight.end_streams();
-            if let Ok(ended) = tokio::time::timeout(farewell, connection.as_mut()).await {
+            if let Ok(ended) = tokio::time::timeout(FAREWELL, connection.as_mut()).await {
                 return Ok(ended?);
             }
             // A client that does not answer the ping keeps nobody waiting.

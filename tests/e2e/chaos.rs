@@ -59,6 +59,7 @@ struct Chaos {
     saboteur: Saboteur,
     greeter: Greeter,
     client: Instarctl,
+    scratch: Scratch,
     /// Who changes the version, and nobody else meanwhile.
     changing: Mutex<()>,
     _registry: Registry,
@@ -163,6 +164,7 @@ impl Chaos {
             saboteur: Saboteur::of(&node)?,
             greeter: Greeter::of(&node)?,
             client: Instarctl::of(&node, scratch)?,
+            scratch: scratch.clone(),
             node: Arc::new(node),
             registry,
             changing: Mutex::default(),

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::ensure;
-use instar_qemu::{DiskFormat, PortLease, Timing, create_blank_disk, lease_port};
+use instar_qemu::{DiskFormat, Timing, create_blank_disk, lease_port};
 use instar_tests::{
     Asked, DeadNetwork, Dhcp, HOST_FOR_GUEST, HttpServer, Identity, ImageUnderTest, MachineConfig,
-    Node, NodePlan, Outcome, Scratch, Test, tests,
+    Node, NodePlan, Outcome, Scratch, Test, chapters, tests,
 };
 use serde_json::json;
 
@@ -22,29 +22,109 @@ const DISK_BYTES: u64 = 1 << 30;
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
-        a_config_server_that_refuses_or_fails_delays_the_api_by_less_than_a_minute,
-        a_dead_network_delays_the_api_by_less_than_a_minute,
+        a_config_server_that_refuses_delays_the_api_by_less_than_a_minute,
+        a_config_server_that_answers_500_delays_the_api_by_less_than_a_minute,
+        a_config_server_whose_packets_are_dropped_delays_the_api_by_less_than_a_minute,
+        a_silent_dhcp_server_delays_the_api_by_less_than_a_minute,
+        a_silent_dns_server_delays_the_api_by_less_than_a_minute,
+        a_registry_in_a_black_hole_delays_the_api_by_less_than_a_minute,
+        time_servers_in_a_black_hole_delay_the_api_by_less_than_a_minute,
         a_config_server_that_comes_late_finds_the_machine_in_maintenance_mode,
     ]
 }
 
-async fn a_config_server_that_refuses_or_fails_delays_the_api_by_less_than_a_minute(
+async fn a_config_server_that_refuses_delays_the_api_by_less_than_a_minute(
     scratch: Scratch,
 ) -> Outcome {
     let machine = Installed::new(&scratch).await?;
     // Nobody else listens there as long as it is ours.
     let nobody = lease_port()?;
-    machine.refused(&nobody).await?;
-    let failing = HttpServer::failing()?;
-    machine.answered_500(&failing).await
+    let url = format!("http://{HOST_FOR_GUEST}:{}/node.yaml", nobody.port());
+    let node = machine.plan()?.config_at(&url).boot().await?;
+    serves_its_own_config(&node, "a config server that refuses").await
 }
 
-async fn a_dead_network_delays_the_api_by_less_than_a_minute(scratch: Scratch) -> Outcome {
+async fn a_config_server_that_answers_500_delays_the_api_by_less_than_a_minute(
+    scratch: Scratch,
+) -> Outcome {
     let machine = Installed::new(&scratch).await?;
-    machine.packets_dropped().await?;
-    machine.dhcp_silent().await?;
-    machine.dns_silent().await?;
-    machine.registry_and_time_servers_silent().await
+    let server = HttpServer::failing()?;
+    let url = server.url_for_guest("/node.yaml");
+    let node = machine.plan()?.config_at(&url).boot().await?;
+    serves_its_own_config(&node, "a config server that answers 500").await?;
+    ensure!(server.requests().len() > 2, "it was hardly asked");
+    Ok(())
+}
+
+async fn a_config_server_whose_packets_are_dropped_delays_the_api_by_less_than_a_minute(
+    scratch: Scratch,
+) -> Outcome {
+    let machine = Installed::new(&scratch).await?;
+    let network = DeadNetwork::start(Dhcp::Answers)?;
+    let url = format!("http://{}/node.yaml", DeadNetwork::SERVER);
+    let node = machine.plan()?.config_at(&url).on(&network).start_apart()?;
+    serves_behind_its_cut_cable(&node, "a config server whose packets are dropped").await?;
+    ensure!(network.was_asked(Asked::Tcp(5000)));
+    Ok(())
+}
+
+async fn a_silent_dhcp_server_delays_the_api_by_less_than_a_minute(scratch: Scratch) -> Outcome {
+    let machine = Installed::new(&scratch).await?;
+    let network = DeadNetwork::start(Dhcp::Silent)?;
+    let url = format!("http://{}/node.yaml", DeadNetwork::SERVER);
+    let node = machine.plan()?.config_at(&url).on(&network).start_apart()?;
+    serves_behind_its_cut_cable(&node, "a silent DHCP server").await?;
+    ensure!(network.was_asked(Asked::Udp(67)));
+    Ok(())
+}
+
+async fn a_silent_dns_server_delays_the_api_by_less_than_a_minute(scratch: Scratch) -> Outcome {
+    let machine = Installed::new(&scratch).await?;
+    let network = DeadNetwork::start(Dhcp::Answers)?;
+    let node = machine
+        .plan()?
+        .config_at("http://config.example/node.yaml")
+        .on(&network)
+        .start_apart()?;
+    serves_behind_its_cut_cable(&node, "a silent DNS server").await?;
+    ensure!(network.was_asked(Asked::Udp(53)));
+    Ok(())
+}
+
+async fn a_registry_in_a_black_hole_delays_the_api_by_less_than_a_minute(
+    scratch: Scratch,
+) -> Outcome {
+    let machine = Installed::new(&scratch).await?;
+    let network = DeadNetwork::start(Dhcp::Answers)?;
+    let node = machine.plan()?.on(&network).boot().await?;
+    serves_its_own_config(&node, "a registry in a black hole").await?;
+    wait_until_asked(&node, &network, Asked::Tcp(5000)).await?;
+    serves_its_own_config(&node, "a registry in a black hole, which is asked").await?;
+    let events = node.service(WEB).await?.events.unwrap_or_default();
+    ensure!(
+        events.events.iter().any(|event| event.state == "Preparing"),
+        "{events:#?}"
+    );
+    Ok(())
+}
+
+async fn time_servers_in_a_black_hole_delay_the_api_by_less_than_a_minute(
+    scratch: Scratch,
+) -> Outcome {
+    let machine = Installed::new(&scratch).await?;
+    let network = DeadNetwork::start(Dhcp::Answers)?;
+    let node = machine.plan()?.on(&network).boot().await?;
+    serves_its_own_config(&node, "time servers in a black hole").await?;
+    wait_until_asked(&node, &network, Asked::Udp(123)).await?;
+    serves_its_own_config(&node, "time servers in a black hole, which are asked").await
+}
+
+async fn wait_until_asked(node: &Node, network: &DeadNetwork, asked: Asked) -> Outcome {
+    node.wait_until(&format!("{asked:?} was asked"), PATIENCE, async || {
+        ensure!(network.was_asked(asked));
+        Ok(())
+    })
+    .await
 }
 
 /// A machine with a config on STATE. It is reached at the first card; the second one gets its address from a server, and what the config
@@ -57,122 +137,57 @@ struct Installed {
 
 impl Installed {
     async fn new(scratch: &Scratch) -> anyhow::Result<Self> {
-        let disk = scratch.join("disk.img");
-        create_blank_disk(&disk, DiskFormat::Raw, DISK_BYTES)?;
-        let dead = DeadNetwork::SERVER;
+        let disk = blank_disk(scratch)?;
         let node = Node::plan(scratch, &ImageUnderTest::first()?)
             .name("first")
             .disk(&disk)
-            .configure(move |config| {
-                config
-                    .install_disk("/dev/vda")
-                    .registry(dead)
-                    .container(WEB, &format!("{dead}/web:v1"), "")
-                    .document("apiVersion: v1alpha1\nkind: LinkConfig\nname: eth0\naddresses:\n  - address: 10.0.2.15/24\n")
-                    .document("apiVersion: v1alpha1\nkind: DHCPv4Config\nname: eth1\n")
-                    // By its address: a name would be asked for, of a resolver that is as dead.
-                    .document(&format!(
-                        "apiVersion: v1alpha1\nkind: TimeSyncConfig\nntp:\n  servers: [\"{}\"]\n",
-                        dead.split(':').next().unwrap_or_default()
-                    ))
-            })
+            .configure(|config| config.install_disk("/dev/vda").behind_the_second_card())
             .boot()
             .await?;
-        node.wait_until("its config is on STATE", PATIENCE, async || {
-            node.service(WEB).await.map(drop)
-        })
-        .await?;
+        let has_its_config = async || node.service(WEB).await.map(drop);
+        node.wait_until("its config is on STATE", PATIENCE, has_its_config)
+            .await?;
         Ok(Self {
+            identity: node.end(),
             scratch: scratch.clone(),
             disk,
-            identity: node.end(),
         })
     }
 
     /// The machine once more, in another place.
-    fn plan(&self, name: &str) -> anyhow::Result<NodePlan> {
+    fn plan(&self) -> anyhow::Result<NodePlan> {
         // Its clock counts its instructions, and so does not tell how busy the host is.
         Ok(Node::plan(&self.scratch, &ImageUnderTest::first()?)
             .spec(|spec| spec.timing(Timing::InstructionsIdleOnHost))
-            .name(name)
+            .name("elsewhere")
             .disk(&self.disk)
             .without_config(self.identity.twin()?))
     }
+}
 
-    async fn refused(&self, port: &PortLease) -> Outcome {
-        let url = format!("http://{HOST_FOR_GUEST}:{}/node.yaml", port.port());
-        let node = self.plan("refused")?.config_at(&url).boot().await?;
-        serves_its_own_config(&node, "a config server that refuses").await
-    }
+fn blank_disk(scratch: &Scratch) -> anyhow::Result<PathBuf> {
+    let disk = scratch.join("disk.img");
+    create_blank_disk(&disk, DiskFormat::Raw, DISK_BYTES)?;
+    Ok(disk)
+}
 
-    async fn answered_500(&self, server: &HttpServer) -> Outcome {
-        let url = server.url_for_guest("/node.yaml");
-        let node = self.plan("500")?.config_at(&url).boot().await?;
-        serves_its_own_config(&node, "a config server that answers 500").await?;
-        ensure!(server.requests().len() > 2, "it was hardly asked");
-        Ok(())
-    }
+trait Neighbours {
+    /// An address for the first card; for the second, one of a DHCP server, behind it a registry and a time server.
+    fn behind_the_second_card(self) -> Self;
+}
 
-    async fn packets_dropped(&self) -> Outcome {
-        let network = DeadNetwork::start(Dhcp::Answers)?;
-        let url = format!("http://{}/node.yaml", DeadNetwork::SERVER);
-        let node = self
-            .plan("dropped")?
-            .config_at(&url)
-            .on(&network)
-            .start_apart()?;
-        serves_behind_its_cut_cable(&node, "a config server whose packets are dropped").await?;
-        ensure!(network.was_asked(Asked::Tcp(5000)));
-        Ok(())
-    }
-
-    async fn dhcp_silent(&self) -> Outcome {
-        let network = DeadNetwork::start(Dhcp::Silent)?;
-        let url = format!("http://{}/node.yaml", DeadNetwork::SERVER);
-        let node = self
-            .plan("no-dhcp")?
-            .config_at(&url)
-            .on(&network)
-            .start_apart()?;
-        serves_behind_its_cut_cable(&node, "a silent DHCP server").await?;
-        ensure!(network.was_asked(Asked::Udp(67)));
-        Ok(())
-    }
-
-    async fn dns_silent(&self) -> Outcome {
-        let network = DeadNetwork::start(Dhcp::Answers)?;
-        let node = self
-            .plan("no-dns")?
-            .config_at("http://config.example/node.yaml")
-            .on(&network)
-            .start_apart()?;
-        serves_behind_its_cut_cable(&node, "a silent DNS server").await?;
-        ensure!(network.was_asked(Asked::Udp(53)));
-        Ok(())
-    }
-
-    async fn registry_and_time_servers_silent(&self) -> Outcome {
-        let network = DeadNetwork::start(Dhcp::Answers)?;
-        let node = self.plan("no-registry")?.on(&network).boot().await?;
-        serves_its_own_config(&node, "a registry and time servers in a black hole").await?;
-        node.wait_until("the registry was asked", PATIENCE, async || {
-            ensure!(network.was_asked(Asked::Tcp(5000)));
-            Ok(())
-        })
-        .await?;
-        serves_its_own_config(&node, "a registry in a black hole, which is asked").await?;
-        node.wait_until("a time server was asked", PATIENCE, async || {
-            ensure!(network.was_asked(Asked::Udp(123)));
-            Ok(())
-        })
-        .await?;
-        serves_its_own_config(&node, "time servers in a black hole, which are asked").await?;
-        let events = node.service(WEB).await?.events.unwrap_or_default();
-        ensure!(
-            events.events.iter().any(|event| event.state == "Preparing"),
-            "{events:#?}"
-        );
-        Ok(())
+impl Neighbours for MachineConfig {
+    fn behind_the_second_card(self) -> Self {
+        let dead = DeadNetwork::SERVER;
+        self.registry(dead)
+            .container(WEB, &format!("{dead}/web:v1"), "")
+            .document("apiVersion: v1alpha1\nkind: LinkConfig\nname: eth0\naddresses:\n  - address: 10.0.2.15/24\n")
+            .document("apiVersion: v1alpha1\nkind: DHCPv4Config\nname: eth1\n")
+            // By its address: a name would be asked for, of a resolver that is as dead.
+            .document(&format!(
+                "apiVersion: v1alpha1\nkind: TimeSyncConfig\nntp:\n  servers: [\"{}\"]\n",
+                dead.split(':').next().unwrap_or_default()
+            ))
     }
 }
 
@@ -244,6 +259,14 @@ async fn a_config_server_that_comes_late_finds_the_machine_in_maintenance_mode(
         .config_at(&server.url_for_guest("/node.yaml"))
         .spec(|spec| spec.append("instar.boot-deadline=45"))
         .start()?;
+    chapters![
+        waits_in_maintenance_mode_past_inits_deadline(&node),
+        takes_its_config_as_soon_as_it_is_served(&node, &server, config),
+    ]
+    .await
+}
+
+async fn waits_in_maintenance_mode_past_inits_deadline(node: &Node) -> Outcome {
     node.wait_for_line("maintenance mode: ", PATIENCE)?;
     node.wait_for_line("the API answers on port", PATIENCE)?;
     let since_start = node.vm().guest_clock()?;
@@ -252,14 +275,23 @@ async fn a_config_server_that_comes_late_finds_the_machine_in_maintenance_mode(
         ensure!(node.vm().guest_clock()? > PROMISED);
         Ok(())
     })
-    .await?;
+    .await
+}
+
+async fn takes_its_config_as_soon_as_it_is_served(
+    node: &Node,
+    server: &HttpServer,
+    config: String,
+) -> Outcome {
     server.serve("/node.yaml", config);
     node.wait_for_api(PATIENCE).await?;
     ensure!(node.hostname().await? == "late");
     node.wait_until_ready(PATIENCE).await?;
-    let console = node.vm().console();
     ensure!(
-        !console.contains("did not report healthy in time"),
+        !node
+            .vm()
+            .console()
+            .contains("did not report healthy in time"),
         "init ended a machine that waited for its config"
     );
     Ok(())

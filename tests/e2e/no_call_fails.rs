@@ -2,11 +2,12 @@
 //! refused. They are used as their users use them, and try nothing again by themselves.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 use instar_tests::{
-    Calling, Ending, Grpcio, ImageUnderTest, Instarctl, Node, OciImage, Outcome, Registry, Scratch,
-    SteadyCalls, Test, tests, upgrade_and_follow,
+    Calling, Ending, Grpcio, HttpServer, ImageUnderTest, Instarctl, MachineConfig, Node, OciImage,
+    Outcome, Registry, Scratch, SteadyCalls, Test, Told, chapters, tests, upgrade_and_follow,
 };
 use serde_json::Value;
 
@@ -18,76 +19,51 @@ const UPGRADES: usize = 3;
 const BOOTED: &str = "action=stop sequence=boot";
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![over_upgrades, streams_of_instarctl_go_on]
+    tests![over_upgrades, over_a_rollback, streams_of_instarctl_go_on]
 }
 
 async fn over_upgrades(scratch: Scratch) -> Outcome {
-    let grpcio = Grpcio::ready(&scratch)?;
-    let images = [ImageUnderTest::second()?, ImageUnderTest::first()?];
-    let (registry, node) = boot(&scratch, &images).await?;
-    let kernel = node.kernel_boot_id().await?;
+    let (registry, node) = boot(&scratch, |config| config).await?;
+    let upgrades = upgrades()?;
+    let callers = Callers::begin(&node, &scratch).await?;
+    chapters![
+        upgrades_to_and_fro(&node, &registry, upgrades),
+        none_of_them_lost_a_call(callers, upgrades + 1),
+    ]
+    .await
+}
 
-    let end = scratch.join("no-more-calls");
-    let mut python = grpcio.call_on_and_on(&node, &end)?;
-    python.wait_for("its first answers", PATIENCE, |line| line.contains("calls"))?;
-    let way_in = node.way_in(node.identity())?;
-    let over_one = SteadyCalls::over(way_in.connect().await?);
-    let anew = SteadyCalls::anew(way_in);
+/// The version on trial answers until it gives itself up, as its gate asks for something that nobody answers.
+async fn over_a_rollback(scratch: Scratch) -> Outcome {
+    let never_well = HttpServer::failing()?;
+    let url = never_well.url_for_guest("/healthz");
+    let (registry, node) = boot(&scratch, move |config| {
+        config.gate_asks_the_web("10s", &url)
+    })
+    .await?;
+    let callers = Callers::begin(&node, &scratch).await?;
+    chapters![
+        a_version_that_does_not_prove_itself_is_taken_back(&node, &registry),
+        // The old one, the one on trial, and the old one again.
+        none_of_them_lost_a_call(callers, 3),
+    ]
+    .await
+}
 
-    let upgrades = match std::env::var("INSTAR_UPGRADES") {
-        Ok(number) => number.parse().context("INSTAR_UPGRADES is no number")?,
-        Err(_) => UPGRADES,
-    };
-    for (number, image) in (1..=upgrades).zip(images.iter().cycle()) {
-        let name = registry.image_for_guest(&format!("instar/installer:{}", image.version()));
-        let followed = upgrade_and_follow(&node, &name, PATIENCE)
-            .await
-            .with_context(|| format!("upgrade {number} of {upgrades}"))?;
-        ensure!(
-            followed.ending == Ending::Done,
-            "upgrade {number} of {upgrades}: {followed:#?}"
-        );
+fn upgrades() -> anyhow::Result<usize> {
+    match std::env::var("INSTAR_UPGRADES") {
+        Ok(number) => number.parse().context("INSTAR_UPGRADES is no number"),
+        Err(_) => Ok(UPGRADES),
     }
-    ensure!(
-        node.kernel_boot_id().await? == kernel,
-        "the kernel rebooted"
-    );
-    std::fs::write(&end, "")?;
-    let found = [
-        ("tonic, one channel", over_one.end().await?),
-        ("tonic, a connection for each call", anew.end().await?),
-    ];
-    let line = python.wait_for("what it found", PATIENCE, |line| line.contains("slowest"))?;
-    let said: Value = serde_json::from_str(&line)?;
-    let found = found.into_iter().chain([
-        (
-            "grpcio, one channel",
-            Calling::told_by(&said["one channel"])?,
-        ),
-        (
-            "grpcio, a channel for each call",
-            Calling::told_by(&said["anew"])?,
-        ),
-    ]);
-    let found: Vec<_> = found.collect();
-    println!("{upgrades} upgrades");
-    for (client, found) in &found {
-        println!("{client}: {found}");
-    }
-    for (client, found) in &found {
-        ensure!(found.failed.is_empty(), "{client}: {found:#?}");
-        ensure!(
-            found.versions == upgrades + 1,
-            "{client} missed an upgrade: {found:#?}"
-        );
-    }
-    Ok(())
 }
 
 /// A registry with the images, and a node without a disk in the first version.
-async fn boot(scratch: &Scratch, images: &[ImageUnderTest]) -> anyhow::Result<(Registry, Node)> {
+async fn boot(
+    scratch: &Scratch,
+    configure: impl FnOnce(MachineConfig) -> MachineConfig + Send + 'static,
+) -> anyhow::Result<(Registry, Node)> {
     let registry = Registry::start(scratch)?;
-    for image in images {
+    for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
         // Kernel and initramfs are in the second layer: without a reboot nobody wants them.
         OciImage::read(&image.installer())?
             .first_layer_alone()
@@ -95,7 +71,7 @@ async fn boot(scratch: &Scratch, images: &[ImageUnderTest]) -> anyhow::Result<(R
     }
     let host = registry.host_for_guest();
     let node = Node::plan(scratch, &ImageUnderTest::first()?)
-        .configure(move |config| config.registry(&host))
+        .configure(move |config| configure(config.registry(&host)))
         .spec(|spec| spec.without_deadline())
         .boot()
         .await?;
@@ -103,47 +79,135 @@ async fn boot(scratch: &Scratch, images: &[ImageUnderTest]) -> anyhow::Result<(R
     Ok((registry, node))
 }
 
+async fn upgrades_to_and_fro(node: &Node, registry: &Registry, upgrades: usize) -> Outcome {
+    let kernel = node.kernel_boot_id().await?;
+    let versions = [ImageUnderTest::second()?, ImageUnderTest::first()?];
+    for (number, to) in (1..=upgrades).zip(versions.iter().cycle()) {
+        let upgraded = upgrade(node, registry, to.version(), &Ending::Done).await;
+        upgraded.with_context(|| format!("upgrade {number} of {upgrades}"))?;
+    }
+    let now = node.kernel_boot_id().await?;
+    ensure!(now == kernel, "the kernel rebooted");
+    Ok(())
+}
+
+async fn a_version_that_does_not_prove_itself_is_taken_back(
+    node: &Node,
+    registry: &Registry,
+) -> Outcome {
+    let name = registry.image_for_guest("instar/installer:v0.2.0");
+    let followed = upgrade_and_follow(node, &name, PATIENCE).await?;
+    ensure!(
+        matches!(&followed.ending, Ending::Failed(why) if why.contains("the web")),
+        "{followed:#?}"
+    );
+    node.wait_until_ready(PATIENCE).await?;
+    let version = node.version().await?.tag;
+    ensure!(version == "v0.1.0", "{version}");
+    Ok(())
+}
+
+async fn upgrade(node: &Node, registry: &Registry, version: &str, ending: &Ending) -> Outcome {
+    let name = registry.image_for_guest(&format!("instar/installer:{version}"));
+    let followed = upgrade_and_follow(node, &name, PATIENCE).await?;
+    ensure!(followed.ending == *ending, "{followed:#?}");
+    Ok(())
+}
+
+/// Clients of two libraries, each over one connection and over a new one for each call.
+struct Callers {
+    over_one: SteadyCalls,
+    anew: SteadyCalls,
+    python: Told,
+    /// Python's calls end when this file is there.
+    end: PathBuf,
+}
+
+impl Callers {
+    async fn begin(node: &Node, scratch: &Scratch) -> anyhow::Result<Self> {
+        let end = scratch.join("no-more-calls");
+        let mut python = Grpcio::ready(scratch)?.call_on_and_on(node, &end)?;
+        python.wait_for("its first answers", PATIENCE, |line| line.contains("calls"))?;
+        let way_in = node.way_in(node.identity())?;
+        Ok(Self {
+            over_one: SteadyCalls::over(way_in.connect().await?),
+            anew: SteadyCalls::anew(way_in),
+            python,
+            end,
+        })
+    }
+
+    async fn end(mut self) -> anyhow::Result<[(&'static str, Calling); 4]> {
+        std::fs::write(&self.end, "")?;
+        let tonic = (self.over_one.end().await?, self.anew.end().await?);
+        let line = self
+            .python
+            .wait_for("what it found", PATIENCE, |line| line.contains("slowest"))?;
+        let said: Value = serde_json::from_str(&line)?;
+        let grpcio = |way: &str| Calling::told_by(&said[way]);
+        Ok([
+            ("tonic, one channel", tonic.0),
+            ("tonic, a connection for each call", tonic.1),
+            ("grpcio, one channel", grpcio("one channel")?),
+            ("grpcio, a channel for each call", grpcio("anew")?),
+        ])
+    }
+}
+
+async fn none_of_them_lost_a_call(callers: Callers, versions: usize) -> Outcome {
+    let found = callers.end().await?;
+    for (client, found) in &found {
+        println!("{client}: {found}, {} versions", found.versions);
+    }
+    for (client, found) in &found {
+        ensure!(found.failed.is_empty(), "{client}: {found:#?}");
+        ensure!(
+            found.versions == versions,
+            "{client} missed a version: {found:#?}"
+        );
+    }
+    Ok(())
+}
+
+/// What a command of instarctl follows: the command, and words of the first generation and of the second.
+const STREAMS: [(&[&str], &str, &str); 4] = [
+    (&["events", "--tail", "-1"], BOOTED, BOOTED),
+    (
+        &["dmesg", "-f"],
+        "generation 1 is healthy",
+        "generation 2 is healthy",
+    ),
+    (
+        &["logs", "-f", "machined"],
+        "as generation 1",
+        "as generation 2",
+    ),
+    (&["get", "versions", "-w"], "v0.1.0", "v0.2.0"),
+];
+
 /// Each tells something that only the next generation knows, and nothing twice.
 async fn streams_of_instarctl_go_on(scratch: Scratch) -> Outcome {
-    let (registry, node) = boot(&scratch, &[ImageUnderTest::second()?]).await?;
+    let (registry, node) = boot(&scratch, |config| config).await?;
     let instarctl = Instarctl::of(&node, &scratch)?;
-    let streams: [(&[&str], &str, &str); 4] = [
-        (&["events", "--tail", "-1"], BOOTED, BOOTED),
-        (
-            &["dmesg", "-f"],
-            "generation 1 is healthy",
-            "generation 2 is healthy",
-        ),
-        (
-            &["logs", "-f", "machined"],
-            "as generation 1",
-            "as generation 2",
-        ),
-        (&["get", "versions", "-w"], "v0.1.0", "v0.2.0"),
-    ];
     let mut followed = Vec::new();
-    for (command, before, after) in streams {
+    for (command, before, after) in STREAMS {
         let mut told = instarctl.follow(command)?;
         told.wait_for(before, PATIENCE, |line| line.contains(before))?;
         followed.push((command, after, told));
     }
-    let name = registry.image_for_guest("instar/installer:v0.2.0");
-    let upgraded = upgrade_and_follow(&node, &name, PATIENCE).await?;
-    ensure!(upgraded.ending == Ending::Done, "{upgraded:#?}");
-    for (command, after, told) in &mut followed {
-        told.wait_for(after, PATIENCE, |line| line.contains(*after))
-            .with_context(|| format!("instarctl {command:?}"))?;
-        let heard = told.heard();
-        let distinct: BTreeSet<_> = heard.iter().collect();
-        println!(
-            "instarctl {command:?} went on: {} lines, {} of them distinct",
-            heard.len(),
-            distinct.len()
-        );
-        ensure!(
-            distinct.len() == heard.len(),
-            "instarctl {command:?} repeats itself: {heard:#?}"
-        );
+    upgrade(&node, &registry, "v0.2.0", &Ending::Done).await?;
+    for (command, after, told) in followed {
+        went_on(told, after).with_context(|| format!("instarctl {command:?}"))?;
     }
+    Ok(())
+}
+
+fn went_on(mut told: Told, after: &str) -> Outcome {
+    told.wait_for(after, PATIENCE, |line| line.contains(after))?;
+    let heard = told.heard();
+    let distinct: BTreeSet<_> = heard.iter().collect();
+    let (lines, distinct) = (heard.len(), distinct.len());
+    println!("{lines} lines, {distinct} of them distinct");
+    ensure!(distinct == lines, "it repeats itself: {heard:#?}");
     Ok(())
 }

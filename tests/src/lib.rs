@@ -18,6 +18,7 @@
 //! The decision: a test boots the image that users get. Parts with stand-ins for the others were the other choice: quicker, and green while the
 //! kernel, the firmware or another project's client does something else than the stand-in. So a boot is shared by a story in chapters.
 
+mod bad_line;
 mod bare_boot;
 mod calls;
 mod code_lines;
@@ -70,6 +71,7 @@ mod told;
 mod workspace;
 mod wrong_time_server;
 
+pub use bad_line::{BadLine, Impairment};
 pub use bare_boot::{BareBoot, BareMemory, trivial_boot};
 pub use calls::{Answer, Calls};
 pub use code_lines::code_lines_below;

@@ -23,6 +23,8 @@ const FAILURE_THRESHOLD: u32 = 3;
 /// How long a new version may take to become healthy. init gives a generation at most an hour.
 const GATE_TIMEOUT: Duration = Duration::from_secs(300);
 const GATE_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
+/// In less no version finds its disk, starts its services and answers: each upgrade would be rolled back.
+const GATE_TIMEOUT_MIN: Duration = Duration::from_secs(10);
 /// init keeps a descriptor for the output of each container, 64 descriptors in all, of which some are machined's own: the API's
 /// socket, the hand-over, the history of upgrades and a prepared version take five, the others are for versions to come.
 const MAX_CONTAINERS: usize = 56;
@@ -331,8 +333,8 @@ pub(super) fn upgrade_gate(documents: &Documents<'_>) -> UpgradeGate {
         };
     };
     let timeout = positive(&document, "timeout").unwrap_or(GATE_TIMEOUT);
-    if timeout > GATE_TIMEOUT_MAX || timeout < Duration::from_secs(1) {
-        document.wrong_field("timeout", "this is between one second and one hour");
+    if timeout > GATE_TIMEOUT_MAX || timeout < GATE_TIMEOUT_MIN {
+        document.wrong_field("timeout", "this is between ten seconds and one hour");
     }
     let mut probes: Vec<Probe> = Vec::new();
     for (_, section) in document.sections("probes") {

@@ -263,6 +263,22 @@ fn records(machine: &Machine) -> PathBuf {
     state.to_owned()
 }
 
+/// The moment that lies so long before a deadline; half-way to it where the deadline is near, so that a short one leaves time as well.
 fn before(deadline: Instant, time: Duration) -> Instant {
-    deadline.checked_sub(time).unwrap_or(deadline)
+    let left = deadline.saturating_duration_since(Instant::now());
+    deadline.checked_sub(time.min(left / 2)).unwrap_or(deadline)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_short_deadline_leaves_half_of_its_time() {
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        assert_eq!(before(now + 300 * second, 20 * second), now + 280 * second);
+        assert_eq!(before(now + 40 * second, 20 * second), now + 20 * second);
+        assert_eq!(before(now + 10 * second, 20 * second), now + 5 * second);
+        assert_eq!(before(now, 20 * second), now);
+    }
 }

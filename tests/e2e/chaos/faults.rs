@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use instar_api::machine::ServiceRestartRequest;
-use instar_tests::{Greeter, Outcome, Saboteur, Trouble};
+use instar_tests::{BadLine, Greeter, Impairment, Outcome, Saboteur, Trouble};
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -20,6 +20,9 @@ const NOW: Duration = Duration::from_secs(2);
 const SOON: Duration = Duration::from_secs(20);
 /// The answer to an upgrade while a registry makes trouble is waited for no longer than this.
 const TROUBLED: Duration = Duration::from_secs(15);
+/// How long a line is bad: three round trips and some, where frames come as late as they can.
+const BAD_WEATHER: Duration = Duration::from_secs(35);
+const LATE: Duration = Duration::from_secs(5);
 const YEAR: i64 = 365 * 24 * 3600;
 
 /// One thing.
@@ -43,6 +46,8 @@ pub(super) enum Fault {
     Clock(i64),
     /// The network's cable is out for a while.
     Unplugged,
+    /// Frames between the machine and all others come late, get lost, or come twice, for a while.
+    BadLine(Impairment),
     /// An upgrade is asked for while its registry makes trouble.
     Registry(Trouble),
 }
@@ -56,6 +61,7 @@ impl Fault {
         Fault::Unplugged,
         Fault::Registry(Trouble::Status(429)),
         Fault::Registry(Trouble::WrongBytes),
+        Fault::BadLine(Impairment::Duplication(30)),
         Fault::OutOfMemory(HUNGRY_PORT),
         Fault::KillMachinedAt("taken over as process"),
         Fault::Clock(10),
@@ -67,11 +73,13 @@ impl Fault {
         Fault::Stop("apid"),
         Fault::KillMachinedAt("upgrade: upgrade: done"),
         Fault::ForkBomb,
+        Fault::BadLine(Impairment::Loss(20)),
         Fault::KillMachinedAt("upgrade: stopServices: done"),
         Fault::Registry(Trouble::Hang),
         Fault::OutOfMemory(STARVING_PORT),
         Fault::KillMachinedAt("upgrade: unmount: done"),
         Fault::Stop("machined"),
+        Fault::BadLine(Impairment::Delay(LATE)),
         Fault::KillMachinedAt("starts, boot id"),
         Fault::Registry(Trouble::Slow),
         Fault::Clock(-10),
@@ -126,6 +134,7 @@ impl Fault {
                 tokio::time::sleep(A_WHILE).await;
                 plug(chaos, true)?;
             }
+            Fault::BadLine(impairment) => bad_line(chaos, impairment).await?,
             Fault::Registry(trouble) => return registry(chaos, trouble).await,
         }
         Ok(Vec::new())
@@ -145,6 +154,7 @@ impl fmt::Display for Fault {
             Fault::ForkBomb => f.write_str("a fork bomb in a container"),
             Fault::Clock(years) => write!(f, "the clock jumps by {years} years for {A_WHILE:?}"),
             Fault::Unplugged => write!(f, "the network is unplugged for {A_WHILE:?}"),
+            Fault::BadLine(impairment) => write!(f, "{impairment} for {BAD_WEATHER:?}"),
             Fault::Registry(trouble) => write!(f, "an upgrade, the registry: {trouble:?}"),
         }
     }
@@ -214,6 +224,12 @@ fn plug(chaos: &Chaos, up: bool) -> Outcome {
     qmp.execute("set_link", json!({"name": "net0", "up": up}))
         .context("plug the network's cable")?;
     Ok(())
+}
+
+async fn bad_line(chaos: &Chaos, impairment: Impairment) -> Outcome {
+    let line = BadLine::begin(&mut chaos.node.vm().qmp(), &chaos.scratch, impairment)?;
+    tokio::time::sleep(BAD_WEATHER).await;
+    line.mend(&mut chaos.node.vm().qmp())
 }
 
 async fn registry(chaos: &Chaos, trouble: Trouble) -> anyhow::Result<Vec<String>> {

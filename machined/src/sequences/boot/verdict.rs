@@ -13,6 +13,7 @@ use crate::intent;
 use crate::machine::Machine;
 use crate::sequences::steps::leave::leave;
 use crate::sequences::steps::{boot_assets, disk};
+use crate::sequences::system_services;
 use crate::sequences::upgrade::{bless_retry, current_handover, trial_record};
 use crate::status;
 use crate::store::{MachineStage, Problem};
@@ -131,6 +132,8 @@ async fn keep(boot: &Boot, commit: Commit) {
 
 async fn give_up(machine: &Machine, reason: &str) {
     tracing::error!("this generation gives itself up: {reason}");
+    // As before an upgrade: whoever asks the API meanwhile notices nothing of a rollback either.
+    system_services::drain(&machine.services).await;
     if let Err(error) = machine.init.give_up(reason).await {
         tracing::error!("init did not take it back, its deadline will: {error:#}");
     }
