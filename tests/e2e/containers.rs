@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
+use instar_api::machine::ServiceEvent;
 use instar_tests::{
     GREETER, GREETER_PORT, Greeter, HttpsRegistry, ImageUnderTest, Instarctl, MachineConfig, Node,
-    Outcome, Registry, Scratch, Test, chapters, push_greeter, tests,
+    NodePlan, Outcome, Registry, Scratch, Test, chapters, push_greeter, tests,
 };
 
 use crate::PATIENCE;
@@ -73,44 +74,97 @@ fn listening(port: u16) -> String {
 
 /// One boot for all: the chapters don't touch each other's containers.
 async fn containers_run_alone_and_are_started_again(scratch: Scratch) -> Outcome {
-    let registry = Registry::start(&scratch)?;
-    let digest = push_greeter(&registry)?;
-    let https = HttpsRegistry::over(&registry, &scratch)?;
-    let impostor = HttpsRegistry::over(&registry, &scratch.below("impostor")?)?;
-    let sources = Sources {
-        by_digest: format!("{}/greeter@{digest}", registry.host_for_guest()),
-        host: registry.host_for_guest(),
-        https: https.host_for_guest(),
-        authority: https.authority_certificate(),
-        not_believed: impostor.host_for_guest(),
-    };
-    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
-        .blank_disk()?
-        .forward(GREETER_PORT)
-        .forward(ENCLOSED_PORT)
-        .forward(BY_HTTPS_PORT)
+    let registries = Registries::start(&scratch)?;
+    let sources = registries.sources();
+    let node = plan(&scratch)?
         .configure(move |config| sources.with_containers(config))
         .boot()
         .await?;
     let (by_tag, enclosed) = (Greeter::of(&node)?, Greeter::at(&node, ENCLOSED_PORT)?);
     chapters![
-        greeters_answer(&node, [&by_tag, &enclosed]),
-        come_by_https(&node),
-        reaches_nobody(&node),
-        sees_its_own_files_alone(&node, &by_tag, &enclosed),
-        reads_nothing_of_the_nodes(&node, &enclosed),
-        sees_its_own_processes_alone(&enclosed),
-        changes_nothing_of_the_nodes(&node, &by_tag, &enclosed),
-        is_heard(&node, &enclosed),
-        starts_anew_when_told(&node, &scratch),
-        starts_again_later_each_time(&node, &enclosed),
-        starts_without_its_registry(&node, registry, &by_tag),
+        come_from_whom_the_config_believes(&node, [&by_tag, &enclosed]),
+        are_alone(&node, &by_tag, &enclosed),
+        are_started_again(&node, &scratch, &enclosed),
+        starts_without_its_registry(&node, registries.usual, &by_tag),
+    ]
+    .await
+}
+
+/// The same images at a registry by HTTP, and at two by HTTPS.
+struct Registries {
+    usual: Registry,
+    /// Of the greeter's image.
+    digest: String,
+    https: HttpsRegistry,
+    impostor: HttpsRegistry,
+}
+
+impl Registries {
+    fn start(scratch: &Scratch) -> anyhow::Result<Self> {
+        let usual = Registry::start(scratch)?;
+        Ok(Self {
+            digest: push_greeter(&usual)?,
+            https: HttpsRegistry::over(&usual, scratch)?,
+            impostor: HttpsRegistry::over(&usual, &scratch.below("impostor")?)?,
+            usual,
+        })
+    }
+
+    fn sources(&self) -> Sources {
+        let host = self.usual.host_for_guest();
+        Sources {
+            by_digest: format!("{host}/greeter@{}", self.digest),
+            host,
+            https: self.https.host_for_guest(),
+            authority: self.https.authority_certificate(),
+            not_believed: self.impostor.host_for_guest(),
+        }
+    }
+}
+
+fn plan(scratch: &Scratch) -> anyhow::Result<NodePlan> {
+    Ok(Node::plan(scratch, &ImageUnderTest::first()?)
+        .blank_disk()?
+        .forward(GREETER_PORT)
+        .forward(ENCLOSED_PORT)
+        .forward(BY_HTTPS_PORT))
+}
+
+async fn come_from_whom_the_config_believes(node: &Node, greeters: [&Greeter; 2]) -> Outcome {
+    chapters![
+        come_by_http(node, greeters),
+        come_by_https(node),
+        do_not_come_from_a_registry_of_another_authority(node),
+    ]
+    .await
+}
+
+async fn are_alone(node: &Node, with_var: &Greeter, enclosed: &Greeter) -> Outcome {
+    chapters![
+        reaches_nobody(node),
+        is_checked_by_a_command_of_its_own(node),
+        sees_its_own_files_alone(node, with_var, enclosed),
+        reads_nothing_of_the_nodes(node, enclosed),
+        sees_its_own_processes_alone(enclosed),
+        changes_nothing_of_the_nodes(node, enclosed),
+        writes_into_its_own_memory_alone(node, with_var, enclosed),
+        is_heard(node, enclosed),
+    ]
+    .await
+}
+
+async fn are_started_again(node: &Node, scratch: &Scratch, enclosed: &Greeter) -> Outcome {
+    let client = Instarctl::of(node, scratch)?;
+    chapters![
+        starts_anew_when_told(node, &client),
+        a_service_is_no_container_to_restart(&client),
+        starts_again_later_each_time(node, enclosed),
     ]
     .await
 }
 
 /// By tag and by digest.
-async fn greeters_answer(node: &Node, greeters: [&Greeter; 2]) -> Outcome {
+async fn come_by_http(node: &Node, greeters: [&Greeter; 2]) -> Outcome {
     for greeter in greeters {
         node.wait_until("the greeter answers", PATIENCE, async || greeter.greets())
             .await?;
@@ -118,8 +172,7 @@ async fn greeters_answer(node: &Node, greeters: [&Greeter; 2]) -> Outcome {
     Ok(())
 }
 
-async fn starts_anew_when_told(node: &Node, scratch: &Scratch) -> Outcome {
-    let client = Instarctl::of(node, scratch)?;
+async fn starts_anew_when_told(node: &Node, client: &Instarctl) -> Outcome {
     let before = node.service_pid(BY_HTTPS).await?;
     let said = client.run(&["restart", BY_HTTPS]).await?;
     ensure!(said.code == Some(0), "{said:?}");
@@ -128,8 +181,10 @@ async fn starts_anew_when_told(node: &Node, scratch: &Scratch) -> Outcome {
         ensure!(node.service_pid(BY_HTTPS).await? != before);
         by_https.greets()
     })
-    .await?;
-    // A service, and no container.
+    .await
+}
+
+async fn a_service_is_no_container_to_restart(client: &Instarctl) -> Outcome {
     let said = client.run(&["restart", "apid"]).await?;
     ensure!(
         said.code != Some(0) && said.complaint.contains("no container \"apid\""),
@@ -140,21 +195,22 @@ async fn starts_anew_when_told(node: &Node, scratch: &Scratch) -> Outcome {
 
 /// Without a network there is itself, and nobody else: neither the node's own services nor anybody beyond.
 async fn reaches_nobody(node: &Node) -> Outcome {
-    let seen = node
-        .wait_until("it has looked around", PATIENCE, async || {
-            let log = node.log(ALONE).await?;
-            ensure!(log.contains("greeter: looked"), "{log}");
-            Ok(log)
-        })
-        .await?;
+    let seen = node.wait_until("it has looked around", PATIENCE, async || {
+        let log = node.log(ALONE).await?;
+        ensure!(log.contains("greeter: looked"), "{log}");
+        Ok(log)
+    });
+    let seen = seen.await?;
     println!("{seen}");
     ensure!(seen.contains("links: lo\n"), "{seen}");
     ensure!(seen.contains("greeter: reaches itself\n"), "{seen}");
-    ensure!(
-        seen.matches("greeter: does not reach ").count() == 2,
-        "{seen}"
-    );
-    // The greeter of the node's network answers there, as this one would find out if it were in it.
+    let unreached = seen.matches("greeter: does not reach ").count();
+    ensure!(unreached == 2, "{seen}");
+    Ok(())
+}
+
+/// The greeter of the node's network would answer a check from there, as this one would find out if it were in it.
+async fn is_checked_by_a_command_of_its_own(node: &Node) -> Outcome {
     node.wait_until("its check by a command passes", PATIENCE, async || {
         let health = node.service(ALONE).await?.health.unwrap_or_default();
         ensure!(health.healthy, "{health:?}");
@@ -163,26 +219,23 @@ async fn reaches_nobody(node: &Node) -> Outcome {
     .await
 }
 
-/// From whom the config believes, and from nobody else.
 async fn come_by_https(node: &Node) -> Outcome {
     let by_https = Greeter::at(node, BY_HTTPS_PORT)?;
     node.wait_until("the greeter by HTTPS answers", PATIENCE, async || {
         by_https.greets()
     })
-    .await?;
+    .await
+}
+
+async fn do_not_come_from_a_registry_of_another_authority(node: &Node) -> Outcome {
     node.wait_until("the other registry is refused", PATIENCE, async || {
         let refused = node.service(NOT_BELIEVED).await?;
         let events = refused.events.unwrap_or_default().events;
-        ensure!(
-            events
-                .iter()
-                .any(|event| event.state == "Failed" && event.msg.contains("certificate")),
-            "{events:#?}"
-        );
-        ensure!(
-            events.iter().all(|event| event.state != "Running"),
-            "{events:#?}"
-        );
+        let is_refusal =
+            |event: &ServiceEvent| event.state == "Failed" && event.msg.contains("certificate");
+        ensure!(events.iter().any(is_refusal), "{events:#?}");
+        let has_run = events.iter().any(|event| event.state == "Running");
+        ensure!(!has_run, "{events:#?}");
         Ok(())
     })
     .await
@@ -251,12 +304,7 @@ const OUT_OF_REACH: [&str; 5] = [
     "/etc/resolv.conf",
 ];
 
-/// A name that is not there, such as `/dev/kmsg`, is made in the container's own memory, and the node does not see that.
-async fn changes_nothing_of_the_nodes(
-    node: &Node,
-    with_var: &Greeter,
-    enclosed: &Greeter,
-) -> Outcome {
+async fn changes_nothing_of_the_nodes(node: &Node, enclosed: &Greeter) -> Outcome {
     for path in OUT_OF_REACH {
         let written = enclosed.get(&format!("/write{path}"));
         ensure!(written.is_err(), "it writes {path}: {written:?}");
@@ -266,6 +314,15 @@ async fn changes_nothing_of_the_nodes(
         !hostname.contains("greeter"),
         "the host's name is {hostname}"
     );
+    Ok(())
+}
+
+/// A name that is not there, such as `/dev/kmsg`, is made in the container's own memory, and the node does not see that.
+async fn writes_into_its_own_memory_alone(
+    node: &Node,
+    with_var: &Greeter,
+    enclosed: &Greeter,
+) -> Outcome {
     enclosed.get("/write/dev/kmsg").ok();
     ensure!(!node.vm().console().contains("written by greeter"));
     enclosed.get("/write/own")?;
@@ -292,37 +349,45 @@ async fn is_heard(node: &Node, enclosed: &Greeter) -> Outcome {
 
 /// Each end makes the next start wait twice as long.
 async fn starts_again_later_each_time(node: &Node, enclosed: &Greeter) -> Outcome {
-    let mut pauses = Vec::new();
     let first = node.service_pid(ENCLOSED).await?;
-    for code in [3, 4, 5] {
-        let asked = Instant::now();
-        enclosed.exit(code);
-        node.wait_until("it has started again", PATIENCE, async || enclosed.greets())
-            .await?;
-        pauses.push(asked.elapsed());
+    let mut pauses = Vec::new();
+    for (code, _) in ENDS {
+        pauses.push(pause_after_an_end(node, enclosed, code).await?);
     }
     ensure!(node.service_pid(ENCLOSED).await? != first);
     // What came off its file system in its last life is gone.
     ensure!(enclosed.get("/read/own").is_err(), "its files outlive it");
+    each_end_is_told_with_the_pause_after_it(node).await?;
+    ensure!(
+        pauses.last() >= Some(&Duration::from_secs(2)),
+        "it said so, but started after {pauses:?}"
+    );
+    Ok(())
+}
+
+/// What it exits with, and after how many seconds it starts again.
+const ENDS: [(u8, &str); 3] = [(3, "0.5"), (4, "1.0"), (5, "2.0")];
+
+async fn pause_after_an_end(node: &Node, enclosed: &Greeter, code: u8) -> anyhow::Result<Duration> {
+    let asked = Instant::now();
+    enclosed.exit(code);
+    node.wait_until("it has started again", PATIENCE, async || enclosed.greets())
+        .await?;
+    Ok(asked.elapsed())
+}
+
+async fn each_end_is_told_with_the_pause_after_it(node: &Node) -> Outcome {
     let events = node.service(ENCLOSED).await?.events.unwrap_or_default();
-    let failures: Vec<String> = events
-        .events
-        .iter()
-        .filter(|event| event.state == "Failed")
-        .map(|event| event.msg.clone())
-        .collect();
-    for (failure, (code, pause)) in failures.iter().zip([(3, "0.5"), (4, "1.0"), (5, "2.0")]) {
+    let failures = (events.events.into_iter()).filter(|event| event.state == "Failed");
+    let failures: Vec<String> = failures.map(|event| event.msg).collect();
+    for (failure, (code, pause)) in failures.iter().zip(ENDS) {
         ensure!(
             failure.contains(&format!("code {code}"))
                 && failure.ends_with(&format!("next start in {pause} s")),
             "{failures:#?}"
         );
     }
-    ensure!(failures.len() == 3, "{failures:#?}");
-    ensure!(
-        pauses.last() >= Some(&Duration::from_secs(2)),
-        "it said so, but started after {pauses:?}"
-    );
+    ensure!(failures.len() == ENDS.len(), "{failures:#?}");
     Ok(())
 }
 

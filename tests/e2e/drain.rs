@@ -6,8 +6,8 @@ use anyhow::{Context, ensure};
 use instar_api::common::Data;
 use instar_api::machine::{ApplyConfigurationRequest, CopyRequest};
 use instar_tests::{
-    Ending, ImageUnderTest, Node, OciImage, Outcome, Parked, Registry, Scratch, SteadyCalls, Test,
-    TlsClient, tests, upgrade_and_follow,
+    Calling, Ending, INSTALLER, ImageUnderTest, Node, OciImage, Outcome, Parked, Registry, Scratch,
+    SteadyCalls, Test, TlsClient, chapters, tests, upgrade_and_follow,
 };
 use prost::Message as _;
 use tonic::Streaming;
@@ -27,37 +27,63 @@ pub(crate) fn tests() -> Vec<Test> {
 }
 
 async fn of_calls_that_never_end_is_bounded(scratch: Scratch) -> Outcome {
-    let registry = Registry::start(&scratch)?;
-    for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
-        OciImage::read(&image.installer())?
-            .first_layer_alone()
-            .push(&registry, "instar/installer", image.version())?;
-    }
+    let registry = registry(&scratch)?;
     let host = registry.host_for_guest();
-    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
-        .configure(move |config| config.registry(&host))
-        .boot()
-        .await?;
-    node.wait_until_ready(PATIENCE).await?;
-
+    let plan = Node::plan(&scratch, &ImageUnderTest::first()?);
+    let plan = plan.configure(move |config| config.registry(&host));
+    let node = plan.boot_until_ready(PATIENCE).await?;
     let alone = upgrade(&node, &registry, "v0.2.0").await?;
+    let (beside_them, of_others) = upgrade_beside_calls_that_never_end(&node, &registry).await?;
+    println!("the change takes {alone:?}, and {beside_them:?} beside calls that never end");
+    chapters![
+        no_call_of_others_fails(&of_others),
+        last_answers_are_waited_for_and_not_for_long(alone, beside_them),
+    ]
+    .await
+}
+
+fn registry(scratch: &Scratch) -> anyhow::Result<Registry> {
+    let registry = Registry::start(scratch)?;
+    for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
+        let installer = OciImage::read(&image.installer())?.first_layer_alone();
+        installer.push(&registry, INSTALLER, image.version())?;
+    }
+    Ok(registry)
+}
+
+/// By the name of their client.
+type CallsOfOthers = [(&'static str, Calling); 2];
+
+async fn upgrade_beside_calls_that_never_end(
+    node: &Node,
+    registry: &Registry,
+) -> anyhow::Result<(Duration, CallsOfOthers)> {
     let way_in = node.way_in(node.identity())?;
     let over_one = SteadyCalls::over(way_in.connect().await?);
     let anew = SteadyCalls::anew(way_in);
-    let stubborn = Stubborn::at(&node).await?;
-    let beside_them = upgrade(&node, &registry, "v0.1.0").await?;
-    let found = [
+    let stubborn = Stubborn::at(node).await?;
+    let beside_them = upgrade(node, registry, "v0.1.0").await?;
+    let of_others = [
         ("one channel", over_one.end().await?),
         ("a connection for each call", anew.end().await?),
     ];
     stubborn.were_cut_off().await?;
+    Ok((beside_them, of_others))
+}
 
-    println!("the change takes {alone:?}, and {beside_them:?} beside calls that never end");
-    for (client, calling) in found {
+async fn no_call_of_others_fails(of_others: &CallsOfOthers) -> Outcome {
+    for (client, calling) in of_others {
         println!("{client}: {calling}");
         ensure!(calling.failed.is_empty(), "{client}: {calling:#?}");
         ensure!(calling.calls > 10, "{client} hardly asked: {calling:#?}");
     }
+    Ok(())
+}
+
+async fn last_answers_are_waited_for_and_not_for_long(
+    alone: Duration,
+    beside_them: Duration,
+) -> Outcome {
     ensure!(
         beside_them >= LAST_ANSWERS,
         "{beside_them:?}: nobody was waited for"
@@ -73,7 +99,7 @@ async fn of_calls_that_never_end_is_bounded(scratch: Scratch) -> Outcome {
 /// Upgrades. Gives the time in the guest between the last step before apid is told to end and the start of the next generation.
 async fn upgrade(node: &Node, registry: &Registry, version: &str) -> anyhow::Result<Duration> {
     let mark = node.vm().console_mark()?;
-    let image = registry.image_for_guest(&format!("instar/installer:{version}"));
+    let image = registry.installer_for_guest(version);
     let followed = upgrade_and_follow(node, &image, PATIENCE).await?;
     ensure!(followed.ending == Ending::Done, "{followed:#?}");
     ensure!(node.version().await?.tag == version);
@@ -94,26 +120,33 @@ struct Stubborn {
     unread: Streaming<Data>,
 }
 
+async fn unfinished_upload(node: &Node) -> anyhow::Result<Parked> {
+    let client = TlsClient::of(node.identity());
+    let stream = client.connect(&node.endpoint()?).await?;
+    let mut uploads = Parked::on(stream).await?;
+    let request = ApplyConfigurationRequest {
+        data: vec![b'#'; 4096],
+        ..ApplyConfigurationRequest::default()
+    };
+    let method = "/machine.MachineService/ApplyConfiguration";
+    uploads.park(method, &request.encode_to_vec())?;
+    Ok(uploads)
+}
+
+async fn unread_answer(node: &Node) -> anyhow::Result<Streaming<Data>> {
+    let root_path = "/usr".to_owned();
+    let copy = CopyRequest { root_path };
+    let mut unread = node.newcomer().await?.copy(copy).await?.into_inner();
+    unread.message().await?.context("nothing is copied")?;
+    Ok(unread)
+}
+
 impl Stubborn {
     async fn at(node: &Node) -> anyhow::Result<Self> {
-        let client = TlsClient::of(node.identity());
-        let stream = client.connect(&node.endpoint()?).await?;
-        let mut uploads = Parked::on(stream).await?;
-        let request = ApplyConfigurationRequest {
-            data: vec![b'#'; 4096],
-            ..ApplyConfigurationRequest::default()
-        };
-        uploads.park(
-            "/machine.MachineService/ApplyConfiguration",
-            &request.encode_to_vec(),
-        )?;
-        let request = CopyRequest {
-            root_path: "/usr".to_owned(),
-        };
-        let answer = node.newcomer().await?.copy(request).await?;
-        let mut unread = answer.into_inner();
-        unread.message().await?.context("nothing is copied")?;
-        Ok(Self { uploads, unread })
+        Ok(Self {
+            uploads: unfinished_upload(node).await?,
+            unread: unread_answer(node).await?,
+        })
     }
 
     /// Neither came to its end.

@@ -4,12 +4,12 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use instar_api::machine::RebootRequest;
 use instar_api::machine::reboot_request::Mode;
-use instar_qemu::{DiskFormat, Drive, create_blank_disk};
+use instar_api::machine::{RebootRequest, ServiceEvent};
+use instar_qemu::{ConsoleMark, DiskFormat, Drive, create_blank_disk};
 use instar_tests::{
-    GREETER, Greeter, ImageUnderTest, MachineConfig, Node, Outcome, Registry, Scratch, ServedDisk,
-    Test, WITH_CGROUPS, plan_with_greeter, tests,
+    GREETER, Greeter, ImageUnderTest, MachineConfig, Node, NodePlan, Outcome, Registry, Scratch,
+    ServedDisk, Test, WITH_CGROUPS, chapters, plan_with_greeter, tests,
 };
 
 use crate::PATIENCE;
@@ -46,22 +46,33 @@ pub(crate) fn tests() -> Vec<Test> {
 async fn a_disk_without_an_answer_does_not_keep_the_machine_from_restarting(
     scratch: Scratch,
 ) -> Outcome {
+    let (disk, node) = on_a_served_disk(&scratch)?;
+    // Whatever reads it before has read it.
+    let mark = node.vm().console_mark()?;
+    let begun = "Run /init as init process";
+    let begun = node.vm().wait_for_line_after(mark, begun, PATIENCE)?;
+    disk.fall_silent();
+    node.wait_for_api(PATIENCE).await?;
+    chapters![
+        a_machine_that_can_be_asked_outlives_inits_deadline(&node),
+        a_reboot_by_force_starts_the_machine_again(&node, &disk, begun.end),
+    ]
+    .await
+}
+
+fn on_a_served_disk(scratch: &Scratch) -> anyhow::Result<(ServedDisk, Node)> {
     let file = scratch.join("disk.img");
     create_blank_disk(&file, DiskFormat::Raw, DISK_BYTES)?;
     let disk = ServedDisk::serve(&file)?;
     let drive = Drive::raw(file).served(disk.port());
-    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+    let node = Node::plan(scratch, &ImageUnderTest::first()?)
         .spec(|spec| spec.drive(drive).append("instar.boot-deadline=40"))
         .configure(|config| config.install_disk("/dev/vda"))
         .start()?;
-    // Whatever reads it before has read it.
-    let mut mark = node.vm().console_mark()?;
-    mark = node
-        .vm()
-        .wait_for_line_after(mark, "Run /init as init process", PATIENCE)?
-        .end;
-    disk.fall_silent();
-    node.wait_for_api(PATIENCE).await?;
+    Ok((disk, node))
+}
+
+async fn a_machine_that_can_be_asked_outlives_inits_deadline(node: &Node) -> Outcome {
     // QEMU itself cannot be asked for the time while it waits for the disk.
     node.wait_until("init's deadline is over", PATIENCE, async || {
         let uptime = node.uptime().await?;
@@ -71,16 +82,18 @@ async fn a_disk_without_an_answer_does_not_keep_the_machine_from_restarting(
     .await?;
     let console = node.vm().console();
     ensure!(!console.contains("did not report healthy in time"));
-    let by_force = RebootRequest {
-        mode: Mode::Force.into(),
-    };
-    node.machine().await?.reboot(by_force).await?;
-    for step in [
-        "machined asks for reboot",
-        "processes do not die",
-        "the kernel does not end; resetting the machine",
-        "sysrq: Resetting",
-    ] {
+    Ok(())
+}
+
+/// From the call to the next power-on, after what the console says before.
+async fn a_reboot_by_force_starts_the_machine_again(
+    node: &Node,
+    disk: &ServedDisk,
+    mut mark: ConsoleMark,
+) -> Outcome {
+    let mode = Mode::Force.into();
+    node.machine().await?.reboot(RebootRequest { mode }).await?;
+    for step in STEPS_OF_A_REBOOT {
         mark = node.vm().wait_for_line_after(mark, step, PATIENCE)?.end;
     }
     // QEMU waits for its disks, too, before it starts a machine again.
@@ -91,32 +104,50 @@ async fn a_disk_without_an_answer_does_not_keep_the_machine_from_restarting(
     Ok(())
 }
 
+const STEPS_OF_A_REBOOT: [&str; 4] = [
+    "machined asks for reboot",
+    "processes do not die",
+    "the kernel does not end; resetting the machine",
+    "sysrq: Resetting",
+];
+
 /// One boot for both.
 async fn processes_that_hang_are_ended_and_started_again(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
+    let node = with_other_greeters(&scratch, &registry).await?;
+    let other = Greeter::at(&node, OTHER_PORT)?;
+    chapters![
+        a_frozen_apid_is_ended_and_started_again(&node, &other),
+        a_frozen_machined_is_ended_and_containers_are_heard_on(&node, &other),
+    ]
+    .await
+}
+
+async fn with_other_greeters(scratch: &Scratch, registry: &Registry) -> anyhow::Result<Node> {
     let image = registry.image_for_guest("greeter:v1");
-    let mut plan = plan_with_greeter(&scratch, &registry, move |config| {
+    let plan = plan_with_greeter(scratch, registry, move |config| {
         let config = config.greeter_at(OTHER, &image, OTHER_PORT, WITH_CGROUPS);
         let twin = |config: MachineConfig, (name, port)| config.greeter_at(name, &image, port, "");
         TWINS.into_iter().fold(config, twin)
-    })?
-    .blank_disk()?
-    .forward(OTHER_PORT);
-    for (_, port) in TWINS {
-        plan = plan.forward(port);
-    }
-    let node = plan.boot().await?;
-    node.wait_until_ready(PATIENCE).await?;
-    let other = Greeter::at(&node, OTHER_PORT)?;
-    a_frozen_apid(&node, &other).await?;
-    let twins = twins_speak(&node, "before").await?;
-    a_frozen_machined(&node, &other).await?;
-    // What keeps a container's output over machined's end is kept under the container's name.
+    })?;
+    let plan = plan.blank_disk()?.forward(OTHER_PORT);
+    let twin = |plan: NodePlan, (_, port)| plan.forward(port);
+    let plan = TWINS.into_iter().fold(plan, twin);
+    plan.boot_until_ready(PATIENCE).await
+}
+
+/// What keeps a container's output over machined's end is kept under the container's name.
+async fn a_frozen_machined_is_ended_and_containers_are_heard_on(
+    node: &Node,
+    other: &Greeter,
+) -> Outcome {
+    let twins = twins_speak(node, "before").await?;
+    a_frozen_machined_is_ended_and_started_again(node, other).await?;
     ensure!(
-        twins_speak(&node, "after").await? == twins,
+        twins_speak(node, "after").await? == twins,
         "a twin has died"
     );
-    each_twin_is_heard(&node).await
+    each_twin_is_heard(node).await
 }
 
 /// Has each twin print a word of its own. Gives their processes.
@@ -152,15 +183,33 @@ fn word(port: u16, when: &str) -> String {
     format!("said-by-{port}-{when}-machined-froze")
 }
 
-async fn a_frozen_apid(node: &Node, other: &Greeter) -> Outcome {
-    let greeter = Greeter::of(node)?;
+async fn a_frozen_apid_is_ended_and_started_again(node: &Node, other: &Greeter) -> Outcome {
     let before = node.service_pid("apid").await?;
     let machined = pid_of_machined(node).await?;
-    other.get("/write/cgroup/generation.1/apid/cgroup.freeze?1")?;
+    let freeze = "/write/cgroup/generation.1/apid/cgroup.freeze";
+    other.get(&format!("{freeze}?1"))?;
     let held = Instant::now();
+    does_not_answer(node).await?;
+    machined_ends_apid(node).await?;
+    println!("apid was ended after {:.1} s", held.elapsed().as_secs_f64());
+    // The next one is in the same cgroup.
+    other.get(&format!("{freeze}?0"))?;
+    let after = node.wait_until("apid answers again", PATIENCE, || node.service_pid("apid"));
+    ensure!(after.await? != before, "it is still {before}");
+    println!("apid was back after {:.1} s", held.elapsed().as_secs_f64());
+    ensure!(pid_of_machined(node).await? == machined);
+    the_end_is_an_event_with_its_reason(node).await
+}
+
+async fn does_not_answer(node: &Node) -> Outcome {
     let asked = tokio::time::timeout(Duration::from_secs(5), node.version()).await;
-    ensure!(asked.is_err(), "a frozen apid answers: {asked:?}");
-    // The API cannot be asked, but what machined says is on its disk.
+    ensure!(asked.is_err(), "what is frozen answers: {asked:?}");
+    Ok(())
+}
+
+/// The API cannot be asked, but what machined says is on its disk.
+async fn machined_ends_apid(node: &Node) -> Outcome {
+    let greeter = Greeter::of(node)?;
     node.wait_until("machined ends it", PATIENCE, async || {
         let log = greeter.get("/read/data/log/machined.log")?;
         ensure!(
@@ -169,78 +218,108 @@ async fn a_frozen_apid(node: &Node, other: &Greeter) -> Outcome {
         );
         Ok(())
     })
-    .await?;
-    println!("apid was ended after {:.1} s", held.elapsed().as_secs_f64());
-    // The next one is in the same cgroup.
-    other.get("/write/cgroup/generation.1/apid/cgroup.freeze?0")?;
-    let after = node
-        .wait_until("apid answers again", PATIENCE, || node.service_pid("apid"))
-        .await?;
-    println!("apid was back after {:.1} s", held.elapsed().as_secs_f64());
-    ensure!(after != before, "it is still {before}");
-    ensure!(pid_of_machined(node).await? == machined);
+    .await
+}
+
+async fn the_end_is_an_event_with_its_reason(node: &Node) -> Outcome {
     let events = node.service("apid").await?.events.unwrap_or_default();
-    ensure!(
-        events
-            .events
-            .iter()
-            .any(|event| event.state == "Failed" && event.msg.contains("did not do its work")),
-        "{events:#?}"
-    );
+    let events = events.events;
+    let is_end =
+        |event: &ServiceEvent| event.state == "Failed" && event.msg.contains("did not do its work");
+    ensure!(events.iter().any(is_end), "{events:#?}");
     Ok(())
 }
 
-async fn a_frozen_machined(node: &Node, other: &Greeter) -> Outcome {
+async fn a_frozen_machined_is_ended_and_started_again(node: &Node, other: &Greeter) -> Outcome {
     let greeter = Greeter::of(node)?;
     // There is no such file: what counts is that it was asked for.
     let _ = greeter.get("/read/said-before-machined-froze");
-    let container = node.service_pid(GREETER).await?;
-    let generation = node.boot_id().await?;
-    let before = pid_of_machined(node).await?;
-
-    // The record of the image that a container is started from becomes a pipe: whoever opens it waits for somebody to write to it.
-    let images = greeter.get(&format!("/list{IMAGES}"))?;
-    let image = images
-        .split_whitespace()
-        .find(|name| name.len() == 64)
-        .with_context(|| format!("no image in {images:?}"))?;
-    let record = format!("{IMAGES}/{image}/image.json");
-    greeter.get(&format!("/rename{record}?{record}.away"))?;
-    greeter.get(&format!("/pipe{record}"))?;
+    let before = Running::on(node).await?;
+    let trap = Trap::set(&greeter)?;
     other.exit(1);
-    let held = Instant::now();
-    node.wait_until("it hangs", PATIENCE, async || {
-        let asked = tokio::time::timeout(Duration::from_secs(5), node.version()).await;
-        ensure!(asked.is_err(), "machined answers: {asked:?}");
+    init_ends_a_machined_in_the_trap(node, &greeter, &trap).await?;
+    the_next_machined_takes_over(node, &before).await?;
+    greeter.greets()?;
+    earlier_words_are_in_the_log(node).await?;
+    node.wait_until_ready(PATIENCE).await
+}
+
+struct Running {
+    machined: u32,
+    container: u32,
+    generation: String,
+}
+
+impl Running {
+    async fn on(node: &Node) -> anyhow::Result<Self> {
+        Ok(Self {
+            container: node.service_pid(GREETER).await?,
+            generation: node.boot_id().await?,
+            machined: pid_of_machined(node).await?,
+        })
+    }
+}
+
+/// The record of the image that a container is started from is a pipe: whoever opens it waits for somebody to write to it.
+struct Trap {
+    record: String,
+}
+
+impl Trap {
+    fn set(greeter: &Greeter) -> anyhow::Result<Self> {
+        let images = greeter.get(&format!("/list{IMAGES}"))?;
+        let image = images
+            .split_whitespace()
+            .find(|name| name.len() == 64)
+            .with_context(|| format!("no image in {images:?}"))?;
+        let record = format!("{IMAGES}/{image}/image.json");
+        greeter.get(&format!("/rename{record}?{record}.away"))?;
+        greeter.get(&format!("/pipe{record}"))?;
+        Ok(Self { record })
+    }
+
+    /// Who is in it stays, as it has opened the pipe; the next one does not step into it.
+    fn remove(&self, greeter: &Greeter) -> Outcome {
+        let record = &self.record;
+        greeter.get(&format!("/rename{record}.away?{record}"))?;
         Ok(())
-    })
-    .await?;
-    // It goes on waiting, as it has opened the pipe; the next one does not step into the same trap.
-    greeter.get(&format!("/rename{record}.away?{record}"))?;
+    }
+}
+
+async fn init_ends_a_machined_in_the_trap(node: &Node, greeter: &Greeter, trap: &Trap) -> Outcome {
+    let held = Instant::now();
+    node.wait_until("it hangs", PATIENCE, || does_not_answer(node))
+        .await?;
+    trap.remove(greeter)?;
     greeter.greets().context("with machined frozen")?;
     let line = node.wait_for_line("starting machined again", PATIENCE)?;
     println!("{line}, after {:.1} s", held.elapsed().as_secs_f64());
     ensure!(line.contains("signal 6"), "{line}");
     node.wait_for_line("gave no sign of life", PATIENCE)?;
+    Ok(())
+}
 
+async fn the_next_machined_takes_over(node: &Node, before: &Running) -> Outcome {
     node.wait_until("the new machined has taken over", PATIENCE, async || {
-        ensure!(pid_of_machined(node).await? != before);
-        ensure!(node.service_pid(GREETER).await? == container);
+        ensure!(pid_of_machined(node).await? != before.machined);
+        ensure!(node.service_pid(GREETER).await? == before.container);
         Ok(())
     })
     .await?;
     ensure!(
-        node.boot_id().await? == generation,
+        node.boot_id().await? == before.generation,
         "the generation was started anew"
     );
-    greeter.greets()?;
+    Ok(())
+}
+
+async fn earlier_words_are_in_the_log(node: &Node) -> Outcome {
     node.wait_until("its earlier words are in its log", PATIENCE, async || {
         let log = node.log(GREETER).await?;
         ensure!(log.contains("said-before-machined-froze"), "{log}");
         Ok(())
     })
-    .await?;
-    node.wait_until_ready(PATIENCE).await
+    .await
 }
 
 /// As the node numbers it; the API answers from its own /proc.

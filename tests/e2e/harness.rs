@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use instar_qemu::{Ended, Error, Timing, Vm, VmSpec};
 use instar_tests::{
-    BareBoot, BareMemory, Outcome, Scratch, Test, kernel_under_test, tests, trivial_boot,
+    BareBoot, BareMemory, Outcome, Scratch, Test, chapters, kernel_under_test, tests, trivial_boot,
 };
 
 /// A boot under TCG on a host that runs others too.
@@ -136,24 +136,40 @@ async fn the_host_reads_the_guests_clock(scratch: Scratch) -> Outcome {
     let counted = spec(&scratch, "trivial-idle")?.timing(Timing::InstructionsIdleOnHost);
     let vm = Vm::start(&counted, &scratch.join("vm"))?;
     let line = vm.wait_for_line("floor boottime_ns=", PATIENCE)?.text;
-    let tsc: u64 = line
-        .rsplit_once("tsc=")
-        .and_then(|(_, text)| text.parse().ok())
-        .unwrap();
+    let (_, seen) = line.rsplit_once("tsc=").context("no tsc")?;
     vm.pause()?;
+    chapters![
+        the_clock_stands_while_the_machine_is_paused(&vm),
+        the_clock_is_not_before_what_the_guest_saw(&vm, seen.parse()?),
+        the_clock_goes_on_with_the_machine(&vm),
+    ]
+    .await
+}
+
+async fn the_clock_stands_while_the_machine_is_paused(vm: &Vm) -> Outcome {
     let (one, two) = (vm.guest_clock()?, vm.guest_clock()?);
     ensure!(
         one == two,
         "it runs while the machine is paused: {one:?} {two:?}"
     );
+    Ok(())
+}
+
+async fn the_clock_is_not_before_what_the_guest_saw(vm: &Vm, nanoseconds: u64) -> Outcome {
+    let now = vm.guest_clock()?;
     ensure!(
-        one >= Duration::from_nanos(tsc),
-        "{one:?} is before {tsc} ns, which the guest saw"
+        now >= Duration::from_nanos(nanoseconds),
+        "{now:?} is before {nanoseconds} ns, which the guest saw"
     );
+    Ok(())
+}
+
+async fn the_clock_goes_on_with_the_machine(vm: &Vm) -> Outcome {
+    let before = vm.guest_clock()?;
     vm.resume()?;
     std::thread::sleep(Duration::from_millis(500));
     ensure!(
-        vm.guest_clock()? > two,
+        vm.guest_clock()? > before,
         "it stands still while the machine runs"
     );
     Ok(())

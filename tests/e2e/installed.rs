@@ -9,11 +9,12 @@ use instar_tests::{
     Test, chapters, tests, uefi,
 };
 
+pub(crate) use instar_tests::INSTALLER;
+
 use crate::PATIENCE;
 
 /// Where a service of a test's own may listen.
 pub(crate) const OTHER_PORT: u16 = 8085;
-pub(crate) const INSTALLER: &str = "instar/installer";
 /// Many boots of one machine, all through its firmware, on a host that runs others too.
 const LIFETIME: Duration = Duration::from_secs(1200);
 /// What instarctl ends with when a version was given up (its help).

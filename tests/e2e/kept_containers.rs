@@ -7,14 +7,17 @@ use instar_api::common::ContainerDriver;
 use instar_api::events::EventPayload;
 use instar_api::machine::machine_service_client::MachineServiceClient;
 use instar_api::machine::service_state_event::Action;
-use instar_api::machine::{ContainersRequest, EventsRequest, ServiceStateEvent, StatsRequest};
+use instar_api::machine::{
+    ContainerInfo, ContainersRequest, Event, EventsRequest, ServiceInfo, ServiceStateEvent, Stat,
+    StatsRequest,
+};
 use instar_tests::{
-    Ending, GREETER, ImageUnderTest, Instarctl, Node, OciImage, Outcome, Registry, Scratch, Test,
-    plan_with_greeter, push_greeter, tests, upgrade_and_follow,
+    Ending, GREETER, INSTALLER, ImageUnderTest, Instarctl, Machine, Node, OciImage, Outcome,
+    Registry, Scratch, Test, chapters, plan_with_greeter, push_greeter, tests, upgrade_and_follow,
 };
 use tokio::sync::watch;
-use tonic::Status;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Endpoint;
+use tonic::{Status, Streaming};
 
 use crate::PATIENCE;
 
@@ -34,14 +37,29 @@ pub(crate) fn tests() -> Vec<Test> {
 
 async fn are_shown_as_running_by_every_answer(scratch: Scratch) -> Outcome {
     let registry = registry(&scratch)?;
-    let image = format!("{}/greeter:v1", registry.host_for_guest());
-    let node = plan_with_greeter(&scratch, &registry, move |config| {
+    let node = with_a_disk(&scratch, &registry).await?;
+    let counted = counted(&node.log(COUNTER).await?)?;
+    chapters![
+        every_answer_over_an_upgrade_shows_them(&node, &registry),
+        events_tell_that_they_live_on(&node),
+        no_line_of_a_log_is_lost(&node, counted.last),
+        var_is_checked_at_the_next_boot(node, &scratch),
+    ]
+    .await
+}
+
+/// A node that keeps logs.
+async fn with_a_disk(scratch: &Scratch, registry: &Registry) -> anyhow::Result<Node> {
+    let image = registry.image_for_guest("greeter:v1");
+    plan_with_greeter(scratch, registry, move |config| {
         config.container(COUNTER, &image, &counts())
     })?
     .blank_disk()?
-    .boot()
-    .await?;
-    node.wait_until_ready(PATIENCE).await?;
+    .boot_until_ready(PATIENCE)
+    .await
+}
+
+async fn every_answer_over_an_upgrade_shows_them(node: &Node, registry: &Registry) -> Outcome {
     let pids = [
         (GREETER, node.service_pid(GREETER).await?),
         (COUNTER, node.service_pid(COUNTER).await?),
@@ -49,67 +67,64 @@ async fn are_shown_as_running_by_every_answer(scratch: Scratch) -> Outcome {
     let (stop, stopped) = watch::channel(false);
     let way_in = node.way_in(node.identity())?;
     let asked = tokio::spawn(ask_on_and_on(way_in, pids, stopped));
-    let counted = counted(&node.log(COUNTER).await?)?;
-
-    upgrade(&node, &registry).await?;
+    upgrade(node, registry).await?;
     stop.send(true)?;
     let shown = asked.await?;
-    println!(
-        "{} answers, {} of them before a disk was there",
-        shown.answers, shown.in_between
-    );
+    let (answers, early) = (shown.answers, shown.in_between);
+    println!("{answers} answers, {early} of them before a disk was there");
     ensure!(shown.wrong.is_empty(), "{shown:#?}");
     ensure!(shown.in_between > 0, "nobody asked early: {shown:#?}");
-    events_tell_that_they_live_on(&node).await?;
-    let now = whole_log(&node, counted.last).await?;
+    Ok(())
+}
+
+async fn no_line_of_a_log_is_lost(node: &Node, before: u64) -> Outcome {
+    let now = whole_log(node, before).await?;
     ensure!(now.first == 0, "lines are lost: {now:?}");
-    var_is_checked_at_the_next_boot(node, &scratch).await
+    Ok(())
 }
 
 /// It stayed in use over the upgrade, so that nobody could.
 async fn var_is_checked_at_the_next_boot(node: Node, scratch: &Scratch) -> Outcome {
-    const WHY: &str = "containers that live on use the filesystem: it is checked at the next boot";
-    let volumes = async |node: &Node| {
-        let client = Instarctl::of(node, scratch)?;
-        anyhow::Ok(client.run(&["get", "volumes", "-o", "yaml"]).await?.output)
-    };
-    let checks = |console: &str| {
-        let lines = console.lines().filter(|line| line.contains("/dev/vda3"));
-        let checks = lines.filter(|line| line.contains("filesystem is checked"));
-        checks.count()
-    };
-    let console = node.vm().console();
-    ensure!(console.contains(WHY), "{console}");
-    // It was made by this boot, and not looked at since.
-    ensure!(checks(&console) == 0, "{console}");
-    let shown = volumes(&node).await?;
-    ensure!(
-        shown.contains("at the next boot: containers that live on"),
-        "{shown}"
-    );
+    the_check_waits_for_a_boot(&node, scratch).await?;
     let node = node.power_cycle().await?;
     node.wait_until_ready(PATIENCE).await?;
     let console = node.vm().console();
-    let last = console.lines().rfind(|line| line.contains("/dev/vda3"));
+    let last = console.lines().rfind(|line| line.contains(VAR_DISK));
     println!("{}", last.unwrap_or_default());
-    ensure!(checks(&console) == 1, "{console}");
-    let shown = volumes(&node).await?;
+    ensure!(checks_of_var(&console) == 1, "{console}");
+    let shown = volumes(&node, scratch).await?;
     ensure!(!shown.contains("check: "), "{shown}");
     Ok(())
 }
 
+const VAR_DISK: &str = "/dev/vda3";
+
+async fn the_check_waits_for_a_boot(node: &Node, scratch: &Scratch) -> Outcome {
+    let console = node.vm().console();
+    let why = "containers that live on use the filesystem: it is checked at the next boot";
+    ensure!(console.contains(why), "{console}");
+    // It was made by this boot, and not looked at since.
+    ensure!(checks_of_var(&console) == 0, "{console}");
+    let shown = volumes(node, scratch).await?;
+    let why = "at the next boot: containers that live on";
+    ensure!(shown.contains(why), "{shown}");
+    Ok(())
+}
+
+fn checks_of_var(console: &str) -> usize {
+    let lines = console.lines().filter(|line| line.contains(VAR_DISK));
+    let checks = lines.filter(|line| line.contains("filesystem is checked"));
+    checks.count()
+}
+
+async fn volumes(node: &Node, scratch: &Scratch) -> anyhow::Result<String> {
+    let client = Instarctl::of(node, scratch)?;
+    Ok(client.run(&["get", "volumes", "-o", "yaml"]).await?.output)
+}
+
 async fn have_whole_logs_without_a_disk(scratch: Scratch) -> Outcome {
     let registry = registry(&scratch)?;
-    push_greeter(&registry)?;
-    let host = registry.host_for_guest();
-    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
-        .configure(move |config| {
-            let image = format!("{host}/greeter:v1");
-            config.registry(&host).container(COUNTER, &image, &counts())
-        })
-        .boot()
-        .await?;
-    node.wait_until_ready(PATIENCE).await?;
+    let node = without_a_disk(&scratch, &registry).await?;
     let pid = node.service_pid(COUNTER).await?;
     let counted = counted(&node.log(COUNTER).await?)?;
     upgrade(&node, &registry).await?;
@@ -120,12 +135,23 @@ async fn have_whole_logs_without_a_disk(scratch: Scratch) -> Outcome {
     Ok(())
 }
 
+async fn without_a_disk(scratch: &Scratch, registry: &Registry) -> anyhow::Result<Node> {
+    push_greeter(registry)?;
+    let host = registry.host_for_guest();
+    Node::plan(scratch, &ImageUnderTest::first()?)
+        .configure(move |config| {
+            let image = format!("{host}/greeter:v1");
+            config.registry(&host).container(COUNTER, &image, &counts())
+        })
+        .boot_until_ready(PATIENCE)
+        .await
+}
+
 fn registry(scratch: &Scratch) -> anyhow::Result<Registry> {
     let registry = Registry::start(scratch)?;
     let second = ImageUnderTest::second()?;
-    OciImage::read(&second.installer())?
-        .first_layer_alone()
-        .push(&registry, "instar/installer", second.version())?;
+    let image = OciImage::read(&second.installer())?.first_layer_alone();
+    image.push(&registry, INSTALLER, second.version())?;
     Ok(registry)
 }
 
@@ -135,7 +161,7 @@ fn counts() -> String {
 
 async fn upgrade(node: &Node, registry: &Registry) -> Outcome {
     let kernel = node.kernel_boot_id().await?;
-    let image = registry.image_for_guest("instar/installer:v0.2.0");
+    let image = registry.installer_for_guest("v0.2.0");
     let followed = upgrade_and_follow(node, &image, PATIENCE).await?;
     ensure!(followed.ending == Ending::Done, "{followed:#?}");
     ensure!(
@@ -176,48 +202,103 @@ async fn ask_on_and_on(
     shown
 }
 
+/// One question to each of the calls that show containers, and what is wrong in the answers.
 async fn ask(
-    machine: &mut MachineServiceClient<Channel>,
+    machine: &mut Machine,
     pids: [(&str, u32); 2],
     shown: &mut Shown,
 ) -> Result<(), Status> {
-    let listed = machine.service_list(()).await?.into_inner().messages;
-    let services: Vec<_> = listed.into_iter().flat_map(|it| it.services).collect();
-    let request = ContainersRequest {
-        driver: ContainerDriver::Containerd.into(),
-        ..ContainersRequest::default()
-    };
-    let listed = machine.containers(request).await?.into_inner().messages;
-    let containers: Vec<_> = listed.into_iter().flat_map(|it| it.containers).collect();
-    let request = StatsRequest {
-        driver: ContainerDriver::Containerd.into(),
-        ..StatsRequest::default()
-    };
-    let listed = machine.stats(request).await?.into_inner().messages;
-    let stats: Vec<_> = listed.into_iter().flat_map(|it| it.stats).collect();
+    let answers = Answers::of(machine).await?;
     shown.answers += 1;
     for (number, (name, pid)) in pids.into_iter().enumerate() {
-        let service = services.iter().find(|it| it.id == name);
-        let container = containers.iter().find(|it| it.id == name);
-        let figures = stats.iter().find(|it| it.id == name);
-        let runs = service.is_some_and(|it| it.state == "Running")
-            && container.is_some_and(|it| it.status == "RUNNING" && it.pid == pid)
-            && figures.is_some_and(|it| it.memory_usage > 0 && it.cpu_usage >= shown.cpu[number]);
-        // Its check has passed before, and nobody has found anything else since.
-        let health = service.and_then(|it| it.health.as_ref());
-        let is_well = name != GREETER || health.is_some_and(|it| it.healthy && !it.unknown);
-        if !runs || !is_well {
-            let seen = format!("{name}: {service:?} {container:?} {figures:?}");
-            shown.wrong.push(seen);
+        let container = answers.about(name);
+        let cpu = &mut shown.cpu[number];
+        if !container.runs(pid, *cpu) || !container.is_well() {
+            shown.wrong.push(format!("{name}: {container:?}"));
         }
-        shown.cpu[number] = figures.map_or(0, |it| it.cpu_usage);
-        let events = service.and_then(|it| it.events.as_ref());
-        let last = events.and_then(|it| it.events.last());
-        if last.is_some_and(|it| it.msg == format!("lives on as process {pid}")) {
+        *cpu = container.figures.map_or(0, |it| it.cpu_usage);
+        if container.lives_on(pid) {
             shown.in_between += 1;
         }
     }
     Ok(())
+}
+
+fn all_containers() -> ContainersRequest {
+    ContainersRequest {
+        driver: ContainerDriver::Containerd.into(),
+        ..ContainersRequest::default()
+    }
+}
+
+fn all_stats() -> StatsRequest {
+    StatsRequest {
+        driver: ContainerDriver::Containerd.into(),
+        ..StatsRequest::default()
+    }
+}
+
+/// What the calls that show containers answer.
+struct Answers {
+    services: Vec<ServiceInfo>,
+    containers: Vec<ContainerInfo>,
+    stats: Vec<Stat>,
+}
+
+impl Answers {
+    async fn of(machine: &mut Machine) -> Result<Self, Status> {
+        let services = machine.service_list(()).await?.into_inner();
+        let containers = machine.containers(all_containers()).await?.into_inner();
+        let stats = machine.stats(all_stats()).await?.into_inner();
+        let (services, containers) = (services.messages, containers.messages);
+        Ok(Self {
+            services: services.into_iter().flat_map(|it| it.services).collect(),
+            containers: containers
+                .into_iter()
+                .flat_map(|it| it.containers)
+                .collect(),
+            stats: stats.messages.into_iter().flat_map(|it| it.stats).collect(),
+        })
+    }
+
+    fn about(&self, name: &str) -> AboutContainer<'_> {
+        AboutContainer {
+            service: self.services.iter().find(|it| it.id == name),
+            container: self.containers.iter().find(|it| it.id == name),
+            figures: self.stats.iter().find(|it| it.id == name),
+        }
+    }
+}
+
+/// What they answer about one container.
+#[derive(Debug)]
+struct AboutContainer<'a> {
+    service: Option<&'a ServiceInfo>,
+    container: Option<&'a ContainerInfo>,
+    figures: Option<&'a Stat>,
+}
+
+impl AboutContainer<'_> {
+    /// As this process, which has used at least as much of the processor as before.
+    fn runs(&self, pid: u32, cpu: u64) -> bool {
+        self.service.is_some_and(|it| it.state == "Running")
+            && (self.container).is_some_and(|it| it.status == "RUNNING" && it.pid == pid)
+            && (self.figures).is_some_and(|it| it.memory_usage > 0 && it.cpu_usage >= cpu)
+    }
+
+    /// The greeter's check has passed before, and nobody has found anything else since.
+    fn is_well(&self) -> bool {
+        let has_check = self.service.is_none_or(|it| it.id == GREETER);
+        let health = self.service.and_then(|it| it.health.as_ref());
+        !has_check || health.is_some_and(|it| it.healthy && !it.unknown)
+    }
+
+    /// Nobody has taken it over yet.
+    fn lives_on(&self, pid: u32) -> bool {
+        let events = self.service.and_then(|it| it.events.as_ref());
+        let last = events.and_then(|it| it.events.last());
+        last.is_some_and(|it| it.msg == format!("lives on as process {pid}"))
+    }
 }
 
 /// Whoever follows the events sees them run, and nothing else.
@@ -242,26 +323,29 @@ async fn states_of(node: &Node, service: &str) -> anyhow::Result<Vec<ServiceStat
         tail_events: -1,
         ..EventsRequest::default()
     };
-    let mut stream = node.machine().await?.events(request).await?.into_inner();
-    let mut states = Vec::new();
-    let read = async {
-        while let Some(event) = stream.message().await? {
-            let payload = event.data.as_ref().map(EventPayload::unpack).transpose()?;
-            if let Some(Some(EventPayload::ServiceState(state))) = payload
-                && state.service == service
-            {
-                let is_last = state.message.starts_with("taken over");
-                states.push(state);
-                if is_last {
-                    break;
-                }
-            }
+    let stream = node.machine().await?.events(request).await?.into_inner();
+    let states = tokio::time::timeout(PATIENCE, until_taken_over(stream, service));
+    let states = states.await;
+    states.with_context(|| format!("nobody took {service} over"))?
+}
+
+async fn until_taken_over(
+    mut stream: Streaming<Event>,
+    service: &str,
+) -> anyhow::Result<Vec<ServiceStateEvent>> {
+    let mut states: Vec<ServiceStateEvent> = Vec::new();
+    while let Some(event) = stream.message().await? {
+        let payload = event.data.as_ref().map(EventPayload::unpack).transpose()?;
+        if let Some(Some(EventPayload::ServiceState(state))) = payload
+            && state.service == service
+        {
+            states.push(state);
         }
-        anyhow::Ok(())
-    };
-    tokio::time::timeout(PATIENCE, read)
-        .await
-        .with_context(|| format!("nobody took {service} over"))??;
+        let last = states.last();
+        if last.is_some_and(|it| it.message.starts_with("taken over")) {
+            break;
+        }
+    }
     Ok(states)
 }
 
@@ -276,23 +360,25 @@ struct Counted {
 fn counted(log: &str) -> anyhow::Result<Counted> {
     let mut numbers: Option<Counted> = None;
     for line in log.lines() {
-        let number = line
-            .strip_prefix("line ")
-            .and_then(|rest| rest.strip_suffix(" is whole")?.parse::<u64>().ok())
-            .with_context(|| format!("{line:?} is not what was written; after {numbers:?}"))?;
-        match &mut numbers {
-            None => {
-                let (first, last) = (number, number);
-                numbers = Some(Counted { first, last });
-            }
-            Some(numbers) => {
-                let next = numbers.last + 1;
+        let number = number_of(line).with_context(|| format!("{line:?} after {numbers:?}"))?;
+        let first = match &numbers {
+            None => number,
+            Some(before) => {
+                let next = before.last + 1;
                 ensure!(number == next, "{number} where {next} was to come");
-                numbers.last = number;
+                before.first
             }
-        }
+        };
+        let last = number;
+        numbers = Some(Counted { first, last });
     }
     numbers.context("nothing was written")
+}
+
+fn number_of(line: &str) -> anyhow::Result<u64> {
+    let rest = line.strip_prefix("line ");
+    let number = rest.and_then(|rest| rest.strip_suffix(" is whole")?.parse().ok());
+    number.context("this is not what was written")
 }
 
 /// The log of the counter once it has gone on for a while.

@@ -5,14 +5,14 @@ use anyhow::{Context, ensure};
 use instar_api::machine::LifecycleServiceInstallRequest;
 use instar_api::machine::lifecycle_service_client::LifecycleServiceClient;
 use instar_tests::{
-    Ending, Greeter, Identity, ImageUnderTest, Instarctl, MachineConfig, Node, OciImage, Outcome,
-    Prepared, Registry, Scratch, Test, WITH_CGROUPS, chapters, plan_with_greeter, prepare_upgrade,
-    push_greeter, reboot_and_follow, tests,
+    Ending, Greeter, INSTALLER, Identity, ImageUnderTest, Instarctl, MachineConfig, Node, OciImage,
+    Outcome, Prepared, Registry, Scratch, Test, WITH_CGROUPS, chapters, plan_with_greeter,
+    prepare_upgrade, push_greeter, reboot_and_follow, tests,
 };
 use tonic::Code;
 
 use crate::PATIENCE;
-use crate::installed::{INSTALLER, OTHER_PORT, install_with};
+use crate::installed::{OTHER_PORT, install_with};
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
@@ -43,7 +43,7 @@ impl Seen {
 /// Has a version prepared, while everything stays as it is.
 async fn prepare(node: &Node, registry: &Registry, tag: &str) -> anyhow::Result<Prepared> {
     let before = Seen::of(node).await?;
-    let image = registry.image_for_guest(&format!("{INSTALLER}:{tag}"));
+    let image = registry.installer_for_guest(tag);
     let prepared = prepare_upgrade(node, &image).await?;
     let prepared = prepared.with_context(|| format!("{tag} was refused"))?;
     print!(
@@ -73,35 +73,49 @@ async fn starts_softly(node: &Node, version: &str) -> Outcome {
 }
 
 async fn a_reboot_starts_what_was_prepared_without_the_kernel(scratch: Scratch) -> Outcome {
-    let registry = Registry::start(&scratch)?;
+    let registry = registry(&scratch)?;
+    let node = with_greeters(&scratch, &registry).await?;
+    let client = Instarctl::of(&node, &scratch)?;
+    chapters![
+        what_cannot_be_prepared_ends_with_an_exit_code(&node, &registry),
+        what_is_not_there_is_refused(&node, &registry),
+        what_is_prepared_starts_although_machined_was_killed(&node, &registry),
+        the_container_has_its_data(&node),
+        the_config_in_force_outlives_machined(&scratch, &client, &node),
+        who_asked_for_a_reboot_is_told_why_it_failed(&node, &registry),
+        instarctl_prepares_a_version_and_starts_it(&node, &registry, &client),
+        instarctl_tells_why_nothing_can_be_prepared(&registry, &client),
+        the_container_has_its_data(&node),
+    ]
+    .await
+}
+
+fn registry(scratch: &Scratch) -> anyhow::Result<Registry> {
+    let registry = Registry::with_both_installers(scratch)?;
     let good = OciImage::read(&ImageUnderTest::second()?.installer())?;
-    for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
-        registry.push_layout(&image.installer(), INSTALLER, image.version())?;
-    }
-    push_bad_ones(&scratch, &registry, &good)?;
-    let greeter = registry.image_for_guest("greeter:v1");
-    let node = plan_with_greeter(&scratch, &registry, move |config| {
-        config.greeter_at("other", &greeter, OTHER_PORT, WITH_CGROUPS)
-    })?
-    .blank_disk()?
-    .forward(OTHER_PORT)
-    .boot()
-    .await?;
-    node.wait_until_ready(PATIENCE).await?;
+    push_bad_ones(scratch, &registry, &good)?;
+    Ok(registry)
+}
+
+/// A node with one greeter that has data, and one that can kill machined.
+async fn with_greeters(scratch: &Scratch, registry: &Registry) -> anyhow::Result<Node> {
+    let image = registry.image_for_guest("greeter:v1");
+    let plan = plan_with_greeter(scratch, registry, move |config| {
+        config.greeter_at("other", &image, OTHER_PORT, WITH_CGROUPS)
+    })?;
+    let plan = plan.blank_disk()?.forward(OTHER_PORT);
+    let node = plan.boot_until_ready(PATIENCE).await?;
     let greeter = Greeter::of(&node)?;
     greeter.greets()?;
     greeter.write_to_var("kept-over-upgrades")?;
-    what_cannot_be_prepared_ends_with_an_exit_code(&node, &registry).await?;
-    what_is_not_there_is_refused(&node, &registry).await?;
-    what_is_prepared_starts_although_machined_was_killed(&node, &registry).await?;
+    Ok(node)
+}
+
+async fn the_container_has_its_data(node: &Node) -> Outcome {
+    let greeter = Greeter::of(node)?;
     greeter.greets()?;
     ensure!(greeter.read_from_var("kept-over-upgrades")? == "written by greeter\n");
-    the_config_in_force_outlives_machined(&scratch, &node).await?;
-    let kernel = who_asked_for_a_reboot_is_told_why_it_failed(&node, &registry).await?;
-    let client = Instarctl::of(&node, &scratch)?;
-    instarctl_prepares_a_version_and_starts_it(&node, &registry, &client, &kernel).await?;
-    instarctl_tells_why_nothing_can_be_prepared(&registry, &client).await?;
-    greeter.greets()
+    Ok(())
 }
 
 /// And nothing has happened.
@@ -124,7 +138,7 @@ async fn what_cannot_be_prepared_ends_with_an_exit_code(
 }
 
 async fn what_is_not_there_is_refused(node: &Node, registry: &Registry) -> Outcome {
-    let image = registry.image_for_guest(&format!("{INSTALLER}:nowhere"));
+    let image = registry.installer_for_guest("nowhere");
     let refused = prepare_upgrade(node, &image).await?.err();
     let refused = refused.context("there is no such image")?;
     ensure!(refused.code() == Code::FailedPrecondition, "{refused}");
@@ -144,11 +158,8 @@ async fn what_is_prepared_starts_although_machined_was_killed(
     starts_softly(node, "v0.2.0").await
 }
 
-/// By a version that gives itself up. Returns the kernel's boot id, which stays.
-async fn who_asked_for_a_reboot_is_told_why_it_failed(
-    node: &Node,
-    registry: &Registry,
-) -> anyhow::Result<String> {
+/// By a version that gives itself up.
+async fn who_asked_for_a_reboot_is_told_why_it_failed(node: &Node, registry: &Registry) -> Outcome {
     node.wait_until_ready(PATIENCE).await?;
     ensure!(prepare(node, registry, "v0.3.4").await?.exit_code == 0);
     let kernel = node.kernel_boot_id().await?;
@@ -160,16 +171,16 @@ async fn who_asked_for_a_reboot_is_told_why_it_failed(
     node.wait_until_ready(PATIENCE).await?;
     ensure!(node.version().await?.tag == "v0.2.0");
     ensure!(node.kernel_boot_id().await? == kernel, "it rebooted");
-    Ok(kernel)
+    Ok(())
 }
 
 async fn instarctl_prepares_a_version_and_starts_it(
     node: &Node,
     registry: &Registry,
     client: &Instarctl,
-    kernel: &str,
 ) -> Outcome {
-    let image = registry.image_for_guest(&format!("{INSTALLER}:v0.1.0"));
+    let kernel = node.kernel_boot_id().await?;
+    let image = registry.installer_for_guest("v0.1.0");
     let upgrade = ["upgrade", "--image", &image, "--no-reboot"];
     let said = client.run(&upgrade).await?;
     ensure!(
@@ -188,7 +199,7 @@ async fn instarctl_tells_why_nothing_can_be_prepared(
     registry: &Registry,
     client: &Instarctl,
 ) -> Outcome {
-    let image = registry.image_for_guest(&format!("{INSTALLER}:arm64"));
+    let image = registry.installer_for_guest("arm64");
     let upgrade = ["upgrade", "--image", &image, "--no-reboot"];
     let said = client.run(&upgrade).await?;
     ensure!(
@@ -199,21 +210,21 @@ async fn instarctl_tells_why_nothing_can_be_prepared(
 }
 
 /// A config that came after an upgrade is not lost for the one that the upgrade handed over.
-async fn the_config_in_force_outlives_machined(scratch: &Scratch, node: &Node) -> Outcome {
+async fn the_config_in_force_outlives_machined(
+    scratch: &Scratch,
+    client: &Instarctl,
+    node: &Node,
+) -> Outcome {
     node.wait_until_ready(PATIENCE).await?;
-    let client = Instarctl::of(node, scratch)?;
     let renamed = node.config().replace("hostname: node", "hostname: renamed");
     ensure!(renamed != node.config(), "{renamed}");
-    let file = scratch
-        .write("renamed.yaml", &renamed)?
-        .display()
-        .to_string();
+    let file = scratch.write("renamed.yaml", &renamed)?;
+    let file = file.display().to_string();
     let said = client.run(&["apply-config", "--file", &file]).await?;
     ensure!(said.code == Some(0), "{said:?}");
     machined_is_killed(node, 2).await?;
-    let said = client
-        .run(&["get", "machineconfig", "v1alpha1", "-o", "yaml"])
-        .await?;
+    let shown = ["get", "machineconfig", "v1alpha1", "-o", "yaml"];
+    let said = client.run(&shown).await?;
     ensure!(said.output.contains("hostname: renamed"), "{said:?}");
     Ok(())
 }
@@ -254,58 +265,91 @@ fn push_bad_ones(scratch: &Scratch, registry: &Registry, good: &OciImage) -> Out
 
 async fn an_installed_machine_boots_what_was_prepared(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
-    push_greeter(&registry)?;
+    let node = installed_with_a_killer(&scratch, &registry).await?;
+    chapters![
+        what_is_installed_is_not_installed_again(&node),
+        what_needs_a_reboot_is_given_one(&node, &registry),
+        what_was_kept_is_not_on_trial_once_more(&node),
+        what_needs_no_reboot_is_given_none(&node, &registry),
+    ]
+    .await?;
+    let node = node.power_cycle().await?;
+    chapters![
+        what_was_started_last_boots_from_then_on(&node),
+        a_reboot_that_is_to_be_one_tries_what_was_prepared(&node, &registry, &scratch),
+    ]
+    .await
+}
+
+/// A machine whose greeter can kill machined, and a version with another kernel for it.
+async fn installed_with_a_killer(scratch: &Scratch, registry: &Registry) -> anyhow::Result<Node> {
+    push_greeter(registry)?;
     let greeter = registry.image_for_guest("greeter:v1");
     let with_killer =
         move |config: MachineConfig| config.greeter_at("other", &greeter, OTHER_PORT, WITH_CGROUPS);
-    let node = install_with(&scratch, &registry, with_killer).await?;
+    let node = install_with(scratch, registry, with_killer).await?;
     let kernel = OciImage::read(&ImageUnderTest::second()?.installer())?;
     let kernel = kernel.label("dev.instar.kernel.blake3", &"0".repeat(64));
-    kernel.push(&registry, INSTALLER, "kernel")?;
+    kernel.push(registry, INSTALLER, "kernel")?;
     node.wait_until_ready(PATIENCE).await?;
+    Ok(node)
+}
 
-    // It is installed.
+async fn what_is_installed_is_not_installed_again(node: &Node) -> Outcome {
     let mut client = LifecycleServiceClient::new(node.channel().await?);
-    let refused = client
-        .install(LifecycleServiceInstallRequest::default())
-        .await;
-    let refused = refused.err().context("it installed itself")?;
+    let install = LifecycleServiceInstallRequest::default();
+    let refused = client.install(install).await.err();
+    let refused = refused.context("it installed itself")?;
     ensure!(refused.code() == Code::AlreadyExists, "{refused}");
+    Ok(())
+}
 
-    // What needs a reboot is given one.
-    let prepared = prepare(&node, &registry, "kernel").await?;
+async fn what_needs_a_reboot_is_given_one(node: &Node, registry: &Registry) -> Outcome {
+    let prepared = prepare(node, registry, "kernel").await?;
     ensure!(
         prepared.exit_code == 0 && prepared.output.contains("the kernel is another one"),
         "{prepared:#?}"
     );
-    let before = Seen::of(&node).await?;
-    let followed = reboot_and_follow(&node, PATIENCE).await?;
+    let before = Seen::of(node).await?;
+    let followed = reboot_and_follow(node, PATIENCE).await?;
     ensure!(followed.ending == Ending::Done, "{followed:#?}");
-    let after = Seen::of(&node).await?;
+    let after = Seen::of(node).await?;
     ensure!(
         after.version == "v0.2.0" && after.kernel != before.kernel,
         "{before:?} became {after:?}"
     );
+    Ok(())
+}
 
-    // It was kept: it is not on trial once more when machined dies, though the loader counted its start.
+/// When machined dies, though the loader counted its start.
+async fn what_was_kept_is_not_on_trial_once_more(node: &Node) -> Outcome {
     node.wait_until_ready(PATIENCE).await?;
     let counted = "the boot loader counts this start";
     let before = node.vm().console().matches(counted).count();
-    machined_is_killed(&node, 1).await?;
+    machined_is_killed(node, 1).await?;
     let after = node.vm().console().matches(counted).count();
     ensure!(before == after, "it is on trial again");
+    Ok(())
+}
 
-    // What needs none is given none, and is what boots from then on.
-    ensure!(prepare(&node, &registry, "v0.1.0").await?.exit_code == 0);
-    starts_softly(&node, "v0.1.0").await?;
-    node.wait_until_ready(PATIENCE).await?;
-    let node = node.power_cycle().await?;
+async fn what_needs_no_reboot_is_given_none(node: &Node, registry: &Registry) -> Outcome {
+    ensure!(prepare(node, registry, "v0.1.0").await?.exit_code == 0);
+    starts_softly(node, "v0.1.0").await?;
+    node.wait_until_ready(PATIENCE).await
+}
+
+async fn what_was_started_last_boots_from_then_on(node: &Node) -> Outcome {
     ensure!(node.version().await?.tag == "v0.1.0");
-    node.wait_until_ready(PATIENCE).await?;
+    node.wait_until_ready(PATIENCE).await
+}
 
-    // A reboot that is to be one is one, and tries what was prepared as well.
-    ensure!(prepare(&node, &registry, "v0.2.0").await?.exit_code == 0);
-    let client = Instarctl::of(&node, &scratch)?;
+async fn a_reboot_that_is_to_be_one_tries_what_was_prepared(
+    node: &Node,
+    registry: &Registry,
+    scratch: &Scratch,
+) -> Outcome {
+    ensure!(prepare(node, registry, "v0.2.0").await?.exit_code == 0);
+    let client = Instarctl::of(node, scratch)?;
     let kernel = node.kernel_boot_id().await?;
     let said = client.run(&["reboot", "--mode", "powercycle"]).await?;
     ensure!(said.code == Some(0), "{said:#?}");
@@ -325,18 +369,13 @@ struct Renamed<'a> {
 
 impl<'a> Renamed<'a> {
     async fn start(scratch: &'a Scratch) -> anyhow::Result<Self> {
-        let registry = Registry::start(scratch)?;
-        for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
-            registry.push_layout(&image.installer(), INSTALLER, image.version())?;
-        }
+        let registry = Registry::with_both_installers(scratch)?;
         let identity = Identity::administrator()?;
         let config = MachineConfig::new(&identity)
             .registry(&registry.host_for_guest())
             .install_disk("/dev/vda");
-        let node = Node::plan(scratch, &ImageUnderTest::first()?)
-            .blank_disk()?
-            .without_config(identity)
-            .start()?;
+        let plan = Node::plan(scratch, &ImageUnderTest::first()?).blank_disk()?;
+        let node = plan.without_config(identity).start()?;
         Ok(Self {
             client: Instarctl::of(&node, scratch)?,
             scratch,
@@ -384,15 +423,10 @@ async fn a_staged_config_comes_with_the_version_that_a_reboot_starts(scratch: Sc
 }
 
 async fn the_first_config_is_taken(renamed: &Renamed<'_>) -> Outcome {
-    let node = &renamed.node;
-    let (address, first) = (node.endpoint()?, renamed.named("first")?);
-    let apply = ["apply-config", "--insecure", "-n", &address, "-f", &first];
-    node.wait_until("it takes a config", PATIENCE, async || {
-        let said = renamed.client.run(&apply).await?;
-        ensure!(said.code == Some(0), "{said:?}");
-        Ok(())
-    })
-    .await?;
+    let (client, first) = (&renamed.client, renamed.named("first")?);
+    client
+        .bring_first_config(&renamed.node, &first, PATIENCE)
+        .await?;
     renamed.is_called("first").await
 }
 
@@ -410,9 +444,7 @@ async fn a_reboot_into_a_prepared_version_takes_the_staged_config(
 async fn an_upgrade_takes_the_staged_config(renamed: &Renamed<'_>) -> Outcome {
     let (node, client) = (&renamed.node, &renamed.client);
     renamed.stage("third").await?;
-    let image = renamed
-        .registry
-        .image_for_guest(&format!("{INSTALLER}:v0.1.0"));
+    let image = renamed.registry.installer_for_guest("v0.1.0");
     let kernel = node.kernel_boot_id().await?;
     let said = client.run(&["upgrade", "--image", &image]).await?;
     ensure!(said.code == Some(0), "{said:?}");

@@ -5,7 +5,7 @@ use instar_esp::{State, Volume as _, paths};
 use instar_qemu::{Bus, DiskFormat, Drive, VmSpec, WriteFault, create_blank_disk};
 use instar_tests::{
     BY_OUR_BOOT_ENTRY, EspImage, Identity, ImageUnderTest, Instarctl, Node, NodePlan, Outcome,
-    Scratch, Test, tests, uefi,
+    Scratch, Test, chapters, tests, uefi,
 };
 
 use crate::PATIENCE;
@@ -93,21 +93,34 @@ async fn an_argument_installs_what_the_cd_carries_without_a_config(scratch: Scra
 
 /// The machine goes on from the CD, says what is wrong with its disk, and installs itself at the next start, when that works.
 async fn a_disk_that_fails_is_told_of_and_another_start_installs(scratch: Scratch) -> Outcome {
+    let node = with_cd_and_breakable_disk(&scratch)?.start()?;
+    node.vm()
+        .fail_write(0, &WriteFault::BadSector(IN_THE_UKI))?;
+    chapters![the_failure_is_told(&node, &scratch)].await?;
+    let node = node.power_cycle().await?;
+    installs_itself_from(CD, &node)?;
+    node.wait_for_api(PATIENCE).await?;
+    node.wait_until_ready(PATIENCE).await?;
+    node.end();
+    is_on_disk(&scratch, &ImageUnderTest::first()?)
+}
+
+fn with_cd_and_breakable_disk(scratch: &Scratch) -> anyhow::Result<NodePlan> {
     let disk = scratch.join("node.disk0.img");
     create_blank_disk(&disk, DiskFormat::Raw, 1 << 30)?;
     let iso = Drive::raw(ImageUnderTest::first()?.iso()).on(Bus::Cd);
     let spec = VmSpec::uefi(uefi()?)
         .drive(Drive::raw(&disk).breakable())
         .drive(iso);
-    let node = Node::plan_from(&scratch, spec)
-        .configure(|config| config.document(INSTALL))
-        .start()?;
-    node.vm()
-        .fail_write(0, &WriteFault::BadSector(IN_THE_UKI))?;
+    Ok(Node::plan_from(scratch, spec).configure(|config| config.document(INSTALL)))
+}
+
+/// On the console, and to who asks.
+async fn the_failure_is_told(node: &Node, scratch: &Scratch) -> Outcome {
     let said = node.wait_for_line("is not installed: ", PATIENCE)?;
     ensure!(said.contains("I/O error"), "{said}");
     node.wait_for_api(PATIENCE).await?;
-    let client = Instarctl::of(&node, &scratch)?;
+    let client = Instarctl::of(node, scratch)?;
     node.wait_until("it says so to who asks", PATIENCE, async || {
         let said = client.run(&["get", "diagnostics", "-o", "yaml"]).await?;
         ensure!(
@@ -116,13 +129,7 @@ async fn a_disk_that_fails_is_told_of_and_another_start_installs(scratch: Scratc
         );
         Ok(())
     })
-    .await?;
-    let node = node.power_cycle().await?;
-    installs_itself_from(CD, &node)?;
-    node.wait_for_api(PATIENCE).await?;
-    node.wait_until_ready(PATIENCE).await?;
-    node.end();
-    is_on_disk(&scratch, &ImageUnderTest::first()?)
+    .await
 }
 
 async fn a_stick_installs_with_a_kernel_that_reads_sticks(scratch: Scratch) -> Outcome {

@@ -1,6 +1,6 @@
 //! Images that are well formed in ways that few are, and registries that send a node elsewhere.
 
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -10,6 +10,7 @@ use instar_tests::{
     Greeter, ImageUnderTest, MachineConfig, Node, OciImage, Outcome, Registry, Reply, Scratch,
     ScriptedRegistry, Test, chapters, guest_program, tests,
 };
+use tar::EntryType;
 
 use crate::PATIENCE;
 
@@ -35,31 +36,65 @@ pub(crate) fn tests() -> Vec<Test> {
 }
 
 async fn odd_images_run_and_odd_registries_get_nothing(scratch: Scratch) -> Outcome {
-    let registry = Registry::start(&scratch)?;
-    odd_image(&scratch)?.push(&registry, ODD, "v1")?;
-    let (front, thief) = (ScriptedRegistry::start()?, ScriptedRegistry::start()?);
-    set_traps(&front, &thief);
-    let hosts = Hosts {
-        good: registry.host_for_guest(),
-        front: front.host_for_guest(),
-        thief: thief.host_for_guest(),
-    };
+    let registries = Registries::start(&scratch)?;
+    let hosts = registries.hosts();
     let node = Node::plan(&scratch, &ImageUnderTest::first()?)
         .blank_disk()?
         .forward(ODD_PORT)
         .configure(move |config| hosts.with_containers(config))
         .boot()
         .await?;
-    let odd = Greeter::at(&node, ODD_PORT)?;
     chapters![
-        the_odd_image_runs_with_its_files(&node, &odd),
-        device_nodes_are_left_out_and_named_once(&node),
-        fails_with(&node, TRAPPED, "which refuses access"),
-        fails_with(&node, HOMEWARD, "may not send this machine there"),
-        fails_with(&node, DRIPPING, "sends less than 1024 bytes a second"),
-        nobody_was_told_the_password(&thief),
+        odd_images_run(&node, &Greeter::at(&node, ODD_PORT)?),
+        odd_registries_get_nothing(&node, &registries.thief),
     ]
     .await
+}
+
+async fn odd_images_run(node: &Node, odd: &Greeter) -> Outcome {
+    chapters![
+        the_odd_images_program_answers(node, odd),
+        files_are_there_through_links_and_where_they_lead(odd),
+        a_pipe_and_a_file_of_zeros_are_there(odd),
+        sparse_files_have_their_holes(odd),
+        device_nodes_are_left_out_and_named_once(node, odd),
+    ]
+    .await
+}
+
+async fn odd_registries_get_nothing(node: &Node, thief: &ScriptedRegistry) -> Outcome {
+    chapters![
+        fails_with(node, TRAPPED, "which refuses access"),
+        fails_with(node, HOMEWARD, "may not send this machine there"),
+        fails_with(node, DRIPPING, "sends less than 1024 bytes a second"),
+        nobody_was_told_the_password(thief),
+    ]
+    .await
+}
+
+/// One that has the odd image, one that sends elsewhere, and who waits there.
+struct Registries {
+    good: Registry,
+    front: ScriptedRegistry,
+    thief: ScriptedRegistry,
+}
+
+impl Registries {
+    fn start(scratch: &Scratch) -> anyhow::Result<Self> {
+        let good = Registry::start(scratch)?;
+        odd_image(scratch)?.push(&good, ODD, "v1")?;
+        let (front, thief) = (ScriptedRegistry::start()?, ScriptedRegistry::start()?);
+        set_traps(&front, &thief);
+        Ok(Self { good, front, thief })
+    }
+
+    fn hosts(&self) -> Hosts {
+        Hosts {
+            good: self.good.host_for_guest(),
+            front: self.front.host_for_guest(),
+            thief: self.thief.host_for_guest(),
+        }
+    }
 }
 
 /// One blob is elsewhere, where a password is asked for; one is at the node itself; one manifest never ends.
@@ -106,15 +141,15 @@ fn password(host: &str) -> String {
     )
 }
 
-async fn the_odd_image_runs_with_its_files(node: &Node, odd: &Greeter) -> Outcome {
+async fn the_odd_images_program_answers(node: &Node, odd: &Greeter) -> Outcome {
     node.wait_until("the odd image's program answers", PATIENCE, async || {
         odd.greets()
     })
-    .await?;
-    has_its_files(odd)
+    .await
 }
 
-async fn device_nodes_are_left_out_and_named_once(node: &Node) -> Outcome {
+async fn device_nodes_are_left_out_and_named_once(node: &Node, odd: &Greeter) -> Outcome {
+    ensure!(odd.get("/stat/dev/sda").is_err() && odd.get("/stat/device").is_err());
     let log = node.log("machined").await?;
     let left_out = "device nodes are left out, the first is /dev/sda";
     let count = log.lines().filter(|line| line.contains(left_out)).count();
@@ -151,40 +186,45 @@ async fn fails_with(node: &Node, name: &str, reason: &str) -> Outcome {
     .await
 }
 
-fn has_its_files(odd: &Greeter) -> Outcome {
-    // Through links, and where they lead.
-    for (path, content) in [
-        ("/usr/lib/two", "through an absolute link"),
-        ("/a/two", "through an absolute link"),
-        ("/etc/up", "past the root"),
-        ("/later/made/three", "before what it leads to"),
-        ("/sized", "as the pax header says"),
-        ("/behind", "behind them"),
-        // Its working directory: /link is /real, and sub/../sub is sub.
-        ("/proc/self/cwd/where", "here"),
-    ] {
+const FILES: [(&str, &str); 7] = [
+    ("/usr/lib/two", "through an absolute link"),
+    ("/a/two", "through an absolute link"),
+    ("/etc/up", "past the root"),
+    ("/later/made/three", "before what it leads to"),
+    ("/sized", "as the pax header says"),
+    ("/behind", "behind them"),
+    // Its working directory: /link is /real, and sub/../sub is sub.
+    ("/proc/self/cwd/where", "here"),
+];
+
+async fn files_are_there_through_links_and_where_they_lead(odd: &Greeter) -> Outcome {
+    for (path, content) in FILES {
         let read = odd.get(&format!("/read{path}"))?;
         ensure!(read == content, "{path}: {read:?}");
     }
+    Ok(())
+}
+
+async fn a_pipe_and_a_file_of_zeros_are_there(odd: &Greeter) -> Outcome {
     for (path, expected) in [("/pipe", "10622 0 "), ("/zeros", "100755 41943040 ")] {
         let facts = odd.get(&format!("/stat{path}"))?;
         ensure!(facts.starts_with(expected), "{path}: {facts}");
     }
-    for path in ["gnu", "pax-0.1", "pax-1.0"] {
+    Ok(())
+}
+
+async fn sparse_files_have_their_holes(odd: &Greeter) -> Outcome {
+    for (path, _) in SPARSE_FORMATS {
         let content = odd.get(&format!("/read/{path}/sparse"))?;
-        let length = AT_THE_END as usize + 3;
-        ensure!(
-            content.len() == length
-                && content.starts_with("beginning\0")
-                && content.ends_with("\0end"),
-            "{path}: {} bytes",
-            content.len()
-        );
+        let length = content.len();
+        let is_whole = length == AT_THE_END as usize + 3
+            && content.starts_with("beginning\0")
+            && content.ends_with("\0end");
+        ensure!(is_whole, "{path}: {length} bytes");
         let facts = odd.get(&format!("/stat/{path}/sparse"))?;
         let on_disk: u64 = facts.rsplit(' ').next().context("no size")?.parse()?;
         ensure!(on_disk < AT_THE_END / 2, "{path} has no holes: {facts}");
     }
-    ensure!(odd.get("/stat/dev/sda").is_err() && odd.get("/stat/device").is_err());
     Ok(())
 }
 
@@ -197,11 +237,7 @@ fn odd_image(scratch: &Scratch) -> anyhow::Result<OciImage> {
         .files(&[("greeter", &program)])?
         .packed(&links, ZSTD, frames(&[first, rest])?)
         .gzipped(&zeros()?)?;
-    for (name, format) in [
-        ("gnu", &["--format=gnu"][..]),
-        ("pax-0.1", &["--format=pax", "--sparse-version=0.1"]),
-        ("pax-1.0", &["--format=pax", "--sparse-version=1.0"]),
-    ] {
+    for (name, format) in SPARSE_FORMATS {
         let archive = sparse(scratch, name, format)?;
         // Packed again on its way, under the media type of before.
         image = image.packed(&archive, GZIP, zstd(&archive)?);
@@ -209,52 +245,89 @@ fn odd_image(scratch: &Scratch) -> anyhow::Result<OciImage> {
     Ok(image)
 }
 
+/// How `tar` packs files with holes: the archive's name, and its arguments.
+const SPARSE_FORMATS: [(&str, &[&str]); 3] = [
+    ("gnu", &["--format=gnu"]),
+    ("pax-0.1", &["--format=pax", "--sparse-version=0.1"]),
+    ("pax-1.0", &["--format=pax", "--sparse-version=1.0"]),
+];
+
 /// Links, devices, a pipe and contradictory sizes.
 fn links() -> anyhow::Result<Vec<u8>> {
-    use tar::{EntryType, Header};
-    let header = |kind, mode, size| {
-        let mut header = Header::new_ustar();
-        header.set_entry_type(kind);
-        header.set_mode(mode);
-        header.set_size(size);
-        header.set_mtime(0);
-        header
-    };
-    let mut archive = tar::Builder::new(Vec::new());
-    let mut link = |name: &str, target: &str| {
-        archive.append_link(&mut header(EntryType::Symlink, 0o777, 0), name, target)
-    };
-    link("a", "/usr/lib")?;
-    link("up", "../../etc")?;
-    link("later-link", "/later/made")?;
-    link("link", "/real")?;
-    let mut file = |name: &str, content: &str| {
-        let mut header = header(EntryType::Regular, 0o644, content.len() as u64);
-        archive.append_data(&mut header, name, content.as_bytes())
-    };
-    file("usr/lib/one", "is there")?;
-    file("a/two", "through an absolute link")?;
-    file("up/up", "past the root")?;
-    file("later-link/three", "before what it leads to")?;
-    file("real/sub/where", "here")?;
-    let empty: &[u8] = &[];
-    archive.append_data(&mut header(EntryType::Fifo, 0o622, 0), "pipe", empty)?;
-    for (name, kind) in [("dev/sda", EntryType::Block), ("device", EntryType::Char)] {
+    let mut archive = Archive(tar::Builder::new(Vec::new()));
+    for (name, target) in LINKS {
+        archive.link(name, target)?;
+    }
+    for (name, content) in FILES_AT_LINKS {
+        archive.file(name, content)?;
+    }
+    archive.pipe("pipe")?;
+    archive.device("dev/sda", EntryType::Block)?;
+    archive.device("device", EntryType::Char)?;
+    archive.file_without_a_size("sized", "as the pax header says")?;
+    archive.file("behind", "behind them")?;
+    Ok(archive.0.into_inner()?)
+}
+
+const LINKS: [(&str, &str); 4] = [
+    ("a", "/usr/lib"),
+    ("up", "../../etc"),
+    ("later-link", "/later/made"),
+    ("link", "/real"),
+];
+
+const FILES_AT_LINKS: [(&str, &str); 5] = [
+    ("usr/lib/one", "is there"),
+    ("a/two", "through an absolute link"),
+    ("up/up", "past the root"),
+    ("later-link/three", "before what it leads to"),
+    ("real/sub/where", "here"),
+];
+
+/// An archive in the making.
+struct Archive(tar::Builder<Vec<u8>>);
+
+impl Archive {
+    fn link(&mut self, name: &str, target: &str) -> std::io::Result<()> {
+        let mut header = header(EntryType::Symlink, 0o777, 0);
+        self.0.append_link(&mut header, name, target)
+    }
+
+    fn file(&mut self, name: &str, content: &str) -> std::io::Result<()> {
+        let mut header = header(EntryType::Regular, 0o644, content.len());
+        self.0.append_data(&mut header, name, content.as_bytes())
+    }
+
+    fn pipe(&mut self, name: &str) -> std::io::Result<()> {
+        let mut header = header(EntryType::Fifo, 0o622, 0);
+        self.0.append_data(&mut header, name, std::io::empty())
+    }
+
+    fn device(&mut self, name: &str, kind: EntryType) -> std::io::Result<()> {
         let mut header = header(kind, 0o600, 0);
         header.set_device_major(8)?;
         header.set_device_minor(0)?;
-        archive.append_data(&mut header, name, empty)?;
+        self.0.append_data(&mut header, name, std::io::empty())
     }
-    let sized = "as the pax header says";
-    let size = sized.len().to_string();
-    archive.append_pax_extensions([("size", size.as_bytes())])?;
-    let mut contradicted = header(EntryType::Regular, 0o644, 0);
-    contradicted.set_path("sized")?;
-    contradicted.set_cksum();
-    archive.append(&contradicted, sized.as_bytes())?;
-    let mut header = header(EntryType::Regular, 0o644, 11);
-    archive.append_data(&mut header, "behind", &b"behind them"[..])?;
-    Ok(archive.into_inner()?)
+
+    /// Only the pax header before its own says how long it is.
+    fn file_without_a_size(&mut self, name: &str, content: &str) -> std::io::Result<()> {
+        let size = content.len().to_string();
+        (self.0).append_pax_extensions([("size", size.as_bytes())])?;
+        let mut contradicted = header(EntryType::Regular, 0o644, 0);
+        contradicted.set_path(name)?;
+        contradicted.set_cksum();
+        self.0.append(&contradicted, content.as_bytes())
+    }
+}
+
+fn header(kind: EntryType, mode: u32, size: usize) -> tar::Header {
+    let mut header = tar::Header::new_ustar();
+    header.set_entry_type(kind);
+    header.set_mode(mode);
+    header.set_size(size as u64);
+    header.set_mtime(0);
+    header
 }
 
 fn zeros() -> anyhow::Result<Vec<u8>> {
@@ -303,22 +376,17 @@ fn zstd(bytes: &[u8]) -> anyhow::Result<Vec<u8>> {
 
 /// What a program makes of its input.
 fn piped(program: &str, arguments: &[&str], input: &[u8]) -> anyhow::Result<Vec<u8>> {
-    use std::io::Write as _;
-    let mut process = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("cannot run {program}"))?;
+    let mut command = Command::new(program);
+    command.args(arguments);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let process = command.spawn();
+    let mut process = process.with_context(|| format!("cannot run {program}"))?;
     let mut stdin = process.stdin.take().context("no input")?;
     let input = input.to_vec();
     let writer = std::thread::spawn(move || stdin.write_all(&input));
     let output = process.wait_with_output()?;
-    ensure!(
-        output.status.success(),
-        "{program} {arguments:?}: {}",
-        output.status
-    );
+    let status = output.status;
+    ensure!(status.success(), "{program} {arguments:?}: {status}");
     writer.join().ok().context("the writer panicked")??;
     Ok(output.stdout)
 }

@@ -7,16 +7,16 @@ use instar_api::machine as wire;
 use instar_api::machine::apply_configuration_request::Mode;
 use instar_qemu::{DiskFormat, create_blank_disk};
 use instar_tests::{
-    GREETER_PORT, Greeter, HOST_FOR_GUEST, HangUp, Identity, ImageUnderTest, ImpatientCaller,
-    Instarctl, MachineConfig, Node, OciImage, Outcome, Registry, Scratch, Test, guest_program,
-    push_greeter, tests,
+    GREETER_PORT, Greeter, HOST_FOR_GUEST, HangUp, INSTALLER, Identity, ImageUnderTest,
+    ImpatientCaller, Instarctl, MachineConfig, Node, NodePlan, OciImage, Outcome, Registry,
+    Scratch, Test, chapters, guest_program, push_greeter, tests,
 };
 use prost::Message;
 use tonic::Code;
 
 use crate::PATIENCE;
 use crate::hang_ups::{SLOW, config_name, is_free, slow};
-use crate::installed::{INSTALLER, OTHER_PORT};
+use crate::installed::OTHER_PORT;
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![calls_that_change_the_machine_go_one_at_a_time]
@@ -33,18 +33,30 @@ struct Configs {
 
 /// One boot, without its config in the firmware: what is kept shows after the power was cut.
 async fn calls_that_change_the_machine_go_one_at_a_time(scratch: Scratch) -> Outcome {
-    let registry = Registry::start(&scratch)?;
-    push_greeter(&registry)?;
-    lingering_installer()?.push(&registry, INSTALLER, "lingers")?;
+    let registry = registry(&scratch)?;
     let identity = Identity::administrator()?;
     let configs = Configs::of(&identity, &registry.host_for_guest())?;
     let node = start(&scratch, identity, &configs.one).await?;
-    a_config_is_carried_out_for_who_has_hung_up(&node, &configs).await?;
-    a_trial_ends_while_the_next_config_comes(&node, &configs).await?;
-    a_config_waits_for_the_return_from_a_trial(&node, &configs).await?;
-    configs_that_cannot_be_used_are_refused(&node, &configs.unusable).await?;
-    an_installer_that_stays_is_ended(&node, &registry).await?;
-    a_pull_gives_way_to_a_forced_reboot(&node).await?;
+    chapters![
+        a_config_is_carried_out_for_who_has_hung_up(&node, &configs),
+        a_trial_ends_while_the_next_config_comes(&node, &configs),
+        a_config_waits_for_the_return_from_a_trial(&node, &configs),
+        configs_that_cannot_be_used_are_refused(&node, &configs.unusable),
+        an_installer_that_stays_is_ended(&node, &registry),
+        a_pull_gives_way_to_a_forced_reboot(&node),
+        the_last_config_is_in_force(&node),
+    ]
+    .await
+}
+
+fn registry(scratch: &Scratch) -> anyhow::Result<Registry> {
+    let registry = Registry::start(scratch)?;
+    push_greeter(&registry)?;
+    lingering_installer()?.push(&registry, INSTALLER, "lingers")?;
+    Ok(registry)
+}
+
+async fn the_last_config_is_in_force(node: &Node) -> Outcome {
     let name = config_name(&node.channel().await?, "v1alpha1").await?;
     ensure!(name == "three", "{name}");
     Ok(())
@@ -52,26 +64,15 @@ async fn calls_that_change_the_machine_go_one_at_a_time(scratch: Scratch) -> Out
 
 impl Configs {
     fn of(identity: &Identity, host: &str) -> anyhow::Result<Self> {
-        let named = |name: &str, seconds: u8| {
-            let config = MachineConfig::new(identity)
-                .hostname(name)
-                .install_disk("/dev/vda")
-                .registry(host)
-                .greeter(host);
-            slow(config, host, SLOW, seconds)
-        };
-        let bad = named("bad", 5).document(
+        let one = named("one", 5, identity, host).to_yaml();
+        let bad = named("bad", 5, identity, host).document(
             "apiVersion: v1alpha1\nkind: RegistryAuthConfig\nname: registry.example\nauth: no base64\n",
         );
-        let one = named("one", 5).to_yaml();
-        let other = Identity::administrator()?;
-        let (own, others) = (identity.authority_key(), other.authority_key());
-        let mismatched = one.replace(&base64_of(&own), &base64_of(&others));
-        ensure!(mismatched != one, "the key is not found");
+        let mismatched = with_a_key_of_another(identity, &one)?;
         Ok(Self {
             one,
-            two: named("two", 4).to_yaml(),
-            three: named("three", 6).to_yaml(),
+            two: named("two", 4, identity, host).to_yaml(),
+            three: named("three", 6, identity, host).to_yaml(),
             unusable: [bad.to_yaml(), mismatched],
         })
     }
@@ -83,38 +84,28 @@ pub(crate) async fn start(
     identity: Identity,
     config: &str,
 ) -> anyhow::Result<Node> {
-    let disk = scratch.join("disk.img");
-    create_blank_disk(&disk, DiskFormat::Raw, 2 << 30)?;
     let file = scratch.write("one.yaml", config)?.display().to_string();
-    let node = Node::plan(scratch, &ImageUnderTest::first()?)
-        .disk(&disk)
-        .forward(GREETER_PORT)
-        .forward(OTHER_PORT)
-        .without_config(identity)
-        .start()?;
-    let (client, address) = (Instarctl::of(&node, scratch)?, node.endpoint()?);
+    let node = plan(scratch)?.without_config(identity).start()?;
+    let client = Instarctl::of(&node, scratch)?;
     node.wait_for_line("the API answers on port", PATIENCE)?;
-    let insecure = ["apply-config", "--insecure", "-n", &address, "-f", &file];
-    node.wait_until("it takes a config", PATIENCE, async || {
-        let said = client.run(&insecure).await?;
-        ensure!(said.code == Some(0), "{said:?}");
-        Ok(())
-    })
-    .await?;
+    client.bring_first_config(&node, &file, PATIENCE).await?;
     node.wait_until_ready(PATIENCE).await?;
     Ok(node)
+}
+
+fn plan(scratch: &Scratch) -> anyhow::Result<NodePlan> {
+    let disk = scratch.join("disk.img");
+    create_blank_disk(&disk, DiskFormat::Raw, 2 << 30)?;
+    Ok(Node::plan(scratch, &ImageUnderTest::first()?)
+        .disk(&disk)
+        .forward(GREETER_PORT)
+        .forward(OTHER_PORT))
 }
 
 /// The caller goes while the old container is being stopped.
 async fn a_config_is_carried_out_for_who_has_hung_up(node: &Node, configs: &Configs) -> Outcome {
     let pid = node.service_pid(SLOW).await?;
-    let method = "/machine.MachineService/ApplyConfiguration";
-    let message = apply(&configs.two, Mode::NoReboot).encode_to_vec();
-    let mut caller = ImpatientCaller::connect(node).await?;
-    let within = Duration::from_secs(1);
-    let answer = caller.call(method, &message, within, HangUp::Connection);
-    let answer = answer.await?;
-    ensure!(answer.is_none(), "answered at once: {answer:?}");
+    a_caller_hangs_up_while_a_config_is_applied(node, &configs.two).await?;
     a_reboot_is_told_what_runs(node).await?;
     let channel = node.channel().await?;
     node.wait_until("the new container runs", PATIENCE, async || {
@@ -123,6 +114,17 @@ async fn a_config_is_carried_out_for_who_has_hung_up(node: &Node, configs: &Conf
         is_free(&channel).await
     })
     .await
+}
+
+async fn a_caller_hangs_up_while_a_config_is_applied(node: &Node, config: &str) -> Outcome {
+    let method = "/machine.MachineService/ApplyConfiguration";
+    let message = apply(config, Mode::NoReboot).encode_to_vec();
+    let mut caller = ImpatientCaller::connect(node).await?;
+    let within = Duration::from_secs(1);
+    let answer = caller.call(method, &message, within, HangUp::Connection);
+    let answer = answer.await?;
+    ensure!(answer.is_none(), "answered at once: {answer:?}");
+    Ok(())
 }
 
 async fn a_reboot_is_told_what_runs(node: &Node) -> Outcome {
@@ -151,6 +153,25 @@ fn apply(config: &str, mode: Mode) -> wire::ApplyConfigurationRequest {
     }
 }
 
+/// A greeter and a slow container, which takes so many seconds to stop.
+fn named(name: &str, seconds: u8, identity: &Identity, host: &str) -> MachineConfig {
+    let config = MachineConfig::new(identity)
+        .hostname(name)
+        .install_disk("/dev/vda")
+        .registry(host)
+        .greeter(host);
+    slow(config, host, SLOW, seconds)
+}
+
+/// The authority's key does not belong to its certificate.
+fn with_a_key_of_another(identity: &Identity, config: &str) -> anyhow::Result<String> {
+    let other = Identity::administrator()?;
+    let (own, others) = (identity.authority_key(), other.authority_key());
+    let mismatched = config.replace(&base64_of(&own), &base64_of(&others));
+    ensure!(mismatched != config, "the key is not found");
+    Ok(mismatched)
+}
+
 fn base64_of(pem: &str) -> String {
     use base64::Engine as _;
     base64::prelude::BASE64_STANDARD.encode(pem)
@@ -167,24 +188,36 @@ async fn a_trial_ends_while_the_next_config_comes(node: &Node, configs: &Configs
 
 /// The return to the config before a trial is an operation like others.
 async fn a_config_waits_for_the_return_from_a_trial(node: &Node, configs: &Configs) -> Outcome {
-    let mark = node.vm().console_mark()?;
-    let mut machine = node.machine().await?;
-    let tried = apply(&configs.one, Mode::Try);
-    machine.apply_configuration(tried).await?;
-    let over = "the trial is over, the config before it is taken back";
-    node.vm().wait_for_line_after(mark, over, PATIENCE)?;
-    let early = machine.apply_configuration(apply(&configs.three, Mode::NoReboot));
-    let busy = early.await.err();
-    let busy = busy.context("it was applied between two configs")?;
-    println!("{busy}");
-    let says = "the return to the config before a trial has been running";
-    ensure!(busy.message().contains(says), "{busy}");
+    a_trial_is_over(node, &configs.one).await?;
+    who_comes_before_the_return_is_told_of_it(node, &configs.three).await?;
     node.wait_until("it is applied", PATIENCE, async || {
         let again = apply(&configs.three, Mode::NoReboot);
         Ok(node.machine().await?.apply_configuration(again).await?)
     })
     .await?;
     settles_on(node, "three").await
+}
+
+async fn a_trial_is_over(node: &Node, config: &str) -> Outcome {
+    let mark = node.vm().console_mark()?;
+    let mut machine = node.machine().await?;
+    machine
+        .apply_configuration(apply(config, Mode::Try))
+        .await?;
+    let over = "the trial is over, the config before it is taken back";
+    node.vm().wait_for_line_after(mark, over, PATIENCE)?;
+    Ok(())
+}
+
+async fn who_comes_before_the_return_is_told_of_it(node: &Node, config: &str) -> Outcome {
+    let mut machine = node.machine().await?;
+    let early = machine.apply_configuration(apply(config, Mode::NoReboot));
+    let busy = early.await.err();
+    let busy = busy.context("it was applied between two configs")?;
+    println!("{busy}");
+    let says = "the return to the config before a trial has been running";
+    ensure!(busy.message().contains(says), "{busy}");
+    Ok(())
 }
 
 /// Waits until nothing changes the machine, with this config in force and on STATE.
@@ -228,20 +261,9 @@ async fn an_installer_that_stays_is_ended(node: &Node, registry: &Registry) -> O
     let channel = node.channel().await?;
     let greeter = Greeter::of(node)?;
     greeter.greets()?;
-    let image = registry.image_for_guest(&format!("{INSTALLER}:lingers"));
+    let image = registry.installer_for_guest("lingers");
     let actor = node.upgrade(&image).await??;
-    node.wait_until("the installer has delivered", PATIENCE, async || {
-        let mut machine = node.machine().await?;
-        let mode = wire::reboot_request::Mode::Force.into();
-        let busy = machine.reboot(wire::RebootRequest { mode }).await;
-        let busy = busy.err().context("it rebooted")?;
-        ensure!(
-            busy.message().contains("an upgrade has been running"),
-            "{busy}"
-        );
-        Ok(())
-    })
-    .await?;
+    a_forced_reboot_is_told_of_the_upgrade(node).await?;
     println!("{actor}");
     node.wait_for_line("did not end within 60 s and was killed", PATIENCE)?;
     node.wait_until("what was stopped runs again", PATIENCE, async || {
@@ -253,46 +275,67 @@ async fn an_installer_that_stays_is_ended(node: &Node, registry: &Registry) -> O
     Ok(())
 }
 
+/// As soon as the installer has delivered, nothing takes its place.
+async fn a_forced_reboot_is_told_of_the_upgrade(node: &Node) -> Outcome {
+    node.wait_until("the installer has delivered", PATIENCE, async || {
+        let busy = reboot(node, wire::reboot_request::Mode::Force).await?;
+        let busy = busy.err().context("it rebooted")?;
+        ensure!(
+            busy.message().contains("an upgrade has been running"),
+            "{busy}"
+        );
+        Ok(())
+    })
+    .await
+}
+
+type Rebooted = Result<tonic::Response<wire::RebootResponse>, tonic::Status>;
+
+async fn reboot(node: &Node, mode: wire::reboot_request::Mode) -> anyhow::Result<Rebooted> {
+    let mut machine = node.machine().await?;
+    let request = wire::RebootRequest { mode: mode.into() };
+    Ok(machine.reboot(request).await)
+}
+
 /// From a registry that takes connections and says nothing.
 async fn a_pull_gives_way_to_a_forced_reboot(node: &Node) -> Outcome {
     let silent = std::net::TcpListener::bind("127.0.0.1:0")?;
     let port = silent.local_addr()?.port();
     let image = format!("{HOST_FOR_GUEST}:{port}/nothing:v1");
     let kernel = node.kernel_boot_id().await?;
-    let reboot = |mode: wire::reboot_request::Mode| async move {
-        let mut machine = node.machine().await?;
-        let request = wire::RebootRequest { mode: mode.into() };
-        anyhow::Ok(machine.reboot(request).await)
-    };
-    let rebooting = async {
-        node.wait_until("the upgrade is asked for", PATIENCE, async || {
-            ensure!(
-                node.vm()
-                    .console()
-                    .contains(&format!("{image} asked for by"))
-            );
-            Ok(())
-        })
-        .await?;
-        let busy = reboot(wire::reboot_request::Mode::Default).await?;
-        let busy = busy.err().context("it rebooted without force")?;
-        println!("{busy}");
-        ensure!(busy.message().contains("with force"), "{busy}");
-        reboot(wire::reboot_request::Mode::Force).await??;
-        anyhow::Ok(())
-    };
+    let rebooting = force_alone_reboots_in_a_pull(node, &image);
     let (given_up, rebooting) = tokio::join!(node.upgrade(&image), rebooting);
     rebooting?;
-    let given_up = given_up?.err().context("an upgrade to nothing")?;
-    println!("{given_up}");
-    ensure!(
-        given_up.code() == Code::Aborted && given_up.message().contains("a reboot took its place"),
-        "{given_up}"
-    );
+    an_upgrade_was_given_up_for_a_reboot(given_up?)?;
     node.wait_until("it has rebooted", PATIENCE, async || {
         ensure!(node.kernel_boot_id().await? != kernel);
         Ok(())
     })
     .await?;
     node.wait_until_ready(PATIENCE).await
+}
+
+async fn force_alone_reboots_in_a_pull(node: &Node, image: &str) -> Outcome {
+    let asked_for = format!("{image} asked for by");
+    node.wait_until("the upgrade is asked for", PATIENCE, async || {
+        ensure!(node.vm().console().contains(&asked_for));
+        Ok(())
+    })
+    .await?;
+    let busy = reboot(node, wire::reboot_request::Mode::Default).await?;
+    let busy = busy.err().context("it rebooted without force")?;
+    println!("{busy}");
+    ensure!(busy.message().contains("with force"), "{busy}");
+    reboot(node, wire::reboot_request::Mode::Force).await??;
+    Ok(())
+}
+
+fn an_upgrade_was_given_up_for_a_reboot(answer: Result<String, tonic::Status>) -> Outcome {
+    let given_up = answer.err().context("an upgrade to nothing")?;
+    println!("{given_up}");
+    ensure!(
+        given_up.code() == Code::Aborted && given_up.message().contains("a reboot took its place"),
+        "{given_up}"
+    );
+    Ok(())
 }

@@ -1,9 +1,10 @@
 //! Packets on a node's links: by `instarctl pcap` and by plain calls.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, ensure};
 use instar_api::common::Data;
@@ -12,7 +13,8 @@ use instar_api::time::TimeRequest;
 use instar_api::time::time_service_client::TimeServiceClient;
 use instar_pki::Role;
 use instar_tests::{
-    API_PORT, ImageUnderTest, Instarctl, Machine, Node, Outcome, Scratch, Terminal, Test, tests,
+    API_PORT, ImageUnderTest, Instarctl, Machine, Node, Outcome, Scratch, Terminal, Test, chapters,
+    tests,
 };
 use tonic::{Code, Request, Status, Streaming};
 
@@ -60,17 +62,20 @@ pub(crate) fn tests() -> Vec<Test> {
 
 /// One boot for all.
 async fn a_capture_is_a_file_of_what_passes_a_link(scratch: Scratch) -> Outcome {
-    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
-        .boot()
-        .await?;
+    let plan = Node::plan(&scratch, &ImageUnderTest::first()?);
+    let node = plan.boot().await?;
     let instarctl = Instarctl::of(&node, &scratch)?;
-    only_what_the_filter_lets_through(&node, &instarctl, &scratch).await?;
-    a_loopback_is_seen_once(&node, &instarctl, &scratch).await?;
-    goes_to_whoever_reads_it_and_to_no_terminal(&node, &instarctl).await?;
-    is_whole_when_it_is_interrupted(&node, &instarctl, &scratch).await?;
-    what_cannot_be_is_refused(&instarctl, &scratch).await?;
-    is_for_operators_and_not_for_readers(&node, &instarctl, &scratch).await?;
-    readers_that_go_leave_nothing_behind(&node).await
+    chapters![
+        only_what_the_filter_lets_through(&node, &instarctl, &scratch),
+        a_loopback_is_seen_once(&node, &instarctl, &scratch),
+        goes_to_whoever_reads_it_and_to_no_terminal(&node, &instarctl),
+        is_whole_when_it_is_interrupted(&node, &instarctl, &scratch),
+        what_cannot_be_is_refused(&instarctl, &scratch),
+        is_for_operators_and_not_for_readers(&node, &instarctl, &scratch),
+        no_more_than_are_allowed_are_begun(&node),
+        readers_that_go_leave_nothing_behind(&node),
+    ]
+    .await
 }
 
 /// Runs a capture to its end while things happen on the node's links.
@@ -108,52 +113,66 @@ async fn only_what_the_filter_lets_through(
 ) -> Outcome {
     let file = scratch.join("eth0.pcap");
     let (path, snap_len) = (file.display().to_string(), SNAP_LEN.to_string());
-    let arguments = [
-        "pcap",
-        "--interface",
-        "eth0",
-        "--file",
-        &path,
-        "--duration",
-        "8s",
-        "--promiscuous",
-        "--snaplen",
-        &snap_len,
-        "--bpf-filter",
-        API_TRAFFIC,
-    ];
+    let limits = ["--file", &path, "--snaplen", &snap_len];
+    let arguments = [&API_PACKETS[..], &limits].concat();
     capture(node, instarctl, &arguments).await?;
     let captured = Captured::read(&file)?;
     ensure!(captured.link_type == ETHERNET, "{captured:?}");
+    each_packet_is_of_the_api(&captured)?;
+    packets_are_cut_and_open_a_connection(&captured)?;
+    packets_have_the_hosts_time(&captured)?;
+    a_file_is_not_overwritten(instarctl, &arguments).await
+}
+
+/// A capture of what [`API_TRAFFIC`] lets through.
+const API_PACKETS: [&str; 8] = [
+    "pcap",
+    "--interface",
+    "eth0",
+    "--duration",
+    "8s",
+    "--promiscuous",
+    "--bpf-filter",
+    API_TRAFFIC,
+];
+
+fn each_packet_is_of_the_api(captured: &Captured) -> Outcome {
     for packet in &captured.packets {
         let ends = packet.ends();
+        let is_meant =
+            |(protocol, from, to)| protocol == TCP && (from == API_PORT || to == API_PORT);
         ensure!(
-            ends.is_some_and(
-                |(protocol, from, to)| protocol == TCP && (from == API_PORT || to == API_PORT)
-            ),
+            ends.is_some_and(is_meant),
             "{packet:?} is of something else: {ends:?}"
         );
         ensure!(packet.bytes.len() <= SNAP_LEN, "{packet:?}");
     }
-    let cut = |packet: &&Packet| packet.original > SNAP_LEN;
-    ensure!(captured.packets.iter().any(|packet| cut(&packet)));
-    ensure!(
-        captured.packets.iter().any(Packet::opens_a_connection),
-        "no connection was opened among {} packets",
-        captured.packets.len()
-    );
-    // By the node's clock, which is the host's.
-    let times = captured.packets.iter().map(|packet| packet.seconds);
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
-    ensure!(
-        times
-            .clone()
-            .all(|time| u64::from(time).abs_diff(now.as_secs()) < 600),
-        "{:?} is not now",
-        times.max()
-    );
+    Ok(())
+}
 
-    let again = instarctl.run(&arguments).await?;
+fn packets_are_cut_and_open_a_connection(captured: &Captured) -> Outcome {
+    let packets = &captured.packets;
+    ensure!(packets.iter().any(|packet| packet.original > SNAP_LEN));
+    ensure!(
+        packets.iter().any(Packet::opens_a_connection),
+        "no connection was opened among {} packets",
+        packets.len()
+    );
+    Ok(())
+}
+
+/// By the node's clock, which is the host's.
+fn packets_have_the_hosts_time(captured: &Captured) -> Outcome {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+    for packet in &captured.packets {
+        let time = u64::from(packet.seconds);
+        ensure!(time.abs_diff(now) < 600, "{time} is not now");
+    }
+    Ok(())
+}
+
+async fn a_file_is_not_overwritten(instarctl: &Instarctl, arguments: &[&str]) -> Outcome {
+    let again = instarctl.run(arguments).await?;
     ensure!(
         again.code == Some(5) && again.complaint.contains("--force"),
         "{again:?}"
@@ -168,17 +187,13 @@ async fn a_loopback_is_seen_once(node: &Node, instarctl: &Instarctl, scratch: &S
     capture(node, instarctl, &arguments).await?;
     let captured = Captured::read(&file)?;
     ensure!(captured.link_type == ETHERNET, "{captured:?}");
-    let questions: Vec<&Packet> = captured
-        .packets
-        .iter()
-        .filter(|packet| matches!(packet.ends(), Some((UDP, _, NTP_PORT))))
-        .collect();
+    let is_question = |packet: &&Packet| matches!(packet.ends(), Some((UDP, _, NTP_PORT)));
+    let questions: Vec<&Packet> = captured.packets.iter().filter(is_question).collect();
     ensure!(!questions.is_empty(), "{captured:?}");
-    for (index, question) in questions.iter().enumerate() {
-        let twice = questions[..index]
-            .iter()
-            .any(|earlier| earlier.bytes == question.bytes);
-        ensure!(!twice, "{question:?} is there twice");
+    let mut seen = BTreeSet::new();
+    for question in questions {
+        let is_first = seen.insert(&question.bytes);
+        ensure!(is_first, "{question:?} is there twice");
     }
     Ok(())
 }
@@ -234,20 +249,9 @@ async fn ends(node: &Node, terminal: &mut Terminal) -> anyhow::Result<u32> {
 async fn what_cannot_be_is_refused(instarctl: &Instarctl, scratch: &Scratch) -> Outcome {
     let file = scratch.join("refused.pcap");
     let path = file.display().to_string();
-    for (arguments, code, words) in [
-        (["--interface", "eth7"], 1, &["\"eth7\"", "eth0", "lo"][..]),
-        (["--snaplen", "262145"], 5, &["up to 262144"]),
-        // A program that never returns.
-        (
-            ["--bpf-filter", "{ 0x0, 0, 0, 0x00000000 },"],
-            5,
-            &["the kernel refuses it"],
-        ),
-        (["--bpf-filter", "tcp port 80"], 2, &["tcpdump -dd"]),
-    ] {
-        let said = instarctl
-            .run(&[&["pcap", "--file", &path][..], &arguments].concat())
-            .await?;
+    for (arguments, code, words) in REFUSED {
+        let pcap = [&["pcap", "--file", &path], &arguments[..]].concat();
+        let said = instarctl.run(&pcap).await?;
         ensure!(
             said.code == Some(code) && words.iter().all(|words| said.complaint.contains(words)),
             "{arguments:?}: {said:?}"
@@ -256,6 +260,19 @@ async fn what_cannot_be_is_refused(instarctl: &Instarctl, scratch: &Scratch) -> 
     }
     Ok(())
 }
+
+/// Arguments, the exit code, and what is said.
+const REFUSED: [([&str; 2], i32, &[&str]); 4] = [
+    (["--interface", "eth7"], 1, &["\"eth7\"", "eth0", "lo"]),
+    (["--snaplen", "262145"], 5, &["up to 262144"]),
+    // A program that never returns.
+    (
+        ["--bpf-filter", "{ 0x0, 0, 0, 0x00000000 },"],
+        5,
+        &["the kernel refuses it"],
+    ),
+    (["--bpf-filter", "tcp port 80"], 2, &["tcpdump -dd"]),
+];
 
 async fn is_for_operators_and_not_for_readers(
     node: &Node,
@@ -275,7 +292,7 @@ async fn is_for_operators_and_not_for_readers(
     Ok(())
 }
 
-async fn readers_that_go_leave_nothing_behind(node: &Node) -> Outcome {
+async fn no_more_than_are_allowed_are_begun(node: &Node) -> Outcome {
     let mut machine = node.machine().await?;
     let mut under_way = Vec::new();
     for _ in 0..CAPTURES {
@@ -285,34 +302,37 @@ async fn readers_that_go_leave_nothing_behind(node: &Node) -> Outcome {
         Captured::parse(&header.bytes)?;
         under_way.push(stream);
     }
-    let refused = start(&mut machine, None).await.map(drop);
-    ensure!(
-        refused.as_ref().err().map(Status::code) == Some(Code::ResourceExhausted),
-        "{refused:?}"
-    );
-    drop(under_way);
+    let refused = start(&mut machine, None).await.err();
+    let code = refused.as_ref().map(Status::code);
+    ensure!(code == Some(Code::ResourceExhausted), "{refused:?}");
+    Ok(())
+}
 
-    // Each of the places, and not by the callers' merit: these go by their deadline, and are read to their end.
+/// Each of the places is free again, and not by the callers' merit: these go by their deadline, and are read to their end.
+async fn readers_that_go_leave_nothing_behind(node: &Node) -> Outcome {
     for _ in 0..=CAPTURES {
-        let mut stream = node
-            .wait_until("there is a place again", PATIENCE, async || {
-                let lasts = Duration::from_millis(500);
-                Ok(start(&mut node.machine().await?, Some(lasts)).await?)
-            })
-            .await?;
-        let end = loop {
-            match stream.message().await {
-                Ok(Some(_)) => {}
-                Ok(None) => break None,
-                Err(status) => break Some(status),
-            }
-        };
+        let stream = node.wait_until("there is a place again", PATIENCE, async || {
+            let lasts = Duration::from_millis(500);
+            Ok(start(&mut node.machine().await?, Some(lasts)).await?)
+        });
+        let end = end_of(stream.await?).await;
         ensure!(
             end.as_ref().map(Status::code) == Some(Code::DeadlineExceeded),
             "{end:?}"
         );
     }
     Ok(())
+}
+
+/// The status that a stream ends with, if it is an error.
+async fn end_of(mut stream: Streaming<Data>) -> Option<Status> {
+    loop {
+        match stream.message().await {
+            Ok(Some(_)) => {}
+            Ok(None) => return None,
+            Err(status) => return Some(status),
+        }
+    }
 }
 
 async fn start(machine: &mut Machine, lasts: Option<Duration>) -> Result<Streaming<Data>, Status> {
@@ -350,31 +370,16 @@ impl Captured {
     fn parse(file: &[u8]) -> anyhow::Result<Self> {
         let (header, mut rest) = file.split_at_checked(24).context("no header")?;
         // The first number says that times are in microseconds; then the version, 2.4.
-        ensure!(
-            header[..8] == [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0],
-            "{header:?}"
-        );
+        let version = [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0];
+        ensure!(header[..8] == version, "{header:?}");
         let mut packets = Vec::new();
         while !rest.is_empty() {
-            let (record, after) = rest.split_at_checked(16).context("a broken record")?;
-            let length = number(&record[8..12])? as usize;
-            let (bytes, after) = after.split_at_checked(length).context("a broken packet")?;
-            let original = number(&record[12..])? as usize;
-            ensure!(
-                length <= original && number(&record[4..8])? < 1_000_000,
-                "{record:?}"
-            );
-            packets.push(Packet {
-                seconds: number(&record[..4])?,
-                original,
-                bytes: bytes.to_vec(),
-            });
+            let (packet, after) = Packet::parse(rest)?;
+            packets.push(packet);
             rest = after;
         }
-        Ok(Self {
-            link_type: number(&header[20..])?,
-            packets,
-        })
+        let link_type = number(&header[20..])?;
+        Ok(Self { link_type, packets })
     }
 }
 
@@ -383,6 +388,23 @@ fn number(bytes: &[u8]) -> anyhow::Result<u32> {
 }
 
 impl Packet {
+    /// The first of these records, and what comes after it.
+    fn parse(records: &[u8]) -> anyhow::Result<(Self, &[u8])> {
+        let (record, after) = records.split_at_checked(16).context("a broken record")?;
+        let length = number(&record[8..12])? as usize;
+        let (bytes, after) = after.split_at_checked(length).context("a broken packet")?;
+        let original = number(&record[12..])? as usize;
+        let microseconds = number(&record[4..8])?;
+        let is_sound = length <= original && microseconds < 1_000_000;
+        ensure!(is_sound, "{record:?}");
+        let packet = Self {
+            seconds: number(&record[..4])?,
+            original,
+            bytes: bytes.to_vec(),
+        };
+        Ok((packet, after))
+    }
+
     /// Protocol and what it carries, of an Ethernet frame with IPv4 or IPv6 without further headers in it.
     fn payload(&self) -> Option<(u8, &[u8])> {
         let packet = self.bytes.get(14..)?;

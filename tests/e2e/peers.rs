@@ -1,6 +1,6 @@
 //! The frame's own servers do what tests count on.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
 use instar_tests::{Outcome, Registry, Scratch, Test, chapters, http, sha256_digest, tests};
@@ -13,6 +13,8 @@ pub(crate) fn tests() -> Vec<Test> {
 }
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+const LAYER_TYPE: &str = "application/vnd.oci.image.layer.v1.tar";
+const CONFIG_TYPE: &str = "application/vnd.oci.image.config.v1+json";
 const CONFIG: &[u8] = b"{\"architecture\":\"amd64\",\"os\":\"linux\",\"rootfs\":{\"type\":\"layers\",\"diff_ids\":[]}}";
 
 async fn the_registry_keeps_what_it_is_given(scratch: Scratch) -> Outcome {
@@ -33,25 +35,27 @@ fn layer() -> Vec<u8> {
 
 /// An image of one layer: the folder of its layout, and its manifest.
 fn image_layout(scratch: &Scratch) -> anyhow::Result<(PathBuf, String)> {
-    let (layout, layer) = (scratch.join("layout"), layer());
+    let layout = scratch.join("layout");
     let blobs = layout.join("blobs/sha256");
     std::fs::create_dir_all(&blobs)?;
-    let put = |content: &[u8]| -> anyhow::Result<String> {
-        let digest = sha256_digest(content);
-        std::fs::write(blobs.join(&digest[7..]), content)?;
-        Ok(digest)
-    };
+    let config = put_blob(&blobs, CONFIG_TYPE, CONFIG)?;
+    let layer = put_blob(&blobs, LAYER_TYPE, &layer())?;
     let manifest = format!(
-        r#"{{"schemaVersion":2,"mediaType":"{MANIFEST}","config":{{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"{}","size":{}}},"layers":[{{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":"{}","size":{}}}]}}"#,
-        put(CONFIG)?,
-        CONFIG.len(),
-        put(&layer)?,
-        layer.len(),
+        r#"{{"schemaVersion":2,"mediaType":"{MANIFEST}","config":{config},"layers":[{layer}]}}"#
     );
-    let digest = put(manifest.as_bytes())?;
-    let index = format!(r#"{{"schemaVersion":2,"manifests":[{{"digest":"{digest}"}}]}}"#);
+    let described = put_blob(&blobs, MANIFEST, manifest.as_bytes())?;
+    let index = format!(r#"{{"schemaVersion":2,"manifests":[{described}]}}"#);
     std::fs::write(layout.join("index.json"), index)?;
     Ok((layout, manifest))
+}
+
+/// Writes a blob, and describes it.
+fn put_blob(blobs: &Path, media_type: &str, content: &[u8]) -> anyhow::Result<String> {
+    let (digest, size) = (sha256_digest(content), content.len());
+    std::fs::write(blobs.join(&digest[7..]), content)?;
+    Ok(format!(
+        r#"{{"mediaType":"{media_type}","digest":"{digest}","size":{size}}}"#
+    ))
 }
 
 async fn the_registry_gives_a_manifest_and_a_layer_back(

@@ -3,7 +3,7 @@
 use anyhow::ensure;
 use instar_tests::{
     Greeter, HttpProxy, HttpsRegistry, ImageUnderTest, Instarctl, MachineConfig, Node, Outcome,
-    Registry, Scratch, Test, push_greeter, tests,
+    Registry, Scratch, Test, chapters, push_greeter, tests,
 };
 
 use crate::PATIENCE;
@@ -21,25 +21,43 @@ async fn images_come_through_the_proxy_or_not_at_all(scratch: Scratch) -> Outcom
     push_greeter(&registry)?;
     let https = HttpsRegistry::over(&registry, &scratch)?;
     let proxy = HttpProxy::start(&scratch)?;
+    let node = behind(&proxy, &scratch, &registry, &https).await?;
+    chapters![
+        a_missing_password_is_named(&node),
+        a_config_with_the_password_is_taken(&node, &scratch, &proxy),
+        images_come_through_the_proxy(&node),
+        the_password_is_not_shown(&node),
+        both_registries_were_asked_by_the_proxy(&proxy),
+    ]
+    .await
+}
+
+/// A node whose config says another password than the proxy's.
+async fn behind(
+    proxy: &HttpProxy,
+    scratch: &Scratch,
+    registry: &Registry,
+    https: &HttpsRegistry,
+) -> anyhow::Result<Node> {
     let (plain, tls) = (registry.address(), https.address());
     let (authority, wrong) = (https.authority_certificate(), proxy.url_without_password());
-    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+    Node::plan(scratch, &ImageUnderTest::first()?)
         .blank_disk()?
         .forward(PLAIN_PORT)
         .forward(TLS_PORT)
         .configure(move |config| {
-            let config = config
-                .install_disk("/dev/vda")
-                .registry(&plain)
-                .greeter_at("plain", &format!("{plain}/greeter:v1"), PLAIN_PORT, "")
-                .registry_authority(&tls, &authority)
-                .greeter_at("tls", &format!("{tls}/greeter:v1"), TLS_PORT, "");
-            environment(config, &wrong)
+            let config = environment(config.install_disk("/dev/vda"), &wrong);
+            with_greeters(config.registry_authority(&tls, &authority), &plain, &tls)
         })
         .boot()
-        .await?;
-    a_missing_password_is_named(&node).await?;
-    the_right_one_lets_images_in(&node, &scratch, &proxy).await
+        .await
+}
+
+fn with_greeters(config: MachineConfig, plain: &str, tls: &str) -> MachineConfig {
+    config
+        .registry(plain)
+        .greeter_at("plain", &format!("{plain}/greeter:v1"), PLAIN_PORT, "")
+        .greeter_at("tls", &format!("{tls}/greeter:v1"), TLS_PORT, "")
 }
 
 fn environment(config: MachineConfig, proxy: &str) -> MachineConfig {
@@ -61,7 +79,7 @@ async fn a_missing_password_is_named(node: &Node) -> Outcome {
     Ok(())
 }
 
-async fn the_right_one_lets_images_in(
+async fn a_config_with_the_password_is_taken(
     node: &Node,
     scratch: &Scratch,
     proxy: &HttpProxy,
@@ -70,10 +88,13 @@ async fn the_right_one_lets_images_in(
     let config = scratch.write("right.yaml", node.config().replace(&wrong, &right))?;
     let file = config.display().to_string();
     let client = Instarctl::of(node, scratch)?;
-    let said = client
-        .run(&["apply-config", "--file", &file, "--mode", "no-reboot"])
-        .await?;
+    let apply = ["apply-config", "--file", &file, "--mode", "no-reboot"];
+    let said = client.run(&apply).await?;
     ensure!(said.code == Some(0), "{said:?}");
+    Ok(())
+}
+
+async fn images_come_through_the_proxy(node: &Node) -> Outcome {
     for port in [PLAIN_PORT, TLS_PORT] {
         let greeter = Greeter::at(node, port)?;
         node.wait_until("its image came through the proxy", PATIENCE, async || {
@@ -81,8 +102,16 @@ async fn the_right_one_lets_images_in(
         })
         .await?;
     }
+    Ok(())
+}
+
+async fn the_password_is_not_shown(node: &Node) -> Outcome {
     let console = node.vm().console();
     ensure!(!console.contains("s3cret"), "the password is shown");
+    Ok(())
+}
+
+async fn both_registries_were_asked_by_the_proxy(proxy: &HttpProxy) -> Outcome {
     let log = proxy.log()?;
     ensure!(
         log.contains("CONNECT 127.0.0.1:") && log.contains("GET http://127.0.0.1:"),

@@ -4,13 +4,11 @@ use std::io::Write as _;
 
 use anyhow::{Context, ensure};
 use instar_tests::{
-    GREETER, GREETER_PORT, Greeter, HOST_FOR_GUEST, HttpServer, ImageUnderTest, MachineConfig,
-    Node, NodePlan, OciImage, Outcome, Registry, Reply, Scratch, ScriptedRegistry, Test,
-    push_greeter, sha256_digest, tests,
+    GREETER, GREETER_PORT, Greeter, HOST_FOR_GUEST, HttpServer, INSTALLER, ImageUnderTest,
+    MachineConfig, Node, NodePlan, OciImage, Outcome, Registry, Reply, Scratch, ScriptedRegistry,
+    Test, chapters, push_greeter, sha256_digest, tests,
 };
 use tonic::Code;
-
-const REPOSITORY: &str = "instar/installer";
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![a_refused_image_changes_nothing]
@@ -18,7 +16,7 @@ pub(crate) fn tests() -> Vec<Test> {
 
 /// An image that must be refused.
 struct Case {
-    /// Its tag, or tag and digest.
+    /// Its name at its registry.
     name: String,
     /// The status.
     code: Code,
@@ -34,32 +32,49 @@ fn case(name: &str, code: Code, reason: &'static str) -> Case {
     }
 }
 
+/// What the node does not take because of what it is.
+const REFUSED: Code = Code::FailedPrecondition;
+
+/// An installer of a registry by its tag, or tag and digest.
+fn refused_case((tag, reason): (&str, &'static str)) -> Case {
+    case(&format!("{INSTALLER}:{tag}"), REFUSED, reason)
+}
+
 async fn a_refused_image_changes_nothing(scratch: Scratch) -> Outcome {
     let peers = Peers::start(&scratch)?;
     let gone = Registry::start(&scratch.below("gone")?)?;
-    let mut cases = wrong(&peers.registry)?;
-    cases.extend(damaged(&peers.registry)?);
-    cases.extend(hostile(&peers.registry)?);
-    let lies = lies(&peers.liar);
-    let node = peers.plan(&scratch, gone.host_for_guest())?.boot().await?;
-    let greeter = Greeter::of(&node)?;
-    node.wait_until_ready(crate::PATIENCE).await?;
-    greeter.greets()?;
-    let before = (node.service_pid(GREETER).await?, node.boot_id().await?);
+    let plan = peers.plan(&scratch, gone.host_for_guest())?;
+    let node = plan.boot_until_ready(crate::PATIENCE).await?;
+    let before = Running::of(&node).await?;
+    chapters![
+        images_of_a_registry_are_refused(&node, &peers.registry),
+        images_of_a_liar_are_refused(&node, &peers.liar),
+        a_registry_that_is_gone_has_no_image(&node, gone),
+        what_is_no_manifest_is_refused(&node, &peers),
+        a_name_that_is_none_is_refused(&node),
+        all_runs_on_and_nothing_is_left(&node, &before),
+        a_good_image_is_taken_after_all_the_bad_ones(&node, &peers.registry),
+    ]
+    .await
+}
 
-    let mut wrongly = images_of_a_registry_are_refused(&node, &peers, &cases).await?;
-    wrongly.extend(images_of_a_liar_are_refused(&node, &peers, &lies).await?);
-    wrongly.extend(a_registry_that_is_gone_has_no_image(&node, gone).await?);
-    wrongly.extend(what_is_no_manifest_is_refused(&node, &peers).await?);
-    wrongly.extend(a_name_that_is_none_is_refused(&node).await?);
-    ensure!(wrongly.is_empty(), "{wrongly:#?}");
+/// Whatever a change of the machine would start anew.
+#[derive(Debug, PartialEq, Eq)]
+struct Running {
+    greeter: u32,
+    generation: String,
+    version: String,
+}
 
-    let after = (node.service_pid(GREETER).await?, node.boot_id().await?);
-    ensure!(before == after, "{before:?} became {after:?}");
-    greeter.greets()?;
-    ensure!(node.version().await?.tag == "v0.1.0");
-    nothing_is_left_of_refused_images(&greeter)?;
-    a_good_image_is_taken_after_all_the_bad_ones(&node, &peers.registry).await
+impl Running {
+    async fn of(node: &Node) -> anyhow::Result<Self> {
+        Greeter::of(node)?.greets()?;
+        Ok(Self {
+            greeter: node.service_pid(GREETER).await?,
+            generation: node.boot_id().await?,
+            version: node.version().await?.tag,
+        })
+    }
 }
 
 /// Whom the node asks for images.
@@ -73,7 +88,7 @@ impl Peers {
     fn start(scratch: &Scratch) -> anyhow::Result<Self> {
         let registry = Registry::start(scratch)?;
         let babbler = HttpServer::start()?;
-        let manifest = format!("/v2/{REPOSITORY}/manifests/v0.2.0");
+        let manifest = format!("/v2/{INSTALLER}/manifests/v0.2.0");
         babbler.serve(&manifest, "{\"schemaVersion\": 2, \"layers\": \"many\"}");
         push_greeter(&registry)?;
         Ok(Self {
@@ -103,86 +118,74 @@ impl Peers {
     }
 }
 
-async fn images_of_a_registry_are_refused(
-    node: &Node,
-    peers: &Peers,
-    cases: &[Case],
-) -> anyhow::Result<Vec<String>> {
-    let mut wrongly = Vec::new();
-    for case in cases {
-        let image = format!("{REPOSITORY}:{}", case.name);
-        let image = peers.registry.image_for_guest(&image);
-        wrongly.extend(complaint(case, node.upgrade(&image).await?));
-    }
-    Ok(wrongly)
+async fn images_of_a_registry_are_refused(node: &Node, registry: &Registry) -> Outcome {
+    let mut cases = wrong(registry)?;
+    cases.extend(damaged(registry)?);
+    cases.extend(hostile(registry)?);
+    are_refused(node, &registry.host_for_guest(), &cases).await
 }
 
-async fn images_of_a_liar_are_refused(
-    node: &Node,
-    peers: &Peers,
-    cases: &[Case],
-) -> anyhow::Result<Vec<String>> {
+/// Tries all of them, whatever comes of the ones before.
+async fn are_refused(node: &Node, host: &str, cases: &[Case]) -> Outcome {
     let mut wrongly = Vec::new();
     for case in cases {
-        let image = format!("{}/{}", peers.liar.host_for_guest(), case.name);
+        let image = format!("{host}/{}", case.name);
         wrongly.extend(complaint(case, node.upgrade(&image).await?));
     }
-    Ok(wrongly)
+    ensure!(wrongly.is_empty(), "{wrongly:#?}");
+    Ok(())
 }
 
-async fn a_registry_that_is_gone_has_no_image(
-    node: &Node,
-    gone: Registry,
-) -> anyhow::Result<Option<String>> {
-    let image = gone.image_for_guest(&format!("{REPOSITORY}:v0.2.0"));
+async fn images_of_a_liar_are_refused(node: &Node, liar: &ScriptedRegistry) -> Outcome {
+    let cases = lies(liar);
+    are_refused(node, &liar.host_for_guest(), &cases).await
+}
+
+async fn a_registry_that_is_gone_has_no_image(node: &Node, gone: Registry) -> Outcome {
+    let host = gone.host_for_guest();
     drop(gone);
-    let down = case(
-        "registry down",
-        Code::FailedPrecondition,
-        "cannot be resolved",
-    );
-    Ok(complaint(&down, node.upgrade(&image).await?))
+    let case = refused_case(("v0.2.0", "cannot be resolved"));
+    are_refused(node, &host, &[case]).await
 }
 
-async fn what_is_no_manifest_is_refused(
-    node: &Node,
-    peers: &Peers,
-) -> anyhow::Result<Option<String>> {
-    let garbage = case("garbage", Code::FailedPrecondition, "manifest");
-    let image = format!("{}/{REPOSITORY}:v0.2.0", peers.babbling());
-    Ok(complaint(&garbage, node.upgrade(&image).await?))
+async fn what_is_no_manifest_is_refused(node: &Node, peers: &Peers) -> Outcome {
+    let case = refused_case(("v0.2.0", "manifest"));
+    are_refused(node, &peers.babbling(), &[case]).await
 }
 
-async fn a_name_that_is_none_is_refused(node: &Node) -> anyhow::Result<Option<String>> {
+async fn a_name_that_is_none_is_refused(node: &Node) -> Outcome {
     let nonsense = case("no reference", Code::InvalidArgument, "the image's name");
-    Ok(complaint(&nonsense, node.upgrade("UPPER CASE").await?))
+    let wrongly = complaint(&nonsense, node.upgrade("UPPER CASE").await?);
+    ensure!(wrongly.is_none(), "{wrongly:#?}");
+    Ok(())
 }
 
 /// What was begun to be unpacked has gone, and nothing has got out.
-fn nothing_is_left_of_refused_images(greeter: &Greeter) -> Outcome {
+async fn all_runs_on_and_nothing_is_left(node: &Node, before: &Running) -> Outcome {
+    let after = Running::of(node).await?;
+    ensure!(*before == after, "{before:?} became {after:?}");
+    ensure!(after.version == "v0.1.0", "{after:?}");
+    let greeter = Greeter::of(node)?;
     let images = greeter.get("/list/data/lib/instar/images")?;
-    ensure!(
-        images.lines().count() == 1,
-        "not the greeter's image alone: {images}"
-    );
-    for escaped in [
-        "/data/escaped",
-        "/data/lib/escaped",
-        "/data/lib/instar/escaped",
-    ] {
-        ensure!(
-            greeter.get(&format!("/read{escaped}")).is_err(),
-            "{escaped}"
-        );
+    let ours = images.lines().count() == 1;
+    ensure!(ours, "not the greeter's image alone: {images}");
+    for escaped in ESCAPED {
+        ensure!(greeter.get(escaped).is_err(), "{escaped}");
     }
     Ok(())
 }
 
+/// Where the file of a hostile image may have got to.
+const ESCAPED: [&str; 3] = [
+    "/read/data/escaped",
+    "/read/data/lib/escaped",
+    "/read/data/lib/instar/escaped",
+];
+
 /// The node is not stuck.
 async fn a_good_image_is_taken_after_all_the_bad_ones(node: &Node, registry: &Registry) -> Outcome {
-    let good = ImageUnderTest::second()?;
-    registry.push_layout(&good.installer(), REPOSITORY, "v0.2.0")?;
-    let image = registry.image_for_guest(&format!("{REPOSITORY}:v0.2.0"));
+    registry.push_installer(&ImageUnderTest::second()?)?;
+    let image = registry.installer_for_guest("v0.2.0");
     node.upgrade(&image).await??;
     node.wait_until("v0.2.0 answers", crate::PATIENCE, async || {
         let version = node.version().await?;
@@ -209,63 +212,82 @@ fn installer() -> anyhow::Result<OciImage> {
 
 /// Whole images that are not for this machine.
 fn wrong(registry: &Registry) -> anyhow::Result<Vec<Case>> {
-    let label = |tag: &str, name: &str, value: &str| -> anyhow::Result<()> {
-        installer()?
-            .label(name, value)
-            .push(registry, REPOSITORY, tag)
-            .map(drop)
-    };
-    label("other-architecture", "dev.instar.architecture", "arm64")?;
-    label("newer-protocol", "dev.instar.protocol", "2")?;
-    label("no-version", "dev.instar.version", "latest")?;
-    label("enormous", "dev.instar.rootfs.bytes", "9999999999")?;
-    installer()?
-        .without_label("dev.instar.rootfs.blake3")
-        .push(registry, REPOSITORY, "no-digest")?;
-    OciImage::starting(&["/bin/true"])
-        .files(&[("bin/true", b"")])?
-        .push(registry, REPOSITORY, "something-else")?;
-    let refused = Code::FailedPrecondition;
-    Ok(vec![
-        case("other-architecture", refused, "the image is for arm64"),
-        case("newer-protocol", refused, "version 2 of init's protocol"),
-        case("no-version", refused, "which is not a version"),
-        case("enormous", refused, "MiB"),
-        case(
-            "no-digest",
-            refused,
-            "no label \"dev.instar.rootfs.blake3\"",
-        ),
-        case("something-else", refused, "it is no Instar installer image"),
-        case("never-pushed", refused, "MANIFEST_UNKNOWN"),
-    ])
+    for (tag, name, value, _) in WRONG_LABELS {
+        let image = installer()?.label(name, value);
+        image.push(registry, INSTALLER, tag)?;
+    }
+    let no_digest = installer()?.without_label("dev.instar.rootfs.blake3");
+    no_digest.push(registry, INSTALLER, "no-digest")?;
+    let something_else = OciImage::starting(&["/bin/true"]).files(&[("bin/true", b"")])?;
+    something_else.push(registry, INSTALLER, "something-else")?;
+    let labels = WRONG_LABELS.map(|(tag, _, _, reason)| (tag, reason));
+    let cases = labels.into_iter().chain(WRONG_OTHERWISE);
+    Ok(cases.map(refused_case).collect())
 }
+
+/// A tag, a label with its value, and why the image is refused.
+type WrongLabel = (&'static str, &'static str, &'static str, &'static str);
+
+const WRONG_LABELS: [WrongLabel; 4] = [
+    (
+        "other-architecture",
+        "dev.instar.architecture",
+        "arm64",
+        "the image is for arm64",
+    ),
+    (
+        "newer-protocol",
+        "dev.instar.protocol",
+        "2",
+        "version 2 of init's protocol",
+    ),
+    (
+        "no-version",
+        "dev.instar.version",
+        "latest",
+        "which is not a version",
+    ),
+    ("enormous", "dev.instar.rootfs.bytes", "9999999999", "MiB"),
+];
+
+const WRONG_OTHERWISE: [(&str, &str); 3] = [
+    ("no-digest", "no label \"dev.instar.rootfs.blake3\""),
+    ("something-else", "it is no Instar installer image"),
+    ("never-pushed", "MANIFEST_UNKNOWN"),
+];
 
 /// Images that a disk or a network has damaged.
 fn damaged(registry: &Registry) -> anyhow::Result<Vec<Case>> {
-    // Blobs of their own, so that no other image is damaged with them.
-    let own = |name: &str| installer()?.files(&[("own", name.as_bytes())]);
-    let altered = own("altered")?.push(registry, REPOSITORY, "altered")?;
-    alter(registry, &altered.layers, |content| {
+    push_damaged(registry, "altered", |content| {
         if let Some(byte) = content.get_mut(600) {
             *byte ^= 1;
         }
     })?;
-    let truncated = own("truncated")?.push(registry, REPOSITORY, "truncated")?;
-    alter(registry, &truncated.layers, |content| {
+    push_damaged(registry, "truncated", |content| {
         content.truncate(content.len() / 2);
     })?;
-    let good = installer()?.push(registry, REPOSITORY, "good")?;
-    let elsewhere = format!(
-        "good@{}",
-        good.digest.replace(':', ":0").get(..71).context("short")?
-    );
-    let refused = Code::FailedPrecondition;
     Ok(vec![
-        case("altered", refused, "has the digest"),
-        case("truncated", refused, "the blob"),
-        case(&elsewhere, refused, "MANIFEST_UNKNOWN"),
+        refused_case(("altered", "has the digest")),
+        refused_case(("truncated", "the blob")),
+        refused_case((&good_by_another_digest(registry)?, "MANIFEST_UNKNOWN")),
     ])
+}
+
+/// With a blob of its own, so that no other image is damaged with it.
+fn push_damaged(
+    registry: &Registry,
+    tag: &str,
+    damage: impl FnOnce(&mut Vec<u8>),
+) -> anyhow::Result<()> {
+    let image = installer()?.files(&[("own", tag.as_bytes())])?;
+    let pushed = image.push(registry, INSTALLER, tag)?;
+    alter(registry, &pushed.layers, damage)
+}
+
+fn good_by_another_digest(registry: &Registry) -> anyhow::Result<String> {
+    let good = installer()?.push(registry, INSTALLER, "good")?;
+    let other = good.digest.replace(':', ":0");
+    Ok(format!("good@{}", other.get(..71).context("short")?))
 }
 
 /// Changes the last layer's blob in the registry's storage.
@@ -291,56 +313,53 @@ fn lies(registry: &ScriptedRegistry) -> Vec<Case> {
     registry.image("content-type", |manifest| {
         manifest["mediaType"] = "application/vnd.docker.distribution.manifest.v2+json".into();
     });
+    index_with_a_wrong_size(registry);
+    let cases = LIES.map(|(name, reason)| case(name, REFUSED, reason));
+    cases.into()
+}
+
+const LIES: [(&str, &str); 4] = [
+    ("config-size:v1", "where 5000 are announced"),
+    ("index:v1", "where 4 are announced"),
+    ("chart:v1", "which is no image's"),
+    ("content-type:v1", "refused as ambiguous"),
+];
+
+fn index_with_a_wrong_size(registry: &ScriptedRegistry) {
     let kind = "application/vnd.oci.image.manifest.v1+json";
     let part = br#"{"schemaVersion":2,"config":{},"layers":[]}"#;
     let digest = sha256_digest(part);
-    registry.reply(
-        &format!("index/manifests/{digest}"),
-        Reply::Content(kind, part.to_vec()),
-    );
+    let place = format!("index/manifests/{digest}");
+    registry.reply(&place, Reply::Content(kind, part.to_vec()));
     let index = format!(
         r#"{{"schemaVersion":2,"manifests":[{{"mediaType":"{kind}","digest":"{digest}","size":4}}]}}"#
     );
     let kind = "application/vnd.oci.image.index.v1+json";
     registry.reply("index/manifests/v1", Reply::Content(kind, index.into()));
-    let refused = Code::FailedPrecondition;
-    vec![
-        case("config-size:v1", refused, "where 5000 are announced"),
-        case("index:v1", refused, "where 4 are announced"),
-        case("chart:v1", refused, "which is no image's"),
-        case("content-type:v1", refused, "refused as ambiguous"),
-    ]
 }
 
 /// Images that are made to do harm while they are unpacked.
 fn hostile(registry: &Registry) -> anyhow::Result<Vec<Case>> {
-    let push = |tag: &str, archive: Vec<u8>| {
-        installer()?
-            .archive(archive)
-            .push(registry, REPOSITORY, tag)
-    };
-    push(
-        "climbs-out",
-        archive(&[("../../../escaped", Entry::File(b"out"))])?,
-    )?;
-    push(
-        "around",
-        archive(&[
-            ("out", Entry::Link("out")),
-            ("out/escaped", Entry::File(b"out")),
-        ])?,
-    )?;
+    let climbs_out: &[_] = &[("../../../escaped", Entry::File(b"out"))];
+    let around: &[_] = &[
+        ("out", Entry::Link("out")),
+        ("out/escaped", Entry::File(b"out")),
+    ];
+    for (tag, entries) in [("climbs-out", climbs_out), ("around", around)] {
+        let image = installer()?.archive(archive(entries)?);
+        image.push(registry, INSTALLER, tag)?;
+    }
     // A thousandth of it to download.
-    installer()?
-        .gzipped(&vec![0; 128 << 20])?
-        .push(registry, REPOSITORY, "bomb")?;
-    let refused = Code::FailedPrecondition;
-    Ok(vec![
-        case("climbs-out", refused, "is refused"),
-        case("around", refused, "cannot be unpacked"),
-        case("bomb", refused, "unpacks to more than"),
-    ])
+    let bomb = installer()?.gzipped(&vec![0; 128 << 20])?;
+    bomb.push(registry, INSTALLER, "bomb")?;
+    Ok(HOSTILE.map(refused_case).into())
 }
+
+const HOSTILE: [(&str, &str); 3] = [
+    ("climbs-out", "is refused"),
+    ("around", "cannot be unpacked"),
+    ("bomb", "unpacks to more than"),
+];
 
 /// What is under a name in an archive.
 enum Entry<'a> {
@@ -352,26 +371,39 @@ enum Entry<'a> {
 fn archive(entries: &[(&str, Entry<'_>)]) -> anyhow::Result<Vec<u8>> {
     let mut archive = Vec::new();
     for (name, entry) in entries {
-        let (kind, content, target) = match entry {
-            Entry::File(content) => (b"0", *content, ""),
-            Entry::Link(target) => (b"2", &[][..], *target),
+        let content = match entry {
+            Entry::File(content) => content,
+            Entry::Link(_) => &[][..],
         };
-        let mut header = [0; 512];
-        let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
-        put(0, name.as_bytes());
-        put(100, b"0000755\x000000000\x000000000\0");
-        let size = format!("{:011o}\x0000000000000\0", content.len());
-        put(124, size.as_bytes());
-        put(148, b"        ");
-        put(156, kind);
-        put(157, target.as_bytes());
-        put(257, b"ustar\x0000");
-        let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
-        header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
-        archive.write_all(&header)?;
+        archive.write_all(&header(name, entry, content.len()))?;
         archive.write_all(content)?;
         archive.resize(archive.len().next_multiple_of(512), 0);
     }
     archive.resize(archive.len() + 1024, 0);
     Ok(archive)
+}
+
+fn header(name: &str, entry: &Entry<'_>, bytes: usize) -> [u8; 512] {
+    let (kind, target) = match entry {
+        Entry::File(_) => (b"0", ""),
+        Entry::Link(target) => (b"2", *target),
+    };
+    let mut header = [0; 512];
+    let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0, name.as_bytes());
+    put(100, b"0000755\x000000000\x000000000\0");
+    put(124, format!("{bytes:011o}\x0000000000000\0").as_bytes());
+    put(156, kind);
+    put(157, target.as_bytes());
+    put(257, b"ustar\x0000");
+    with_checksum(header)
+}
+
+/// Its field counts as spaces.
+fn with_checksum(mut header: [u8; 512]) -> [u8; 512] {
+    let place = 148..156;
+    header[place.clone()].fill(b' ');
+    let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
+    header[place].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    header
 }

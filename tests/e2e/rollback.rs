@@ -6,9 +6,9 @@ use anyhow::{Context, ensure};
 use instar_api::machine::ServiceRestartRequest;
 use instar_qemu::{PortLease, Timing, lease_port};
 use instar_tests::{
-    Ending, GREETER, Greeter, HOST_FOR_GUEST, HttpServer, ImageUnderTest, Instarctl, Node,
-    OciImage, Outcome, Registry, Scratch, Test, chapters, plan_with_greeter, rootfs_with_script,
-    rootfs_without_runtime, tests, upgrade_and_follow,
+    Ending, Followed, GREETER, Greeter, HOST_FOR_GUEST, HttpServer, INSTALLER, ImageUnderTest,
+    Instarctl, Node, OciImage, Outcome, Registry, Scratch, Test, chapters, plan_with_greeter,
+    rootfs_with_script, rootfs_without_runtime, tests, upgrade_and_follow,
 };
 
 use crate::PATIENCE;
@@ -34,81 +34,92 @@ struct Bad {
 }
 
 fn bad_versions(scratch: &Scratch) -> anyhow::Result<Vec<Bad>> {
-    let script = |tag: &'static str, script: &str, reason: &'static str| {
-        let rootfs = rootfs_with_script(scratch, tag, script)?;
-        anyhow::Ok(Bad {
+    let mut bad_versions = Vec::new();
+    for (tag, script, reason) in BAD_MACHINEDS {
+        bad_versions.push(Bad {
             tag,
-            rootfs,
+            rootfs: rootfs_with_script(scratch, tag, script)?,
             reason,
-        })
-    };
-    Ok(vec![
-        script("v0.3.1", "abort\n", "signal 6")?,
-        script("v0.3.2", "hello\nexit 3\n", "exited with code 3")?,
-        script("v0.3.3", "hello\nhang\n", "did not report healthy in time")?,
-        script(
-            "v0.3.4",
-            "hello\ngive-up the moon is full\n",
-            "the moon is full",
-        )?,
-        Bad {
-            tag: "v0.3.5",
-            rootfs: rootfs_without_runtime(scratch, "v0.3.5", &ImageUnderTest::second()?)?,
-            reason: "service greeter",
-        },
-    ])
+        });
+    }
+    bad_versions.push(Bad {
+        tag: "v0.3.5",
+        rootfs: rootfs_without_runtime(scratch, "v0.3.5", &ImageUnderTest::second()?)?,
+        reason: "service greeter",
+    });
+    Ok(bad_versions)
 }
+
+/// A version, what its machined does, and why it is not kept.
+const BAD_MACHINEDS: [(&str, &str, &str); 4] = [
+    ("v0.3.1", "abort\n", "signal 6"),
+    ("v0.3.2", "hello\nexit 3\n", "exited with code 3"),
+    ("v0.3.3", "hello\nhang\n", "did not report healthy in time"),
+    (
+        "v0.3.4",
+        "hello\ngive-up the moon is full\n",
+        "the moon is full",
+    ),
+];
 
 async fn the_old_version_is_back_and_says_why(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
-    let good = OciImage::read(&ImageUnderTest::second()?.installer())?;
     let bad_versions = bad_versions(&scratch)?;
-    push_bad_ones(&scratch, &registry, &good, &bad_versions)?;
-    // Three times what a good version takes beside other machines: two of the bad ones wait for its end.
-    let node = plan_with_greeter(&scratch, &registry, |config| config.gate_timeout("60s"))?
-        .blank_disk()?
-        .spec(|spec| spec.deadline(LIFETIME))
-        .boot()
-        .await?;
-    let greeter = Greeter::of(&node)?;
-    node.wait_until_ready(PATIENCE).await?;
-    greeter.greets()?;
-    greeter.write_to_var("kept-over-rollbacks")?;
-    let kernel = node.kernel_boot_id().await?;
+    push_bad_ones(&scratch, &registry, &bad_versions)?;
+    let node = with_a_greeter(&scratch, &registry).await?;
     let instarctl = Instarctl::of(&node, &scratch)?;
-    for (number, bad) in bad_versions.iter().enumerate() {
-        let image = registry.image_for_guest(&format!("instar/installer:{}", bad.tag));
-        let generation = node.boot_id().await?;
-        // Every second one by the real client.
-        let why = if number % 2 == 0 {
-            who_follows_the_events_is_told_why(&node, bad, &image).await?
-        } else {
-            instarctl_tells_why(&instarctl, bad, &image).await?
-        };
-        the_reason_names_the_version_and_what_it_did(bad, &why)?;
-        the_old_version_runs_in_a_fresh_generation(&node, bad, &generation, &kernel).await?;
-        the_container_and_its_data_are_there_again(&node, &greeter).await?;
-    }
-    readiness_of_before_is_no_success(&node, &registry).await?;
-    what_failed_once_is_not_tried_again(&registry, &instarctl).await?;
-    good.push(&registry, "instar/installer", "v0.2.0")?;
-    a_good_version_is_taken_all_the_same(&node, &registry).await?;
-    greeter.greets().context("ready, but not greeting")
+    chapters![
+        each_bad_version_gives_way_to_the_old_one(&node, &registry, &instarctl, &bad_versions),
+        readiness_of_before_is_no_success(&node, &registry),
+        what_failed_once_is_not_tried_again(&registry, &instarctl),
+        a_good_version_is_taken_all_the_same(&node, &registry),
+    ]
+    .await
 }
 
-fn push_bad_ones(
-    scratch: &Scratch,
+async fn with_a_greeter(scratch: &Scratch, registry: &Registry) -> anyhow::Result<Node> {
+    // Three times what a good version takes beside other machines: two of the bad ones wait for its end.
+    let node = plan_with_greeter(scratch, registry, |config| config.gate_timeout("60s"))?
+        .blank_disk()?
+        .spec(|spec| spec.deadline(LIFETIME))
+        .boot_until_ready(PATIENCE)
+        .await?;
+    let greeter = Greeter::of(&node)?;
+    greeter.greets()?;
+    greeter.write_to_var("kept-over-rollbacks")?;
+    Ok(node)
+}
+
+async fn each_bad_version_gives_way_to_the_old_one(
+    node: &Node,
     registry: &Registry,
-    good: &OciImage,
+    instarctl: &Instarctl,
     bad_versions: &[Bad],
 ) -> Outcome {
-    let image = good
-        .clone()
-        .giving_up(scratch, EARLY, "it came too early")?;
-    image.push(registry, "instar/installer", EARLY)?;
+    let kernel = node.kernel_boot_id().await?;
+    for (number, bad) in bad_versions.iter().enumerate() {
+        let image = registry.installer_for_guest(bad.tag);
+        let generation = node.boot_id().await?;
+        // Every second one by the real client.
+        let why = match number % 2 {
+            0 => who_follows_the_events_is_told_why(node, bad, &image).await?,
+            _ => instarctl_tells_why(instarctl, bad, &image).await?,
+        };
+        the_reason_names_the_version_and_what_it_did(bad, &why)?;
+        the_old_version_runs_in_a_fresh_generation(node, bad, &generation, &kernel).await?;
+        the_container_and_its_data_are_there_again(node).await?;
+    }
+    Ok(())
+}
+
+fn push_bad_ones(scratch: &Scratch, registry: &Registry, bad_versions: &[Bad]) -> Outcome {
+    let good = OciImage::read(&ImageUnderTest::second()?.installer())?;
+    let early = good.clone();
+    let early = early.giving_up(scratch, EARLY, "it came too early")?;
+    early.push(registry, INSTALLER, EARLY)?;
     for bad in bad_versions {
         let image = good.clone().installing(bad.tag, &bad.rootfs)?;
-        image.push(registry, "instar/installer", bad.tag)?;
+        image.push(registry, INSTALLER, bad.tag)?;
     }
     Ok(())
 }
@@ -167,8 +178,9 @@ async fn the_old_version_runs_in_a_fresh_generation(
     Ok(())
 }
 
-async fn the_container_and_its_data_are_there_again(node: &Node, greeter: &Greeter) -> Outcome {
+async fn the_container_and_its_data_are_there_again(node: &Node) -> Outcome {
     node.wait_until_ready(PATIENCE).await?;
+    let greeter = Greeter::of(node)?;
     greeter.greets()?;
     let kept = greeter.read_from_var("kept-over-rollbacks");
     ensure!(kept? == "written by greeter\n");
@@ -180,7 +192,7 @@ async fn what_failed_once_is_not_tried_again(
     registry: &Registry,
     instarctl: &Instarctl,
 ) -> Outcome {
-    let image = registry.image_for_guest("instar/installer:v0.3.4");
+    let image = registry.installer_for_guest("v0.3.4");
     let upgrade = ["upgrade", "--image", &image, "--wait"];
     let said = instarctl.run(&upgrade).await?;
     ensure!(
@@ -192,11 +204,13 @@ async fn what_failed_once_is_not_tried_again(
 
 /// The machine is not the worse for the bad ones.
 async fn a_good_version_is_taken_all_the_same(node: &Node, registry: &Registry) -> Outcome {
-    let image = registry.image_for_guest("instar/installer:v0.2.0");
+    registry.push_installer(&ImageUnderTest::second()?)?;
+    let image = registry.installer_for_guest("v0.2.0");
     let followed = upgrade_and_follow(node, &image, PATIENCE).await?;
     ensure!(followed.ending == Ending::Done, "{followed:#?}");
     ensure!(node.version().await?.tag == "v0.2.0");
-    Ok(())
+    let greeter = Greeter::of(node)?;
+    greeter.greets().context("ready, but not greeting")
 }
 
 /// Fails as well, when it is asked for in the moment in which the node turns ready.
@@ -204,27 +218,28 @@ const EARLY: &str = "v0.3.6";
 
 /// Who asks for an upgrade while the node is about to be ready does not take that for the upgrade's end.
 async fn readiness_of_before_is_no_success(node: &Node, registry: &Registry) -> Outcome {
-    let mut machine = node.machine().await?;
     let id = GREETER.to_owned();
-    machine
-        .service_restart(ServiceRestartRequest { id })
-        .await?;
-    let image = registry.image_for_guest(&format!("instar/installer:{EARLY}"));
+    let restart = ServiceRestartRequest { id };
+    node.machine().await?.service_restart(restart).await?;
+    let image = registry.installer_for_guest(EARLY);
     let followed = upgrade_and_follow(node, &image, PATIENCE).await?;
     let Ending::Failed(why) = &followed.ending else {
         anyhow::bail!("{followed:#?}");
     };
     ensure!(why.contains("it came too early"), "{why}");
-    // It was ready before the upgrade began, but not told so.
-    ensure!(
-        followed
-            .told
-            .iter()
-            .any(|told| told.contains("service greeter") && told.contains("healthy true")),
-        "the greeter was up before the client looked: {:#?}",
-        followed.told
-    );
+    the_greeter_was_told_to_be_up(&followed)?;
     node.wait_until_ready(PATIENCE).await
+}
+
+/// It was ready before the upgrade began, but not told so.
+fn the_greeter_was_told_to_be_up(followed: &Followed) -> Outcome {
+    let told = &followed.told;
+    let is_up = |line: &String| line.contains("service greeter") && line.contains("healthy true");
+    ensure!(
+        told.iter().any(is_up),
+        "the greeter was up before the client looked: {told:#?}"
+    );
+    Ok(())
 }
 
 /// A node with two probes in its gate, and whoever may answer them.
@@ -243,16 +258,8 @@ impl Gated {
         push_one_version_thrice(&registry)?;
         let (web, lease) = (HttpServer::start()?, lease_port()?);
         let gate = gate(&web.url_for_guest("/healthz"), lease.port());
-        let host = registry.host_for_guest();
-        // A good version has 30 s of its own work: how busy the host is does not count.
-        let node = Node::plan(scratch, &ImageUnderTest::first()?)
-            .spec(|spec| spec.timing(Timing::InstructionsIdleOnHost))
-            .configure(move |config| config.registry(&host).document(&gate))
-            .boot()
-            .await?;
-        node.wait_until_ready(PATIENCE).await?;
         Ok(Self {
-            node,
+            node: with_gate(scratch, &registry, gate).await?,
             registry,
             web,
             port: lease.port(),
@@ -262,9 +269,7 @@ impl Gated {
 
     /// How it ended, and the version that runs then.
     async fn upgrade(&self, tag: &str) -> anyhow::Result<(Ending, String)> {
-        let image = self
-            .registry
-            .image_for_guest(&format!("instar/installer:{tag}"));
+        let image = self.registry.installer_for_guest(tag);
         let followed = upgrade_and_follow(&self.node, &image, PATIENCE).await?;
         self.node.wait_until_ready(PATIENCE).await?;
         Ok((followed.ending, self.node.version().await?.tag))
@@ -282,12 +287,22 @@ impl Gated {
     }
 }
 
+/// A good version has 30 s of its own work: how busy the host is does not count.
+async fn with_gate(scratch: &Scratch, registry: &Registry, gate: String) -> anyhow::Result<Node> {
+    let host = registry.host_for_guest();
+    Node::plan(scratch, &ImageUnderTest::first()?)
+        .spec(|spec| spec.timing(Timing::InstructionsIdleOnHost))
+        .configure(move |config| config.registry(&host).document(&gate))
+        .boot_until_ready(PATIENCE)
+        .await
+}
+
 /// The same version in other words: what failed once is refused from then on.
 fn push_one_version_thrice(registry: &Registry) -> Outcome {
     let good = OciImage::read(&ImageUnderTest::second()?.installer())?;
     for tag in ["first", "second", "third"] {
         let image = good.clone().label("dev.instar.test", tag);
-        image.push(registry, "instar/installer", tag)?;
+        image.push(registry, INSTALLER, tag)?;
     }
     Ok(())
 }

@@ -2,12 +2,13 @@
 
 use anyhow::ensure;
 use instar_tests::{
-    Ending, GREETER, GREETER_PORT, Greeter, HttpServer, ImageUnderTest, Instarctl, Node, OciImage,
-    Outcome, Registry, Scratch, Test, push_greeter, tests, upgrade_and_follow,
+    Ending, GREETER, GREETER_PORT, Greeter, HttpServer, INSTALLER, ImageUnderTest, Instarctl,
+    MachineConfig, Node, NodePlan, OciImage, Outcome, Registry, Said, Scratch, Test, chapters,
+    push_greeter, tests, upgrade_and_follow,
 };
 
 use crate::PATIENCE;
-use crate::installed::{INSTALLER, OTHER_PORT, ROLLED_BACK, install_planned};
+use crate::installed::{OTHER_PORT, ROLLED_BACK, install_planned};
 use crate::workloads::Life;
 
 /// docs/promises.md
@@ -19,96 +20,164 @@ pub(crate) fn tests() -> Vec<Test> {
 
 /// Without a disk images lie in memory too: that is the most that it can be asked for.
 async fn upgrades_without_a_disk(scratch: Scratch) -> Outcome {
-    let registry = Registry::start(&scratch)?;
+    let registry = registry(&scratch)?;
+    let node = without_a_disk(&scratch, &registry).await?;
+    let before = Life::of(&node, GREETER).await?;
+    chapters![
+        an_upgrade_is_kept(&node, &registry.installer_for_guest("v0.2.0")),
+        the_container_lives_on(&node, &before),
+        an_upgrade_fails(&node, &registry.installer_for_guest(GIVES_UP)),
+        the_container_lives_on(&node, &before),
+        data_are_kept(&node),
+    ]
+    .await
+}
+
+fn registry(scratch: &Scratch) -> anyhow::Result<Registry> {
+    let registry = Registry::start(scratch)?;
     push_greeter(&registry)?;
-    let second = ImageUnderTest::second()?;
-    registry.push_layout(&second.installer(), INSTALLER, second.version())?;
-    push_one_that_gives_up(&scratch, &registry)?;
+    registry.push_installer(&ImageUnderTest::second()?)?;
+    push_one_that_gives_up(scratch, &registry)?;
+    Ok(registry)
+}
+
+async fn without_a_disk(scratch: &Scratch, registry: &Registry) -> anyhow::Result<Node> {
     let host = registry.host_for_guest();
-    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
+    let node = Node::plan(scratch, &ImageUnderTest::first()?)
         .memory_mib(MEMORY_MIB)
         .forward(GREETER_PORT)
         .configure(move |config| config.registry(&host).greeter(&host))
-        .boot()
+        .boot_until_ready(PATIENCE)
         .await?;
-    node.wait_until_ready(PATIENCE).await?;
     let greeter = Greeter::of(&node)?;
     greeter.greets()?;
     greeter.write_to_var("kept")?;
-    let before = Life::of(&node, GREETER).await?;
-    for (tag, runs) in [("v0.2.0", "v0.2.0"), (GIVES_UP, "v0.2.0")] {
-        let image = registry.image_for_guest(&format!("{INSTALLER}:{tag}"));
-        let followed = upgrade_and_follow(&node, &image, PATIENCE).await?;
-        match followed.ending {
-            Ending::Done if tag == runs => {}
-            Ending::Failed(ref why) if why.contains(REASON) => {}
-            _ => anyhow::bail!("{tag}: {followed:#?}"),
-        }
-        node.wait_until_ready(PATIENCE).await?;
-        ensure!(node.version().await?.tag == runs);
-        // What it is made of lies in memory that is not the generation's, so it lives through the change.
-        let after = Life::of(&node, GREETER).await?;
-        ensure!(after == before, "{before:#?}, and now {after:#?}");
-    }
+    Ok(node)
+}
+
+async fn an_upgrade_is_kept(node: &Node, image: &str) -> Outcome {
+    let followed = upgrade_and_follow(node, image, PATIENCE).await?;
+    ensure!(followed.ending == Ending::Done, "{followed:#?}");
+    Ok(())
+}
+
+async fn an_upgrade_fails(node: &Node, image: &str) -> Outcome {
+    let followed = upgrade_and_follow(node, image, PATIENCE).await?;
+    let Ending::Failed(why) = &followed.ending else {
+        anyhow::bail!("{followed:#?}");
+    };
+    ensure!(why.contains(REASON), "{followed:#?}");
+    Ok(())
+}
+
+/// What it is made of lies in memory that is not the generation's, so it lives through the change.
+async fn the_container_lives_on(node: &Node, before: &Life) -> Outcome {
+    node.wait_until_ready(PATIENCE).await?;
+    ensure!(node.version().await?.tag == "v0.2.0");
+    let after = Life::of(node, GREETER).await?;
+    ensure!(after == *before, "{before:#?}, and now {after:#?}");
+    Ok(())
+}
+
+async fn data_are_kept(node: &Node) -> Outcome {
+    let greeter = Greeter::of(node)?;
     ensure!(greeter.read_from_var("kept")? == "written by greeter\n");
     greeter.greets()
 }
 
 /// From the ISO, whose firmware and boot loader want memory as well.
 async fn installs_and_upgrades_with_a_disk(scratch: Scratch) -> Outcome {
-    let registry = Registry::start(&scratch)?;
-    push_greeter(&registry)?;
-    let web = HttpServer::start()?;
-    web.serve("/healthz", "well");
-    let healthz = web.url_for_guest("/healthz");
-    let image = registry.image_for_guest("greeter:v1");
-    let node = install_planned(
-        &scratch,
-        &registry,
-        |plan| plan.memory_mib(MEMORY_MIB),
-        move |config| {
-            config
-                .greeter_at(GREETER, &image, OTHER_PORT, "")
-                .gate_asks_the_web("60s", &healthz)
-        },
-    )
-    .await?;
-    let (client, greeter) = (
-        Instarctl::of(&node, &scratch)?,
-        Greeter::at(&node, OTHER_PORT)?,
-    );
-    greeter.greets()?;
-    let upgrade = async |tag: &str, mode: &[&str]| {
-        let image = registry.image_for_guest(&format!("{INSTALLER}:{tag}"));
+    let small = Installed::start(&scratch).await?;
+    let before = Life::of(&small.node, GREETER).await?;
+    chapters![
+        upgrades_without_a_reboot(&small),
+        goes_back_when_the_gate_gets_no_answer(&small),
+        the_container_lives_on(&small.node, &before),
+        upgrades_by_a_reboot(&small),
+        rolls_back(&small),
+    ]
+    .await
+}
+
+/// The machine, and what its gate asks.
+struct Installed {
+    node: Node,
+    client: Instarctl,
+    greeter: Greeter,
+    registry: Registry,
+    web: HttpServer,
+}
+
+impl Installed {
+    async fn start(scratch: &Scratch) -> anyhow::Result<Self> {
+        let registry = Registry::start(scratch)?;
+        push_greeter(&registry)?;
+        let web = HttpServer::start()?;
+        web.serve("/healthz", "well");
+        let node = install(scratch, &registry, web.url_for_guest("/healthz")).await?;
+        let greeter = Greeter::at(&node, OTHER_PORT)?;
+        greeter.greets()?;
+        Ok(Self {
+            client: Instarctl::of(&node, scratch)?,
+            greeter,
+            node,
+            registry,
+            web,
+        })
+    }
+
+    async fn upgrade(&self, tag: &str, mode: &[&str]) -> anyhow::Result<Said> {
+        let image = self.registry.installer_for_guest(tag);
         let words = [&["upgrade", "--image", &image], mode].concat();
-        client.run(&words).await
-    };
-    let works = async |version: &str| {
-        node.wait_until_ready(PATIENCE).await?;
-        let runs = node.version().await?.tag;
+        self.client.run(&words).await
+    }
+
+    async fn works(&self, version: &str) -> Outcome {
+        self.node.wait_until_ready(PATIENCE).await?;
+        let runs = self.node.version().await?.tag;
         ensure!(runs == version, "{runs} runs, and not {version}");
-        greeter.greets()
+        self.greeter.greets()
+    }
+}
+
+async fn install(scratch: &Scratch, registry: &Registry, healthz: String) -> anyhow::Result<Node> {
+    let image = registry.image_for_guest("greeter:v1");
+    let with_greeter = move |config: MachineConfig| {
+        let config = config.greeter_at(GREETER, &image, OTHER_PORT, "");
+        config.gate_asks_the_web("60s", &healthz)
     };
-    let before = Life::of(&node, GREETER).await?;
-    let said = upgrade("v0.2.0", &[]).await?;
+    let small = |plan: NodePlan| plan.memory_mib(MEMORY_MIB);
+    install_planned(scratch, registry, small, with_greeter).await
+}
+
+async fn upgrades_without_a_reboot(small: &Installed) -> Outcome {
+    let said = small.upgrade("v0.2.0", &[]).await?;
     ensure!(said.code == Some(0), "without a reboot: {said:?}");
-    works("v0.2.0").await?;
-    web.take_away("/healthz");
-    let said = upgrade("v0.1.0", &[]).await?;
+    small.works("v0.2.0").await
+}
+
+async fn goes_back_when_the_gate_gets_no_answer(small: &Installed) -> Outcome {
+    small.web.take_away("/healthz");
+    let said = small.upgrade("v0.1.0", &[]).await?;
     ensure!(
         said.code == ROLLED_BACK && said.complaint.contains("the web"),
         "{said:?}"
     );
-    web.serve("/healthz", "well");
-    works("v0.2.0").await?;
-    let after = Life::of(&node, GREETER).await?;
-    ensure!(after == before, "{before:#?}, and now {after:#?}");
-    let said = upgrade("v0.1.0", &["--force", "--reboot-mode", "powercycle"]).await?;
+    small.web.serve("/healthz", "well");
+    small.works("v0.2.0").await
+}
+
+async fn upgrades_by_a_reboot(small: &Installed) -> Outcome {
+    let by_a_reboot = ["--force", "--reboot-mode", "powercycle"];
+    let said = small.upgrade("v0.1.0", &by_a_reboot).await?;
     ensure!(said.code == Some(0), "by a reboot: {said:?}");
-    works("v0.1.0").await?;
-    let said = client.run(&["rollback"]).await?;
+    small.works("v0.1.0").await
+}
+
+async fn rolls_back(small: &Installed) -> Outcome {
+    let said = small.client.run(&["rollback"]).await?;
     ensure!(said.code == Some(0), "the rollback: {said:?}");
-    works("v0.2.0").await
+    small.works("v0.2.0").await
 }
 
 const GIVES_UP: &str = "v0.3.0";

@@ -3,12 +3,12 @@
 use anyhow::{Context, ensure};
 use instar_esp::State;
 use instar_tests::{
-    EspImage, HttpServer, ImageUnderTest, Instarctl, Node, OciImage, Outcome, Registry, Release,
-    Said, Scratch, Talosctl, Test, tests,
+    EspImage, HttpServer, INSTALLER, ImageUnderTest, Instarctl, MachineConfig, Node, OciImage,
+    Outcome, Registry, Release, Said, Scratch, Talosctl, Test, chapters, tests,
 };
 
 use crate::PATIENCE;
-use crate::installed::{INSTALLER, ROLLED_BACK, install_with, with_uki_text};
+use crate::installed::{ROLLED_BACK, install_with, with_uki_text};
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
@@ -25,8 +25,22 @@ struct Installed {
 }
 
 impl Installed {
+    /// With more in its config.
+    async fn with(
+        scratch: &Scratch,
+        more: impl FnOnce(MachineConfig) -> MachineConfig + 'static,
+    ) -> anyhow::Result<Self> {
+        let registry = Registry::start(scratch)?;
+        let node = install_with(scratch, &registry, more).await?;
+        Ok(Self {
+            client: Instarctl::of(&node, scratch)?,
+            node,
+            registry,
+        })
+    }
+
     async fn upgrade(&self, tag: &str, more: &[&str]) -> anyhow::Result<Said> {
-        let image = self.registry.image_for_guest(&format!("{INSTALLER}:{tag}"));
+        let image = self.registry.installer_for_guest(tag);
         let arguments = [&["upgrade", "--image", &image], more].concat();
         self.client.run(&arguments).await
     }
@@ -50,6 +64,14 @@ impl Installed {
         self.node.wait_until_ready(PATIENCE).await
     }
 
+    async fn has_not_rebooted(&self, kernel: &str) -> Outcome {
+        ensure!(
+            self.node.kernel_boot_id().await? == kernel,
+            "the kernel started anew"
+        );
+        Ok(())
+    }
+
     /// The power goes and comes back.
     async fn power_cycle(self) -> anyhow::Result<Self> {
         let node = self.node.power_cycle().await?;
@@ -60,26 +82,26 @@ impl Installed {
 async fn a_staged_version_starts_at_the_next_boot_unless_another_takes_its_place(
     scratch: Scratch,
 ) -> Outcome {
-    let registry = Registry::start(&scratch)?;
-    let node = install_with(&scratch, &registry, |config| config).await?;
-    let client = Instarctl::of(&node, &scratch)?;
-    let again = OciImage::read(&ImageUnderTest::first()?.installer())?;
-    let again = again.label("dev.instar.test", "again");
-    again.push(&registry, INSTALLER, "again")?;
-    let installed = Installed {
-        node,
-        client,
-        registry,
-    };
-
+    let installed = Installed::with(&scratch, |config| config).await?;
+    push_the_first_version_again(&installed.registry)?;
     let installed = an_upgrade_at_once_takes_the_place_of_a_staged_one(installed).await?;
-    a_rollback_takes_the_place_of_a_staged_version(&installed).await?;
-    let kernel = a_reboot_starts_a_staged_version_without_the_kernel(&installed).await?;
-    a_client_that_waits_for_the_boot_sees_one(&installed, &kernel).await?;
-    a_reboot_goes_through_the_firmware_if_asked_to(&installed, &kernel).await?;
+    chapters![
+        a_rollback_takes_the_place_of_a_staged_version(&installed),
+        a_reboot_starts_a_staged_version_without_the_kernel(&installed),
+        a_client_that_waits_for_the_boot_sees_one(&installed),
+        a_reboot_goes_through_the_firmware_if_asked_to(&installed),
+    ]
+    .await?;
     let installed = a_power_cut_starts_a_staged_version(installed).await?;
     installed.node.end();
     all_versions_that_started_are_blessed(&scratch)
+}
+
+fn push_the_first_version_again(registry: &Registry) -> Outcome {
+    let again = OciImage::read(&ImageUnderTest::first()?.installer())?;
+    let again = again.label("dev.instar.test", "again");
+    again.push(registry, INSTALLER, "again")?;
+    Ok(())
 }
 
 async fn an_upgrade_at_once_takes_the_place_of_a_staged_one(
@@ -104,40 +126,28 @@ async fn a_rollback_takes_the_place_of_a_staged_version(installed: &Installed) -
     Ok(())
 }
 
-/// Where it is the same. Returns its boot id.
-async fn a_reboot_starts_a_staged_version_without_the_kernel(
-    installed: &Installed,
-) -> anyhow::Result<String> {
+/// Where it is the same.
+async fn a_reboot_starts_a_staged_version_without_the_kernel(installed: &Installed) -> Outcome {
     installed.stage("v0.2.0").await?;
     let kernel = installed.node.kernel_boot_id().await?;
     let said = installed.client.run(&["reboot"]).await?;
     ensure!(said.code == Some(0), "{said:?}");
     installed.runs("v0.2.0").await?;
-    ensure!(
-        installed.node.kernel_boot_id().await? == kernel,
-        "the kernel started anew"
-    );
-    Ok(kernel)
+    installed.has_not_rebooted(&kernel).await
 }
 
-async fn a_client_that_waits_for_the_boot_sees_one(installed: &Installed, kernel: &str) -> Outcome {
-    let image = format!("{INSTALLER}:again");
-    let image = installed.registry.image_for_guest(&image);
+async fn a_client_that_waits_for_the_boot_sees_one(installed: &Installed) -> Outcome {
+    let kernel = installed.node.kernel_boot_id().await?;
+    let image = installed.registry.installer_for_guest("again");
     let talosctl = Talosctl::of(&installed.node, Release::V1_13).await?;
     let said = talosctl.run(&format!("upgrade -i {image} --stage")).await;
     ensure!(said.code == Some(0), "{said:#?}");
     installed.runs("v0.1.0").await?;
-    ensure!(
-        installed.node.kernel_boot_id().await? == kernel,
-        "the kernel started anew"
-    );
-    Ok(())
+    installed.has_not_rebooted(&kernel).await
 }
 
-async fn a_reboot_goes_through_the_firmware_if_asked_to(
-    installed: &Installed,
-    kernel: &str,
-) -> Outcome {
+async fn a_reboot_goes_through_the_firmware_if_asked_to(installed: &Installed) -> Outcome {
+    let kernel = installed.node.kernel_boot_id().await?;
     let powercycle = ["--stage", "--reboot-mode", "powercycle"];
     let said = installed.upgrade("v0.2.0", &powercycle).await?;
     ensure!(said.code == Some(0), "{said:?}");
@@ -179,30 +189,32 @@ fn entries_on_disk(scratch: &Scratch) -> anyhow::Result<Vec<String>> {
 async fn a_version_without_a_config_goes_back_and_one_that_was_forced_is_forgiven(
     scratch: Scratch,
 ) -> Outcome {
-    let registry = Registry::start(&scratch)?;
     let web = HttpServer::start()?;
     let healthz = web.url_for_guest("/healthz");
-    let node = install_with(&scratch, &registry, move |config| {
-        config.gate_asks_the_web("40s", &healthz)
-    })
-    .await?;
-    let client = Instarctl::of(&node, &scratch)?;
-    // It looks for its config where none can be.
-    let lost = with_uki_text(
-        &ImageUnderTest::second()?,
-        "transparent_hugepage=never",
-        "instar.config=nowhere-real",
-    )?;
-    lost.push(&registry, INSTALLER, "lost")?;
-    let installed = Installed {
-        node,
-        client,
-        registry,
-    };
+    let with_gate = move |config: MachineConfig| config.gate_asks_the_web("40s", &healthz);
+    let installed = Installed::with(&scratch, with_gate).await?;
+    push_one_that_finds_no_config(&installed.registry)?;
+    chapters![
+        a_version_without_a_config_is_tried_three_times_and_goes_back(&installed),
+        a_version_without_an_answer_is_not_tried_again(&installed),
+        a_version_that_was_forced_and_stayed_needs_no_force(&installed, &web),
+    ]
+    .await
+}
 
-    let said = installed
-        .upgrade("lost", &["--reboot-mode", "powercycle"])
-        .await?;
+/// It looks for its config where none can be.
+fn push_one_that_finds_no_config(registry: &Registry) -> Outcome {
+    let (usual, lost) = ("transparent_hugepage=never", "instar.config=nowhere-real");
+    let image = with_uki_text(&ImageUnderTest::second()?, usual, lost)?;
+    image.push(registry, INSTALLER, "lost")?;
+    Ok(())
+}
+
+async fn a_version_without_a_config_is_tried_three_times_and_goes_back(
+    installed: &Installed,
+) -> Outcome {
+    let by_a_reboot = ["--reboot-mode", "powercycle"];
+    let said = installed.upgrade("lost", &by_a_reboot).await?;
     ensure!(
         said.code == ROLLED_BACK && said.complaint.contains("instar.config is no URL"),
         "{said:?}"
@@ -211,21 +223,30 @@ async fn a_version_without_a_config_goes_back_and_one_that_was_forced_is_forgive
     let console = installed.node.vm().console();
     let tries = console.matches("v0.2.0 as generation 1 (boot)").count();
     ensure!(tries == 3, "it was tried {tries} times");
+    Ok(())
+}
 
-    // Nobody answers the probe: it fails, and is remembered.
+/// Nobody answers the probe: it fails, and is remembered.
+async fn a_version_without_an_answer_is_not_tried_again(installed: &Installed) -> Outcome {
     let said = installed.upgrade("v0.2.0", &[]).await?;
     ensure!(said.code == ROLLED_BACK, "{said:?}");
     installed.runs("v0.1.0").await?;
     let said = installed.upgrade("v0.2.0", &[]).await?;
     ensure!(said.complaint.contains("failed here before"), "{said:?}");
+    Ok(())
+}
 
-    // By force, and by a reboot, it proves itself: no force is needed any more.
+/// By force, and by a reboot, it proves itself.
+async fn a_version_that_was_forced_and_stayed_needs_no_force(
+    installed: &Installed,
+    web: &HttpServer,
+) -> Outcome {
     web.serve("/healthz", "well");
     let forced = ["--force", "--reboot-mode", "powercycle"];
-    let said = installed.upgrade("v0.2.0", &forced).await?;
-    ensure!(said.code == Some(0), "{said:?}");
-    installed.runs("v0.2.0").await?;
-    let said = installed.upgrade("v0.2.0", &[]).await?;
-    ensure!(said.code == Some(0), "{said:?}");
-    installed.runs("v0.2.0").await
+    for how in [&forced[..], &[]] {
+        let said = installed.upgrade("v0.2.0", how).await?;
+        ensure!(said.code == Some(0), "{how:?}: {said:?}");
+        installed.runs("v0.2.0").await?;
+    }
+    Ok(())
 }

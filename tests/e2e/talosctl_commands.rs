@@ -1,6 +1,6 @@
 //! Every command of talosctl, as two releases of it were recorded to send them, against a node: rows of a table.
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use instar_api::cosi::resource::GetRequest;
 use instar_api::cosi::resource::state_client::StateClient;
 use instar_tests::{
@@ -51,95 +51,131 @@ async fn goes_on(talosctl: &Talosctl<'_>, command: &str, is_meant: fn(&str) -> b
 
 async fn talosctl_commands_do_what_they_were_recorded_to_do(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
-    let node = plan_with_greeter(&scratch, &registry, |config| config)?
-        .blank_disk()?
-        .boot()
-        .await?;
-    node.wait_until_ready(PATIENCE).await?;
+    let plan = plan_with_greeter(&scratch, &registry, |config| config)?.blank_disk()?;
+    let node = plan.boot_until_ready(PATIENCE).await?;
     Greeter::of(&node)?.greets()?;
     for release in RELEASES {
         let talosctl = Talosctl::of(&node, release).await?;
-        names(&talosctl, &node).await?;
-        commands_that_look_show_what_was_recorded(&talosctl).await?;
-        files(&talosctl).await?;
-        streams(&talosctl).await?;
-        resources(&talosctl).await?;
-        images(&talosctl, &registry).await?;
-        time(&talosctl).await?;
-        services_and_values(&talosctl).await?;
-        configs(&talosctl, &node, release).await?;
-        edits(&talosctl, &node, release).await?;
-        what_is_not_there(&talosctl, release).await?;
-        many_calls(&talosctl, release).await?;
+        chapters![
+            who_looks_is_shown_what_was_recorded(&talosctl, &node),
+            who_changes_something_changes_it(&talosctl, &node, &registry, release),
+            who_asks_for_everything_is_told_what_there_is(&talosctl, release),
+        ]
+        .await
+        .with_context(|| format!("{release:?}"))?;
     }
     Ok(())
 }
 
-/// Whatever `-n` says means this node: an address of its own, its name, what was dialled, with its port, and nothing at all.
-async fn names(talosctl: &Talosctl<'_>, node: &Node) -> Outcome {
-    for name in ["127.0.0.1", "10.0.2.15", "node", &node.endpoint()?] {
-        let asked = talosctl.asking_for(name);
-        let both = [
-            ("version", 0, &["v0.1.0"][..]),
-            ("get hostname", 0, &["node"]),
-        ];
-        rows(&asked, &both).await?;
-    }
-    // The older release sends an empty name, for some calls.
-    rows(
-        &talosctl.asking_for(""),
-        &[("get rd", 0, &["hostnamestatuses"])],
-    )
+async fn who_looks_is_shown_what_was_recorded(talosctl: &Talosctl<'_>, node: &Node) -> Outcome {
+    chapters![
+        every_name_of_the_node_means_it(talosctl, node),
+        the_state_of_the_machine_is_shown(talosctl),
+        kubernetes_has_no_containers(talosctl),
+        files_are_listed_read_and_copied(talosctl),
+        logs_are_as_long_as_asked(talosctl),
+        lines_of_the_kernel_have_four_fields(talosctl),
+        streams_go_on(talosctl),
+        events_begin_after_the_one_that_is_named(talosctl),
+        resources_are_listed_and_watched(talosctl),
+        the_clock_is_compared_with_a_server(talosctl),
+    ]
     .await
 }
 
-async fn commands_that_look_show_what_was_recorded(talosctl: &Talosctl<'_>) -> Outcome {
-    let outgoing = format!("system {GREETER} ");
-    let listed: [Row<'_>; 21] = [
-        (
-            "version",
-            0,
-            &[
-                "Tag: v0.1.0",
-                "Arch: amd64",
-                "Platform: metal",
-                "Enabled: RBAC",
-            ],
-        ),
-        ("service", 0, &["apid Running", "greeter Running"]),
-        ("service apid", 0, &["apid Running OK"]),
-        ("service machined", 0, &["machined Running OK"]),
-        ("service apid status", 0, &["apid Running"]),
-        ("service no-such", 1, &["is not registered"]),
-        ("containers", 0, &[&outgoing, "/greeter:v1", "RUNNING"]),
-        ("stats", 0, &[&outgoing]),
-        (
-            "processes",
-            0,
-            &["/usr/sbin/machined", "kthreadd", "init /init"],
-        ),
-        ("memory", 0, &["total 2", "available 1"]),
-        ("mounts", 0, &["/dev/vda3 ", " /var"]),
-        ("netstat", 0, &[":50000 ", " 1 "]),
-        ("netstat -a", 0, &[":50000 ", " 10 "]),
-        ("netstat -l", 0, &[":50000 ", " 10 "]),
-        ("netstat -p", 0, &["/apid"]),
-        ("netstat -p -a -t -u -w", 0, &["/apid"]),
-        ("netstat -l -4", 0, &["tcp 0.0.0.0:8080"]),
-        ("netstat -k", 0, &[]),
-        (
-            "cgroups",
-            0,
-            &[
-                "/sys/fs/cgroup cgroup.controllers",
-                "/sys/fs/cgroup generation.1",
-            ],
-        ),
-        ("inspect dependencies", 0, &["0 edges"]),
-        ("pcap -i eth0 --duration 1", 0, &[" bytes"]),
-    ];
-    rows(talosctl, &listed).await?;
-    // Kubernetes has none.
+async fn who_changes_something_changes_it(
+    talosctl: &Talosctl<'_>,
+    node: &Node,
+    registry: &Registry,
+    release: Release,
+) -> Outcome {
+    chapters![
+        images_are_pulled_and_those_in_use_are_kept(talosctl, registry),
+        services_and_values_change(talosctl),
+        the_machine_is_healthy(talosctl),
+        configs_are_applied(talosctl, node, release),
+        the_config_is_edited(talosctl, node, release),
+    ]
+    .await
+}
+
+async fn who_asks_for_everything_is_told_what_there_is(
+    talosctl: &Talosctl<'_>,
+    release: Release,
+) -> Outcome {
+    chapters![
+        what_is_not_there_is_refused(talosctl),
+        support_lacks_kubernetes_alone(talosctl, release),
+        the_newer_release_is_told_how_full_var_is(talosctl, release),
+        the_dashboard_shows_everything(talosctl),
+    ]
+    .await
+}
+
+/// Whatever `-n` says means this node: an address of its own, its name, what was dialled, with its port, and nothing at all.
+async fn every_name_of_the_node_means_it(talosctl: &Talosctl<'_>, node: &Node) -> Outcome {
+    let both: &[Row<'_>] = &[("version", 0, &["v0.1.0"]), ("get hostname", 0, &["node"])];
+    for name in ["127.0.0.1", "10.0.2.15", "node", &node.endpoint()?] {
+        rows(&talosctl.asking_for(name), both).await?;
+    }
+    // The older release sends an empty name, for some calls.
+    let nameless = talosctl.asking_for("");
+    rows(&nameless, &[("get rd", 0, &["hostnamestatuses"])]).await
+}
+
+async fn the_state_of_the_machine_is_shown(talosctl: &Talosctl<'_>) -> Outcome {
+    rows(talosctl, STATE_OF_THE_MACHINE).await
+}
+
+const STATE_OF_THE_MACHINE: &[Row<'_>] = &[
+    (
+        "version",
+        0,
+        &[
+            "Tag: v0.1.0",
+            "Arch: amd64",
+            "Platform: metal",
+            "Enabled: RBAC",
+        ],
+    ),
+    ("service", 0, &["apid Running", "greeter Running"]),
+    ("service apid", 0, &["apid Running OK"]),
+    ("service machined", 0, &["machined Running OK"]),
+    ("service apid status", 0, &["apid Running"]),
+    ("service no-such", 1, &["is not registered"]),
+    (
+        "containers",
+        0,
+        &["system greeter ", "/greeter:v1", "RUNNING"],
+    ),
+    ("stats", 0, &["system greeter "]),
+    (
+        "processes",
+        0,
+        &["/usr/sbin/machined", "kthreadd", "init /init"],
+    ),
+    ("memory", 0, &["total 2", "available 1"]),
+    ("mounts", 0, &["/dev/vda3 ", " /var"]),
+    ("netstat", 0, &[":50000 ", " 1 "]),
+    ("netstat -a", 0, &[":50000 ", " 10 "]),
+    ("netstat -l", 0, &[":50000 ", " 10 "]),
+    ("netstat -p", 0, &["/apid"]),
+    ("netstat -p -a -t -u -w", 0, &["/apid"]),
+    ("netstat -l -4", 0, &["tcp 0.0.0.0:8080"]),
+    ("netstat -k", 0, &[]),
+    (
+        "cgroups",
+        0,
+        &[
+            "/sys/fs/cgroup cgroup.controllers",
+            "/sys/fs/cgroup generation.1",
+        ],
+    ),
+    ("inspect dependencies", 0, &["0 edges"]),
+    ("pcap -i eth0 --duration 1", 0, &[" bytes"]),
+];
+
+async fn kubernetes_has_no_containers(talosctl: &Talosctl<'_>) -> Outcome {
     for command in ["containers -k", "stats -k"] {
         let said = talosctl.run(command).await;
         ensure!(said.code == Some(0) && said.output.is_empty(), "{said:?}");
@@ -147,29 +183,8 @@ async fn commands_that_look_show_what_was_recorded(talosctl: &Talosctl<'_>) -> O
     Ok(())
 }
 
-async fn files(talosctl: &Talosctl<'_>) -> Outcome {
-    rows(
-        talosctl,
-        &[
-            ("list /", 0, &[".\n", "etc\n", "usr\n", "var\n"]),
-            ("list /var -r", 0, &["log/machined.log"]),
-            ("list /var -d 2", 0, &["lib/instar\n"]),
-            ("list -l /dev/null", 0, &["crw-rw-rw- 0 0 0 ."]),
-            ("list -l /etc", 0, &["drwx", " -> "]),
-            ("list -t d /usr", 0, &["sbin\n"]),
-            ("list -t f,l /etc", 0, &["os-release\n"]),
-            ("list /no/such", 1, &["/no/such"]),
-            ("read /etc/os-release", 0, &["ID=instar"]),
-            ("read /proc/sys/kernel/random/boot_id", 0, &["-"]),
-            ("read /no/such", 1, &["NotFound", "/no/such"]),
-            ("read /etc", 1, &["/etc"]),
-            ("copy /var", 0, &["log\n", "log/machined.log\n"]),
-            ("copy /no/such", 1, &["NotFound"]),
-            ("usage /var", 0, &["."]),
-            ("usage -d 1 -a -t 10 /var /etc", 0, &["log\n"]),
-        ],
-    )
-    .await?;
+async fn files_are_listed_read_and_copied(talosctl: &Talosctl<'_>) -> Outcome {
+    rows(talosctl, FILES).await?;
     let flat = talosctl.run("list /var").await;
     ensure!(!flat.output.contains('/'), "{flat:?}");
     let directories = talosctl.run("list -t d /etc").await;
@@ -180,67 +195,87 @@ async fn files(talosctl: &Talosctl<'_>) -> Outcome {
     Ok(())
 }
 
-async fn streams(talosctl: &Talosctl<'_>) -> Outcome {
-    rows(
-        talosctl,
-        &[
-            ("logs machined", 0, &["booted v0.1.0"]),
-            ("logs no-such", 1, &["no-such"]),
-            ("logs -k no-such", 1, &["no-such"]),
-            ("dmesg", 0, &["kern: ", ": Linux version"]),
-            ("dmesg --tail", 0, &[]),
-        ],
-    )
-    .await?;
-    let [all, last, none] = [
-        "logs machined",
-        "logs machined --tail 3",
-        "logs machined --tail 0",
-    ];
-    let (all, last) = (
-        talosctl.run(all).await.output,
-        talosctl.run(last).await.output,
-    );
+const FILES: &[Row<'_>] = &[
+    ("list /", 0, &[".\n", "etc\n", "usr\n", "var\n"]),
+    ("list /var -r", 0, &["log/machined.log"]),
+    ("list /var -d 2", 0, &["lib/instar\n"]),
+    ("list -l /dev/null", 0, &["crw-rw-rw- 0 0 0 ."]),
+    ("list -l /etc", 0, &["drwx", " -> "]),
+    ("list -t d /usr", 0, &["sbin\n"]),
+    ("list -t f,l /etc", 0, &["os-release\n"]),
+    ("list /no/such", 1, &["/no/such"]),
+    ("read /etc/os-release", 0, &["ID=instar"]),
+    ("read /proc/sys/kernel/random/boot_id", 0, &["-"]),
+    ("read /no/such", 1, &["NotFound", "/no/such"]),
+    ("read /etc", 1, &["/etc"]),
+    ("copy /var", 0, &["log\n", "log/machined.log\n"]),
+    ("copy /no/such", 1, &["NotFound"]),
+    ("usage /var", 0, &["."]),
+    ("usage -d 1 -a -t 10 /var /etc", 0, &["log\n"]),
+];
+
+async fn logs_are_as_long_as_asked(talosctl: &Talosctl<'_>) -> Outcome {
+    rows(talosctl, LOGS).await?;
+    let all = talosctl.run("logs machined").await.output;
+    let last = talosctl.run("logs machined --tail 3").await.output;
     ensure!(
         last.lines().count() == 3 && all.lines().count() > 3,
         "{last}"
     );
-    let none = talosctl.run(none).await;
+    let none = talosctl.run("logs machined --tail 0").await;
     ensure!(none.code == Some(0) && none.output.is_empty(), "{none:?}");
+    Ok(())
+}
+
+const LOGS: &[Row<'_>] = &[
+    ("logs machined", 0, &["booted v0.1.0"]),
+    ("logs no-such", 1, &["no-such"]),
+    ("logs -k no-such", 1, &["no-such"]),
+    ("dmesg", 0, &["kern: ", ": Linux version"]),
+    ("dmesg --tail", 0, &[]),
+];
+
+/// "facility: priority: [time]: message", the priority to the right of seven places.
+async fn lines_of_the_kernel_have_four_fields(talosctl: &Talosctl<'_>) -> Outcome {
     for line in talosctl.run("dmesg").await.output.lines() {
-        // "facility: priority: [time]: message", the priority to the right of seven places.
         let fields: Vec<&str> = line.splitn(4, ": ").collect();
         ensure!(
             fields.len() == 4 && fields[1].len() == 7 && fields[2].starts_with("[20"),
             "{line:?}"
         );
     }
-    goes_on(talosctl, "logs machined -f", |line| {
-        line.contains("booted v0.1.0")
-    })
-    .await?;
-    goes_on(talosctl, "dmesg -f", |line| line.contains("Linux version")).await?;
-    goes_on(talosctl, "events --tail -1", |line| {
+    Ok(())
+}
+
+async fn streams_go_on(talosctl: &Talosctl<'_>) -> Outcome {
+    for (command, is_meant) in STREAMS {
+        goes_on(talosctl, command, *is_meant).await?;
+    }
+    Ok(())
+}
+
+/// A command that goes on, and a line that it has printed by then.
+type Stream = (&'static str, fn(&str) -> bool);
+
+const STREAMS: &[Stream] = &[
+    ("logs machined -f", |line| line.contains("booted v0.1.0")),
+    ("dmesg -f", |line| line.contains("Linux version")),
+    ("events --tail -1", |line| {
         line.contains("stage 4 ready true")
-    })
-    .await?;
-    goes_on(talosctl, "events --duration 3600", |line| {
+    }),
+    ("events --duration 3600", |line| {
         line.contains("sequence boot")
-    })
-    .await?;
+    }),
+];
+
+async fn events_begin_after_the_one_that_is_named(talosctl: &Talosctl<'_>) -> Outcome {
     let first = talosctl.run_until("events --tail -1", |_| true).await;
-    let id = first
-        .output
-        .split(' ')
-        .next()
-        .unwrap_or_default()
-        .to_owned();
-    goes_on(talosctl, &format!("events --since {id}"), |_| true).await?;
-    let said = talosctl
-        .run_until(&format!("events --since {id}"), |_| true)
-        .await;
+    let id = first.output.split(' ').next().unwrap_or_default();
+    let since = format!("events --since {id}");
+    goes_on(talosctl, &since, |_| true).await?;
+    let said = talosctl.run_until(&since, |_| true).await;
     ensure!(
-        !said.output.contains(&id) && said.output > first.output,
+        !said.output.contains(id) && said.output > first.output,
         "{said:?}"
     );
     Ok(())
@@ -263,10 +298,11 @@ async fn every_alias_means_one_type(talosctl: &Talosctl<'_>) -> Outcome {
     Ok(())
 }
 
-async fn resources(talosctl: &Talosctl<'_>) -> Outcome {
+async fn resources_are_listed_and_watched(talosctl: &Talosctl<'_>) -> Outcome {
     every_alias_means_one_type(talosctl).await?;
     rows(talosctl, RESOURCES).await?;
-    watches(talosctl).await
+    watches_begin_with_what_there_is(talosctl).await?;
+    what_changes_has_no_mark(talosctl).await
 }
 
 const RESOURCES: &[Row<'_>] = &[
@@ -323,16 +359,27 @@ const RESOURCES: &[Row<'_>] = &[
     ("get services GREETER", 1, &["NotFound"]),
 ];
 
-async fn watches(talosctl: &Talosctl<'_>) -> Outcome {
-    goes_on(talosctl, "get services -w", |line| {
+async fn watches_begin_with_what_there_is(talosctl: &Talosctl<'_>) -> Outcome {
+    for (command, is_meant) in WATCHES {
+        goes_on(talosctl, command, *is_meant).await?;
+    }
+    Ok(())
+}
+
+const WATCHES: &[Stream] = &[
+    ("get services -w", |line| {
         line.starts_with("+ ") && line.contains(GREETER)
-    })
-    .await?;
-    goes_on(talosctl, "get hostname hostname -w", |line| {
+    }),
+    ("get hostname hostname -w", |line| {
         line.starts_with("+ ") && line.contains("node")
-    })
-    .await?;
-    // What changes has no mark.
+    }),
+    // Not there: told as destroyed, with a document, or the client ends.
+    ("get services no-such -w", |line| {
+        line.starts_with("- ") && line.contains("no-such")
+    }),
+];
+
+async fn what_changes_has_no_mark(talosctl: &Talosctl<'_>) -> Outcome {
     let watched = goes_on(talosctl, "get services -w", |line| {
         line.starts_with(" runtime Service greeter")
     });
@@ -341,60 +388,74 @@ async fn watches(talosctl: &Talosctl<'_>) -> Outcome {
         ensure!(said.code == Some(0), "{said:?}");
         Ok(())
     };
-    tokio::try_join!(watched, restarted)?;
-    // Not there: told as destroyed, with a document, or the client ends.
-    goes_on(talosctl, "get services no-such -w", |line| {
-        line.starts_with("- ") && line.contains("no-such")
-    })
-    .await
+    tokio::try_join!(watched, restarted).map(drop)
 }
 
-async fn images(talosctl: &Talosctl<'_>, registry: &Registry) -> Outcome {
+async fn images_are_pulled_and_those_in_use_are_kept(
+    talosctl: &Talosctl<'_>,
+    registry: &Registry,
+) -> Outcome {
     let image = registry.image_for_guest("greeter:v1");
-    let absent = registry.image_for_guest("nothing:v1");
     let (name, _) = image.rsplit_once(':').unwrap_or_default();
-    let (pinned, unwanted) = (format!("{name}@sha256:"), format!("image remove {absent}"));
-    rows(
-        talosctl,
-        &[
-            ("image list", 0, &[&image, "sha256:"]),
-            ("image list --namespace system", 0, &[&image]),
-            ("image list --namespace inmem", 0, &[&image]),
-            ("image legacy-list", 0, &[&image, "sha256:"]),
-            (&format!("image pull {image}"), 0, &[&pinned]),
-            (
-                &format!("image pull {image} --namespace system"),
-                0,
-                &[&pinned],
-            ),
-            (&format!("image legacy-pull {image}"), 0, &[&image]),
-            (&format!("image pull {absent}"), 1, &[&absent]),
-            (
-                &format!("image remove {image}"),
-                1,
-                &["is needed by the container greeter"],
-            ),
-            (&unwanted, 1, &["there is no image"]),
-            // It would run a container with any rights.
-            (&format!("debug {image}"), 1, &["Unimplemented"]),
-        ],
-    )
-    .await
+    let absent = registry.image_for_guest("nothing:v1");
+    every_image_is_listed(talosctl, &image).await?;
+    an_image_is_pulled_by_each_way(talosctl, &image, &format!("{name}@sha256:")).await?;
+    what_may_not_be_done_with_an_image_is_refused(talosctl, &image, &absent).await
 }
 
-async fn time(talosctl: &Talosctl<'_>) -> Outcome {
+async fn every_image_is_listed(talosctl: &Talosctl<'_>, image: &str) -> Outcome {
+    let listed: &[Row<'_>] = &[
+        ("image list", 0, &[image, "sha256:"]),
+        ("image list --namespace system", 0, &[image]),
+        ("image list --namespace inmem", 0, &[image]),
+        ("image legacy-list", 0, &[image, "sha256:"]),
+    ];
+    rows(talosctl, listed).await
+}
+
+/// The newer ways tell its digest.
+async fn an_image_is_pulled_by_each_way(
+    talosctl: &Talosctl<'_>,
+    image: &str,
+    pinned: &str,
+) -> Outcome {
+    let pull = format!("image pull {image}");
+    let pull_for_system = format!("{pull} --namespace system");
+    let pull_as_before = format!("image legacy-pull {image}");
+    let pulled: &[Row<'_>] = &[
+        (&pull, 0, &[pinned]),
+        (&pull_for_system, 0, &[pinned]),
+        (&pull_as_before, 0, &[image]),
+    ];
+    rows(talosctl, pulled).await
+}
+
+async fn what_may_not_be_done_with_an_image_is_refused(
+    talosctl: &Talosctl<'_>,
+    image: &str,
+    absent: &str,
+) -> Outcome {
+    let pull_absent = format!("image pull {absent}");
+    let remove = format!("image remove {image}");
+    let remove_absent = format!("image remove {absent}");
+    // It would run a container with any rights.
+    let debug = format!("debug {image}");
+    let refused: &[Row<'_>] = &[
+        (&pull_absent, 1, &[absent]),
+        (&remove, 1, &["is needed by the container greeter"]),
+        (&remove_absent, 1, &["there is no image"]),
+        (&debug, 1, &["Unimplemented"]),
+    ];
+    rows(talosctl, refused).await
+}
+
+async fn the_clock_is_compared_with_a_server(talosctl: &Talosctl<'_>) -> Outcome {
     let server = WrongTimeServer::start(std::time::Duration::from_secs(1000))?;
     let name = server.host_for_guest();
-    let command = format!("time --check {name}");
-    rows(
-        talosctl,
-        &[
-            (&command, 0, &[&name]),
-            ("time --check 127.0.0.1:1", 1, &["127.0.0.1:1"]),
-        ],
-    )
-    .await?;
-    let said = talosctl.run(&command).await.output;
+    let check = format!("time --check {name}");
+    let unreachable = ("time --check 127.0.0.1:1", 1, &["127.0.0.1:1"][..]);
+    rows(talosctl, &[(&check, 0, &[&name]), unreachable]).await?;
+    let said = talosctl.run(&check).await.output;
     let times: Vec<i64> = said.split_whitespace().flat_map(str::parse).collect();
     ensure!((940..1060).contains(&(times[1] - times[0])), "{said}");
     // The node's own server is one of the internet's, which is not to be had in a test: it says so.
@@ -403,38 +464,39 @@ async fn time(talosctl: &Talosctl<'_>) -> Outcome {
     Ok(())
 }
 
-async fn services_and_values(talosctl: &Talosctl<'_>) -> Outcome {
-    rows(
-        talosctl,
-        &[
-            ("service greeter stop", 0, &[GREETER]),
-            ("service greeter stop", 0, &[GREETER]),
-            ("service greeter start", 0, &[GREETER]),
-            ("service greeter restart", 0, &[GREETER]),
-            ("service no-such stop", 1, &["no-such"]),
-            ("service apid stop", 1, &["apid"]),
-            (
-                "service machined restart",
-                1,
-                &["machined", "doesn't support restart operation"],
-            ),
-            ("restart greeter", 0, &[]),
-            ("restart no-such", 1, &["no-such"]),
-            ("restart -k no-such", 1, &["no-such"]),
-            ("meta write 0x0a value", 0, &["write"]),
-            ("get meta", 0, &["0x0a", "value"]),
-            ("meta delete 10", 0, &["delete"]),
-            ("meta delete 10", 1, &["NotFound"]),
-            ("health --wait-timeout 120", 0, &[]),
-            (
-                "config new - --roles os:reader --crt-ttl 3600",
-                0,
-                &["context:", "crt:", "key:"],
-            ),
-            ("config new - --roles os:everything", 1, &["is no role"]),
-        ],
-    )
-    .await?;
+async fn services_and_values_change(talosctl: &Talosctl<'_>) -> Outcome {
+    rows(talosctl, SERVICES_AND_VALUES).await
+}
+
+const SERVICES_AND_VALUES: &[Row<'_>] = &[
+    ("service greeter stop", 0, &[GREETER]),
+    ("service greeter stop", 0, &[GREETER]),
+    ("service greeter start", 0, &[GREETER]),
+    ("service greeter restart", 0, &[GREETER]),
+    ("service no-such stop", 1, &["no-such"]),
+    ("service apid stop", 1, &["apid"]),
+    (
+        "service machined restart",
+        1,
+        &["machined", "doesn't support restart operation"],
+    ),
+    ("restart greeter", 0, &[]),
+    ("restart no-such", 1, &["no-such"]),
+    ("restart -k no-such", 1, &["no-such"]),
+    ("meta write 0x0a value", 0, &["write"]),
+    ("get meta", 0, &["0x0a", "value"]),
+    ("meta delete 10", 0, &["delete"]),
+    ("meta delete 10", 1, &["NotFound"]),
+    ("health --wait-timeout 120", 0, &[]),
+    (
+        "config new - --roles os:reader --crt-ttl 3600",
+        0,
+        &["context:", "crt:", "key:"],
+    ),
+    ("config new - --roles os:everything", 1, &["is no role"]),
+];
+
+async fn the_machine_is_healthy(talosctl: &Talosctl<'_>) -> Outcome {
     let said = talosctl.run("health --wait-timeout 120").await;
     ensure!(said.complaint.contains("healthy"), "{said:?}");
     Ok(())
@@ -470,13 +532,23 @@ fn renamed(config: &str) -> String {
     config.replace("hostname: node", "hostname: renamed")
 }
 
-async fn configs(talosctl: &Talosctl<'_>, node: &Node, release: Release) -> Outcome {
+async fn configs_are_applied(talosctl: &Talosctl<'_>, node: &Node, release: Release) -> Outcome {
     ensure!(renamed(node.config()) != node.config());
-    a_config_is_not_applied_by_a_dry_run(talosctl, node).await?;
-    a_config_that_is_none_is_refused(talosctl).await?;
-    a_config_is_applied_in_each_mode(talosctl, node).await?;
-    a_config_on_trial_ends_with_another(talosctl, node).await?;
-    // The newer release does not know the mode any more.
+    chapters![
+        a_config_is_not_applied_by_a_dry_run(talosctl, node),
+        a_config_that_is_none_is_refused(talosctl),
+        a_config_is_applied_in_each_mode(talosctl, node),
+        a_config_on_trial_ends_with_another(talosctl, node),
+        the_older_release_alone_knows_the_mode_reboot(talosctl, node, release),
+    ]
+    .await
+}
+
+async fn the_older_release_alone_knows_the_mode_reboot(
+    talosctl: &Talosctl<'_>,
+    node: &Node,
+    release: Release,
+) -> Outcome {
     let reboot = "apply-config --mode reboot --dry-run";
     let said = talosctl.run_with(reboot, &renamed(node.config())).await;
     ensure!(
@@ -535,7 +607,7 @@ async fn a_config_on_trial_ends_with_another(talosctl: &Talosctl<'_>, node: &Nod
 }
 
 /// It is shown all but the kinds that Talos does not have.
-async fn edits(talosctl: &Talosctl<'_>, node: &Node, release: Release) -> Outcome {
+async fn the_config_is_edited(talosctl: &Talosctl<'_>, node: &Node, release: Release) -> Outcome {
     let documents = node.config().split_once("---\napiVersion: instar.dev");
     let (shown, ours) = documents.context("no document of ours in the config")?;
     ensure!(!ours.contains("---\n"), "{ours}");
@@ -605,57 +677,58 @@ async fn nothing_but_the_machine_config_is_patched(
     Ok(())
 }
 
-async fn what_is_not_there(talosctl: &Talosctl<'_>, release: Release) -> Outcome {
-    rows(
-        talosctl,
-        &[
-            ("kubeconfig", 1, NO_KUBERNETES),
-            ("bootstrap", 1, NO_KUBERNETES),
-            ("etcd members", 1, NO_KUBERNETES),
-            ("etcd status", 1, NO_KUBERNETES),
-            ("etcd snapshot", 1, NO_KUBERNETES),
-            ("etcd alarm", 1, NO_KUBERNETES),
-            ("upgrade-k8s", 1, NO_KUBERNETES),
-            (
-                "wipe disk vda",
-                1,
-                &["FailedPrecondition", "belongs to this machine"],
-            ),
-            (
-                "wipe disk vda3 --drop-partition",
-                1,
-                &["FailedPrecondition", "belongs to this machine"],
-            ),
-            ("wipe disk nowhere", 1, &["NotFound"]),
-            ("wipe disk loop0", 1, &["FailedPrecondition"]),
-            ("reboot --drain", 1, NO_KUBERNETES),
-            // It does not boot from its disk.
-            ("rollback", 1, &["FailedPrecondition"]),
-            // What makes no sense is refused before anything happens.
-            (
-                "reset --wait=false --wipe-mode user-disks --system-labels-to-wipe STATE",
-                1,
-                &["InvalidArgument"],
-            ),
-            (
-                "reset --wait=false --wipe-mode system-disk --user-disks-to-wipe /dev/vdb",
-                1,
-                &["InvalidArgument"],
-            ),
-            (
-                "reset --wait=false --user-disks-to-wipe /dev/nowhere",
-                1,
-                &["InvalidArgument", "name no user disks"],
-            ),
-            (
-                "rotate-ca --dry-run",
-                0,
-                &["would rotate ", " bytes on node, of 1 members"],
-            ),
-        ],
-    )
-    .await?;
-    // One release takes the want of Kubernetes for a failure, both have everything else.
+async fn what_is_not_there_is_refused(talosctl: &Talosctl<'_>) -> Outcome {
+    rows(talosctl, NOT_THERE).await
+}
+
+const NOT_THERE: &[Row<'_>] = &[
+    ("kubeconfig", 1, NO_KUBERNETES),
+    ("bootstrap", 1, NO_KUBERNETES),
+    ("etcd members", 1, NO_KUBERNETES),
+    ("etcd status", 1, NO_KUBERNETES),
+    ("etcd snapshot", 1, NO_KUBERNETES),
+    ("etcd alarm", 1, NO_KUBERNETES),
+    ("upgrade-k8s", 1, NO_KUBERNETES),
+    (
+        "wipe disk vda",
+        1,
+        &["FailedPrecondition", "belongs to this machine"],
+    ),
+    (
+        "wipe disk vda3 --drop-partition",
+        1,
+        &["FailedPrecondition", "belongs to this machine"],
+    ),
+    ("wipe disk nowhere", 1, &["NotFound"]),
+    ("wipe disk loop0", 1, &["FailedPrecondition"]),
+    ("reboot --drain", 1, NO_KUBERNETES),
+    // It does not boot from its disk.
+    ("rollback", 1, &["FailedPrecondition"]),
+    // What makes no sense is refused before anything happens.
+    (
+        "reset --wait=false --wipe-mode user-disks --system-labels-to-wipe STATE",
+        1,
+        &["InvalidArgument"],
+    ),
+    (
+        "reset --wait=false --wipe-mode system-disk --user-disks-to-wipe /dev/vdb",
+        1,
+        &["InvalidArgument"],
+    ),
+    (
+        "reset --wait=false --user-disks-to-wipe /dev/nowhere",
+        1,
+        &["InvalidArgument", "name no user disks"],
+    ),
+    (
+        "rotate-ca --dry-run",
+        0,
+        &["would rotate ", " bytes on node, of 1 members"],
+    ),
+];
+
+/// One release takes the want of Kubernetes for a failure, both have everything else.
+async fn support_lacks_kubernetes_alone(talosctl: &Talosctl<'_>, release: Release) -> Outcome {
     let said = talosctl.run("support").await;
     let code = match release {
         Release::V1_13 => 0,
@@ -665,58 +738,60 @@ async fn what_is_not_there(talosctl: &Talosctl<'_>, release: Release) -> Outcome
         said.code == Some(code) && said.output.contains("greeter.log"),
         "{said:?}"
     );
-    let missing = said
-        .complaint
-        .lines()
-        .filter(|line| !line.contains("no Kubernetes"));
-    let missing: Vec<&str> = missing.collect();
+    let lacking = said.complaint.lines();
+    let missing: Vec<&str> = lacking
+        .filter(|line| !line.contains("no Kubernetes"))
+        .collect();
     ensure!(missing.is_empty(), "{missing:#?}");
     Ok(())
 }
 
-async fn many_calls(talosctl: &Talosctl<'_>, release: Release) -> Outcome {
-    if release == Release::V1_14 {
-        let said = talosctl.run("diskfree").await;
-        let var = said
-            .output
-            .lines()
-            .find_map(|line| line.strip_prefix("/var "));
-        let figures: Vec<u64> = var
-            .unwrap_or_default()
-            .split(' ')
-            .flat_map(str::parse)
-            .collect();
-        let [size, used, available] = figures[..] else {
-            anyhow::bail!("{said:?}");
-        };
-        ensure!(
-            said.code == Some(0) && size > 3 << 30 && used > 0 && available <= size - used,
-            "{said:?}"
-        );
+async fn the_newer_release_is_told_how_full_var_is(
+    talosctl: &Talosctl<'_>,
+    release: Release,
+) -> Outcome {
+    if release == Release::V1_13 {
+        return Ok(());
     }
+    let said = talosctl.run("diskfree").await;
+    let mut lines = said.output.lines();
+    let var = lines.find_map(|line| line.strip_prefix("/var "));
+    let words = var.unwrap_or_default().split(' ');
+    let figures: Vec<u64> = words.flat_map(str::parse).collect();
+    let [size, used, available] = figures[..] else {
+        bail!("{said:?}");
+    };
+    let adds_up = size > 3 << 30 && used > 0 && available <= size - used;
+    ensure!(said.code == Some(0) && adds_up, "{said:?}");
+    Ok(())
+}
+
+async fn the_dashboard_shows_everything(talosctl: &Talosctl<'_>) -> Outcome {
     let said = talosctl.run("dashboard").await;
-    ensure!(said.code == Some(0), "{release:?}: {said:?}");
-    for shown in [
-        "/LoadAvg ",
-        " of 20",
-        "since 1",
-        " busy true",
-        "/CPUInfo 0 AuthenticAMD",
-        " eth0 true true",
-        " vda true true",
-        " kthreadd ",
-        "/ServiceList apid greeter",
-        "MachineStatuses.runtime.talos.dev 1 stage 4 ready true",
-        "MachineTypes.config.talos.dev 1 type 2",
-        "HostnameStatuses.net.talos.dev 1 node",
-        "Members.cluster.talos.dev 1 node",
-        "NetworkStatuses.net.talos.dev 1 connected true",
-        "SystemInformations.hardware.talos.dev 1 QEMU",
-    ] {
+    ensure!(said.code == Some(0), "{said:?}");
+    for shown in DASHBOARD {
         ensure!(said.output.contains(shown), "no {shown}: {said:?}");
     }
     Ok(())
 }
+
+const DASHBOARD: &[&str] = &[
+    "/LoadAvg ",
+    " of 20",
+    "since 1",
+    " busy true",
+    "/CPUInfo 0 AuthenticAMD",
+    " eth0 true true",
+    " vda true true",
+    " kthreadd ",
+    "/ServiceList apid greeter",
+    "MachineStatuses.runtime.talos.dev 1 stage 4 ready true",
+    "MachineTypes.config.talos.dev 1 type 2",
+    "HostnameStatuses.net.talos.dev 1 node",
+    "Members.cluster.talos.dev 1 node",
+    "NetworkStatuses.net.talos.dev 1 connected true",
+    "SystemInformations.hardware.talos.dev 1 QEMU",
+];
 
 /// What has the flag, in each release, and what does not.
 async fn talosctl_commands_work_without_a_certificate_in_maintenance_mode(
@@ -740,46 +815,45 @@ async fn talosctl_commands_work_without_a_certificate_in_maintenance_mode(
 }
 
 async fn what_both_releases_may_ask_a_node_without_a_config(talosctl: &Talosctl<'_>) -> Outcome {
-    let denied: &[&str] = &["PermissionDenied"];
-    let upgrade = "upgrade --legacy --wait=false --drain=false -i nowhere/image:v1";
-    rows(
-        talosctl,
-        &[
-            ("version", 0, &["Tag: v0.1.0", "Enabled: \n"]),
-            ("get machinestatus", 0, &["maintenance"]),
-            ("get disks", 0, &["vda"]),
-            ("get mc", 1, denied),
-            ("wipe disk vda", 0, &["wiped"]),
-            ("reset --wait=false", 1, denied),
-            (upgrade, 1, denied),
-            ("reboot --wait=false", 1, denied),
-        ],
-    )
-    .await
+    rows(talosctl, WITHOUT_A_CONFIG).await
 }
+
+const DENIED: &[&str] = &["PermissionDenied"];
+
+const WITHOUT_A_CONFIG: &[Row<'_>] = &[
+    ("version", 0, &["Tag: v0.1.0", "Enabled: \n"]),
+    ("get machinestatus", 0, &["maintenance"]),
+    ("get disks", 0, &["vda"]),
+    ("get mc", 1, DENIED),
+    ("wipe disk vda", 0, &["wiped"]),
+    ("reset --wait=false", 1, DENIED),
+    (
+        "upgrade --legacy --wait=false --drain=false -i nowhere/image:v1",
+        1,
+        DENIED,
+    ),
+    ("reboot --wait=false", 1, DENIED),
+];
 
 async fn what_one_release_alone_may_ask_it(talosctl: &Talosctl<'_>, release: Release) -> Outcome {
     if release == Release::V1_13 {
-        let refused = ("meta write 10 value", 1, &["PermissionDenied"][..]);
-        return rows(talosctl, &[refused]).await;
+        return rows(talosctl, &[("meta write 10 value", 1, DENIED)]).await;
     }
-    rows(
-        talosctl,
-        &[
-            ("meta write 10 value", 1, &["unknown flag"]),
-            ("dmesg", 0, &["Linux version"]),
-            ("logs machined", 0, &["maintenance mode"]),
-            ("memory", 0, &["total 2"]),
-            ("service", 0, &["apid Running"]),
-        ],
-    )
-    .await?;
+    rows(talosctl, FOR_THE_NEWER_RELEASE).await?;
     let said = talosctl.run("support").await;
     for part in ["apid.log", "dmesg", "MachineStatuses.runtime.talos.dev"] {
         ensure!(said.output.contains(part), "no {part}: {said:?}");
     }
     Ok(())
 }
+
+const FOR_THE_NEWER_RELEASE: &[Row<'_>] = &[
+    ("meta write 10 value", 1, &["unknown flag"]),
+    ("dmesg", 0, &["Linux version"]),
+    ("logs machined", 0, &["maintenance mode"]),
+    ("memory", 0, &["total 2"]),
+    ("service", 0, &["apid Running"]),
+];
 
 async fn a_bad_config_is_refused(talosctl: &Talosctl<'_>) -> Outcome {
     let said = talosctl

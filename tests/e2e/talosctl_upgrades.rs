@@ -2,12 +2,11 @@
 
 use anyhow::ensure;
 use instar_tests::{
-    ImageUnderTest, Node, OciImage, Outcome, Registry, Release, Said, Scratch, Talosctl, Test,
-    rootfs_of_version, tests,
+    INSTALLER, ImageUnderTest, Node, OciImage, Outcome, Registry, Release, Said, Scratch, Talosctl,
+    Test, rootfs_of_version, tests,
 };
 
 use crate::PATIENCE;
-use crate::installed::INSTALLER;
 
 /// One for which clients take the newer way.
 const NEWER: &str = "v1.14.0-x.1";
@@ -49,7 +48,7 @@ impl<'a> Story<'a> {
     async fn begin(scratch: &Scratch, registry: &'a Registry) -> anyhow::Result<Self> {
         let second = ImageUnderTest::second()?;
         for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
-            registry.push_layout(&image.installer(), INSTALLER, image.version())?;
+            registry.push_installer(&image)?;
         }
         let rootfs = rootfs_of_version(scratch, &second, NEWER)?;
         OciImage::read(&second.installer())?
@@ -58,15 +57,13 @@ impl<'a> Story<'a> {
         let host = registry.host_for_guest();
         let node = Node::plan(scratch, &ImageUnderTest::first()?)
             .configure(move |config| config.registry(&host))
-            .boot()
+            .boot_until_ready(PATIENCE)
             .await?;
-        node.wait_until_ready(PATIENCE).await?;
         Ok(Self { node, registry })
     }
 
     async fn upgrade(&self, release: Release, tag: &str, flags: &str) -> anyhow::Result<Said> {
-        let image = format!("{INSTALLER}:{tag}");
-        let image = self.registry.image_for_guest(&image);
+        let image = self.registry.installer_for_guest(tag);
         let talosctl = Talosctl::of(&self.node, release).await?;
         let said = talosctl.run(&format!("upgrade -i {image} {flags}")).await;
         println!("{release:?} to {tag} {flags}: {:?}", said.code);

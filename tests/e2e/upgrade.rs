@@ -1,9 +1,9 @@
 //! From one version to the next, without a reboot where none is needed.
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, Result, ensure};
 use instar_tests::{
-    Ending, GREETER, Greeter, ImageUnderTest, Instarctl, Node, NodePlan, OciImage, Outcome,
-    Registry, Scratch, Test, plan_with_greeter, tests, upgrade_and_follow,
+    Ending, GREETER, Greeter, INSTALLER, ImageUnderTest, Instarctl, Node, OciImage, Outcome,
+    Registry, Scratch, Test, chapters, plan_with_greeter, tests, upgrade_and_follow,
 };
 use tonic::Code;
 
@@ -16,58 +16,65 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// A node with a disk and a greeter.
-fn plan(scratch: &Scratch, registry: &Registry) -> anyhow::Result<NodePlan> {
-    plan_with_greeter(scratch, registry, |config| config)?.blank_disk()
+/// A node with a disk and a greeter, which has written a file of this name.
+async fn with_a_greeter(scratch: &Scratch, registry: &Registry, file: &str) -> Result<Node> {
+    let plan = plan_with_greeter(scratch, registry, |config| config)?.blank_disk()?;
+    let node = plan.boot_until_ready(PATIENCE).await?;
+    let greeter = Greeter::of(&node)?;
+    greeter.greets()?;
+    greeter.write_to_var(file)?;
+    Ok(node)
+}
+
+/// Ready was told: it must be true.
+async fn the_container_has_its_data(node: &Node, file: &str) -> Outcome {
+    let greeter = Greeter::of(node)?;
+    greeter.greets()?;
+    ensure!(greeter.read_from_var(file)? == "written by greeter\n");
+    node.service_pid(GREETER).await?;
+    Ok(())
 }
 
 async fn an_upgrade_keeps_the_kernel_and_the_data(scratch: Scratch) -> Outcome {
-    let registry = Registry::start(&scratch)?;
-    for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
-        registry.push_layout(&image.installer(), "instar/installer", image.version())?;
-    }
-    let node = plan(&scratch, &registry)?.boot().await?;
-    node.wait_until_ready(PATIENCE).await?;
-    Greeter::of(&node)?.greets()?;
-    let greeter = Greeter::of(&node)?;
-    greeter.write_to_var("kept-over-upgrades")?;
-    let kernel = node.kernel_boot_id().await?;
-    let generation = node.boot_id().await?;
-    a_second_upgrade_meanwhile_is_refused(&node, &registry).await?;
-    the_new_version_runs_under_the_same_kernel(&node, &kernel, &generation).await?;
-    // Ready was told: it must be true.
-    greeter.greets()?;
-    confirms_its_lease(&node).await?;
-    ensure!(greeter.read_from_var("kept-over-upgrades")? == "written by greeter\n");
+    let registry = Registry::with_both_installers(&scratch)?;
+    let file = "kept-over-upgrades";
+    let node = with_a_greeter(&scratch, &registry, file).await?;
     let instarctl = Instarctl::of(&node, &scratch)?;
-    instarctl_goes_back_to_the_older_version(&node, &registry, &instarctl).await?;
-    greeter.greets()?;
-    ensure!(greeter.read_from_var("kept-over-upgrades")? == "written by greeter\n");
+    let (kernel, generation) = (node.kernel_boot_id().await?, node.boot_id().await?);
+    chapters![
+        a_second_upgrade_meanwhile_is_refused(&node, &registry),
+        the_new_version_runs_under_the_same_kernel(&node, &kernel, &generation),
+        the_container_has_its_data(&node, file),
+        confirms_its_lease(&node),
+        instarctl_goes_back_to_the_older_version(&node, &registry, &instarctl),
+        the_container_has_its_data(&node, file),
+        has_not_rebooted(&node, &kernel),
+    ]
+    .await
+}
+
+async fn has_not_rebooted(node: &Node, kernel: &str) -> Outcome {
     ensure!(
         node.kernel_boot_id().await? == kernel,
         "the kernel rebooted"
     );
-    node.service_pid(GREETER).await?;
     Ok(())
 }
 
 /// In whatever step the first one is, which a client follows that waits as others do.
 async fn a_second_upgrade_meanwhile_is_refused(node: &Node, registry: &Registry) -> Outcome {
-    let image = registry.image_for_guest("instar/installer:v0.2.0");
+    let image = registry.installer_for_guest("v0.2.0");
     let second = async {
         the_first_upgrade_has_begun(node).await?;
         anyhow::Ok(node.upgrade(&image).await?)
     };
     let (followed, second) = tokio::join!(upgrade_and_follow(node, &image, PATIENCE), second);
-    let second = second?;
-    let followed = followed?;
+    let (second, followed) = (second?, followed?);
     ensure!(followed.ending == Ending::Done, "{followed:#?}");
-    let refused = second.err().context("two upgrades at once")?;
-    ensure!(
-        refused.code() == Code::FailedPrecondition && refused.message().contains("busy"),
-        "the second upgrade: {refused}"
-    );
     println!("upgraded in {:.1} s", followed.took.as_secs_f64());
+    let refused = second.err().context("two upgrades at once")?;
+    let is_busy = refused.code() == Code::FailedPrecondition && refused.message().contains("busy");
+    ensure!(is_busy, "the second upgrade: {refused}");
     Ok(())
 }
 
@@ -88,22 +95,15 @@ async fn the_new_version_runs_under_the_same_kernel(
 ) -> Outcome {
     let version = node.version().await?;
     ensure!(version.tag == "v0.2.0", "it says {version:?}");
-    ensure!(
-        node.kernel_boot_id().await? == kernel,
-        "the kernel rebooted"
-    );
+    has_not_rebooted(node, kernel).await?;
     ensure!(
         node.boot_id().await? != generation,
         "the generation's boot id is the old one"
     );
-    let told = (
-        node.read("/run/kernel-boot-id").await?,
-        node.read("/run/generation").await?,
-    );
-    ensure!(
-        told == (kernel.to_owned(), "2\n".to_owned()),
-        "it tells {told:?}"
-    );
+    let told_kernel = node.read("/run/kernel-boot-id").await?;
+    ensure!(told_kernel == kernel, "it tells {told_kernel}");
+    let told_generation = node.read("/run/generation").await?;
+    ensure!(told_generation == "2\n", "it tells {told_generation:?}");
     Ok(())
 }
 
@@ -112,7 +112,7 @@ async fn instarctl_goes_back_to_the_older_version(
     registry: &Registry,
     instarctl: &Instarctl,
 ) -> Outcome {
-    let image = registry.image_for_guest("instar/installer:v0.1.0");
+    let image = registry.installer_for_guest("v0.1.0");
     let upgrade = ["upgrade", "--image", &image, "--wait"];
     let said = instarctl.run(&upgrade).await?;
     ensure!(
@@ -141,6 +141,20 @@ async fn confirms_its_lease(node: &Node) -> Outcome {
 
 async fn an_upgrade_reboots_where_kernel_or_init_differ(scratch: Scratch) -> Outcome {
     let registry = Registry::start(&scratch)?;
+    push_other_kernel_and_init(&registry)?;
+    let file = "kept-over-reboots";
+    let node = with_a_greeter(&scratch, &registry, file).await?;
+    let instarctl = Instarctl::of(&node, &scratch)?;
+    chapters![
+        a_client_that_waits_sees_another_boot(&node, &registry),
+        the_firmware_has_loaded_what_it_always_loads(&node),
+        the_container_has_its_data(&node, file),
+        instarctl_sees_that_another_version_runs(&node, &registry, &instarctl),
+    ]
+    .await
+}
+
+fn push_other_kernel_and_init(registry: &Registry) -> Outcome {
     let image = OciImage::read(&ImageUnderTest::second()?.installer())?;
     let other = "0".repeat(64);
     for (label, tag) in [
@@ -148,34 +162,40 @@ async fn an_upgrade_reboots_where_kernel_or_init_differ(scratch: Scratch) -> Out
         ("dev.instar.init.blake3", "v0.2.0-init"),
     ] {
         let image = image.clone().label(label, &other);
-        image.push(&registry, "instar/installer", tag)?;
+        image.push(registry, INSTALLER, tag)?;
     }
-    let node = plan(&scratch, &registry)?.boot().await?;
-    node.wait_until_ready(PATIENCE).await?;
-    Greeter::of(&node)?.greets()?;
-    Greeter::of(&node)?.write_to_var("kept-over-reboots")?;
+    Ok(())
+}
 
-    // A client that waits as others do sees another boot, ready.
+/// Ready, as others wait for it.
+async fn a_client_that_waits_sees_another_boot(node: &Node, registry: &Registry) -> Outcome {
     let kernel = node.kernel_boot_id().await?;
-    let image = registry.image_for_guest("instar/installer:v0.2.0-kernel");
-    let followed = upgrade_and_follow(&node, &image, PATIENCE).await?;
+    let image = registry.installer_for_guest("v0.2.0-kernel");
+    let followed = upgrade_and_follow(node, &image, PATIENCE).await?;
     ensure!(followed.ending == Ending::Done, "{followed:#?}");
-    let second_kernel = node.kernel_boot_id().await?;
-    ensure!(second_kernel != kernel, "the kernel did not reboot");
-    // This machine's firmware loads what it always loads.
-    ensure!(node.version().await?.tag == "v0.1.0");
-    node.wait_until_ready(PATIENCE).await?;
-    Greeter::of(&node)?.greets()?;
-    let kept = Greeter::of(&node)?.read_from_var("kept-over-reboots")?;
-    ensure!(kept == "written by greeter\n");
+    ensure!(
+        node.kernel_boot_id().await? != kernel,
+        "the kernel did not reboot"
+    );
+    Ok(())
+}
 
-    // instarctl sees that it is not the version that was asked for.
-    let instarctl = Instarctl::of(&node, &scratch)?;
-    let image = registry.image_for_guest("instar/installer:v0.2.0-init");
-    let said = instarctl
-        .run(&["upgrade", "--image", &image, "--wait"])
-        .await?;
+async fn the_firmware_has_loaded_what_it_always_loads(node: &Node) -> Outcome {
+    ensure!(node.version().await?.tag == "v0.1.0");
+    node.wait_until_ready(PATIENCE).await
+}
+
+/// Than the one that was asked for.
+async fn instarctl_sees_that_another_version_runs(
+    node: &Node,
+    registry: &Registry,
+    instarctl: &Instarctl,
+) -> Outcome {
+    let kernel = node.kernel_boot_id().await?;
+    let image = registry.installer_for_guest("v0.2.0-init");
+    let upgrade = ["upgrade", "--image", &image, "--wait"];
+    let said = instarctl.run(&upgrade).await?;
     ensure!(said.code == Some(6), "{said:#?}");
-    ensure!(node.kernel_boot_id().await? != second_kernel);
+    ensure!(node.kernel_boot_id().await? != kernel);
     Ok(())
 }

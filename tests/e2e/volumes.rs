@@ -1,10 +1,11 @@
 //! User volumes: made, given to whom they are for, and there again after every kind of start.
 
 use anyhow::ensure;
+use instar_api::machine::ServiceEvent;
 use instar_pki::Role;
 use instar_tests::{
-    Ending, Greeter, ImageUnderTest, MachineConfig, Node, OciImage, Outcome, Registry, Release,
-    Scratch, Talosctl, Test, chapters, push_greeter, tests, upgrade_and_follow,
+    Ending, Greeter, ImageUnderTest, MachineConfig, Node, Outcome, Registry, Release, Scratch,
+    Talosctl, Test, chapters, push_greeter, tests, upgrade_and_follow,
 };
 
 use crate::PATIENCE;
@@ -45,17 +46,12 @@ impl Shared {
     async fn boot(scratch: &Scratch) -> anyhow::Result<Self> {
         let registry = Registry::start(scratch)?;
         push_greeter(&registry)?;
-        let second = OciImage::read(&ImageUnderTest::second()?.installer())?;
-        second.push(&registry, "instar/installer", "v0.2.0")?;
+        registry.push_installer(&ImageUnderTest::second()?)?;
         let host = registry.host_for_guest();
-        let node = Node::plan(scratch, &ImageUnderTest::first()?)
-            .blank_disk()?
-            .forward(WRITER_PORT)
-            .forward(READER_PORT)
-            .configure(move |config| with_writer_and_reader(config, &host))
-            .boot()
-            .await?;
-        node.wait_until_ready(PATIENCE).await?;
+        let plan = Node::plan(scratch, &ImageUnderTest::first()?).blank_disk()?;
+        let plan = plan.forward(WRITER_PORT).forward(READER_PORT);
+        let plan = plan.configure(move |config| with_writer_and_reader(config, &host));
+        let node = plan.boot_until_ready(PATIENCE).await?;
         Ok(Self {
             writer: Greeter::at(&node, WRITER_PORT)?,
             reader: Greeter::at(&node, READER_PORT)?,
@@ -109,7 +105,7 @@ async fn a_volume_is_written_by_those_alone_who_asked_to(shared: &Shared) -> Out
 }
 
 async fn a_volume_outlives_an_upgrade(shared: &Shared) -> Outcome {
-    let image = shared.registry.image_for_guest("instar/installer:v0.2.0");
+    let image = shared.registry.installer_for_guest("v0.2.0");
     let followed = upgrade_and_follow(&shared.node, &image, PATIENCE).await?;
     ensure!(followed.ending == Ending::Done, "{followed:#?}");
     shared.is_kept().await.map(drop)
@@ -130,30 +126,28 @@ async fn a_volume_outlives_a_reboot_by_an_operator(shared: &Shared) -> Outcome {
         .map(drop)
 }
 
-/// No disk, no registry: it does not come that far.
 async fn volumes_of_other_types_are_reported_and_waited_for(scratch: Scratch) -> Outcome {
-    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
-        .configure(|config| {
-            config
-                .document("apiVersion: v1alpha1\nkind: UserVolumeConfig\nname: large\n")
-                .container(
-                    WRITER,
-                    "nowhere.example/greeter:v1",
-                    &mounting("large", "rw"),
-                )
-        })
-        .boot()
-        .await?;
+    let plan = Node::plan(&scratch, &ImageUnderTest::first()?);
+    let node = plan.configure(with_a_partition).boot().await?;
     node.wait_for_line("UserVolumeConfig.volumeType: volumes of the type", PATIENCE)?;
     node.wait_until("it says what it waits for", PATIENCE, async || {
         let events = node.service(WRITER).await?.events.unwrap_or_default();
-        ensure!(
-            events.events.iter().any(|event| event.state == "Waiting"
+        let events = events.events;
+        let is_meant = |event: &ServiceEvent| {
+            event.state == "Waiting"
                 && event.msg.contains("user volume large")
-                && event.msg.contains("partition")),
-            "{events:#?}"
-        );
+                && event.msg.contains("partition")
+        };
+        ensure!(events.iter().any(is_meant), "{events:#?}");
         Ok(())
     })
     .await
+}
+
+/// No disk, no registry: it does not come that far.
+fn with_a_partition(config: MachineConfig) -> MachineConfig {
+    let image = "nowhere.example/greeter:v1";
+    config
+        .document("apiVersion: v1alpha1\nkind: UserVolumeConfig\nname: large\n")
+        .container(WRITER, image, &mounting("large", "rw"))
 }

@@ -1,10 +1,12 @@
 //! A machine that hangs: nobody in it does anything any more, and its watchdog resets it.
 
+use std::path::Path;
+
 use anyhow::ensure;
 use instar_qemu::{ConsoleMark, Drive, VmSpec, WatchdogAction};
 use instar_tests::{
-    EspImage, GREETER_PORT, Greeter, ImageUnderTest, Node, Outcome, Registry, Scratch, Test,
-    chapters, push_greeter, rootfs_that_hangs, tests, uefi,
+    EspImage, GREETER_PORT, Greeter, ImageUnderTest, MachineConfig, Node, Outcome, Registry,
+    Scratch, Test, chapters, push_greeter, rootfs_that_hangs, tests, uefi,
 };
 
 use crate::PATIENCE;
@@ -28,26 +30,28 @@ async fn the_watchdog_resets_a_new_version_that_hangs_and_the_old_one_is_back(
     .await
 }
 
-/// A machine whose disk has a new version with one try left: PID 1, machined and all else stand still in it.
 fn start(scratch: &Scratch, registry: &Registry) -> anyhow::Result<Node> {
     let disk = scratch.join("disk.img");
-    ImageUnderTest::first()?.put_on_disk(&disk, 512 << 20)?;
-    let second = ImageUnderTest::second()?;
-    let rootfs = rootfs_that_hangs(scratch, "hanging", &second)?;
-    EspImage::of_disk(&disk).add_with_one_try(&second.uki_with(&rootfs)?)?;
+    put_a_version_that_hangs_on(&disk, scratch)?;
     let host = registry.host_for_guest();
     let spec = VmSpec::uefi(uefi()?)
         .drive(Drive::raw(&disk))
         .watchdog(WatchdogAction::Reset);
-    Node::plan_from(scratch, spec)
-        .forward(GREETER_PORT)
-        .configure(move |config| {
-            config
-                .registry(&host)
-                .install_disk("/dev/vda")
-                .greeter(&host)
-        })
-        .start()
+    let with_greeter = move |config: MachineConfig| {
+        let config = config.registry(&host).install_disk("/dev/vda");
+        config.greeter(&host)
+    };
+    let plan = Node::plan_from(scratch, spec).forward(GREETER_PORT);
+    plan.configure(with_greeter).start()
+}
+
+/// The new version has one try left: PID 1, machined and all else stand still in it.
+fn put_a_version_that_hangs_on(disk: &Path, scratch: &Scratch) -> Outcome {
+    ImageUnderTest::first()?.put_on_disk(disk, 512 << 20)?;
+    let second = ImageUnderTest::second()?;
+    let rootfs = rootfs_that_hangs(scratch, "hanging", &second)?;
+    EspImage::of_disk(disk).add_with_one_try(&second.uki_with(&rootfs)?)?;
+    Ok(())
 }
 
 fn the_new_version_hangs_with_its_first_container(node: &Node) -> Outcome {

@@ -8,7 +8,7 @@ use instar_api::machine::RebootRequest;
 use instar_qemu::{Bus, Drive, Uefi, VmSpec};
 use instar_tests::{
     BY_OUR_BOOT_ENTRY, HttpServer, ImageUnderTest, Node, Outcome, Scratch, Test, UefiVariables,
-    image_program, tests, uefi,
+    chapters, image_program, tests, uefi,
 };
 
 use crate::PATIENCE;
@@ -63,39 +63,51 @@ fn with_uefi() -> Result<VmSpec> {
 
 /// On a disk that is larger than the image: the node makes its partitions in the rest, and knows its config without being told again.
 async fn a_disk_image_boots_by_uefi(scratch: Scratch) -> Outcome {
+    let disk = scratch.join("disk.qcow2");
+    copy_disk_image(&disk)?;
+    let spec = with_uefi()?.drive(Drive::qcow2(&disk));
+    let plan = Node::plan_from(&scratch, spec.clone());
+    let node = plan.configure(|config| config.install_disk("/dev/vda"));
+    let node = came_up(node.start()?, Firmware::Uefi).await?;
+    chapters![makes_var_in_the_rest(&node)].await?;
+    let plan = Node::plan_from(&scratch, spec).name("again");
+    let node = plan.without_config(node.end()).boot().await?;
+    chapters![
+        knows_its_config_and_its_var(&node),
+        the_firmware_has_entries_from_the_next_boot_on(&node),
+    ]
+    .await
+}
+
+/// It grows to 2 GiB.
+fn copy_disk_image(disk: &Path) -> Result<()> {
     let image = ImageUnderTest::first()?;
     let size = std::fs::metadata(image.disk())?.len();
     ensure!(size <= 160 << 20, "{size} bytes");
-    let disk = scratch.join("disk.qcow2");
-    std::fs::copy(image.disk_qcow2(), &disk)?;
-    grow_qcow2(&disk, "2G")?;
-    let spec = with_uefi()?.drive(Drive::qcow2(&disk));
-    let node = Node::plan_from(&scratch, spec.clone())
-        .configure(|config| config.install_disk("/dev/vda"))
-        .start()?;
-    let node = came_up(node, Firmware::Uefi).await?;
-    node.wait_for_line("/var is the partition /dev/vda3 (1.8 GiB, new)", PATIENCE)?;
-    node.wait_until_ready(PATIENCE).await?;
+    std::fs::copy(image.disk_qcow2(), disk)?;
+    grow_qcow2(disk, "2G")
+}
 
-    let identity = node.end();
-    let node = Node::plan_from(&scratch, spec)
-        .name("again")
-        .without_config(identity)
-        .boot()
-        .await?;
+async fn makes_var_in_the_rest(node: &Node) -> Outcome {
+    node.wait_for_line("/var is the partition /dev/vda3 (1.8 GiB, new)", PATIENCE)?;
+    node.wait_until_ready(PATIENCE).await
+}
+
+async fn knows_its_config_and_its_var(node: &Node) -> Outcome {
     node.wait_for_line("machine config: from STATE", PATIENCE)?;
     node.wait_for_line(
         "/var is the partition /dev/vda3 (1.8 GiB, reused)",
         PATIENCE,
     )?;
-    // This machine's firmware remembers nothing of the one before: it started what it looks for on every disk. From now on it
-    // has entries of its own, as after an installation.
-    node.wait_until_ready(PATIENCE).await?;
+    node.wait_until_ready(PATIENCE).await
+}
+
+/// This machine's firmware remembers nothing of the one before: it started what it looks for on every disk. From now on it has entries
+/// of its own, as after an installation.
+async fn the_firmware_has_entries_from_the_next_boot_on(node: &Node) -> Outcome {
     ensure!(!node.vm().console().contains(BY_OUR_BOOT_ENTRY));
-    node.machine()
-        .await?
-        .reboot(RebootRequest::default())
-        .await?;
+    let reboot = RebootRequest::default();
+    node.machine().await?.reboot(reboot).await?;
     node.wait_for_line(BY_OUR_BOOT_ENTRY, PATIENCE)?;
     node.wait_until_ready(PATIENCE).await
 }
@@ -146,15 +158,10 @@ async fn ipxe_boots_a_node_by_bios(scratch: Scratch) -> Outcome {
     let server = HttpServer::start()?;
     let folder = ImageUnderTest::first()?.network_folder();
     for name in ["boot.ipxe", "vmlinuz", "initramfs"] {
-        server.serve(
-            &format!("/instar/{name}"),
-            std::fs::read(folder.join(name))?,
-        );
+        let content = std::fs::read(folder.join(name))?;
+        server.serve(&format!("/instar/{name}"), content);
     }
-    server.serve(
-        "/mine.ipxe",
-        "#!ipxe\nset instar-arguments instar.watchdog=off\nchain instar/boot.ipxe\n",
-    );
+    server.serve("/mine.ipxe", MY_SCRIPT);
     let spec = VmSpec::bios().network_boot_url(server.url_for_guest("/mine.ipxe"));
     let node = comes_up(&scratch, spec, Firmware::Bios).await?;
     let arguments = node.read("/proc/cmdline").await?;
@@ -163,6 +170,9 @@ async fn ipxe_boots_a_node_by_bios(scratch: Scratch) -> Outcome {
     ensure!(asked.contains(&"/instar/initramfs".to_owned()), "{asked:?}");
     Ok(())
 }
+
+const MY_SCRIPT: &str =
+    "#!ipxe\nset instar-arguments instar.watchdog=off\nchain instar/boot.ipxe\n";
 
 /// The firmware gets iPXE by TFTP, iPXE its script and the rest.
 async fn ipxe_boots_a_node_by_uefi(scratch: Scratch) -> Outcome {
@@ -200,58 +210,69 @@ async fn http_boots_a_node_by_uefi(scratch: Scratch) -> Outcome {
 
 async fn media_are_the_same_bytes_each_time(scratch: Scratch) -> Outcome {
     let image = ImageUnderTest::first()?;
-    for name in [
-        "manifest.json",
-        "instar.efi",
-        "systemd-bootx64.efi",
-        "vmlinuz",
-        "initramfs",
-    ] {
+    for name in PARTS {
         std::fs::copy(image.folder().join(name), scratch.join(name))?;
     }
-    image_program(
-        &["media", "--enrol"],
-        &[&instar_tests::test_keys()?, scratch.path()],
-    )?;
-    for name in [
-        "disk.raw",
-        "disk.qcow2",
-        "instar.iso",
-        "pxe/boot.ipxe",
-        "pxe/autoexec.ipxe",
-        "pxe/snponly.efi",
-        "pxe/undionly.kpxe",
-        "media.spdx.json",
-    ] {
-        let (first, second) = (image.folder().join(name), scratch.join(name));
-        ensure!(
-            std::fs::read(&first)? == std::fs::read(&second)?,
-            "{} and {} differ",
-            first.display(),
-            second.display()
-        );
+    let keys = instar_tests::test_keys()?;
+    image_program(&["media", "--enrol"], &[&keys, scratch.path()])?;
+    for name in MEDIA {
+        are_the_same(&image.folder().join(name), &scratch.join(name))?;
     }
     lists_what_is_in_them(&image)
 }
 
+fn are_the_same(first: &Path, second: &Path) -> Outcome {
+    ensure!(
+        std::fs::read(first)? == std::fs::read(second)?,
+        "{} and {} differ",
+        first.display(),
+        second.display()
+    );
+    Ok(())
+}
+
+/// What media are made of.
+const PARTS: [&str; 5] = [
+    "manifest.json",
+    "instar.efi",
+    "systemd-bootx64.efi",
+    "vmlinuz",
+    "initramfs",
+];
+
+const MEDIA: [&str; 8] = [
+    "disk.raw",
+    "disk.qcow2",
+    "instar.iso",
+    "pxe/boot.ipxe",
+    "pxe/autoexec.ipxe",
+    "pxe/snponly.efi",
+    "pxe/undionly.kpxe",
+    "media.spdx.json",
+];
+
 /// Everything of others that a machine is started by stands in one of the two lists, with its version.
 fn lists_what_is_in_them(image: &ImageUnderTest) -> Outcome {
-    for (list, packages) in [
-        ("media.spdx.json", &["grub-pc-bin", "ipxe"][..]),
-        ("sbom.spdx.json", &["systemd-boot-efi"]),
+    for (list, package) in [
+        ("media.spdx.json", "grub-pc-bin"),
+        ("media.spdx.json", "ipxe"),
+        ("sbom.spdx.json", "systemd-boot-efi"),
     ] {
-        let text = std::fs::read(image.folder().join(list))?;
-        let document: serde_json::Value = serde_json::from_slice(&text)?;
-        let listed = document["packages"].as_array();
-        let listed = listed.context("a list without packages")?;
-        for package in packages {
-            let found = listed.iter().find(|listed| listed["name"] == *package);
-            let version = found.and_then(|found| found["versionInfo"].as_str());
-            ensure!(
-                version.is_some_and(|version| !version.is_empty()),
-                "{list} does not say which {package}"
-            );
-        }
+        let version = version_in(&image.folder().join(list), package)?;
+        ensure!(
+            version.is_some_and(|version| !version.is_empty()),
+            "{list} does not say which {package}"
+        );
     }
     Ok(())
+}
+
+/// The version of a package in a list of them.
+fn version_in(list: &Path, package: &str) -> Result<Option<String>> {
+    let document: serde_json::Value = serde_json::from_slice(&std::fs::read(list)?)?;
+    let listed = document["packages"].as_array();
+    let mut listed = listed.context("a list without packages")?.iter();
+    let found = listed.find(|listed| listed["name"] == package);
+    let version = found.and_then(|found| found["versionInfo"].as_str());
+    Ok(version.map(str::to_owned))
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use instar_tests::{
-    Ending, GREETER, Greeter, HttpServer, ImageUnderTest, Instarctl, Node, Outcome, Registry,
-    Scratch, Test, plan_with_greeter, tests, upgrade_and_follow,
+    Ending, GREETER, Greeter, HttpServer, Instarctl, MachineConfig, Node, Outcome, Registry, Said,
+    Scratch, Test, chapters, plan_with_greeter, tests, upgrade_and_follow,
 };
 
 use crate::PATIENCE;
@@ -74,119 +74,168 @@ impl Connection {
 }
 
 async fn live_through_upgrades_and_a_rollback(scratch: Scratch) -> Outcome {
-    let registry = Registry::start(&scratch)?;
-    for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
-        registry.push_layout(&image.installer(), "instar/installer", image.version())?;
+    let mut workloads = Workloads::start(&scratch).await?;
+    chapters![
+        nothing_of_them_leads_into_the_generation(&workloads),
+        a_dry_run_tells_who_lives_on(&workloads),
+        they_live_through_an_upgrade(&workloads),
+        others_begin_anew_and_were_told_why(&mut workloads),
+        they_live_through_a_rollback(&workloads),
+        they_live_through_an_upgrade_by_force(&workloads),
+        an_operator_still_rules_them(&workloads),
+    ]
+    .await
+}
+
+/// A node, its containers as they were first, and what its gate asks.
+struct Workloads {
+    node: Node,
+    client: Instarctl,
+    registry: Registry,
+    web: HttpServer,
+    /// By [`KEPT`].
+    kept: [Life; 3],
+    bound: Life,
+    renewed: Life,
+}
+
+/// Containers that nothing ties to a generation.
+const KEPT: [&str; 3] = [GREETER, ALONE, TALKS];
+
+impl Workloads {
+    async fn start(scratch: &Scratch) -> anyhow::Result<Self> {
+        let registry = Registry::with_both_installers(scratch)?;
+        let web = HttpServer::start()?;
+        web.serve("/healthz", "well");
+        let node = boot(scratch, &registry, &web).await?;
+        let [greeter, alone, talks] = KEPT.map(|service| Life::of(&node, service));
+        Ok(Self {
+            kept: [greeter.await?, alone.await?, talks.await?],
+            bound: Life::of(&node, BOUND).await?,
+            renewed: Life::of(&node, RENEWED).await?,
+            client: Instarctl::of(&node, scratch)?,
+            node,
+            registry,
+            web,
+        })
     }
-    let host = registry.host_for_guest();
-    let web = HttpServer::start()?;
-    web.serve("/healthz", "well");
-    let healthz = web.url_for_guest("/healthz");
-    let node = plan_with_greeter(&scratch, &registry, move |config| {
-        let image = format!("{host}/greeter:v1");
-        let bound = "mounts:\n  - hostPath: {source: /etc/os-release, destination: /os-release}\n";
-        config
-            .gate_asks_the_web("60s", &healthz)
-            .container(ALONE, &image, "")
-            .container(
-                TALKS,
-                &image,
-                &format!("args: [\"{TALKS_PORT}\"]\nnetwork: {{mode: host}}\n"),
-            )
-            .container(BOUND, &image, bound)
-            .container(RENEWED, &image, "")
-            .document(&format!(
-                "apiVersion: instar.dev/v1alpha1\nkind: ContainerUpgradeConfig\nname: {RENEWED}\nstrategy: restart\n"
-            ))
-    })?
-    .blank_disk()?
-    .forward(TALKS_PORT)
-    .boot()
-    .await?;
-    node.wait_until_ready(PATIENCE).await?;
+
+    /// What `instarctl` says of an upgrade to this image.
+    async fn upgrade(&self, image: &str, more: &[&str]) -> anyhow::Result<Said> {
+        let image = self.registry.image_for_guest(image);
+        let upgrade = [&["upgrade", "--image", &image], more].concat();
+        self.client.run(&upgrade).await
+    }
+}
+
+async fn boot(scratch: &Scratch, registry: &Registry, web: &HttpServer) -> anyhow::Result<Node> {
+    let (host, healthz) = (registry.host_for_guest(), web.url_for_guest("/healthz"));
+    let plan = plan_with_greeter(scratch, registry, move |config| {
+        with_containers(config.gate_asks_the_web("60s", &healthz), &host)
+    })?;
+    let plan = plan.blank_disk()?.forward(TALKS_PORT);
+    let node = plan.boot_until_ready(PATIENCE).await?;
     let greeter = Greeter::of(&node)?;
     greeter.greets()?;
     greeter.write_to_var("before")?;
-    let kept = [
-        Life::of(&node, GREETER).await?,
-        Life::of(&node, ALONE).await?,
-        Life::of(&node, TALKS).await?,
-    ];
-    nothing_of_them_leads_into_the_generation(&kept)?;
-    let bound = Life::of(&node, BOUND).await?;
-    let renewed = Life::of(&node, RENEWED).await?;
+    Ok(node)
+}
+
+fn with_containers(config: MachineConfig, host: &str) -> MachineConfig {
+    let image = format!("{host}/greeter:v1");
+    let talks = format!("args: [\"{TALKS_PORT}\"]\nnetwork: {{mode: host}}\n");
+    let bound = "mounts:\n  - hostPath: {source: /etc/os-release, destination: /os-release}\n";
+    let restart = format!(
+        "apiVersion: instar.dev/v1alpha1\nkind: ContainerUpgradeConfig\nname: {RENEWED}\nstrategy: restart\n"
+    );
+    config
+        .container(ALONE, &image, "")
+        .container(TALKS, &image, &talks)
+        .container(BOUND, &image, bound)
+        .container(RENEWED, &image, "")
+        .document(&restart)
+}
+
+async fn nothing_of_them_leads_into_the_generation(workloads: &Workloads) -> Outcome {
+    for life in &workloads.kept {
+        ensure!(life.cgroup.starts_with("0::/workloads/"), "{life:#?}");
+        ensure!(!life.namespaces.contains("/dev/loop"), "{life:#?}");
+    }
+    let renewed = &workloads.renewed;
     ensure!(
         !renewed.cgroup.starts_with("0::/workloads/"),
         "{renewed:#?}"
     );
-    let connection = Connection::open(&node)?;
-
-    a_dry_run_tells_who_lives_on(&node, &registry, &scratch).await?;
-    an_upgrade(&node, &registry, "v0.2.0").await?;
-    they_live_on(&node, &kept).await?;
-    connection.finish()?;
-    ensure!(greeter.read_from_var("before")? == "written by greeter\n");
-    greeter.write_to_var("after")?;
-    it_began_anew(&node, BOUND, &bound).await?;
-    let renewed = it_began_anew(&node, RENEWED, &renewed).await?;
-    those_that_ended_were_told_why(&node)?;
-    // An upgrade that fails its gate, and the way back from it.
-    let connection = Connection::open(&node)?;
-    web.take_away("/healthz");
-    a_rollback(&node, &registry, &scratch).await?;
-    they_live_on(&node, &kept).await?;
-    it_began_anew(&node, RENEWED, &renewed).await?;
-    connection.finish()?;
-    web.serve("/healthz", "well");
-    // And back, by another upgrade.
-    let connection = Connection::open(&node)?;
-    an_upgrade_by_force(&node, &registry, &scratch).await?;
-    they_live_on(&node, &kept).await?;
-    connection.finish()?;
-    ensure!(greeter.read_from_var("after")? == "written by greeter\n");
-    its_operator_still_rules(&node, &kept).await
-}
-
-fn nothing_of_them_leads_into_the_generation(kept: &[Life]) -> Outcome {
-    for life in kept {
-        ensure!(life.cgroup.starts_with("0::/workloads/"), "{life:#?}");
-        ensure!(!life.namespaces.contains("/dev/loop"), "{life:#?}");
-    }
     Ok(())
 }
 
-async fn a_dry_run_tells_who_lives_on(
-    node: &Node,
-    registry: &Registry,
-    scratch: &Scratch,
-) -> Outcome {
-    let client = Instarctl::of(node, scratch)?;
-    let ask = async |image: &str| {
-        let image = registry.image_for_guest(image);
-        client
-            .run(&["upgrade", "--image", &image, "--dry-run"])
-            .await
-    };
-    let said = ask("instar/installer:v0.2.0").await?;
+async fn a_dry_run_tells_who_lives_on(workloads: &Workloads) -> Outcome {
+    let dry_run = ["--dry-run"];
+    let said = workloads.upgrade("instar/installer:v0.2.0", &dry_run);
+    let said = said.await?;
     ensure!(said.code == Some(0), "{said:?}");
     let told = format!("{said:?}");
-    for expected in [
-        "from v0.1.0 to v0.2.0 without a reboot",
-        "its ContainerUpgradeConfig says restart",
-        "lives on",
-    ] {
+    for expected in DRY_RUN {
         ensure!(told.contains(expected), "no {expected:?} in {told}");
     }
-    let said = ask("instar/installer:v9.9.9").await?;
-    ensure!(said.code != Some(0), "{said:?}");
-    let said = ask("greeter:v1").await?;
-    ensure!(said.code != Some(0), "{said:?}");
-    ensure!(node.version().await?.tag == "v0.1.0");
+    for image in ["instar/installer:v9.9.9", "greeter:v1"] {
+        let said = workloads.upgrade(image, &dry_run).await?;
+        ensure!(said.code != Some(0), "{said:?}");
+    }
+    ensure!(workloads.node.version().await?.tag == "v0.1.0");
+    Ok(())
+}
+
+const DRY_RUN: [&str; 3] = [
+    "from v0.1.0 to v0.2.0 without a reboot",
+    "its ContainerUpgradeConfig says restart",
+    "lives on",
+];
+
+async fn they_live_through_an_upgrade(workloads: &Workloads) -> Outcome {
+    let node = &workloads.node;
+    let connection = Connection::open(node)?;
+    an_upgrade(node, &workloads.registry, "v0.2.0").await?;
+    they_live_on(node, &workloads.kept).await?;
+    connection.finish()?;
+    let greeter = Greeter::of(node)?;
+    ensure!(greeter.read_from_var("before")? == "written by greeter\n");
+    greeter.write_to_var("after")
+}
+
+async fn others_begin_anew_and_were_told_why(workloads: &mut Workloads) -> Outcome {
+    let node = &workloads.node;
+    it_began_anew(node, BOUND, &workloads.bound).await?;
+    workloads.renewed = it_began_anew(node, RENEWED, &workloads.renewed).await?;
+    those_that_ended_were_told_why(node)
+}
+
+/// From an upgrade that fails its gate.
+async fn they_live_through_a_rollback(workloads: &Workloads) -> Outcome {
+    let node = &workloads.node;
+    let connection = Connection::open(node)?;
+    workloads.web.take_away("/healthz");
+    a_rollback(workloads).await?;
+    they_live_on(node, &workloads.kept).await?;
+    it_began_anew(node, RENEWED, &workloads.renewed).await?;
+    connection.finish()?;
+    workloads.web.serve("/healthz", "well");
+    Ok(())
+}
+
+async fn they_live_through_an_upgrade_by_force(workloads: &Workloads) -> Outcome {
+    let node = &workloads.node;
+    let connection = Connection::open(node)?;
+    an_upgrade_by_force(workloads).await?;
+    they_live_on(node, &workloads.kept).await?;
+    connection.finish()?;
+    let greeter = Greeter::of(node)?;
+    ensure!(greeter.read_from_var("after")? == "written by greeter\n");
     Ok(())
 }
 
 async fn an_upgrade(node: &Node, registry: &Registry, version: &str) -> Outcome {
-    let image = registry.image_for_guest(&format!("instar/installer:{version}"));
+    let image = registry.installer_for_guest(version);
     let kernel = node.kernel_boot_id().await?;
     let followed = upgrade_and_follow(node, &image, PATIENCE).await?;
     ensure!(followed.ending == Ending::Done, "{followed:#?}");
@@ -199,21 +248,17 @@ async fn an_upgrade(node: &Node, registry: &Registry, version: &str) -> Outcome 
 }
 
 /// To the version that has just failed: it is refused otherwise.
-async fn an_upgrade_by_force(node: &Node, registry: &Registry, scratch: &Scratch) -> Outcome {
-    let image = registry.image_for_guest("instar/installer:v0.1.0");
-    let client = Instarctl::of(node, scratch)?;
-    let said = client
-        .run(&["upgrade", "--image", &image, "--force"])
-        .await?;
+async fn an_upgrade_by_force(workloads: &Workloads) -> Outcome {
+    let said = workloads.upgrade("instar/installer:v0.1.0", &["--force"]);
+    let said = said.await?;
     ensure!(said.code == Some(0), "{said:?}");
-    ensure!(node.version().await?.tag == "v0.1.0");
+    ensure!(workloads.node.version().await?.tag == "v0.1.0");
     Ok(())
 }
 
-async fn a_rollback(node: &Node, registry: &Registry, scratch: &Scratch) -> Outcome {
-    let image = registry.image_for_guest("instar/installer:v0.1.0");
-    let client = Instarctl::of(node, scratch)?;
-    let said = client.run(&["upgrade", "--image", &image]).await?;
+async fn a_rollback(workloads: &Workloads) -> Outcome {
+    let node = &workloads.node;
+    let said = workloads.upgrade("instar/installer:v0.1.0", &[]).await?;
     ensure!(said.code == ROLLED_BACK, "{said:?}");
     node.wait_until_ready(PATIENCE).await?;
     ensure!(node.version().await?.tag == "v0.2.0");
@@ -221,27 +266,27 @@ async fn a_rollback(node: &Node, registry: &Registry, scratch: &Scratch) -> Outc
 }
 
 async fn they_live_on(node: &Node, kept: &[Life; 3]) -> Outcome {
-    for (service, before) in [GREETER, ALONE, TALKS].into_iter().zip(kept) {
+    for (service, before) in KEPT.into_iter().zip(kept) {
         let now = Life::of(node, service).await?;
         ensure!(now == *before, "{service}: {now:#?} was {before:#?}");
-        let events = node
-            .service(service)
-            .await?
-            .events
-            .unwrap_or_default()
-            .events;
-        // Its events live on as well.
-        let starts = events.iter().filter(|event| event.state == "Starting");
-        ensure!(starts.count() == 1, "{service} was started: {events:#?}");
-        let taken_over = format!("taken over as process {}", now.pid);
-        let mut messages = events.iter().map(|event| &event.msg);
-        ensure!(
-            messages.any(|message| *message == taken_over),
-            "{events:#?}"
-        );
+        its_events_live_on(node, service, now.pid).await?;
     }
     let console = node.vm().console();
     ensure!(!console.contains("the workloads end as well"), "{console}");
+    Ok(())
+}
+
+async fn its_events_live_on(node: &Node, service: &str, pid: u32) -> Outcome {
+    let events = node.service(service).await?.events.unwrap_or_default();
+    let events = events.events;
+    let starts = events.iter().filter(|event| event.state == "Starting");
+    ensure!(starts.count() == 1, "{service} was started: {events:#?}");
+    let taken_over = format!("taken over as process {pid}");
+    let mut messages = events.iter().map(|event| &event.msg);
+    ensure!(
+        messages.any(|message| *message == taken_over),
+        "{events:#?}"
+    );
     Ok(())
 }
 
@@ -268,18 +313,16 @@ fn those_that_ended_were_told_why(node: &Node) -> Outcome {
 }
 
 /// A container that was taken over stops and starts as any other.
-async fn its_operator_still_rules(node: &Node, kept: &[Life; 3]) -> Outcome {
-    let mut machine = node.machine().await?;
-    let request = instar_api::machine::ServiceRestartRequest {
-        id: GREETER.to_owned(),
-    };
-    machine.service_restart(request).await?;
+async fn an_operator_still_rules_them(workloads: &Workloads) -> Outcome {
+    let (node, [before, ..]) = (&workloads.node, &workloads.kept);
+    let id = GREETER.to_owned();
+    let request = instar_api::machine::ServiceRestartRequest { id };
+    node.machine().await?.service_restart(request).await?;
     let greeter = Greeter::of(node)?;
     node.wait_until("the greeter is another process", PATIENCE, async || {
         let now = Life::of(node, GREETER).await?;
-        ensure!(now.started != kept[0].started, "{now:#?}");
+        ensure!(now.started != before.started, "{now:#?}");
         greeter.greets()
     })
-    .await?;
-    Ok(())
+    .await
 }

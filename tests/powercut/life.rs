@@ -12,7 +12,6 @@ use instar_tests::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(180);
-const INSTALLER: &str = "instar/installer";
 /// Room for both versions, and for an installer's image in /var.
 const DISK_BYTES: u64 = 640 << 20;
 /// How often the node gets another config.
@@ -28,12 +27,12 @@ pub(crate) struct Installation {
 /// Installs a blank disk from the ISO.
 pub(crate) async fn install(scratch: &Scratch, registry: &Registry) -> Result<Installation> {
     for image in [ImageUnderTest::first()?, ImageUnderTest::second()?] {
-        registry.push_layout(&image.installer(), INSTALLER, image.version())?;
+        registry.push_installer(&image)?;
     }
     let blank = scratch.join("blank.img");
     create_blank_disk(&blank, DiskFormat::Raw, DISK_BYTES)?;
     let host = registry.host_for_guest();
-    let image = registry.image_for_guest(&format!("{INSTALLER}:v0.1.0"));
+    let image = registry.installer_for_guest("v0.1.0");
     let iso = Drive::raw(ImageUnderTest::first()?.iso()).on(Bus::Cd);
     let plan = |drive: Drive| {
         let spec = VmSpec::uefi(uefi()?).drive(drive).drive(iso);
@@ -68,7 +67,7 @@ pub(crate) async fn live(
     recorded.node().wait_for_api(PATIENCE).await?;
     recorded.node().wait_until_ready(PATIENCE).await?;
     let config = apply_configs(&mut recorded, scratch, first_config(installed)?).await?;
-    let image = registry.image_for_guest(&format!("{INSTALLER}:v0.2.0"));
+    let image = registry.installer_for_guest("v0.2.0");
     let client = Instarctl::of(recorded.node(), scratch)?;
     recorded.upgrade(&client, &image, &config).await?;
     roll_back(&mut recorded, scratch, &config).await?;
@@ -97,7 +96,7 @@ pub(crate) async fn live_on(
     let config = config.to_yaml();
     apply(&client, scratch, &config).await?;
     recorded.node().wait_until_ready(PATIENCE).await?;
-    let image = registry.image_for_guest(&format!("{INSTALLER}:v0.2.0"));
+    let image = registry.installer_for_guest("v0.2.0");
     recorded.change_under(&client, &image, &config).await?;
     recorded.end()
 }

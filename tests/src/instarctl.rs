@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::node::Node;
 use crate::scratch::Scratch;
@@ -75,6 +76,23 @@ impl Instarctl {
         ];
         words.extend(arguments.iter().map(Into::into));
         Terminal::start(&words, variables, columns, rows)
+    }
+
+    /// Brings a config, the file, to a node that has none, as soon as that takes it.
+    pub async fn bring_first_config(
+        &self,
+        node: &Node,
+        file: &str,
+        within: Duration,
+    ) -> Result<()> {
+        let insecure = ["apply-config", "--insecure"];
+        let apply = [&insecure[..], &["-n", &self.endpoint, "-f", file]].concat();
+        node.wait_until("it takes a config", within, async || {
+            let said = self.run(&apply).await?;
+            ensure!(said.code == Some(0), "{said:?}");
+            Ok(())
+        })
+        .await
     }
 
     /// Runs a command to its end.

@@ -134,6 +134,13 @@ impl NodePlan {
         Ok(node)
     }
 
+    /// Boots it and waits until it is ready, so long after its API answers: all that its config names runs.
+    pub async fn boot_until_ready(self, within: Duration) -> Result<Node> {
+        let node = self.boot().await?;
+        node.wait_until_ready(within).await?;
+        Ok(node)
+    }
+
     /// Boots it and waits for nothing.
     pub fn start(self) -> Result<Node> {
         let identity = match self.identity {

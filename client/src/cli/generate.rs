@@ -1,0 +1,79 @@
+//! Files that are made without a node: secrets, machine configs, client configurations.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use crate::talos_version::TalosVersion;
+
+/// What can be made.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Gen {
+    /// Make an authority, a machine config and a client configuration
+    Config(GenConfig),
+    /// Make the secrets of a fleet: what all its machine configs share
+    Secrets(GenSecrets),
+}
+
+/// Arguments of `gen secrets`.
+#[derive(Args, Debug)]
+pub(crate) struct GenSecrets {
+    /// File for them; - is standard output
+    #[arg(long, value_name = "FILE", default_value = "secrets.yaml")]
+    pub(crate) output_file: PathBuf,
+    /// Take them from the machine config of a control plane node; what it lacks is made anew
+    #[arg(long, value_name = "FILE")]
+    pub(crate) from_controlplane_config: Option<PathBuf>,
+    /// Take those of a cluster from the PKI directory of a kubeadm control plane node, such as /etc/kubernetes/pki; the rest is made anew
+    #[arg(
+        short = 'p',
+        long,
+        value_name = "DIR",
+        conflicts_with = "from_controlplane_config"
+    )]
+    pub(crate) from_kubernetes_pki: Option<PathBuf>,
+    /// Token with which nodes join that cluster, as `kubeadm token create` prints it [default: a new one, which the cluster does not know]
+    #[arg(
+        short = 't',
+        long,
+        value_name = "TOKEN",
+        requires = "from_kubernetes_pki"
+    )]
+    pub(crate) kubernetes_bootstrap_token: Option<String>,
+    /// Version of Talos whose file is written, v1.0 to v1.14 [default: the newest]
+    #[arg(long, value_name = "VERSION")]
+    pub(crate) talos_version: Option<TalosVersion>,
+    /// Replace an existing file
+    #[arg(short, long)]
+    pub(crate) force: bool,
+}
+
+/// Arguments of `gen config`.
+#[derive(Args, Debug)]
+pub(crate) struct GenConfig {
+    /// Name of the context in the client configuration
+    pub(crate) name: String,
+    /// Where clients connect to: host or host:port
+    pub(crate) endpoint: String,
+    /// Secrets of a fleet that the node is to belong to, as `gen secrets` writes them [default: new ones]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) with_secrets: Option<PathBuf>,
+    /// Disk that the node may own
+    #[arg(long, value_name = "DEVICE")]
+    pub(crate) install_disk: Option<String>,
+    /// Hostname [default: a stable one that the node makes up]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) hostname: Option<String>,
+    /// Further names and addresses of the node's certificate
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) additional_sans: Vec<String>,
+    /// Piece of machine config to lay over it, or JSON patch, or @FILE with one; any number of them
+    #[arg(long = "config-patch", value_name = "PATCH")]
+    pub(crate) patches: Vec<String>,
+    /// Directory for machine.yaml and talosconfig
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(crate) output_dir: PathBuf,
+    /// Replace existing files
+    #[arg(long)]
+    pub(crate) force: bool,
+}

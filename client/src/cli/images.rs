@@ -1,0 +1,22 @@
+//! Images on a node.
+
+use clap::Subcommand;
+
+/// What to do with images.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Image {
+    /// List images
+    #[command(visible_alias = "ls")]
+    List,
+    /// Bring an image to the node
+    Pull {
+        /// The image
+        image: String,
+    },
+    /// Remove an image that no container needs
+    #[command(visible_alias = "rm")]
+    Remove {
+        /// The image
+        image: String,
+    },
+}

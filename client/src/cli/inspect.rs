@@ -1,0 +1,10 @@
+//! A node's own workings.
+
+use clap::Subcommand;
+
+/// What to look into.
+#[derive(Clone, Copy, Debug, Subcommand)]
+pub(crate) enum Inspect {
+    /// Show which parts of the daemon depend on which
+    Dependencies,
+}

@@ -1,0 +1,59 @@
+//! What every pull needs: a puller, layers, and a store of its own.
+
+use std::fs;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use instar_base::back_off::BackOff;
+
+use crate::unpack::test_tar::{TarBuilder, gzip};
+use crate::{ImageStore, Puller, Registries, Retries};
+
+pub(super) fn puller(settings: Registries) -> Puller {
+    let retries = Retries {
+        attempts: 3,
+        pauses: BackOff {
+            first: Duration::from_millis(10),
+            longest: Duration::from_secs(1),
+        },
+    };
+    Puller::with_retries(Arc::new(settings), retries)
+}
+
+pub(super) fn layer(name: &str, content: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    let tar = TarBuilder::default().file(name, content).finish();
+    let blob = gzip(&tar);
+    (tar, blob)
+}
+
+/// Bytes that gzip cannot make smaller.
+pub(super) fn noise(count: usize) -> Vec<u8> {
+    let mut state = 1_u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+pub(super) fn store() -> (tempfile::TempDir, ImageStore) {
+    let directory = tempfile::tempdir().unwrap();
+    let store = ImageStore::new(directory.path().to_owned());
+    (directory, store)
+}
+
+/// Nothing in the store, no leavings either. The unpacking thread may still be at it when a pull was given up.
+pub(super) fn assert_empty(directory: &tempfile::TempDir) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let images = directory.path().join("images");
+    while images.exists() && fs::read_dir(&images).unwrap().count() > 0 {
+        assert!(
+            Instant::now() < deadline,
+            "something is left in {}",
+            images.display()
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

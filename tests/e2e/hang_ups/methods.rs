@@ -1,0 +1,109 @@
+//! Every method: one that the walk hangs up on, or one that changes nothing.
+
+use std::collections::BTreeSet;
+
+use anyhow::ensure;
+use instar_api::FILE_DESCRIPTOR_SET;
+use instar_tests::{Outcome, Scratch};
+use prost::Message;
+use prost_types::FileDescriptorSet;
+
+/// The methods that the walk hangs up on.
+const WALKED: &[&str] = &[
+    "machine.MachineService/ApplyConfiguration",
+    "machine.MachineService/ImagePull",
+    "machine.MachineService/MetaDelete",
+    "machine.MachineService/MetaWrite",
+    "machine.MachineService/Reboot",
+    "machine.MachineService/Reset",
+    "machine.MachineService/Restart",
+    "machine.MachineService/Rollback",
+    "machine.MachineService/ServiceRestart",
+    "machine.MachineService/ServiceStart",
+    "machine.MachineService/ServiceStop",
+    "machine.MachineService/Shutdown",
+    "machine.MachineService/Upgrade",
+    "machine.ImageService/Pull",
+    "machine.ImageService/Remove",
+    "machine.LifecycleService/Install",
+    "machine.LifecycleService/Upgrade",
+    "storage.StorageService/BlockDeviceWipe",
+];
+
+/// Those that look, and those that this version refuses.
+const CHANGE_NOTHING: &[&str] = &[
+    "machine.MachineService/Bootstrap",
+    "machine.MachineService/Containers",
+    "machine.MachineService/Copy",
+    "machine.MachineService/CPUFreqStats",
+    "machine.MachineService/CPUInfo",
+    "machine.MachineService/DiskStats",
+    "machine.MachineService/DiskUsage",
+    "machine.MachineService/Dmesg",
+    "machine.MachineService/EtcdMemberList",
+    "machine.MachineService/Events",
+    "machine.MachineService/GenerateClientConfiguration",
+    "machine.MachineService/Hostname",
+    "machine.MachineService/ImageList",
+    "machine.MachineService/Kubeconfig",
+    "machine.MachineService/List",
+    "machine.MachineService/LoadAvg",
+    "machine.MachineService/Logs",
+    "machine.MachineService/LogsContainers",
+    "machine.MachineService/Memory",
+    "machine.MachineService/Mounts",
+    "machine.MachineService/Netstat",
+    "machine.MachineService/NetworkDeviceStats",
+    "machine.MachineService/PacketCapture",
+    "machine.MachineService/Processes",
+    "machine.MachineService/Read",
+    "machine.MachineService/ServiceList",
+    "machine.MachineService/Stats",
+    "machine.MachineService/SystemStat",
+    "machine.MachineService/Version",
+    "machine.ImageService/List",
+    "machine.StorageService/Statfs",
+    "storage.StorageService/Disks",
+    "time.TimeService/Time",
+    "time.TimeService/TimeCheck",
+    "cluster.ClusterService/HealthCheck",
+    "inspect.InspectService/ControllerRuntimeDependencies",
+    "instar.UpgradeService/Plan",
+    "cosi.resource.State/Get",
+    "cosi.resource.State/List",
+    "cosi.resource.State/Watch",
+    "cosi.resource.State/Create",
+    "cosi.resource.State/Update",
+    "cosi.resource.State/Destroy",
+    "cosi.resource.State/Teardown",
+    "cosi.resource.State/TeardownAndDestroy",
+];
+
+pub(super) async fn every_method_is_walked_or_changes_nothing(_: Scratch) -> Outcome {
+    let known: BTreeSet<&str> = WALKED.iter().chain(CHANGE_NOTHING).copied().collect();
+    let methods = methods()?;
+    let unknown: Vec<_> = methods
+        .iter()
+        .filter(|method| !known.contains(method.as_str()))
+        .collect();
+    ensure!(
+        unknown.is_empty(),
+        "say whether they change the machine, and hang up on those that do: {unknown:#?}"
+    );
+    let walked = WALKED.iter().filter(|method| !methods.contains(**method));
+    ensure!(walked.count() == 0, "there are no such methods");
+    Ok(())
+}
+
+/// Those of the API's contract.
+fn methods() -> anyhow::Result<BTreeSet<String>> {
+    let mut methods = BTreeSet::new();
+    for file in FileDescriptorSet::decode(FILE_DESCRIPTOR_SET)?.file {
+        for service in &file.service {
+            let path = format!("{}.{}", file.package(), service.name());
+            let names = service.method.iter().map(|method| method.name());
+            methods.extend(names.map(|name| format!("{path}/{name}")));
+        }
+    }
+    Ok(methods)
+}

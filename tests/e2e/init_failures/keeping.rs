@@ -1,0 +1,209 @@
+//! What outlives a restart of machined, and what a swap of generations.
+
+use anyhow::{Context as _, ensure};
+use instar_tests::{Outcome, Scratch, ScriptedInit, Test, tests};
+
+use super::Chapter;
+
+pub(super) fn tests() -> Vec<Test> {
+    tests![
+        what_is_kept_outlives_machined_and_what_is_not_is_gone,
+        workloads_live_through_a_swap_and_back_when_they_are_kept,
+        workloads_that_hold_on_to_an_image_end_instead_of_the_machine,
+    ]
+}
+
+/// Over a restart of machined and over a swap: descriptors, a service, orphans and their ends, a sysctl.
+async fn what_is_kept_outlives_machined_and_what_is_not_is_gone(scratch: Scratch) -> Outcome {
+    let Chapter { does, says } = A_RESTART_AND_A_SWAP;
+    let init = ScriptedInit::boot(&scratch, "", does)?;
+    init.says_until_its_end(says)?;
+    let console = init.vm().console();
+    ensure!(
+        console.contains("a line of machined's own"),
+        "machined's output is not on the console"
+    );
+    let (_, rss) = console.split_once("init_rss=").context("no init_rss")?;
+    let rss = rss.split_whitespace().next().unwrap_or_default();
+    ensure!(rss.parse::<u32>()? <= 1024, "init has {rss} KiB resident");
+    Ok(())
+}
+
+const A_RESTART_AND_A_SWAP: Chapter = Chapter {
+    does: "
+        sleep 500
+        hello
+        @boot keep log.a generation
+        @boot keep api machine
+        @boot service
+        @boot orphan 50
+        @boot await-exit
+        @boot leave-sysctl /proc/sys/vm/overcommit_memory 1
+        @boot leave-sysctl /proc/sys/vm/dirty_bytes 8192000
+        @boot orphan 600000
+        @boot abort
+        @restart await-exit
+        @restart services
+        @restart kill-init
+        @restart healthy
+        @restart print a line of machined's own
+        @restart next self v2 60
+        @next services
+        @next cat /proc/sys/vm/overcommit_memory
+        @next cat /proc/sys/vm/dirty_bytes
+        @next cat /proc/sys/vm/dirty_ratio
+        @next healthy
+        @next state
+        @next reboot
+    ",
+    says: "
+        init: generation 1 starts, boot id …
+        double: welcome generation=1 start=boot deadline=… kept=[] failed=- cause=-
+        double: ok keep
+        double: ok keep
+        double: service in /sys/fs/cgroup/generation.1/service with cpu io memory pids
+        double: the orphan exited with status 0x700
+        double: /proc/sys/vm/overcommit_memory is 1
+        double: /proc/sys/vm/dirty_bytes is 8192000
+        init: generation 1: machined was killed by signal 6; starting machined again
+        double: welcome generation=1 start=restart deadline=… kept=[api='kept as api' log.a='kept as log.a'] failed=- cause=machined was killed by signal 6
+        double: a process of before exited with status 0x9
+        double: services 1
+        init: generation 1 is healthy and committed
+        double: ok healthy
+        init: generation 2 starts, boot id …
+        double: welcome generation=2 start=next deadline=… kept=[api='kept as api'] failed=- cause=-
+        double: services 0
+        double: /proc/sys/vm/overcommit_memory: 0
+        double: /proc/sys/vm/dirty_bytes: 0
+        double: /proc/sys/vm/dirty_ratio: 20
+        init: generation 2 is healthy and committed
+        double: ok healthy
+        double: state free_kib=… init_rss=… kB init_fds=… mounts=… loops=1 cgroups=2
+        init: machined asks for reboot
+        reboot: Restarting system
+    ",
+};
+
+/// Through a swap, through a swap that fails and the way back, and not through one that does not ask for it or a fresh generation.
+/// Others end each time, one that has left its cgroup as well.
+async fn workloads_live_through_a_swap_and_back_when_they_are_kept(scratch: Scratch) -> Outcome {
+    SWAPS_OF_FIVE_VERSIONS.is_told(&scratch)
+}
+
+/// Generation by generation.
+const SWAPS_OF_FIVE_VERSIONS: Chapter = Chapter {
+    does: "
+        hello
+        =1 workload
+        =1 service
+        =1 stray
+        =1 keep log.one workloads
+        =1 keep log.a generation
+        =1 healthy
+        =1 next self v2 60 keep
+        look-at-workload
+        services
+        =2 healthy
+        =2 next self v3 60 keep
+        =3 give-up v3 is no good
+        =4 healthy
+        =4 next self v4 60
+        =5 healthy
+        =5 workload
+        =5 next self v5 60 keep
+        =6 healthy
+        =6 end-workload
+        =6 await-exit
+        =6 workload
+        =6 give-up v5 has had enough
+        state
+        reboot
+    ",
+    says: "
+        init: generation 1 starts, boot id …
+        double: welcome generation=1 start=boot deadline=… kept=[] failed=- cause=-
+        double: a workload runs
+        double: service in /sys/fs/cgroup/generation.1/service with cpu io memory pids
+        double: a stray runs
+        double: ok keep
+        double: ok keep
+        init: generation 1 is healthy and committed
+        double: ok healthy
+        init: generation 2 starts, boot id …
+        double: welcome generation=2 start=next deadline=… kept=[log.one='kept as log.one'] failed=- cause=-
+        double: the workloads are kept
+        double: the workload lives, cgroups=1
+        double: services 0
+        init: generation 2 is healthy and committed
+        double: ok healthy
+        init: generation 3 starts, boot id …
+        double: welcome generation=3 start=next deadline=… kept=[log.one='kept as log.one'] failed=- cause=-
+        double: the workloads are kept
+        double: the workload lives, cgroups=1
+        double: services 0
+        init: generation 3: machined gave up: v3 is no good; going back from v3 to the previous image
+        init: generation 4 starts, boot id …
+        double: welcome generation=4 start=rollback deadline=… kept=[log.one='kept as log.one'] failed=v3 cause=machined gave up: v3 is no good
+        double: the workloads are kept
+        double: the workload lives, cgroups=1
+        double: services 0
+        init: generation 4 is healthy and committed
+        double: ok healthy
+        init: generation 5 starts, boot id …
+        double: welcome generation=5 start=next deadline=… kept=[] failed=- cause=-
+        double: the workload is gone, cgroups=0
+        double: services 0
+        init: generation 5 is healthy and committed
+        double: ok healthy
+        double: a workload runs
+        init: generation 6 starts, boot id …
+        double: welcome generation=6 start=next deadline=… kept=[] failed=- cause=-
+        double: the workloads are kept
+        double: the workload lives, cgroups=1
+        double: services 0
+        init: generation 6 is healthy and committed
+        double: ok healthy
+        double: a process of before exited with status 0x9
+        double: a workload runs
+        init: generation 6: machined gave up: v5 has had enough; starting its image again in a fresh generation
+        init: generation 7 starts, boot id …
+        double: welcome generation=7 start=fresh deadline=… kept=[] failed=- cause=machined gave up: v5 has had enough
+        double: the workload is gone, cgroups=0
+        double: services 0
+        double: state … loops=1 cgroups=2
+        init: machined asks for reboot
+        reboot: Restarting system
+    ",
+};
+
+/// Keeping is never worse than not keeping: what keeps the machine from being as freshly booted ends, and the swap goes on.
+async fn workloads_that_hold_on_to_an_image_end_instead_of_the_machine(
+    scratch: Scratch,
+) -> Outcome {
+    A_WORKLOAD_THAT_HOLDS_ON.is_told(&scratch)
+}
+
+const A_WORKLOAD_THAT_HOLDS_ON: Chapter = Chapter {
+    does: "
+        hello
+        =1 stuck-workload
+        =1 healthy
+        =1 next self v2 60 keep
+        look-at-workload
+        reboot
+    ",
+    says: "
+        init: generation 1 starts, boot id …
+        double: welcome generation=1 start=boot deadline=… kept=[] failed=- cause=-
+        double: a workload runs
+        init: generation 1 is healthy and committed
+        double: ok healthy
+        init: not as freshly booted: the block device loop0 is left; the workloads end as well
+        init: generation 2 starts, boot id …
+        double: welcome generation=2 start=next deadline=… kept=[] failed=- cause=-
+        double: the workload is gone, cgroups=0
+        init: machined asks for reboot
+        reboot: Restarting system
+    ",
+};
