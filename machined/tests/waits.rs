@@ -178,7 +178,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        if path.is_dir() && name != "tests" {
+        if path.is_dir() && !name.ends_with("tests") {
             found.extend(files(&path));
         } else if name.ends_with(".rs") && !name.ends_with("tests.rs") {
             found.push(path);

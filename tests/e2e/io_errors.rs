@@ -8,13 +8,12 @@ use instar_esp::{FileDigest, State, Volume as _};
 use instar_qemu::{Bus, Drive, Vm, VmSpec, WriteFailure, WriteFault};
 use instar_tests::{
     ContainerWriter, EspImage, Fat, GREETER_PORT, Greeter, ImageUnderTest, Instarctl, Node,
-    Outcome, Registry, Said, Scratch, ServedDisk, Test, push_greeter, tests, uefi,
+    Outcome, Registry, Said, Scratch, ServedDisk, Test, chapters, push_greeter, tests, uefi,
 };
 use serde_json::{Value, json};
 
 use crate::PATIENCE;
 
-const INSTALLER: &str = "instar/installer";
 /// Room for both versions, and for an installer's image in /var.
 const DISK_BYTES: u64 = 512 << 20;
 
@@ -79,42 +78,51 @@ impl Place {
 }
 
 async fn io_errors_in_an_upgrade_leave_the_version_that_runs(scratch: Scratch) -> Outcome {
-    let registry = Registry::start(&scratch)?;
-    let (first, second) = (ImageUnderTest::first()?, ImageUnderTest::second()?);
-    registry.push_layout(&second.installer(), INSTALLER, second.version())?;
-    let disk = scratch.join("disk.img");
-    first.put_on_disk(&disk, DISK_BYTES)?;
-    let node = on_a_breakable_disk(&scratch, &registry, &disk).await?;
-    let image = registry.image_for_guest(&format!("{INSTALLER}:{}", second.version()));
-    let kernel = node.kernel_boot_id().await?;
-    let upgraded = Upgraded {
-        client: Instarctl::of(&node, &scratch)?,
-        node,
-        disk,
-        image,
-    };
+    let registry = Registry::with_both_installers(&scratch)?;
+    let upgraded = Upgraded::begin(&scratch, &registry).await?;
+    chapters![each_upgrade_on_a_failing_disk_leaves_the_version_that_runs(
+        &upgraded
+    )]
+    .await?;
+    let upgraded = upgraded.power_cycle(&scratch).await?;
+    chapters![
+        runs(&upgraded, "v0.1.0"),
+        an_upgrade_is_staged_on_a_disk_that_works_again(&upgraded),
+        a_version_that_cannot_be_blessed_tries_until_it_can(&upgraded),
+        runs(&upgraded, "v0.2.0"),
+        the_new_version_is_blessed_and_boots_next(&upgraded.disk),
+    ]
+    .await
+}
+
+async fn each_upgrade_on_a_failing_disk_leaves_the_version_that_runs(
+    upgraded: &Upgraded,
+) -> Outcome {
+    let (first, kernel) = (
+        ImageUnderTest::first()?,
+        upgraded.node.kernel_boot_id().await?,
+    );
     for trouble in TROUBLES {
-        an_upgrade_says_that_the_disk_fails(&upgraded, trouble).await?;
-        the_version_that_runs_goes_on(&upgraded, &kernel).await?;
+        an_upgrade_says_that_the_disk_fails(upgraded, trouble).await?;
+        the_version_that_runs_goes_on(upgraded, &kernel).await?;
         boots(&upgraded.disk, &first).with_context(|| format!("{trouble:?}"))?;
     }
-    let upgraded = upgraded.power_cycle(&scratch).await?;
-    ensure!(upgraded.node.version().await?.tag == first.version());
-    an_upgrade_is_staged_on_a_disk_that_works_again(&upgraded).await?;
-    a_version_that_cannot_be_blessed_tries_until_it_can(&upgraded).await?;
-    ensure!(upgraded.node.version().await?.tag == second.version());
-    the_new_version_is_blessed_and_boots_next(&upgraded.disk, &second)
+    Ok(())
+}
+
+async fn runs(upgraded: &Upgraded, version: &str) -> Outcome {
+    let now = upgraded.node.version().await?.tag;
+    ensure!(now == version, "{now} runs");
+    Ok(())
 }
 
 async fn on_a_breakable_disk(scratch: &Scratch, registry: &Registry, disk: &Path) -> Result<Node> {
     let host = registry.host_for_guest();
     let spec = VmSpec::uefi(uefi()?).drive(Drive::raw(disk).breakable());
-    let node = Node::plan_from(scratch, spec)
+    Node::plan_from(scratch, spec)
         .configure(move |config| config.registry(&host).install_disk("/dev/vda"))
-        .boot()
-        .await?;
-    node.wait_until_ready(PATIENCE).await?;
-    Ok(node)
+        .boot_until_ready(PATIENCE)
+        .await
 }
 
 /// A node, its disk, and the image to which it is upgraded.
@@ -126,6 +134,18 @@ struct Upgraded {
 }
 
 impl Upgraded {
+    async fn begin(scratch: &Scratch, registry: &Registry) -> Result<Self> {
+        let disk = scratch.join("disk.img");
+        ImageUnderTest::first()?.put_on_disk(&disk, DISK_BYTES)?;
+        let node = on_a_breakable_disk(scratch, registry, &disk).await?;
+        Ok(Self {
+            client: Instarctl::of(&node, scratch)?,
+            node,
+            disk,
+            image: registry.installer_for_guest("v0.2.0"),
+        })
+    }
+
     async fn power_cycle(self, scratch: &Scratch) -> Result<Self> {
         let node = self.node.power_cycle().await?;
         node.wait_until_ready(PATIENCE).await?;
@@ -212,11 +232,11 @@ async fn the_node_tells_that_its_version_is_not_blessed(
     .await
 }
 
-fn the_new_version_is_blessed_and_boots_next(disk: &Path, version: &ImageUnderTest) -> Outcome {
+async fn the_new_version_is_blessed_and_boots_next(disk: &Path) -> Outcome {
     let state = State::read(&EspImage::of_disk(disk))?;
     let next = state.next_boot().context("nothing boots")?;
     ensure!(
-        next.name.is_blessed() && next.name.version.to_string() == version.version(),
+        next.name.is_blessed() && next.name.version.to_string() == "v0.2.0",
         "{} boots next",
         next.name
     );
@@ -288,67 +308,90 @@ const INSTALLED: &str = "machined: upgrade: upgrade: done";
 async fn an_io_error_under_a_container_that_lives_on_leaves_a_version_that_boots(
     scratch: Scratch,
 ) -> Outcome {
-    let registry = Registry::start(&scratch)?;
+    let registry = Registry::with_both_installers(&scratch)?;
     push_greeter(&registry)?;
     let mut story = Story::begin(&scratch, &registry, Defect::Broken, true).await?;
-    let (said, all) = an_upgrade_under_a_writer(&story, None).await?;
-    ensure!(said.code == Some(0), "{said:?}");
-    story.runs = 1 - story.runs;
-    let (mut failed, mut refused) = (0, 0);
+    let all = an_undisturbed_upgrade_is_counted(&mut story).await?;
+    let mut tally = Tally::default();
     for write in which_writes(all)? {
         let name = format!("write {write} of {all}");
-        let before = failures(&story.node)?;
-        let (said, _) = an_upgrade_under_a_writer(&story, Some(write)).await?;
-        let has_failed = failures(&story.node)? > before;
-        failed += usize::from(has_failed);
-        refused += usize::from(said.code != Some(0));
-        println!(
-            "{name}: failed: {has_failed}, the upgrade: {:?} {}",
-            said.code,
-            said.complaint.lines().next_back().unwrap_or_default()
-        );
-        ensure!(has_failed || said.code == Some(0), "{name}: {said:?}");
-        let whole = |version: usize| boots(&story.disk, &story.images[version]).is_ok();
-        let next = (0..2).find(|version| whole(*version));
-        story.runs = next.with_context(|| format!("{name}: nothing whole would be booted"))?;
-        story.waits = false;
-        story = story.power_cycle().await?;
-        story.node.wait_until_ready(PATIENCE).await?;
-        story.runs_what_it_should().await.context(name)?;
-        Greeter::of(&story.node)?.write_to_var("after-all")?;
+        let tried = an_upgrade_under_a_writer_loses_a_write(&story, write).await;
+        tally.add(&tried.with_context(|| name.clone())?);
+        story = a_whole_version_starts_again(story).await.context(name)?;
     }
+    let (failed, refused) = (tally.failed, tally.refused);
     println!("{failed} writes failed, {refused} upgrades were refused");
     ensure!(failed > 0, "no write failed");
     Ok(())
 }
 
+/// How often the disk is written to in an upgrade under a writer.
+async fn an_undisturbed_upgrade_is_counted(story: &mut Story<'_>) -> Result<u64> {
+    let (said, all) = an_upgrade_under_a_writer(story, None).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    story.runs = 1 - story.runs;
+    Ok(all)
+}
+
+async fn an_upgrade_under_a_writer_loses_a_write(story: &Story<'_>, write: u64) -> Result<Tried> {
+    let (said_before, before) = (story.node.vm().console().len(), failures(&story.node)?);
+    let (said, _) = an_upgrade_under_a_writer(story, Some(write)).await?;
+    let failed = failures(&story.node)? > before;
+    let last = said.complaint.lines().next_back().unwrap_or_default();
+    let code = said.code;
+    println!("write {write}: failed: {failed}, the upgrade: {code:?} {last}");
+    ensure!(failed || code == Some(0), "{said:?}");
+    Ok(Tried {
+        how: &[],
+        said_before,
+        said,
+        resets: 0,
+        failed,
+    })
+}
+
+async fn a_whole_version_starts_again<'a>(mut story: Story<'a>) -> Result<Story<'a>> {
+    let whole = |version: usize| boots(&story.disk, &story.images[version]).is_ok();
+    let next = (0..2).find(|version| whole(*version));
+    story.runs = next.context("nothing whole would be booted")?;
+    story.waits = false;
+    let story = story.power_cycle().await?;
+    story.is_ready_with_what_it_should_run().await?;
+    Greeter::of(&story.node)?.write_to_var("after-all")?;
+    Ok(story)
+}
+
 /// An upgrade without a reboot under a container that writes. From the change on, the write of this number fails. Gives how often the
 /// disk was written to from then until a while after the upgrade's end.
 async fn an_upgrade_under_a_writer(story: &Story<'_>, write: Option<u64>) -> Result<(Said, u64)> {
-    let Story { node, failing, .. } = story;
-    let said_before = node.vm().console().len();
+    let node = &story.node;
     let writer = ContainerWriter::start(Greeter::of(node)?);
-    let fail = async {
-        node.wait_until("the installer is done", PATIENCE, async || {
-            let console = node.vm().console();
-            let since = console.get(said_before..).context("a shorter console")?;
-            ensure!(since.contains(INSTALLED), "it works");
-            Ok(())
-        })
-        .await?;
-        failing.fail(node.vm(), write)?;
-        writes(node)
-    };
+    let fail = fail_from_the_change_on(story, write);
     let (said, begin) = tokio::join!(story.upgrade(&[]), fail);
     let (said, begin) = (said?, begin?);
     tokio::time::sleep(AFTER).await;
     let all = writes(node)? - begin;
-    failing.fail(node.vm(), None)?;
+    story.failing.fail(node.vm(), None)?;
     let written = writer.end();
     if write.is_none() {
         println!("{all} writes of the disk, {} of the container", written?);
     }
     Ok((said, all))
+}
+
+/// Waits for the installer's end; how often the disk was written to by then.
+async fn fail_from_the_change_on(story: &Story<'_>, write: Option<u64>) -> Result<u64> {
+    let node = &story.node;
+    let said_before = node.vm().console().len();
+    node.wait_until("the installer is done", PATIENCE, async || {
+        let console = node.vm().console();
+        let since = console.get(said_before..).context("a shorter console")?;
+        ensure!(since.contains(INSTALLED), "it works");
+        Ok(())
+    })
+    .await?;
+    story.failing.fail(node.vm(), write)?;
+    writes(node)
 }
 
 /// What is the matter with a disk.
@@ -408,36 +451,64 @@ impl FailingDisk {
 /// One write of an upgrade fails, somewhere from the first of the image in /var to the last of the new version's start. What comes
 /// before that start is the same in an upgrade that is staged, which is over sooner.
 async fn fail_each_write_in_turn(scratch: Scratch, defect: Defect) -> Outcome {
-    let registry = Registry::start(&scratch)?;
+    let registry = Registry::with_both_installers(&scratch)?;
     let mut story = Story::begin(&scratch, &registry, defect, false).await?;
     let counted = undisturbed_upgrades_are_counted(&mut story).await?;
     let wanted = which_writes(counted.all)?;
     let mut tally = Tally::default();
-    let mut number = 0;
-    while let Some(&write) = wanted.get(number) {
-        let name = format!("write {write} of {}", counted.all);
-        let how = counted.how_to_come_to(write);
-        let tried = an_upgrade_loses_a_write(&story, write, how).await?;
-        let is_told_late = tally.is_told_late(&tried);
-        tally.add(&tried);
-        an_upgrade_succeeds_or_has_a_reason(&name, &tried, is_told_late)?;
-        let next = what_starts_next_is_whole(&mut story, &tried).await;
-        next.with_context(|| name.clone())?;
-        if story.is_given_up(&tried)? || (story.waits && number % STARTED == STARTED - 1) {
-            story = story.power_cycle().await?;
-        }
-        story.node.wait_until_ready(PATIENCE).await?;
-        story.runs_what_it_should().await.context(name)?;
-        number += usize::from(!is_told_late);
+    for (number, write) in wanted.iter().enumerate() {
+        let starts = number % STARTED == STARTED - 1;
+        story = a_write_is_lost(story, &counted, *write, starts, &mut tally).await?;
     }
-    if story.waits {
-        story = story.power_cycle().await?;
-        story.node.wait_until_ready(PATIENCE).await?;
-        story.runs_what_it_should().await?;
-    }
+    what_waits_starts(story).await?;
     tally.print(counted.all, wanted.len());
     ensure!(tally.refused > 0, "no upgrade noticed");
     Ok(())
+}
+
+/// In an upgrade, or in the one after it where the kernel told late of the write before.
+async fn a_write_is_lost<'a>(
+    mut story: Story<'a>,
+    counted: &Counted,
+    write: u64,
+    starts: bool,
+    tally: &mut Tally,
+) -> Result<Story<'a>> {
+    let name = format!("write {write} of {}", counted.all);
+    loop {
+        let tried = an_upgrade_loses_a_write(&story, write, counted.how_to_come_to(write)).await?;
+        let is_told_late = tally.is_told_late(&tried);
+        tally.add(&tried);
+        an_upgrade_succeeds_or_has_a_reason(&name, &tried, is_told_late)?;
+        let goes_on = the_machine_goes_on(story, &tried, starts).await;
+        story = goes_on.with_context(|| name.clone())?;
+        if !is_told_late {
+            return Ok(story);
+        }
+    }
+}
+
+/// At the end of the upgrades, too.
+async fn what_waits_starts(story: Story<'_>) -> Outcome {
+    if !story.waits {
+        return Ok(());
+    }
+    let story = story.power_cycle().await?;
+    story.is_ready_with_what_it_should_run().await
+}
+
+/// Runs on, or starts where the filesystem was given up or the version that waits is to start.
+async fn the_machine_goes_on<'a>(
+    mut story: Story<'a>,
+    tried: &Tried,
+    starts: bool,
+) -> Result<Story<'a>> {
+    what_starts_next_is_whole(&mut story, tried).await?;
+    if story.is_given_up(tried)? || (story.waits && starts) {
+        story = story.power_cycle().await?;
+    }
+    story.is_ready_with_what_it_should_run().await?;
+    Ok(story)
 }
 
 /// A node with a disk of which one write fails, and two versions that take turns on it.
@@ -454,6 +525,28 @@ struct Story<'a> {
     waits: bool,
 }
 
+async fn on_a_failing_disk(
+    scratch: &Scratch,
+    registry: &Registry,
+    disk: &Path,
+    failing: &FailingDisk,
+    greets: bool,
+) -> Result<Node> {
+    let (host, device) = (registry.host_for_guest(), failing.device());
+    let spec = VmSpec::uefi(uefi()?).drive(failing.drive(disk));
+    let spec = spec.deadline(LIFETIME).forward(GREETER_PORT);
+    Node::plan_from(scratch, spec)
+        .configure(move |config| {
+            let config = config.registry(&host).install_disk(device);
+            match greets {
+                true => config.greeter(&host),
+                false => config,
+            }
+        })
+        .boot_until_ready(PATIENCE)
+        .await
+}
+
 impl<'a> Story<'a> {
     async fn begin(
         scratch: &'a Scratch,
@@ -462,31 +555,13 @@ impl<'a> Story<'a> {
         greets: bool,
     ) -> Result<Self> {
         let images = [ImageUnderTest::first()?, ImageUnderTest::second()?];
-        for image in &images {
-            registry.push_layout(&image.installer(), INSTALLER, image.version())?;
-        }
         let disk = scratch.join("disk.img");
         images[0].put_on_disk(&disk, DISK_BYTES)?;
-        let host = registry.host_for_guest();
         let failing = FailingDisk::of(&disk, defect)?;
-        let device = failing.device();
-        let drive = failing.drive(&disk);
-        let spec = VmSpec::uefi(uefi()?).drive(drive).deadline(LIFETIME);
-        let node = Node::plan_from(scratch, spec.forward(GREETER_PORT))
-            .configure(move |config| {
-                let config = config.registry(&host).install_disk(device);
-                match greets {
-                    true => config.greeter(&host),
-                    false => config,
-                }
-            })
-            .boot()
-            .await?;
-        node.wait_until_ready(PATIENCE).await?;
         Ok(Self {
             scratch,
             registry,
-            node,
+            node: on_a_failing_disk(scratch, registry, &disk, &failing, greets).await?,
             images,
             disk,
             failing,
@@ -498,8 +573,7 @@ impl<'a> Story<'a> {
     /// To the version that does not run.
     async fn upgrade(&self, how: &[&str]) -> Result<Said> {
         let to = self.images[1 - self.runs].version();
-        let image = format!("{INSTALLER}:{to}");
-        let image = self.registry.image_for_guest(&image);
+        let image = self.registry.installer_for_guest(to);
         let upgrade = [&["upgrade", "--force", "--image", &image], how].concat();
         let client = Instarctl::of(&self.node, self.scratch)?;
         client.run(&upgrade).await
@@ -508,6 +582,11 @@ impl<'a> Story<'a> {
     /// Which of the images starts when the machine does.
     fn next(&self) -> usize {
         if self.waits { 1 - self.runs } else { self.runs }
+    }
+
+    async fn is_ready_with_what_it_should_run(&self) -> Outcome {
+        self.node.wait_until_ready(PATIENCE).await?;
+        self.runs_what_it_should().await
     }
 
     async fn runs_what_it_should(&self) -> Outcome {

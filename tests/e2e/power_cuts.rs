@@ -8,16 +8,16 @@ use anyhow::{Context, ensure};
 use instar_esp::{Slot, Volume as _};
 use instar_qemu::VmSpec;
 use instar_tests::power_cuts::{
-    BEFORE_CHANGE, JudgedScenario, Medium, RecordedNode, Sample, Scenario, Tears, boot_samples,
+    BEFORE_CHANGE, JudgedScenario, Medium, Recorded, RecordedNode, Sample, Scenario, Tears,
+    boot_samples,
 };
 use instar_tests::{
-    EspImage, Fat, GREETER_PORT, ImageUnderTest, Instarctl, Node, Outcome, Registry, Scratch, Test,
-    chapters, push_greeter, tests, uefi,
+    EspImage, Fat, GREETER_PORT, ImageUnderTest, Instarctl, MachineConfig, Node, Outcome, Registry,
+    Scratch, Test, chapters, push_greeter, tests, uefi,
 };
 
 use crate::PATIENCE;
 
-const INSTALLER: &str = "instar/installer";
 /// Room for both versions, and for an installer's image in /var.
 const DISK_BYTES: u64 = 512 << 20;
 /// How many states of each stage are really booted.
@@ -33,77 +33,86 @@ pub(crate) fn tests() -> Vec<Test> {
 async fn power_cuts_in_an_upgrade_leave_a_machine_that_boots_with_its_config(
     scratch: Scratch,
 ) -> Outcome {
-    let registry = Registry::start(&scratch)?;
-    let second = ImageUnderTest::second()?;
-    registry.push_layout(&second.installer(), INSTALLER, second.version())?;
+    let registry = registry(&scratch)?;
     let mut recorded = start(&scratch, &registry)?;
     let config = recorded.node().config().to_owned();
-    let image = registry.image_for_guest(&format!("{INSTALLER}:{}", second.version()));
-    chapters![an_upgrade_is_recorded(
-        &scratch,
-        &mut recorded,
-        &image,
-        &config
-    )]
-    .await?;
-
+    chapters![an_upgrade_is_recorded(&scratch, &mut recorded, &registry)].await?;
     let recorded = recorded.end()?;
-    let medium = Medium {
-        config,
-        identity: recorded.identity,
-    };
-    come_back_from_all(&scratch, recorded.scenarios, &medium, 500).await
+    come_back_from_all(&scratch, recorded, config, 500).await
+}
+
+/// With the version that machines are upgraded to.
+fn registry(scratch: &Scratch) -> anyhow::Result<Registry> {
+    let registry = Registry::start(scratch)?;
+    registry.push_installer(&ImageUnderTest::second()?)?;
+    Ok(registry)
 }
 
 /// The operating system changes under a container that writes, and goes on writing.
 async fn power_cuts_under_a_container_that_lives_on_leave_a_machine_that_boots(
     scratch: Scratch,
 ) -> Outcome {
-    let registry = Registry::start(&scratch)?;
-    let second = ImageUnderTest::second()?;
-    registry.push_layout(&second.installer(), INSTALLER, second.version())?;
-    push_greeter(&registry)?;
-    let base = scratch.join("base.img");
-    ImageUnderTest::first()?.put_on_disk(&base, DISK_BYTES)?;
-    let host = registry.host_for_guest();
-    let mut recorded = RecordedNode::start(&scratch, "node", &base, |drive| {
-        let spec = VmSpec::uefi(uefi()?).drive(drive).forward(GREETER_PORT);
-        Ok(Node::plan_from(&scratch, spec).configure(move |config| {
-            config
-                .registry(&host)
-                .install_disk("/dev/vda")
-                .greeter(&host)
-        }))
-    })?;
+    let registry = registry(&scratch)?;
+    let mut recorded = start_with_a_greeter(&scratch, &registry)?;
     let config = recorded.node().config().to_owned();
-    recorded.node().wait_for_api(PATIENCE).await?;
-    recorded.node().wait_until_ready(PATIENCE).await?;
-    let client = Instarctl::of(recorded.node(), &scratch)?;
-    let image = registry.image_for_guest(&format!("{INSTALLER}:{}", second.version()));
-    recorded.change_under(&client, &image, &config).await?;
+    chapters![a_change_under_a_writer_is_recorded(
+        &scratch,
+        &mut recorded,
+        &registry
+    )]
+    .await?;
     let mut recorded = recorded.end()?;
     // What comes before is that of any upgrade.
     recorded.scenarios.retain(|it| it.name != BEFORE_CHANGE);
     ensure!(recorded.scenarios.len() == 2);
-    let medium = Medium {
-        config,
-        identity: recorded.identity,
+    come_back_from_all(&scratch, recorded, config, 100).await
+}
+
+fn start_with_a_greeter(scratch: &Scratch, registry: &Registry) -> anyhow::Result<RecordedNode> {
+    push_greeter(registry)?;
+    let base = scratch.join("base.img");
+    ImageUnderTest::first()?.put_on_disk(&base, DISK_BYTES)?;
+    let host = registry.host_for_guest();
+    let with_greeter = move |config: MachineConfig| {
+        let config = config.registry(&host).install_disk("/dev/vda");
+        config.greeter(&host)
     };
-    come_back_from_all(&scratch, recorded.scenarios, &medium, 100).await
+    RecordedNode::start(scratch, "node", &base, |drive| {
+        let spec = VmSpec::uefi(uefi()?).drive(drive).forward(GREETER_PORT);
+        Ok(Node::plan_from(scratch, spec).configure(with_greeter))
+    })
+}
+
+async fn a_change_under_a_writer_is_recorded(
+    scratch: &Scratch,
+    recorded: &mut RecordedNode,
+    registry: &Registry,
+) -> Outcome {
+    recorded.node().wait_for_api(PATIENCE).await?;
+    recorded.node().wait_until_ready(PATIENCE).await?;
+    let client = Instarctl::of(recorded.node(), scratch)?;
+    let image = registry.installer_for_guest("v0.2.0");
+    let config = recorded.node().config().to_owned();
+    recorded.change_under(&client, &image, &config).await
 }
 
 /// Judges all states of these stages, which are more than so many, and boots some of them.
 async fn come_back_from_all(
     scratch: &Scratch,
-    scenarios: Vec<Scenario>,
-    medium: &Medium,
+    recorded: Recorded,
+    config: String,
     more_than: usize,
 ) -> Outcome {
+    let medium = Medium {
+        config,
+        identity: recorded.identity,
+    };
     let judge = |scenario| Scenario::judge(scenario, scratch, Tears::FewOfLong);
-    let judged: Vec<_> = scenarios.into_iter().map(judge).collect::<Result<_, _>>()?;
+    let judged = recorded.scenarios.into_iter().map(judge);
+    let judged: Vec<_> = judged.collect::<Result<_, _>>()?;
     chapters![
         every_state_is_one_that_boots(&judged, more_than),
-        samples_really_boot(scratch, &judged, medium),
+        samples_really_boot(scratch, &judged, &medium),
     ]
     .await
 }
@@ -124,13 +133,14 @@ fn start(scratch: &Scratch, registry: &Registry) -> anyhow::Result<RecordedNode>
 async fn an_upgrade_is_recorded(
     scratch: &Scratch,
     recorded: &mut RecordedNode,
-    image: &str,
-    config: &str,
+    registry: &Registry,
 ) -> Outcome {
     recorded.node().wait_for_api(PATIENCE).await?;
     recorded.node().wait_until_ready(PATIENCE).await?;
     let client = Instarctl::of(recorded.node(), scratch)?;
-    recorded.upgrade(&client, image, config).await?;
+    let image = registry.installer_for_guest("v0.2.0");
+    let config = recorded.node().config().to_owned();
+    recorded.upgrade(&client, &image, &config).await?;
     gives_room_back(&recorded.node().vm().console())
 }
 
