@@ -15,8 +15,6 @@ const NOT_YET: &[(&str, usize)] = &[
     ("chaos/changes.rs", 2),
     ("chaos/faults.rs", 2),
     ("chaos/shown.rs", 2),
-    ("io_errors.rs", 5),
-    ("power_cuts.rs", 2),
     ("soak.rs", 4),
     ("soak/clients.rs", 1),
     ("soak/left.rs", 1),
