@@ -456,11 +456,11 @@ async fn who_came_before_the_config_does_not_stay(scratch: Scratch) -> Outcome {
         calls_of_a_stranger(node).await?,
     ];
     chapters![
-        it_takes_a_config_from_anybody(&waiting),
+        a_machine_without_a_config_takes_one_from_anybody(&waiting),
         calls_that_were_begun_are_not_carried_out(node, &mut parked),
-        it_has_the_config_that_it_took(node),
+        the_machine_has_the_config_that_it_took(node),
         who_followed_the_log_does_not_stay(stays),
-        it_takes_no_other_config_from_strangers(&waiting),
+        strangers_bring_no_other_config(&waiting),
     ]
     .await
 }
@@ -520,13 +520,13 @@ async fn calls_of_a_stranger(node: &Node) -> Result<Parked> {
     Ok(calls)
 }
 
-async fn it_takes_a_config_from_anybody(waiting: &WaitingNode) -> Outcome {
+async fn a_machine_without_a_config_takes_one_from_anybody(waiting: &WaitingNode) -> Outcome {
     let said = waiting.apply().await?;
     ensure!(said.code == Some(0), "{said:?}");
     Ok(())
 }
 
-async fn it_has_the_config_that_it_took(node: &Node) -> Outcome {
+async fn the_machine_has_the_config_that_it_took(node: &Node) -> Outcome {
     node.wait_for_api(PATIENCE).await?;
     let hostname = node.hostname().await?;
     ensure!(hostname == "configured", "it is called {hostname}");
@@ -538,7 +538,7 @@ async fn who_followed_the_log_does_not_stay(stays: Told) -> Outcome {
 }
 
 /// Nobody comes in without a certificate from here on.
-async fn it_takes_no_other_config_from_strangers(waiting: &WaitingNode) -> Outcome {
+async fn strangers_bring_no_other_config(waiting: &WaitingNode) -> Outcome {
     let refused = waiting.apply().await?;
     ensure!(refused.code != Some(0), "{refused:?}");
     Ok(())

@@ -46,9 +46,9 @@ async fn a_node_takes_its_config_from_a_url_that_comes_late(scratch: Scratch) ->
         .spec(|spec| spec.command_line(arguments))
         .start()?;
     chapters![
-        it_asks_again_until_there_is_a_config(&node, &server, config),
-        it_asks_for_itself(&node, &server),
-        its_token_is_for_administrators(&node),
+        a_node_asks_again_until_there_is_a_config(&node, &server, config),
+        a_node_asks_by_its_name_and_card(&node, &server),
+        the_urls_token_is_for_administrators(&node),
     ]
     .await
 }
@@ -62,7 +62,7 @@ fn arguments_with_url(server: &HttpServer) -> String {
 /// Where the config is.
 const CONFIG: &str = "/node.yaml";
 
-async fn it_asks_again_until_there_is_a_config(
+async fn a_node_asks_again_until_there_is_a_config(
     node: &Node,
     server: &HttpServer,
     config: String,
@@ -79,8 +79,7 @@ async fn it_asks_again_until_there_is_a_config(
     Ok(())
 }
 
-/// By its name and its card's address.
-async fn it_asks_for_itself(node: &Node, server: &HttpServer) -> Outcome {
+async fn a_node_asks_by_its_name_and_card(node: &Node, server: &HttpServer) -> Outcome {
     let by_name = format!("{CONFIG}?token={TOKEN}&name=instar-");
     for target in server.requests() {
         ensure!(target.starts_with(&by_name), "{target}");
@@ -95,7 +94,7 @@ async fn it_asks_for_itself(node: &Node, server: &HttpServer) -> Outcome {
 const TOKEN: &str = "0n1y-for-admins";
 
 /// What the kernel was told is in its log and among the resources, but for where the config is.
-async fn its_token_is_for_administrators(node: &Node) -> Outcome {
+async fn the_urls_token_is_for_administrators(node: &Node) -> Outcome {
     for role in [Role::Reader, Role::Operator] {
         for text in told(node, role).await? {
             ensure!(text.contains("instar.config=<hidden>"), "{text}");

@@ -59,11 +59,11 @@ async fn containers_get_no_more_than_they_are_given(scratch: Scratch) -> Outcome
     chapters![
         greeters_answer(&node),
         what_is_said_and_printed_is_bounded(&node, &writer),
-        dies_last(&node),
-        opens_no_socket_past_the_network(&writer),
+        containers_are_ended_before_the_machine(&node),
+        a_container_opens_no_socket_past_the_network(&writer),
         profiles_are_those_of_talos(&node),
-        is_not_root_by_a_number(&node),
-        mounts_no_link(&node, &writer),
+        a_container_is_not_root_by_a_number(&node),
+        a_container_mounts_no_link(&node, &writer),
         bombs_disturb_nobody(&node, &writer),
         a_reboot_goes_on_beside_a_start(&node, &scratch),
     ]
@@ -72,8 +72,8 @@ async fn containers_get_no_more_than_they_are_given(scratch: Scratch) -> Outcome
 
 async fn what_is_said_and_printed_is_bounded(node: &Node, writer: &Greeter) -> Outcome {
     chapters![
-        is_not_flooded(node),
-        does_not_wear_the_disk_out(node, writer),
+        machined_is_not_flooded_by_a_health_check(node),
+        a_container_that_prints_does_not_wear_the_disk_out(node, writer),
     ]
     .await
 }
@@ -181,7 +181,7 @@ async fn memory_of(node: &Node, pid: u32) -> Result<u64> {
 }
 
 /// A check that says more than machined can hold fails by its time, and machined stays as it is.
-async fn is_not_flooded(node: &Node) -> Outcome {
+async fn machined_is_not_flooded_by_a_health_check(node: &Node) -> Outcome {
     let pid = machined(node).await?;
     let before = memory_of(node, pid).await?;
     let check = || process_with(node, "/greeter flood");
@@ -211,7 +211,10 @@ async fn most_memory_until_the_check_fails(node: &Node, pid: u32) -> Result<u64>
 }
 
 /// A container that prints without an end costs the disk what a log may.
-async fn does_not_wear_the_disk_out(node: &Node, writer: &Greeter) -> Outcome {
+async fn a_container_that_prints_does_not_wear_the_disk_out(
+    node: &Node,
+    writer: &Greeter,
+) -> Outcome {
     let before = machined(node).await?;
     writer.get(&format!("/write/{PRINT}"))?;
     is_in_state(node, PRINTER, "Running").await?;
@@ -265,7 +268,7 @@ async fn written(node: &Node) -> Result<u64> {
 }
 
 /// Where memory runs out the kernel ends containers first, then the machine's helpers, then machined and apid, and never init.
-async fn dies_last(node: &Node) -> Outcome {
+async fn containers_are_ended_before_the_machine(node: &Node) -> Outcome {
     for (id, pid, expected) in [
         ("machined", machined(node).await?, -900),
         ("apid", node.service_pid("apid").await?, -900),
@@ -295,7 +298,7 @@ async fn what_machined_starts_does_not_inherit_its_place(node: &Node) -> Outcome
     Ok(())
 }
 
-async fn opens_no_socket_past_the_network(greeter: &Greeter) -> Outcome {
+async fn a_container_opens_no_socket_past_the_network(greeter: &Greeter) -> Outcome {
     for (family, name) in [(38, "AF_ALG"), (40, "AF_VSOCK")] {
         let said = greeter.get(&format!("/socket/{family}"));
         let said = said.err().with_context(|| format!("{name} is opened"))?;
@@ -315,10 +318,10 @@ async fn profiles_are_those_of_talos(node: &Node) -> Outcome {
         privileged: Greeter::at(node, PRIVILEGED_PORT)?,
     };
     chapters![
-        each_has_its_capabilities(&profiles),
-        a_restricted_one_cannot_write_to_its_own_files(&profiles),
-        a_privileged_one_alone_sees_the_disk(&profiles),
-        a_privileged_one_alone_sets_the_kernel(&profiles),
+        each_profile_has_its_capabilities(&profiles),
+        a_restricted_container_cannot_write_to_its_own_files(&profiles),
+        a_privileged_container_alone_sees_the_disk(&profiles),
+        a_privileged_container_alone_sets_the_kernel(&profiles),
     ]
     .await
 }
@@ -330,7 +333,7 @@ struct Profiles {
     privileged: Greeter,
 }
 
-async fn each_has_its_capabilities(profiles: &Profiles) -> Outcome {
+async fn each_profile_has_its_capabilities(profiles: &Profiles) -> Outcome {
     for (greeter, expected) in [
         (&profiles.usual, "00000000000004fb"),
         (&profiles.restricted, "0000000000000000"),
@@ -348,7 +351,7 @@ async fn each_has_its_capabilities(profiles: &Profiles) -> Outcome {
     Ok(())
 }
 
-async fn a_restricted_one_cannot_write_to_its_own_files(profiles: &Profiles) -> Outcome {
+async fn a_restricted_container_cannot_write_to_its_own_files(profiles: &Profiles) -> Outcome {
     let own = "/write/own";
     profiles.usual.get(own)?;
     profiles.privileged.get(own)?;
@@ -358,7 +361,7 @@ async fn a_restricted_one_cannot_write_to_its_own_files(profiles: &Profiles) -> 
     Ok(())
 }
 
-async fn a_privileged_one_alone_sees_the_disk(profiles: &Profiles) -> Outcome {
+async fn a_privileged_container_alone_sees_the_disk(profiles: &Profiles) -> Outcome {
     for (greeter, expected) in [
         (&profiles.usual, false),
         (&profiles.restricted, false),
@@ -370,7 +373,7 @@ async fn a_privileged_one_alone_sees_the_disk(profiles: &Profiles) -> Outcome {
     Ok(())
 }
 
-async fn a_privileged_one_alone_sets_the_kernel(profiles: &Profiles) -> Outcome {
+async fn a_privileged_container_alone_sets_the_kernel(profiles: &Profiles) -> Outcome {
     let switch = "/write/sys/kernel/mm/transparent_hugepage/enabled?never";
     let by_usual = profiles.usual.get(switch);
     ensure!(by_usual.is_err(), "{by_usual:?}");
@@ -380,7 +383,7 @@ async fn a_privileged_one_alone_sets_the_kernel(profiles: &Profiles) -> Outcome 
 }
 
 /// To setresuid(2) -1 means "as it is", and that is root.
-async fn is_not_root_by_a_number(node: &Node) -> Outcome {
+async fn a_container_is_not_root_by_a_number(node: &Node) -> Outcome {
     says(node, MINUS_ONE, "4294967295").await?;
     has_never_run(node, MINUS_ONE).await
 }
@@ -408,7 +411,7 @@ async fn says(node: &Node, service: &str, words: &str) -> Outcome {
 }
 
 /// A container makes a link in its volume to where the machine's secrets are, and another mounts what is there.
-async fn mounts_no_link(node: &Node, writer: &Greeter) -> Outcome {
+async fn a_container_mounts_no_link(node: &Node, writer: &Greeter) -> Outcome {
     writer.get("/link/data/escape?/system/state")?;
     says(node, MOUNTS_A_LINK, "symbolic link").await?;
     has_never_run(node, MOUNTS_A_LINK).await?;

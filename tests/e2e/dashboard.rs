@@ -49,11 +49,11 @@ async fn the_dashboard_shows_a_node_through_an_upgrade_and_gives_the_terminal_ba
     let arguments = ["dashboard", "--update-interval", "1s"];
     let mut terminal = instarctl.on_terminal(&arguments, UTF8, SMALL)?;
     chapters![
-        shows_the_whole_node(&node, &terminal),
-        follows_keys_and_sizes(&node, &mut terminal),
-        tells_that_a_node_is_away_and_back(&node, &terminal),
-        goes_on_through_an_upgrade(&node, &registry, &terminal),
-        ends_in_every_way_as_it_should(&node, &instarctl, &mut terminal),
+        the_dashboard_shows_the_whole_node(&node, &terminal),
+        the_dashboard_follows_keys_and_sizes(&node, &mut terminal),
+        the_dashboard_tells_that_a_node_is_away_and_back(&node, &terminal),
+        the_dashboard_goes_on_through_an_upgrade(&node, &registry, &terminal),
+        the_dashboard_ends_in_every_way_as_it_should(&node, &instarctl, &mut terminal),
     ]
     .await
 }
@@ -65,40 +65,43 @@ fn registry_with_the_second_version(scratch: &Scratch) -> Result<Registry> {
     Ok(registry)
 }
 
-async fn shows_the_whole_node(node: &Node, terminal: &Terminal) -> Outcome {
+async fn the_dashboard_shows_the_whole_node(node: &Node, terminal: &Terminal) -> Outcome {
     chapters![
-        shows_what_the_node_is_does_and_says(node, terminal),
-        shows_the_generation(node, terminal),
-        shows_figures(node, terminal),
+        the_dashboard_shows_what_the_node_is_does_and_says(node, terminal),
+        the_dashboard_shows_the_generation(node, terminal),
+        the_dashboard_shows_figures(node, terminal),
     ]
     .await
 }
 
-async fn follows_keys_and_sizes(node: &Node, terminal: &mut Terminal) -> Outcome {
+async fn the_dashboard_follows_keys_and_sizes(node: &Node, terminal: &mut Terminal) -> Outcome {
     chapters![
-        shows_another_log_and_processes_by_keys(node, terminal),
-        has_three_columns_on_a_larger_terminal(node, terminal),
-        takes_a_key_that_comes_with_a_new_size(node, terminal),
+        the_dashboard_shows_another_log_and_processes_by_keys(node, terminal),
+        the_dashboard_has_three_columns_on_a_larger_terminal(node, terminal),
+        the_dashboard_takes_a_key_that_comes_with_a_new_size(node, terminal),
         only_what_changes_is_sent(node, terminal),
     ]
     .await
 }
 
-async fn ends_in_every_way_as_it_should(
+async fn the_dashboard_ends_in_every_way_as_it_should(
     node: &Node,
     instarctl: &Instarctl,
     terminal: &mut Terminal,
 ) -> Outcome {
     chapters![
-        gives_the_terminal_back_at_a_key(node, terminal),
-        gives_a_serial_line_back_when_told_to_end(node, instarctl),
-        ends_when_its_terminal_goes(node, instarctl),
-        says_what_is_wrong(instarctl),
+        the_dashboard_gives_the_terminal_back_at_a_key(node, terminal),
+        the_dashboard_gives_a_serial_line_back_when_told_to_end(node, instarctl),
+        the_dashboard_ends_when_its_terminal_goes(node, instarctl),
+        the_dashboard_says_what_is_wrong(instarctl),
     ]
     .await
 }
 
-async fn shows_what_the_node_is_does_and_says(node: &Node, terminal: &Terminal) -> Outcome {
+async fn the_dashboard_shows_what_the_node_is_does_and_says(
+    node: &Node,
+    terminal: &Terminal,
+) -> Outcome {
     for text in [
         "Version     Instar v0.1.0",
         "running, ready",
@@ -114,12 +117,12 @@ async fn shows_what_the_node_is_does_and_says(node: &Node, terminal: &Terminal) 
     Ok(())
 }
 
-async fn shows_the_generation(node: &Node, terminal: &Terminal) -> Outcome {
+async fn the_dashboard_shows_the_generation(node: &Node, terminal: &Terminal) -> Outcome {
     let generation = node.boot_id().await?;
     shows(node, terminal, &generation[..28]).await
 }
 
-async fn shows_figures(node: &Node, terminal: &Terminal) -> Outcome {
+async fn the_dashboard_shows_figures(node: &Node, terminal: &Terminal) -> Outcome {
     node.wait_until("there are figures", PATIENCE, async || {
         let screen = terminal.screen();
         let cpu = screen.lines().find(|line| line.starts_with("CPU "));
@@ -129,7 +132,10 @@ async fn shows_figures(node: &Node, terminal: &Terminal) -> Outcome {
     .await
 }
 
-async fn shows_another_log_and_processes_by_keys(node: &Node, terminal: &mut Terminal) -> Outcome {
+async fn the_dashboard_shows_another_log_and_processes_by_keys(
+    node: &Node,
+    terminal: &mut Terminal,
+) -> Outcome {
     terminal.press("\t")?;
     shows(node, terminal, "log: apid (2 of ").await?;
     terminal.press("2")?;
@@ -138,7 +144,10 @@ async fn shows_another_log_and_processes_by_keys(node: &Node, terminal: &mut Ter
     terminal.press("1")
 }
 
-async fn has_three_columns_on_a_larger_terminal(node: &Node, terminal: &mut Terminal) -> Outcome {
+async fn the_dashboard_has_three_columns_on_a_larger_terminal(
+    node: &Node,
+    terminal: &mut Terminal,
+) -> Outcome {
     terminal.resize(140, 40)?;
     node.wait_until("three columns", PATIENCE, async || {
         let screen = terminal.screen();
@@ -154,7 +163,10 @@ async fn has_three_columns_on_a_larger_terminal(node: &Node, terminal: &mut Term
 }
 
 /// Without a word of anybody.
-async fn tells_that_a_node_is_away_and_back(node: &Node, terminal: &Terminal) -> Outcome {
+async fn the_dashboard_tells_that_a_node_is_away_and_back(
+    node: &Node,
+    terminal: &Terminal,
+) -> Outcome {
     node.vm().pause()?;
     shows(node, terminal, "AWAY for ").await?;
     terminal.shows("Instar v0.1.0")?;
@@ -167,7 +179,7 @@ async fn tells_that_a_node_is_away_and_back(node: &Node, terminal: &Terminal) ->
 }
 
 /// Without a reboot: the same kernel boot, another generation and version.
-async fn goes_on_through_an_upgrade(
+async fn the_dashboard_goes_on_through_an_upgrade(
     node: &Node,
     registry: &Registry,
     terminal: &Terminal,
@@ -184,7 +196,10 @@ async fn goes_on_through_an_upgrade(
     Greeter::of(node)?.greets()
 }
 
-async fn gives_the_terminal_back_at_a_key(node: &Node, terminal: &mut Terminal) -> Outcome {
+async fn the_dashboard_gives_the_terminal_back_at_a_key(
+    node: &Node,
+    terminal: &mut Terminal,
+) -> Outcome {
     terminal.press(END)?;
     terminal.press("q")?;
     ensure!(ends(node, terminal).await? == 0);
@@ -192,7 +207,10 @@ async fn gives_the_terminal_back_at_a_key(node: &Node, terminal: &mut Terminal) 
 }
 
 /// What comes at the same moment counts, both of it.
-async fn takes_a_key_that_comes_with_a_new_size(node: &Node, terminal: &mut Terminal) -> Outcome {
+async fn the_dashboard_takes_a_key_that_comes_with_a_new_size(
+    node: &Node,
+    terminal: &mut Terminal,
+) -> Outcome {
     for _ in 0..20 {
         terminal.press("2")?;
         terminal.resize(140, 40)?;
@@ -228,7 +246,10 @@ async fn bytes_of_a_whole_screen(node: &Node, terminal: &mut Terminal) -> Result
     .await
 }
 
-async fn gives_a_serial_line_back_when_told_to_end(node: &Node, instarctl: &Instarctl) -> Outcome {
+async fn the_dashboard_gives_a_serial_line_back_when_told_to_end(
+    node: &Node,
+    instarctl: &Instarctl,
+) -> Outcome {
     let mut terminal = instarctl.on_terminal(&["dashboard"], SERIAL, UNKNOWN)?;
     shows(node, &terminal, "Version     Instar v0.2.0").await?;
     shows(node, &terminal, "log: kernel (1 of ").await?;
@@ -240,7 +261,7 @@ async fn gives_a_serial_line_back_when_told_to_end(node: &Node, instarctl: &Inst
     terminal.is_restored()
 }
 
-async fn ends_when_its_terminal_goes(node: &Node, instarctl: &Instarctl) -> Outcome {
+async fn the_dashboard_ends_when_its_terminal_goes(node: &Node, instarctl: &Instarctl) -> Outcome {
     let terminal = instarctl.on_terminal(&["dashboard"], UTF8, SMALL)?;
     shows(node, &terminal, "Version     Instar v0.2.0").await?;
     let program = std::cell::RefCell::new(terminal.hang_up()?);
@@ -250,7 +271,7 @@ async fn ends_when_its_terminal_goes(node: &Node, instarctl: &Instarctl) -> Outc
     .await
 }
 
-async fn says_what_is_wrong(instarctl: &Instarctl) -> Outcome {
+async fn the_dashboard_says_what_is_wrong(instarctl: &Instarctl) -> Outcome {
     let said = instarctl.run(&["dashboard"]).await?;
     ensure!(
         said.code == Some(2) && said.complaint.contains("needs a terminal"),

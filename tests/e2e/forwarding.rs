@@ -106,7 +106,7 @@ async fn one_reaches_the_other(one: &Node, other: &Node) -> Outcome {
 
 async fn calls_for_one_are_answered_by_that_one(one: &Node) -> Outcome {
     chapters![
-        each_is_found_by_its_addresses_and_names(one),
+        each_node_is_found_by_its_addresses_and_names(one),
         a_stream_is_the_one_of_the_other(one),
         a_missing_file_is_the_others(one),
         a_refusal_is_the_others(one),
@@ -124,7 +124,7 @@ async fn hostname(node: &Node, keys: Keys<'_>) -> Result<Vec<(String, Metadata)>
         .collect())
 }
 
-async fn each_is_found_by_its_addresses_and_names(node: &Node) -> Outcome {
+async fn each_node_is_found_by_its_addresses_and_names(node: &Node) -> Outcome {
     for (keys, name) in [
         (&[("node", OTHER)][..], "other"),
         (&[("node", ONE)], "one"),
@@ -230,7 +230,7 @@ const UNREACHABLE: [(&str, Code, &str); 6] = [
 
 async fn calls_for_several_become_one(one: &Node) -> Outcome {
     chapters![
-        each_has_its_answer_in_its_place(one),
+        each_node_has_its_answer_in_its_place(one),
         a_refusal_is_the_element_of_who_refuses(one),
         streams_of_several_become_one(one),
     ]
@@ -248,7 +248,7 @@ const SEVERAL: [(&str, &str, Option<Code>); 7] = [
     ("nobody.invalid", "", Some(Code::Unavailable)),
 ];
 
-async fn each_has_its_answer_in_its_place(node: &Node) -> Outcome {
+async fn each_node_has_its_answer_in_its_place(node: &Node) -> Outcome {
     let keys = SEVERAL.map(|(name, ..)| ("nodes", name));
     let rows = hostname(node, &keys).await?;
     println!("{rows:#?}");

@@ -91,7 +91,7 @@ async fn a_full_var_hinders_neither_upgrade_nor_rollback(scratch: Scratch) -> Ou
     } = &crammed;
     chapters![
         an_upgrade_works_while_var_has_no_bytes_left(&crammed),
-        starts_again_in_memory(node, client, greeter),
+        a_container_starts_again_in_memory(node, client, greeter),
         a_version_fails_its_gate_while_var_has_no_inodes_left(&crammed),
         a_rollback_works_while_var_has_neither(&crammed),
     ]
@@ -140,7 +140,11 @@ async fn a_rollback_works_while_var_has_neither(crammed: &Crammed) -> Outcome {
 }
 
 /// The greeter has lived through the upgrade. One that starts has no room for its own files on /var.
-async fn starts_again_in_memory(node: &Node, client: &Instarctl, greeter: &Greeter) -> Outcome {
+async fn a_container_starts_again_in_memory(
+    node: &Node,
+    client: &Instarctl,
+    greeter: &Greeter,
+) -> Outcome {
     let said = client.run(&["restart", GREETER]).await?;
     ensure!(said.code == Some(0), "{said:?}");
     // The call has stopped it; its start goes on.

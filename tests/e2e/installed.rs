@@ -142,14 +142,14 @@ async fn a_version_that_does_not_start_is_given_up_after_three_tries(scratch: Sc
     let image = registry.image_for_guest(&format!("{INSTALLER}:broken"));
     let upgrade = ["upgrade", "--image", &image, "--reboot-mode", "powercycle"];
     chapters![
-        the_upgrade_ends_with_a_rollback(&node, &client, &upgrade),
-        it_was_tried_three_times(&node),
-        it_is_remembered_over_reboots(&node, &client, &upgrade),
+        an_upgrade_to_a_broken_version_ends_with_a_rollback(&node, &client, &upgrade),
+        a_broken_version_is_tried_three_times(&node),
+        a_broken_version_is_remembered_over_reboots(&node, &client, &upgrade),
     ]
     .await
 }
 
-async fn the_upgrade_ends_with_a_rollback(
+async fn an_upgrade_to_a_broken_version_ends_with_a_rollback(
     node: &Node,
     client: &Instarctl,
     upgrade: &[&str],
@@ -162,14 +162,14 @@ async fn the_upgrade_ends_with_a_rollback(
     Ok(())
 }
 
-async fn it_was_tried_three_times(node: &Node) -> Outcome {
+async fn a_broken_version_is_tried_three_times(node: &Node) -> Outcome {
     let console = node.vm().console();
     let tries = console.matches("the image hashes to").count();
     ensure!(tries == 3, "it was tried {tries} times");
     Ok(())
 }
 
-async fn it_is_remembered_over_reboots(
+async fn a_broken_version_is_remembered_over_reboots(
     node: &Node,
     client: &Instarctl,
     upgrade: &[&str],

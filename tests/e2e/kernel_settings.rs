@@ -112,11 +112,11 @@ async fn kernel_settings_are_in_force_at_once_and_end_with_the_config(scratch: S
         what_cannot_be_done_is_named_and_the_rest_is_done(&story),
         a_name_that_leads_elsewhere_is_refused_before_anything_is_done(&story),
         a_kept_container_sees_no_change(&story),
-        they_stay_when_machined_is_killed(&story),
-        it_sees_what_the_next_generation_does_not_set(&story),
-        they_go_with_the_config(&story),
-        a_rollback_leaves_none_of_them(&story),
-        they_end_with_the_generation(&story),
+        settings_stay_when_machined_is_killed(&story),
+        a_kept_container_sees_what_the_next_generation_does_not_set(&story),
+        settings_go_with_the_config(&story),
+        a_rollback_leaves_no_settings(&story),
+        settings_end_with_the_generation(&story),
     ]
     .await
 }
@@ -224,7 +224,7 @@ async fn is_refused(story: &Story, name: &str, words: &str) -> Outcome {
 }
 
 /// The same config in the next generation, without a reboot.
-async fn an_upgrade_takes_them_along(story: &Story, version: &str) -> Outcome {
+async fn an_upgrade_takes_the_settings_along(story: &Story, version: &str) -> Outcome {
     let Story { node, registry, .. } = story;
     let kernel = node.kernel_boot_id().await?;
     let image = registry.image_for_guest(&format!("{INSTALLER}:{version}"));
@@ -237,7 +237,7 @@ async fn an_upgrade_takes_them_along(story: &Story, version: &str) -> Outcome {
 }
 
 /// The one that comes next knows from init's record what was there before: the chapter after this one has it all back.
-async fn they_stay_when_machined_is_killed(Story { node, .. }: &Story) -> Outcome {
+async fn settings_stay_when_machined_is_killed(Story { node, .. }: &Story) -> Outcome {
     let mark = node.vm().console_mark()?;
     let generation = node.read("/run/generation").await?;
     let machined = format!("generation.{}/machined", generation.trim());
@@ -250,7 +250,7 @@ async fn they_stay_when_machined_is_killed(Story { node, .. }: &Story) -> Outcom
     are_set(node).await
 }
 
-async fn they_go_with_the_config(story: &Story) -> Outcome {
+async fn settings_go_with_the_config(story: &Story) -> Outcome {
     are_set(&story.node).await?;
     apply(story, &story.plain, "no-reboot").await?;
     are_undone(story).await?;
@@ -277,7 +277,7 @@ async fn are_set_and_dropped_by_the_next_config(story: &Story) -> Outcome {
 }
 
 /// The version that comes back has another config, and takes back what that drops.
-async fn a_rollback_leaves_none_of_them(story: &Story) -> Outcome {
+async fn a_rollback_leaves_no_settings(story: &Story) -> Outcome {
     are_set_and_dropped_by_the_next_config(story).await?;
     let image = story
         .registry
@@ -292,9 +292,9 @@ async fn a_rollback_leaves_none_of_them(story: &Story) -> Outcome {
 }
 
 /// The next generation has another config, and finds the kernel as after a boot.
-async fn they_end_with_the_generation(story: &Story) -> Outcome {
+async fn settings_end_with_the_generation(story: &Story) -> Outcome {
     are_set_and_dropped_by_the_next_config(story).await?;
-    an_upgrade_takes_them_along(story, "v0.2.0").await?;
+    an_upgrade_takes_the_settings_along(story, "v0.2.0").await?;
     are_undone(story).await
 }
 
@@ -322,14 +322,14 @@ async fn a_kept_container_sees_no_change(story: &Story) -> Outcome {
 
 async fn the_greeter_is_kept_over_an_upgrade(story: &Story, version: &str) -> Outcome {
     let pid = story.node.service_pid(GREETER).await?;
-    an_upgrade_takes_them_along(story, version).await?;
+    an_upgrade_takes_the_settings_along(story, version).await?;
     let now = story.node.service_pid(GREETER).await?;
     ensure!(now == pid, "it was not kept");
     Ok(())
 }
 
 /// The next config leaves one of the parameters out: that goes back, once, and the other one stays.
-async fn it_sees_what_the_next_generation_does_not_set(story: &Story) -> Outcome {
+async fn a_kept_container_sees_what_the_next_generation_does_not_set(story: &Story) -> Outcome {
     let line = "  vm/max_map_count: 262155\n";
     ensure!(story.with_settings.contains(line));
     let without = story.with_settings.replace(line, "");

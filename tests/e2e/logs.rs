@@ -23,7 +23,7 @@ async fn logs_are_kept_over_upgrades_and_reboots(scratch: Scratch) -> Outcome {
     let (greeter, instarctl) = (Greeter::of(&node)?, Instarctl::of(&node, &scratch)?);
     say(&node, &greeter, "in-the-beginning").await?;
     chapters![
-        fill_up_and_make_room(&node, &greeter),
+        logs_fill_up_and_make_room(&node, &greeter),
         the_machines_own_log_says_that_it_booted(&node),
         logs_go_on_over_an_upgrade(&node, &greeter, &registry),
         logs_go_on_over_a_reboot(&node, &greeter, &instarctl),
@@ -137,7 +137,7 @@ async fn heard_in_order(node: &Node, words: &[&str]) -> Outcome {
 }
 
 /// A full disk keeps logs from the disk, not from memory, and not the node from its work.
-async fn fill_up_and_make_room(node: &Node, greeter: &Greeter) -> Outcome {
+async fn logs_fill_up_and_make_room(node: &Node, greeter: &Greeter) -> Outcome {
     let filled: u64 = greeter.get("/fill/data/ballast")?.parse()?;
     ensure!(filled > DISK_BYTES / 4, "only {filled} bytes fitted");
     // More than what is left of the log's last block.

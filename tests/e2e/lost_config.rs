@@ -115,12 +115,12 @@ async fn a_lost_superblock_and_a_lost_config_are_no_way_in(scratch: Scratch) -> 
     let identity = machine.begin(identity).await?.end();
     let disk = File::options().write(true).open(&machine.disk)?;
     disk.write_all_at(&[0; 4096], STATE)?;
-    let identity = without_a_superblock_it_goes_on(&machine, identity).await?;
+    let identity = without_a_superblock_the_machine_goes_on(&machine, identity).await?;
     machine.remove(STATE, "/config.yaml")?;
-    without_a_config_it_listens_to_its_administrator_alone(&machine, identity).await
+    without_a_config_the_machine_listens_to_its_administrator_alone(&machine, identity).await
 }
 
-async fn without_a_superblock_it_goes_on(
+async fn without_a_superblock_the_machine_goes_on(
     machine: &Machine,
     identity: Identity,
 ) -> Result<Identity> {
@@ -131,16 +131,16 @@ async fn without_a_superblock_it_goes_on(
     let client = Instarctl::of(&node, scratch)?;
     chapters![
         a_lost_superblock_is_repaired(&node),
-        keeps_what_belongs_to_it(&client),
-        wipes_what_it_does_not_use(&client, &other),
-        drops_no_partition_of_its_own(&client),
-        drops_a_partition_and_no_other(&client, &parted),
+        the_machine_wipes_nothing_of_its_own(&client),
+        the_machine_wipes_a_disk_that_it_does_not_use(&client, &other),
+        the_machine_drops_no_partition_of_its_own(&client),
+        the_machine_drops_a_partition_and_no_other(&client, &parted),
     ]
     .await?;
     turn_off(node, &client).await
 }
 
-async fn without_a_config_it_listens_to_its_administrator_alone(
+async fn without_a_config_the_machine_listens_to_its_administrator_alone(
     machine: &Machine,
     identity: Identity,
 ) -> Outcome {
@@ -148,8 +148,8 @@ async fn without_a_config_it_listens_to_its_administrator_alone(
     let client = Instarctl::of(&node, &machine.scratch)?;
     chapters![
         a_stranger_is_refused(&node, machine, &client),
-        it_says_what_it_waits_for(&node, &client),
-        its_administrator_brings_the_config_again(&node, machine, &client),
+        the_machine_says_what_it_waits_for(&node, &client),
+        an_administrator_brings_the_config_again(&node, machine, &client),
     ]
     .await
 }
@@ -188,7 +188,7 @@ async fn a_stranger_is_refused(node: &Node, machine: &Machine, client: &Instarct
 }
 
 /// The API answers a moment before the machine has begun to wait for a config.
-async fn it_says_what_it_waits_for(node: &Node, client: &Instarctl) -> Outcome {
+async fn the_machine_says_what_it_waits_for(node: &Node, client: &Instarctl) -> Outcome {
     node.wait_until("it says what it waits for", PATIENCE, async || {
         let status = client.run(&["get", "machinestatus", "-o", "yaml"]).await?;
         ensure!(
@@ -200,7 +200,7 @@ async fn it_says_what_it_waits_for(node: &Node, client: &Instarctl) -> Outcome {
     .await
 }
 
-async fn its_administrator_brings_the_config_again(
+async fn an_administrator_brings_the_config_again(
     node: &Node,
     machine: &Machine,
     client: &Instarctl,
@@ -212,7 +212,7 @@ async fn its_administrator_brings_the_config_again(
     Ok(())
 }
 
-async fn keeps_what_belongs_to_it(client: &Instarctl) -> Outcome {
+async fn the_machine_wipes_nothing_of_its_own(client: &Instarctl) -> Outcome {
     for (device, says) in [
         ("vda", "belongs to this machine"),
         ("vda3", "belongs"),
@@ -226,7 +226,10 @@ async fn keeps_what_belongs_to_it(client: &Instarctl) -> Outcome {
 }
 
 /// A disk of somebody else's.
-async fn wipes_what_it_does_not_use(client: &Instarctl, other: &Path) -> Outcome {
+async fn the_machine_wipes_a_disk_that_it_does_not_use(
+    client: &Instarctl,
+    other: &Path,
+) -> Outcome {
     let is_blank = || -> Result<bool> {
         let mut head = vec![0; 4096];
         File::open(other)?.read_exact_at(&mut head, 0)?;
@@ -254,7 +257,7 @@ async fn drop_partition(client: &Instarctl, device: &str) -> Result<Said> {
     client.run(&arguments).await
 }
 
-async fn drops_no_partition_of_its_own(client: &Instarctl) -> Outcome {
+async fn the_machine_drops_no_partition_of_its_own(client: &Instarctl) -> Outcome {
     for (device, says) in [("vdc", "is a whole disk"), ("vda3", "belongs")] {
         let said = drop_partition(client, device).await?;
         ensure!(said.code != Some(0), "{said:?}");
@@ -263,7 +266,7 @@ async fn drops_no_partition_of_its_own(client: &Instarctl) -> Outcome {
     Ok(())
 }
 
-async fn drops_a_partition_and_no_other(client: &Instarctl, parted: &Path) -> Outcome {
+async fn the_machine_drops_a_partition_and_no_other(client: &Instarctl, parted: &Path) -> Outcome {
     let kept = sgdisk(&["-i2"], parted)?;
     let said = drop_partition(client, "vdc1").await?;
     ensure!(said.code == Some(0), "{said:?}");
@@ -293,7 +296,7 @@ async fn after_a_reset_a_machine_is_open_again_and_without_a_memory_it_is_closed
     let identity = turn_off(node, &client).await?;
     // Nothing on STATE says who may come; EPHEMERAL does, and nobody can sign for the machine.
     machine.forget_state()?;
-    let identity = by_ephemeral_it_knows_its_administrator(&machine, identity).await?;
+    let identity = by_ephemeral_the_machine_knows_its_administrator(&machine, identity).await?;
     // Nor does EPHEMERAL, which holds data.
     machine.forget_state()?;
     machine.remove(EPHEMERAL, "/lib/instar/trust.json")?;
@@ -302,7 +305,7 @@ async fn after_a_reset_a_machine_is_open_again_and_without_a_memory_it_is_closed
     chapters![nobody_may_bring_a_config(&node, &machine, &client)].await
 }
 
-async fn by_ephemeral_it_knows_its_administrator(
+async fn by_ephemeral_the_machine_knows_its_administrator(
     machine: &Machine,
     identity: Identity,
 ) -> Result<Identity> {
@@ -310,14 +313,14 @@ async fn by_ephemeral_it_knows_its_administrator(
     let client = Instarctl::of(&node, &machine.scratch)?;
     chapters![
         a_stranger_is_refused(&node, machine, &client),
-        its_administrator_resets_it_by_its_fingerprint(&node, &client),
-        it_takes_a_config_from_anybody(&node, machine, &client),
+        an_administrator_resets_the_machine_by_its_fingerprint(&node, &client),
+        after_the_reset_anybody_brings_a_config(&node, machine, &client),
     ]
     .await?;
     turn_off(node, &client).await
 }
 
-async fn its_administrator_resets_it_by_its_fingerprint(
+async fn an_administrator_resets_the_machine_by_its_fingerprint(
     node: &Node,
     client: &Instarctl,
 ) -> Outcome {
@@ -337,7 +340,7 @@ async fn its_administrator_resets_it_by_its_fingerprint(
     Ok(())
 }
 
-async fn it_takes_a_config_from_anybody(
+async fn after_the_reset_anybody_brings_a_config(
     node: &Node,
     machine: &Machine,
     client: &Instarctl,

@@ -36,8 +36,8 @@ async fn a_machine_installs_itself(scratch: Scratch) -> Outcome {
     })?;
     node.wait_until_installed("v0.1.0", PATIENCE).await?;
     chapters![
-        it_was_started_from_its_disk(&node),
-        its_config_is_on_its_disk(&node, &web),
+        the_machine_was_started_from_its_disk(&node),
+        the_machine_has_its_config_on_its_disk(&node, &web),
     ]
     .await
 }
@@ -49,7 +49,7 @@ fn registry_with_installer(scratch: &Scratch) -> Result<Registry> {
     Ok(registry)
 }
 
-async fn it_was_started_from_its_disk(node: &Node) -> Outcome {
+async fn the_machine_was_started_from_its_disk(node: &Node) -> Outcome {
     let arguments = node.read("/proc/cmdline").await?;
     ensure!(
         !arguments.contains("instar.config"),
@@ -58,7 +58,7 @@ async fn it_was_started_from_its_disk(node: &Node) -> Outcome {
     Ok(())
 }
 
-async fn its_config_is_on_its_disk(node: &Node, web: &HttpServer) -> Outcome {
+async fn the_machine_has_its_config_on_its_disk(node: &Node, web: &HttpServer) -> Outcome {
     let hostname = node.hostname().await?;
     ensure!(hostname == "rack-7", "it is called {hostname}");
     let fetched = web.requests();
@@ -152,7 +152,7 @@ async fn a_reboot_starts_what_was_installed(node: &Node, scratch: &Scratch) -> O
     let said = client.run(&["reboot", "--mode", "powercycle"]).await?;
     ensure!(said.code == Some(0), "{said:?}");
     node.wait_until_ready(PATIENCE).await?;
-    it_was_started_from_its_disk(node).await
+    the_machine_was_started_from_its_disk(node).await
 }
 
 /// The answers to a call of Install.

@@ -130,8 +130,8 @@ async fn a_version_that_is_refused_gives_way_to_the_one_before_it(scratch: Scrat
     let spec = with_boot_entries(&scratch, disk)?;
     let node = Node::plan_from(&scratch, spec).boot().await?;
     chapters![
-        it_was_refused_three_times(&node),
-        it_has_no_tries_left(&node, &esp),
+        the_unsigned_version_was_refused_three_times(&node),
+        the_unsigned_version_has_no_tries_left(&node, &esp),
     ]
     .await
 }
@@ -154,7 +154,7 @@ fn with_boot_entries(scratch: &Scratch, disk: PathBuf) -> Result<VmSpec> {
     Ok(VmSpec::uefi(uefi.variables(variables)).drive(Drive::raw(disk)))
 }
 
-async fn it_was_refused_three_times(node: &Node) -> Outcome {
+async fn the_unsigned_version_was_refused_three_times(node: &Node) -> Outcome {
     ensure!(node.version().await?.tag == "v0.1.0");
     // What it does to the entries once it is healthy is done by then.
     node.wait_until_ready(PATIENCE).await?;
@@ -163,7 +163,7 @@ async fn it_was_refused_three_times(node: &Node) -> Outcome {
     Ok(())
 }
 
-async fn it_has_no_tries_left(node: &Node, esp: &EspImage) -> Outcome {
+async fn the_unsigned_version_has_no_tries_left(node: &Node, esp: &EspImage) -> Outcome {
     node.vm().quit()?;
     has_boot_order(esp, ["instar-1-v0.1.0.conf", "instar-2-v0.2.0+0-3.conf"])?;
     ensure!(esp.list(paths::ENTRIES)?.len() == 2);
@@ -185,10 +185,10 @@ async fn without_boot_entries_each_try_of_a_refused_version_takes_a_power_cycle(
     }
     let node = Node::plan_from(&scratch, spec).boot().await?;
     ensure!(node.version().await?.tag == "v0.1.0");
-    chapters![its_entries_are_there_again(&node)].await
+    chapters![the_boot_entries_are_there_again(&node)].await
 }
 
-async fn its_entries_are_there_again(node: &Node) -> Outcome {
+async fn the_boot_entries_are_there_again(node: &Node) -> Outcome {
     node.wait_until_ready(PATIENCE).await?;
     let mut machine = node.machine().await?;
     machine.reboot(RebootRequest::default()).await?;

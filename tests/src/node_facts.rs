@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use instar_api::events::EventPayload;
 use instar_api::machine::machine_status_event::MachineStage;
 use instar_api::machine::{EventsRequest, LogsRequest, ReadRequest, ServiceInfo, UpgradeRequest};
@@ -55,6 +55,18 @@ impl Node {
         let text = self.read("/proc/uptime").await?;
         let seconds = text.split(' ').next().unwrap_or_default();
         Ok(Duration::from_secs_f64(seconds.parse()?))
+    }
+
+    /// Fails unless the kernel says this of a process, field by field (`proc_pid_status(5)`), with one blank between words.
+    pub async fn has_status(&self, pid: u32, expected: &[(&str, &str)]) -> Result<()> {
+        let status = self.read(&format!("/proc/{pid}/status")).await?;
+        for (field, expected) in expected {
+            let line = status.lines().find_map(|line| line.strip_prefix(field));
+            let line = line.with_context(|| format!("no {field} in {status}"))?;
+            let words: Vec<&str> = line.split_whitespace().collect();
+            ensure!(words.join(" ") == *expected, "{field} {words:?}: {status}");
+        }
+        Ok(())
     }
 
     /// The fingerprint of its certificate that its console showed first, for `--cert-fingerprint`.

@@ -1,0 +1,55 @@
+//! The part that strangers talk to, as the kernel sees it.
+
+use anyhow::{Context as _, ensure};
+use instar_tests::{Node, Outcome, chapters};
+
+/// The part that strangers talk to is nobody on the machine.
+pub(super) async fn apid_has_given_everything_up(node: &Node) -> Outcome {
+    let apid = node.service_pid("apid").await?;
+    chapters![
+        apid_has_no_rights(node, apid),
+        apid_sees_one_directory(node, apid),
+        apid_is_given_little_memory(node),
+    ]
+    .await
+}
+
+/// What the kernel says of a process that has given everything up (proc_pid_status(5)).
+const WITHOUT_RIGHTS: [(&str, &str); 11] = [
+    ("Uid:", "50 50 50 50"),
+    ("Gid:", "50 50 50 50"),
+    ("Groups:", ""),
+    ("CapInh:", "0000000000000000"),
+    ("CapPrm:", "0000000000000000"),
+    ("CapEff:", "0000000000000000"),
+    ("CapBnd:", "0000000000000000"),
+    ("CapAmb:", "0000000000000000"),
+    ("NoNewPrivs:", "1"),
+    // A filter, and not the strict mode.
+    ("Seccomp:", "2"),
+    ("Seccomp_filters:", "1"),
+];
+
+async fn apid_has_no_rights(node: &Node, apid: u32) -> Outcome {
+    node.has_status(apid, &WITHOUT_RIGHTS).await
+}
+
+/// A directory that cannot be written: what of its filesystem, where, and how (proc_pid_mountinfo(5)).
+async fn apid_sees_one_directory(node: &Node, apid: u32) -> Outcome {
+    let mounts = node.read(&format!("/proc/{apid}/mountinfo")).await?;
+    ensure!(mounts.lines().count() == 1, "{mounts}");
+    let fields: Vec<&str> = mounts.split(' ').collect();
+    ensure!(fields[3..5] == ["/apid", "/"], "{mounts}");
+    let options = fields[5];
+    ensure!(options.starts_with("ro,nosuid,nodev,noexec"), "{mounts}");
+    Ok(())
+}
+
+/// Of half a gibibyte of memory a quarter: what a caller may have it hold.
+async fn apid_is_given_little_memory(node: &Node) -> Outcome {
+    let file = "/sys/fs/cgroup/generation.1/apid/memory.max";
+    let limit = node.read(file).await?;
+    let limit: u64 = limit.trim().parse().context("apid may hold all memory")?;
+    ensure!((64 << 20..=128 << 20).contains(&limit), "{limit}");
+    Ok(())
+}

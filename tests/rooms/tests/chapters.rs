@@ -1,0 +1,187 @@
+//! A test in machines is a story in chapters, each of which can be read at a glance: no function of `tests/e2e` is longer.
+
+#![allow(clippy::panic)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Lines of a function's body that are neither blank nor a comment.
+const MOST: usize = 15;
+
+/// Files that are not there yet, and how many of their functions are longer. Numbers become smaller and files leave the list; none
+/// is added.
+const NOT_YET: &[(&str, usize)] = &[
+    ("chaos.rs", 3),
+    ("chaos/changes.rs", 2),
+    ("chaos/faults.rs", 2),
+    ("chaos/shown.rs", 2),
+    ("soak.rs", 4),
+    ("soak/clients.rs", 1),
+    ("soak/left.rs", 1),
+    ("soak/stretch.rs", 1),
+];
+
+#[test]
+fn functions_of_stories_are_short() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../e2e");
+    let files = sources_below(&folder);
+    assert!(files.len() > 60, "only {} files", files.len());
+    let mut wrong = Vec::new();
+    for file in files {
+        let name = file.strip_prefix(&folder).unwrap_or(&file).display();
+        let source = fs::read_to_string(&file).unwrap_or_default();
+        wrong.extend(judge(&name.to_string(), &longer_functions(&source)));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn files_on_the_list_are_there() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../e2e");
+    for (name, longer) in NOT_YET {
+        let is_due = folder.join(name).is_file() && *longer > 0;
+        assert!(is_due, "take {name} off the list");
+    }
+}
+
+/// What is to be done about a file, if anything.
+fn judge(file: &str, longer: &[Function]) -> Option<String> {
+    let listed = NOT_YET.iter().find(|(name, _)| *name == file);
+    let allowed = listed.map_or(0, |(_, allowed)| *allowed);
+    if longer.len() < allowed {
+        let now = longer.len();
+        return Some(format!(
+            "{file}: {now} functions are longer, and not {allowed}: write the smaller number to the list"
+        ));
+    }
+    let named = longer.iter().map(|Function { name, lines }| {
+        format!(
+            "{file}: {name} has {lines} lines of code, and may have {MOST}: make chapters of it"
+        )
+    });
+    (longer.len() > allowed).then(|| named.collect::<Vec<_>>().join("\n"))
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Function {
+    name: String,
+    lines: usize,
+}
+
+fn longer_functions(source: &str) -> Vec<Function> {
+    let mut all = functions(source);
+    all.retain(|function| function.lines > MOST);
+    all
+}
+
+/// All functions of a source as rustfmt lays it out: a body begins behind the line that ends with `{`, and its end has the indentation
+/// of its beginning.
+fn functions(source: &str) -> Vec<Function> {
+    let lines: Vec<&str> = source.lines().collect();
+    let mut found = Vec::new();
+    for (at, line) in lines.iter().enumerate() {
+        let Some(name) = declared(line) else { continue };
+        let signature = lines[at..]
+            .iter()
+            .position(|line| line.ends_with(['{', '}', ';']));
+        let Some(body) = signature.map(|lines| at + lines) else {
+            continue;
+        };
+        let lines = match lines[body].ends_with('{') {
+            true => code_lines(&lines[body + 1..], indentation(line)),
+            false => 0,
+        };
+        found.push(Function { name, lines });
+    }
+    found
+}
+
+/// The name of the function that a line declares.
+fn declared(line: &str) -> Option<String> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let at = words.iter().position(|word| *word == "fn")?;
+    let before = ["pub", "pub(crate)", "pub(super)", "const", "async"];
+    let is_declaration = words[..at].iter().all(|word| before.contains(word));
+    let name = words.get(at + 1)?.split(['(', '<']).next()?;
+    is_declaration.then(|| name.to_owned())
+}
+
+fn indentation(line: &str) -> &str {
+    &line[..line.len() - line.trim_start().len()]
+}
+
+/// The lines of code up to the end of the block.
+fn code_lines(behind: &[&str], indentation: &str) -> usize {
+    let end = format!("{indentation}}}");
+    let body = behind.iter().take_while(|line| **line != end);
+    let code = body.filter(|line| !line.trim().is_empty() && !line.trim().starts_with("//"));
+    code.count()
+}
+
+fn sources_below(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(sources_below(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn bodies_are_counted_without_comments_and_blank_lines() {
+    let source = "\
+/// A function fn of nothing.
+fn empty() {}
+
+pub(crate) async fn two_lines<T>(
+    argument: T,
+) -> T
+where
+    T: Copy,
+{
+    // Why.
+    let copy = argument;
+
+    copy
+}
+
+impl Story {
+    const fn of(self) -> Self {
+        match self {
+            other => other,
+        }
+    }
+}
+
+trait Told {
+    fn told(&self) -> String;
+}
+";
+    let counted: Vec<_> = functions(source)
+        .into_iter()
+        .map(|function| (function.name, function.lines))
+        .collect();
+    let expected = [("empty", 0), ("two_lines", 2), ("of", 3), ("told", 0)];
+    assert_eq!(
+        counted,
+        expected.map(|(name, lines)| (name.to_owned(), lines))
+    );
+}
+
+#[test]
+fn a_longer_function_is_named() {
+    let body = "    step();\n".repeat(MOST + 1);
+    let source = format!("fn short() {{\n    step();\n}}\n\nfn long() {{\n{body}}}\n");
+    let longer = longer_functions(&source);
+    let said = judge("no_such_file.rs", &longer).unwrap_or_default();
+    assert_eq!(
+        said,
+        "no_such_file.rs: long has 16 lines of code, and may have 15: make chapters of it"
+    );
+    assert_eq!(judge("no_such_file.rs", &[]), None);
+}
