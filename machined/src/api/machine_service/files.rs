@@ -1,0 +1,44 @@
+//! Files of a node.
+
+use instar_api::common::Data;
+use instar_api::machine as wire;
+use tonic::Request;
+use tonic::codegen::BoxStream;
+
+use super::Reply;
+use crate::api::caller::{self, Holder};
+use crate::api::{files, streamed};
+
+pub(super) async fn read(request: Request<wire::ReadRequest>) -> Reply<BoxStream<Data>> {
+    let metadata = caller::reply_metadata(request.metadata());
+    let holder = Holder::of(&request);
+    Ok(streamed(
+        files::read(request.into_inner().path, holder, metadata).await?,
+    ))
+}
+
+pub(super) async fn list(request: Request<wire::ListRequest>) -> Reply<BoxStream<wire::FileInfo>> {
+    let metadata = caller::reply_metadata(request.metadata());
+    let holder = Holder::of(&request);
+    Ok(streamed(
+        files::list(request.into_inner(), holder, metadata).await?,
+    ))
+}
+
+pub(super) async fn copy(request: Request<wire::CopyRequest>) -> Reply<BoxStream<Data>> {
+    let metadata = caller::reply_metadata(request.metadata());
+    let holder = Holder::of(&request);
+    Ok(streamed(
+        files::copy(request.into_inner().root_path, holder, metadata).await?,
+    ))
+}
+
+pub(super) async fn disk_usage(
+    request: Request<wire::DiskUsageRequest>,
+) -> Reply<BoxStream<wire::DiskUsageInfo>> {
+    let metadata = caller::reply_metadata(request.metadata());
+    let holder = Holder::of(&request);
+    Ok(streamed(
+        files::disk_usage(request.into_inner(), holder, metadata).await?,
+    ))
+}

@@ -1,0 +1,124 @@
+//! Services: shown, started and stopped.
+
+use instar_api::machine as wire;
+use tonic::{Request, Response, Status};
+
+use super::{MachineApi, Reply};
+use crate::api::caller_credentials::CallerCredentials;
+use crate::api::{caller, changing, service_list};
+use crate::base::error_chain::chain;
+use crate::operation_lock::Operation;
+use crate::services::ControlError;
+
+pub(super) fn service_list(
+    api: &MachineApi,
+    request: Request<()>,
+) -> Reply<wire::ServiceListResponse> {
+    let message = wire::ServiceList {
+        metadata: caller::reply_metadata(request.metadata()),
+        services: api
+            .machine
+            .services
+            .list()
+            .iter()
+            .map(service_list::row)
+            .collect(),
+    };
+    Ok(Response::new(wire::ServiceListResponse {
+        messages: vec![message],
+    }))
+}
+
+pub(super) async fn service_start(
+    api: &MachineApi,
+    request: Request<wire::ServiceStartRequest>,
+) -> Reply<wire::ServiceStartResponse> {
+    let metadata = caller::reply_metadata(request.metadata());
+    let id = &request.get_ref().id;
+    let (services, name) = (api.machine.services.clone(), id.clone());
+    changing::alone(
+        &api.machine,
+        CallerCredentials::of(&request),
+        Operation::ServiceStart,
+        async move { services.start(&name).map_err(control_status) },
+    )
+    .await?;
+    let message = wire::ServiceStart {
+        metadata,
+        resp: format!("Service {id:?} started"),
+    };
+    Ok(Response::new(wire::ServiceStartResponse {
+        messages: vec![message],
+    }))
+}
+
+pub(super) async fn service_stop(
+    api: &MachineApi,
+    request: Request<wire::ServiceStopRequest>,
+) -> Reply<wire::ServiceStopResponse> {
+    let metadata = caller::reply_metadata(request.metadata());
+    let id = &request.get_ref().id;
+    let (services, name) = (api.machine.services.clone(), id.clone());
+    changing::alone(
+        &api.machine,
+        CallerCredentials::of(&request),
+        Operation::ServiceStop,
+        async move { services.stop(&name).await.map_err(control_status) },
+    )
+    .await?;
+    let message = wire::ServiceStop {
+        metadata,
+        resp: format!("Service {id:?} stopped"),
+    };
+    Ok(Response::new(wire::ServiceStopResponse {
+        messages: vec![message],
+    }))
+}
+
+pub(super) async fn service_restart(
+    api: &MachineApi,
+    request: Request<wire::ServiceRestartRequest>,
+) -> Reply<wire::ServiceRestartResponse> {
+    let metadata = caller::reply_metadata(request.metadata());
+    let id = &request.get_ref().id;
+    restart_service(api, id, CallerCredentials::of(&request)).await?;
+    let message = wire::ServiceRestart {
+        metadata,
+        resp: format!("Service {id:?} restarted"),
+    };
+    Ok(Response::new(wire::ServiceRestartResponse {
+        messages: vec![message],
+    }))
+}
+
+pub(super) async fn restart_service(
+    api: &MachineApi,
+    id: &str,
+    credentials: Option<CallerCredentials>,
+) -> Result<(), Status> {
+    let (machine, id) = (api.machine.clone(), id.to_owned());
+    changing::to_its_end(async move {
+        let services = machine.services.clone();
+        // While it runs: what cannot be had does not end it, and is in nobody's way.
+        services.renew(&id).await.map_err(control_status)?;
+        changing::alone(
+            &machine,
+            credentials,
+            Operation::ServiceRestart,
+            async move { services.restart(&id).await.map_err(control_status) },
+        )
+        .await
+    })
+    .await
+}
+
+fn control_status(error: ControlError) -> Status {
+    let text = chain(&error);
+    match error {
+        ControlError::Unknown(_) => Status::not_found(text),
+        ControlError::NotControllable { .. }
+        | ControlError::Held { .. }
+        | ControlError::NotRenewed { .. } => Status::failed_precondition(text),
+        ControlError::NotStopped { .. } => Status::aborted(text),
+    }
+}
