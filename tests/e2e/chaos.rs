@@ -122,7 +122,6 @@ impl Chaos {
         let initramfs = push_versions(scratch, &real)?;
         let registry = FlakyRegistry::before(&real)?;
         let node = boot(scratch, &initramfs, &registry).await?;
-        node.wait_until_ready(PATIENCE).await?;
         Ok(Self {
             saboteur: Saboteur::of(&node)?,
             greeter: Greeter::of(&node)?,
@@ -148,7 +147,8 @@ async fn boot(
         .configure(move |config| with_victims(config, &host))
         .spec(|spec| spec.without_deadline());
     let ports = [GREETER_PORT, HUNGRY_PORT, STARVING_PORT, Saboteur::PORT];
-    ports.into_iter().fold(plan, NodePlan::forward).boot().await
+    let plan = ports.into_iter().fold(plan, NodePlan::forward);
+    plan.boot_until_ready(PATIENCE).await
 }
 
 /// Containers that harm is done to, or through.

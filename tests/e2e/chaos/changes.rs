@@ -30,25 +30,8 @@ pub(super) struct Changes {
 
 impl Changes {
     pub(super) fn begin(chaos: &Arc<Chaos>) -> Self {
-        let (stop, mut stopped) = watch::channel(false);
-        let chaos = chaos.clone();
-        let changing = tokio::spawn(async move {
-            let mut said = BTreeMap::new();
-            for tag in ["v0.2.0", GIVES_UP, "v0.1.0", GIVES_UP].iter().cycle() {
-                let alone = chaos.changing.lock().await;
-                let answer = match tokio::time::timeout(ANSWER, chaos.ask_for(tag)).await {
-                    Ok(Ok(())) => "taken".to_owned(),
-                    Ok(Err(status)) => in_short(&status),
-                    Err(_) => "no answer".to_owned(),
-                };
-                drop(alone);
-                *said.entry(answer).or_default() += 1;
-                if tokio::time::timeout(EACH, stopped.changed()).await.is_ok() {
-                    break;
-                }
-            }
-            said
-        });
+        let (stop, stopped) = watch::channel(false);
+        let changing = tokio::spawn(change_on_and_on(chaos.clone(), stopped));
         Self { stop, changing }
     }
 
@@ -59,6 +42,20 @@ impl Changes {
     }
 }
 
+async fn change_on_and_on(
+    chaos: Arc<Chaos>,
+    mut stopped: watch::Receiver<bool>,
+) -> BTreeMap<String, usize> {
+    let mut said = BTreeMap::new();
+    for tag in ["v0.2.0", GIVES_UP, "v0.1.0", GIVES_UP].iter().cycle() {
+        *said.entry(chaos.said_to_a_change(tag).await).or_default() += 1;
+        if tokio::time::timeout(EACH, stopped.changed()).await.is_ok() {
+            break;
+        }
+    }
+    said
+}
+
 /// Without what differs each time.
 pub(super) fn in_short(status: &Status) -> String {
     let words = status.message().split(" for ").next().unwrap_or_default();
@@ -67,6 +64,16 @@ pub(super) fn in_short(status: &Status) -> String {
 }
 
 impl Chaos {
+    /// What is answered to whom asks for a version.
+    async fn said_to_a_change(&self, tag: &str) -> String {
+        let _alone = self.changing.lock().await;
+        match tokio::time::timeout(ANSWER, self.ask_for(tag)).await {
+            Ok(Ok(())) => "taken".to_owned(),
+            Ok(Err(status)) => in_short(&status),
+            Err(_) => "no answer".to_owned(),
+        }
+    }
+
     /// Asks for a version, whatever has become of it before.
     pub(super) async fn ask_for(&self, tag: &str) -> Result<(), Status> {
         let host = self.registry.host_for_guest();
@@ -97,15 +104,8 @@ impl Chaos {
         self.ask_when_free(tag).await?;
         // Only now: until it is taken, a change of before may be under way.
         let before = self.node.version().await?.tag;
-        let generation = self.node.boot_id().await?;
         let mark = self.node.vm().console_mark()?;
-        self.node
-            .wait_until("another generation runs", PATIENCE, async || {
-                let now = self.node.boot_id().await?;
-                ensure!(now != generation, "it is the same generation");
-                Ok(())
-            })
-            .await?;
+        self.another_generation_runs().await?;
         let (runs, line) = match tag {
             GIVES_UP => (before.as_str(), "it is to fail"),
             tag => (tag, "upgraded from"),
@@ -115,6 +115,18 @@ impl Chaos {
         let now = self.node.version().await?.tag;
         ensure!(now == runs, "{now} runs after a change to {tag}");
         Ok(())
+    }
+
+    async fn another_generation_runs(&self) -> Outcome {
+        let generation = self.node.boot_id().await?;
+        let is_another = async || {
+            let now = self.node.boot_id().await?;
+            ensure!(now != generation, "it is the same generation");
+            Ok(())
+        };
+        self.node
+            .wait_until("another generation runs", PATIENCE, is_another)
+            .await
     }
 }
 

@@ -104,41 +104,58 @@ impl Fault {
     /// Does it. What was answered, if somebody was asked, is for the table.
     pub(super) async fn strike(self, chaos: &Chaos) -> anyhow::Result<Vec<String>> {
         match self {
+            Fault::ForkBomb => return fork_bomb(chaos).await,
+            Fault::Registry(trouble) => return registry(chaos, trouble).await,
             Fault::Kill("crun") => with_the_runtime(chaos, Signal::KILL).await?,
             Fault::Stop("crun") => with_the_runtime(chaos, Signal::STOP).await?,
             Fault::Kill(program) => signal(chaos, program, Signal::KILL)?,
             Fault::Stop(program) => signal(chaos, program, Signal::STOP)?,
-            Fault::StopForAWhile(program) => {
-                signal(chaos, program, Signal::STOP)?;
-                tokio::time::sleep(A_WHILE).await;
-                signal(chaos, program, Signal::CONT)?;
-            }
             Fault::KillMachinedAt(line) => kill_machined_at(chaos, line).await?,
-            Fault::FullVar => full_var(chaos).await?,
-            Fault::OutOfMemory(port) => {
-                let path = match port {
-                    STARVING_PORT => "/fill/memory/all",
-                    _ => "/fill/dev/shm/all",
-                };
-                // It dies of it, and so does the connection.
-                let _ = Greeter::at(&chaos.node, port)?.get(path);
-            }
-            Fault::ForkBomb => return fork_bomb(chaos).await,
-            Fault::Clock(years) => {
-                chaos.saboteur.shift_clock(years * YEAR)?;
-                tokio::time::sleep(A_WHILE).await;
-                again(SOON, || chaos.saboteur.shift_clock(-years * YEAR)).await?;
-            }
-            Fault::Unplugged => {
-                plug(chaos, false)?;
-                tokio::time::sleep(A_WHILE).await;
-                plug(chaos, true)?;
-            }
-            Fault::BadLine(impairment) => bad_line(chaos, impairment).await?,
-            Fault::Registry(trouble) => return registry(chaos, trouble).await,
+            Fault::OutOfMemory(port) => take_all_memory(chaos, port)?,
+            lasting => lasting.last(chaos).await?,
         }
         Ok(Vec::new())
     }
+
+    /// Does what has a length, and ends it.
+    async fn last(self, chaos: &Chaos) -> Outcome {
+        match self {
+            Fault::StopForAWhile(program) => stop_for_a_while(chaos, program).await,
+            Fault::FullVar => full_var(chaos).await,
+            Fault::Clock(years) => shift_clock(chaos, years).await,
+            Fault::Unplugged => unplug(chaos).await,
+            Fault::BadLine(impairment) => bad_line(chaos, impairment).await,
+            other => anyhow::bail!("{other} is over at once"),
+        }
+    }
+}
+
+async fn stop_for_a_while(chaos: &Chaos, program: &str) -> Outcome {
+    signal(chaos, program, Signal::STOP)?;
+    tokio::time::sleep(A_WHILE).await;
+    signal(chaos, program, Signal::CONT)
+}
+
+fn take_all_memory(chaos: &Chaos, port: u16) -> Outcome {
+    let path = match port {
+        STARVING_PORT => "/fill/memory/all",
+        _ => "/fill/dev/shm/all",
+    };
+    // It dies of it, and so does the connection.
+    let _ = Greeter::at(&chaos.node, port)?.get(path);
+    Ok(())
+}
+
+async fn shift_clock(chaos: &Chaos, years: i64) -> Outcome {
+    chaos.saboteur.shift_clock(years * YEAR)?;
+    tokio::time::sleep(A_WHILE).await;
+    again(SOON, || chaos.saboteur.shift_clock(-years * YEAR)).await
+}
+
+async fn unplug(chaos: &Chaos) -> Outcome {
+    plug(chaos, false)?;
+    tokio::time::sleep(A_WHILE).await;
+    plug(chaos, true)
 }
 
 impl fmt::Display for Fault {
@@ -234,19 +251,23 @@ async fn bad_line(chaos: &Chaos, impairment: Impairment) -> Outcome {
 
 async fn registry(chaos: &Chaos, trouble: Trouble) -> anyhow::Result<Vec<String>> {
     let _alone = chaos.changing.lock().await;
+    let look = || said_beside_a_bad_registry(chaos, trouble);
     let said = chaos
         .node
-        .wait_until("an upgrade is looked at", PATIENCE, async || {
-            chaos.registry.set(trouble);
-            let asked = tokio::time::timeout(TROUBLED, chaos.ask_for("v0.2.0")).await;
-            chaos.registry.set(Trouble::None);
-            match asked {
-                Ok(Ok(())) => Ok("Upgrade was taken".to_owned()),
-                Ok(Err(status)) if is_busy(&status) => Err(status.into()),
-                Ok(Err(status)) => Ok(format!("Upgrade said {}", in_short(&status))),
-                Err(_) => Ok(format!("Upgrade did not answer within {TROUBLED:?}")),
-            }
-        })
+        .wait_until("an upgrade is looked at", PATIENCE, look)
         .await?;
     Ok(vec![said])
+}
+
+/// What is said to an upgrade while its registry makes trouble; an error where the machine has no time for it.
+async fn said_beside_a_bad_registry(chaos: &Chaos, trouble: Trouble) -> anyhow::Result<String> {
+    chaos.registry.set(trouble);
+    let asked = tokio::time::timeout(TROUBLED, chaos.ask_for("v0.2.0")).await;
+    chaos.registry.set(Trouble::None);
+    match asked {
+        Ok(Ok(())) => Ok("Upgrade was taken".to_owned()),
+        Ok(Err(status)) if is_busy(&status) => Err(status.into()),
+        Ok(Err(status)) => Ok(format!("Upgrade said {}", in_short(&status))),
+        Err(_) => Ok(format!("Upgrade did not answer within {TROUBLED:?}")),
+    }
 }

@@ -28,29 +28,12 @@ pub(super) struct Shown {
 
 impl Shown {
     pub(super) async fn begin(node: &Arc<Node>) -> anyhow::Result<Self> {
-        let before = node
-            .wait_until("services are listed", crate::PATIENCE, || happenings(node))
-            .await?;
+        let before = listed(node).await?;
         let (stop, stopped) = watch::channel(false);
-        let node = node.clone();
-        let looking = tokio::spawn(async move {
-            let mut silence = Duration::ZERO;
-            while !*stopped.borrow() {
-                let asked = Instant::now();
-                match tokio::time::timeout(ANSWER, node.version()).await {
-                    Ok(Ok(_)) => tokio::time::sleep(PAUSE).await,
-                    _ => {
-                        tokio::time::sleep(PAUSE.saturating_sub(asked.elapsed())).await;
-                        silence += asked.elapsed();
-                    }
-                }
-            }
-            silence
-        });
         Ok(Self {
             before,
             stop,
-            looking,
+            looking: tokio::spawn(silence(node.clone(), stopped)),
         })
     }
 
@@ -58,21 +41,32 @@ impl Shown {
     pub(super) async fn end(self, node: &Node, said: Vec<String>) -> anyhow::Result<Seen> {
         self.stop.send(true)?;
         let silence = self.looking.await.context("who looked")?;
-        let after = node
-            .wait_until("services are listed", crate::PATIENCE, || happenings(node))
-            .await?;
-        let told = after
-            .difference(&self.before)
-            .filter(|(_, state, _)| !matches!(state.as_str(), "Running" | "Starting"));
+        let after = listed(node).await?;
+        let happened = after.difference(&self.before);
+        let told = happened.filter(|(_, state, _)| state != "Running" && state != "Starting");
         let told = told.map(|(id, state, message)| {
             let message: String = message.chars().take(WORDS).collect();
             format!("{id} {state}: {message}")
         });
-        Ok(Seen {
-            silence,
-            told: said.into_iter().chain(told).collect(),
-        })
+        let told = said.into_iter().chain(told).collect();
+        Ok(Seen { silence, told })
     }
+}
+
+/// For how long nobody answered, until it is stopped.
+async fn silence(node: Arc<Node>, stopped: watch::Receiver<bool>) -> Duration {
+    let mut silence = Duration::ZERO;
+    while !*stopped.borrow() {
+        let asked = Instant::now();
+        match tokio::time::timeout(ANSWER, node.version()).await {
+            Ok(Ok(_)) => tokio::time::sleep(PAUSE).await,
+            _ => {
+                tokio::time::sleep(PAUSE.saturating_sub(asked.elapsed())).await;
+                silence += asked.elapsed();
+            }
+        }
+    }
+    silence
 }
 
 pub(super) struct Seen {
@@ -91,6 +85,12 @@ impl fmt::Display for Seen {
         }
         Ok(())
     }
+}
+
+async fn listed(node: &Node) -> anyhow::Result<BTreeSet<Happening>> {
+    let services = || happenings(node);
+    node.wait_until("services are listed", crate::PATIENCE, services)
+        .await
 }
 
 async fn happenings(node: &Node) -> anyhow::Result<BTreeSet<Happening>> {

@@ -42,6 +42,22 @@ pub(super) struct Counted {
 }
 
 impl Counted {
+    async fn look(node: &Node, cgroups: &str) -> anyhow::Result<Self> {
+        let (greeter, mut machine) = (Greeter::of(node)?, node.machine().await?);
+        let stat = node.read("/proc/self/stat").await?;
+        let machined = stat.split(' ').next().unwrap_or_default();
+        Ok(Self {
+            mounts: lines(node, "/proc/self/mountinfo").await?,
+            mounts_of_init: lines(node, "/proc/2/mountinfo").await?,
+            loops: present(node, &mut machine, 16, backing_file).await?,
+            descriptors: descriptors(&greeter, machined)?,
+            descriptors_of_init: descriptors(&greeter, "1")?,
+            processes: processes(node)?,
+            cgroups: number_after(cgroups, "nr_descendants")?,
+            superblocks: superblocks(node, &mut machine).await?,
+        })
+    }
+
     pub(super) fn most(some: impl Iterator<Item = Self>) -> Self {
         let larger = |one: Self, other: Self| Self {
             mounts: one.mounts.max(other.mounts),
@@ -64,14 +80,10 @@ impl Counted {
 impl Left {
     pub(super) async fn look(node: &Node) -> anyhow::Result<Self> {
         // What is in caches is not lost.
-        let greeter = Greeter::of(node)?;
-        greeter.get(&format!("/write/{MEMORY}/drop_caches?3"))?;
+        Greeter::of(node)?.get(&format!("/write/{MEMORY}/drop_caches?3"))?;
         let mut machine = node.machine().await?;
-        let lines = async |path: &str| anyhow::Ok(node.read(path).await?.lines().count());
         let cgroups = node.read("/sys/fs/cgroup/cgroup.stat").await?;
         let memory = node.read("/proc/meminfo").await?;
-        let stat = node.read("/proc/self/stat").await?;
-        let machined = stat.split(' ').next().unwrap_or_default();
         Ok(Self {
             free_kib: free_kib(node).await?,
             shmem_kib: number_after(&memory, "Shmem:")?,
@@ -80,19 +92,7 @@ impl Left {
             inodes: inodes(node).await?,
             threads: threads(node).await?,
             dying_cgroups: number_after(&cgroups, "nr_dying_descendants")?,
-            counted: Counted {
-                mounts: lines("/proc/self/mountinfo").await?,
-                mounts_of_init: lines("/proc/2/mountinfo").await?,
-                loops: present(node, &mut machine, 16, |number| {
-                    format!("/sys/block/loop{number}/loop/backing_file")
-                })
-                .await?,
-                descriptors: descriptors(&greeter, machined)?,
-                descriptors_of_init: descriptors(&greeter, "1")?,
-                processes: processes(node)?,
-                cgroups: number_after(&cgroups, "nr_descendants")?,
-                superblocks: superblocks(node, &mut machine).await?,
-            },
+            counted: Counted::look(node, &cgroups).await?,
         })
     }
 
@@ -221,4 +221,13 @@ fn processes(node: &Node) -> anyhow::Result<usize> {
         line.is_ok_and(|line| !line.is_empty())
     });
     Ok(lines.filter(|is_one| *is_one).count())
+}
+
+async fn lines(node: &Node, path: &str) -> anyhow::Result<usize> {
+    Ok(node.read(path).await?.lines().count())
+}
+
+/// The file that tells of a loop device that it is in use.
+fn backing_file(number: usize) -> String {
+    format!("/sys/block/loop{number}/loop/backing_file")
 }

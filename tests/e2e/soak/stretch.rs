@@ -67,6 +67,19 @@ impl Stretch {
         if self.late.is_empty() {
             return Ok(());
         }
+        self.the_end_is_as_the_beginning()?;
+        self.all.retain(|(turn, _)| *turn >= SETTLED);
+        if self.all.last().is_none_or(|(turn, _)| *turn < ENOUGH) {
+            return Ok(());
+        }
+        let rising: anyhow::Result<Vec<_>> =
+            FITTED.iter().map(|fitted| self.rises(fitted)).collect();
+        let rising: Vec<_> = rising?.into_iter().flatten().collect();
+        ensure!(rising.is_empty(), "{}", rising.join("; "));
+        Ok(())
+    }
+
+    fn the_end_is_as_the_beginning(&self) -> Outcome {
         // A descriptor that gets another number while they are walked through is missed: no look says more than there is.
         let most = Counted::most(self.early.iter().map(|left| left.counted));
         let (early, late) = (Left::least(&self.early)?, Left::least(&self.late)?);
@@ -82,18 +95,6 @@ impl Stretch {
             late.counted.is_within(most),
             "something is left: {early}, at most {most:?}, became {late}"
         );
-        self.all.retain(|(turn, _)| *turn >= SETTLED);
-        if self.all.last().is_none_or(|(turn, _)| *turn < ENOUGH) {
-            return Ok(());
-        }
-        let rising: Vec<_> = FITTED
-            .iter()
-            .map(|fitted| self.rises(fitted))
-            .collect::<anyhow::Result<Vec<_>>>()?
-            .into_iter()
-            .flatten()
-            .collect();
-        ensure!(rising.is_empty(), "{}", rising.join("; "));
         Ok(())
     }
 

@@ -8,58 +8,27 @@ use std::path::{Path, PathBuf};
 /// Lines of a function's body that are neither blank nor a comment.
 const MOST: usize = 15;
 
-/// Files that are not there yet, and how many of their functions are longer. Numbers become smaller and files leave the list; none
-/// is added.
-const NOT_YET: &[(&str, usize)] = &[
-    ("chaos.rs", 3),
-    ("chaos/changes.rs", 2),
-    ("chaos/faults.rs", 2),
-    ("chaos/shown.rs", 2),
-    ("soak.rs", 4),
-    ("soak/clients.rs", 1),
-    ("soak/left.rs", 1),
-    ("soak/stretch.rs", 1),
-];
-
 #[test]
 fn functions_of_stories_are_short() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../e2e");
     let files = sources_below(&folder);
     assert!(files.len() > 60, "only {} files", files.len());
-    let mut wrong = Vec::new();
-    for file in files {
-        let name = file.strip_prefix(&folder).unwrap_or(&file).display();
-        let source = fs::read_to_string(&file).unwrap_or_default();
-        wrong.extend(judge(&name.to_string(), &longer_functions(&source)));
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-}
-
-#[test]
-fn files_on_the_list_are_there() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../e2e");
-    for (name, longer) in NOT_YET {
-        let is_due = folder.join(name).is_file() && *longer > 0;
-        assert!(is_due, "take {name} off the list");
-    }
-}
-
-/// What is to be done about a file, if anything.
-fn judge(file: &str, longer: &[Function]) -> Option<String> {
-    let listed = NOT_YET.iter().find(|(name, _)| *name == file);
-    let allowed = listed.map_or(0, |(_, allowed)| *allowed);
-    if longer.len() < allowed {
-        let now = longer.len();
-        return Some(format!(
-            "{file}: {now} functions are longer, and not {allowed}: write the smaller number to the list"
-        ));
-    }
-    let named = longer.iter().map(|Function { name, lines }| {
-        format!(
-            "{file}: {name} has {lines} lines of code, and may have {MOST}: make chapters of it"
-        )
-    });
-    (longer.len() > allowed).then(|| named.collect::<Vec<_>>().join("\n"))
+    let longer: Vec<String> = files
+        .iter()
+        .flat_map(|file| {
+            let name = file.strip_prefix(&folder).unwrap_or(file).display();
+            let source = fs::read_to_string(file).unwrap_or_default();
+            longer_functions(&source)
+                .into_iter()
+                .map(|function| format!("{name}: {} has {} lines", function.name, function.lines))
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    assert!(
+        longer.is_empty(),
+        "make chapters of at most {MOST} lines of code:\n{}",
+        longer.join("\n")
+    );
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -178,10 +147,6 @@ fn a_longer_function_is_named() {
     let body = "    step();\n".repeat(MOST + 1);
     let source = format!("fn short() {{\n    step();\n}}\n\nfn long() {{\n{body}}}\n");
     let longer = longer_functions(&source);
-    let said = judge("no_such_file.rs", &longer).unwrap_or_default();
-    assert_eq!(
-        said,
-        "no_such_file.rs: long has 16 lines of code, and may have 15: make chapters of it"
-    );
-    assert_eq!(judge("no_such_file.rs", &[]), None);
+    let (name, lines) = ("long".to_owned(), MOST + 1);
+    assert_eq!(longer, [Function { name, lines }]);
 }
