@@ -491,6 +491,13 @@ fn logs_join_lines_over_pieces() {
 }
 
 #[test]
+fn a_log_goes_on_over_a_change_of_versions_without_a_repeated_line() {
+    let setup = Setup::new(nothing);
+    let run = setup.run(&["logs", "halting", "-f"]);
+    assert_eq!(run.exits(0).out(), "one\ntwo\nthree\n");
+}
+
+#[test]
 fn read_gives_the_bytes() {
     let setup = Setup::new(nothing);
     assert_eq!(

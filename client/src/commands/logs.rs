@@ -6,7 +6,7 @@ use instar_client::Failure;
 use serde_json::json;
 
 use crate::cli::Global;
-use crate::lines::Part;
+use crate::lines::{Asked, Part};
 use crate::output::table;
 use crate::{lines, target};
 
@@ -22,18 +22,16 @@ pub(super) async fn run(
     tail: Option<u32>,
 ) -> Result<(), Failure> {
     let node = target::one(global).await?;
-    let requested = tail.map_or(ALL, |lines| i32::try_from(lines).unwrap_or(ALL));
-    let ask = async |part| {
+    let tail = tail.map_or(ALL, |lines| i32::try_from(lines).unwrap_or(ALL));
+    let requested = Asked { follow, tail };
+    let ask = async |part: Part| {
+        let asked = part.of(requested, ALL);
         let request = LogsRequest {
             namespace: NAMESPACE.to_owned(),
             id: id.to_owned(),
             driver: ContainerDriver::Containerd.into(),
-            follow,
-            tail_lines: if part == Part::Requested {
-                requested
-            } else {
-                ALL
-            },
+            follow: asked.follow,
+            tail_lines: asked.tail,
         };
         let reply = node.machine().logs(node.request(request)).await?;
         Ok(reply.into_inner())

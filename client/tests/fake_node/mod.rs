@@ -60,6 +60,8 @@ pub struct State {
     pub history_pause: Duration,
     /// The last config.
     pub config: Option<wire::ApplyConfigurationRequest>,
+    /// How often a log was followed that halts between its lines.
+    followed: usize,
     /// The last request for packets, and its deadline.
     pub capture: Option<(wire::PacketCaptureRequest, Option<String>)>,
     /// What the preparation of an upgrade tells: its lines, and the exit code if there is one.
@@ -88,6 +90,7 @@ impl FakeNode {
                 upgrade: None,
                 history_pause: Duration::ZERO,
                 config: None,
+                followed: 0,
                 capture: None,
                 preparation: (Vec::new(), None),
                 history: Vec::new(),
@@ -253,6 +256,12 @@ struct Api(Arc<FakeNode>);
 
 type Answer<T> = Result<Response<T>, Status>;
 
+/// The end of a stream whose node changes to another version.
+fn changes_version() -> BoxStream<Data> {
+    let ended = Status::unavailable(instar_api::CHANGES_VERSION);
+    Box::pin(tokio_stream::once(Err(ended)))
+}
+
 fn pieces(pieces: &[&[u8]]) -> BoxStream<Data> {
     let pieces: Vec<_> = pieces
         .iter()
@@ -275,6 +284,23 @@ pub fn capture() -> Vec<u8> {
 }
 
 impl Api {
+    /// A log of two lines, whose node then changes to another version; there it has halts between its lines, and one more.
+    fn halting_log(&self, follow: bool) -> BoxStream<Data> {
+        if !follow {
+            return pieces(&[b"one\n", b"two\n"]);
+        }
+        let mut state = self.0.state();
+        state.followed += 1;
+        if state.followed == 1 {
+            return Box::pin(pieces(&[b"one\ntwo\n"]).chain(changes_version()));
+        }
+        let lines = pieces(&[b"one\n", b"two\n", b"three\n"]);
+        Box::pin(lines.then(async |line| {
+            tokio::time::sleep(Duration::from_millis(700)).await;
+            line
+        }))
+    }
+
     fn note_target<T>(&self, request: &Request<T>) {
         let name = request
             .metadata()
@@ -405,6 +431,9 @@ impl MachineService for Api {
 
     async fn logs(&self, request: Request<wire::LogsRequest>) -> Answer<BoxStream<Data>> {
         let request = request.into_inner();
+        if request.id == "halting" {
+            return Ok(Response::new(self.halting_log(request.follow)));
+        }
         if request.namespace != "system" || request.id != "web" || request.tail_lines != -1 {
             return Err(Status::invalid_argument(format!("unexpected {request:?}")));
         }
