@@ -13,9 +13,9 @@ use instar_api::machine::{
 };
 use instar_pki::Role;
 use instar_tests::{
-    GREETER, Greeter, Identity, ImageUnderTest, Instarctl, MachineConfig, Node, Outcome, Parked,
-    Registry, Release, Said, Scratch, Test, TlsClient, Told, chapters, plan_with_greeter,
-    rotate_ca, tests,
+    FollowedProgram, GREETER, Greeter, Identity, ImageUnderTest, Instarctl, MachineConfig, Node,
+    Outcome, Parked, Registry, Release, Said, Scratch, Test, TlsClient, chapters,
+    plan_with_greeter, rotate_ca, tests,
 };
 use prost::Message as _;
 use tonic::transport::Channel;
@@ -496,7 +496,7 @@ impl WaitingNode {
     }
 
     /// Followed by the stranger, who has seen its beginning.
-    fn kernel_log(&self) -> Result<Told> {
+    fn kernel_log(&self) -> Result<FollowedProgram> {
         let follow = self.insecure(&["dmesg", "--follow"]);
         let mut told = self.stranger.follow(&follow)?;
         let is_first = |line: &str| line.contains("Linux version");
@@ -533,7 +533,7 @@ async fn the_machine_has_the_config_that_it_took(node: &Node) -> Outcome {
     Ok(())
 }
 
-async fn who_followed_the_log_does_not_stay(stays: Told) -> Outcome {
+async fn who_followed_the_log_does_not_stay(stays: FollowedProgram) -> Outcome {
     stays.wait_for_end(STAY)
 }
 

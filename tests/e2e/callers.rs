@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use instar_tests::{Calling, Grpcio, Node, Scratch, SteadyCalls, Told};
+use instar_tests::{Calling, FollowedProgram, Grpcio, Node, Scratch, SteadyCalls};
 use serde_json::Value;
 
 use crate::PATIENCE;
@@ -15,7 +15,7 @@ pub(crate) const OVER_ONE: &str = "tonic, one channel";
 pub(crate) struct Callers {
     over_one: SteadyCalls,
     anew: SteadyCalls,
-    python: Told,
+    python: FollowedProgram,
     /// Python's calls end when this file is there.
     end: PathBuf,
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, ensure};
 use instar_tests::{
-    Ending, HttpServer, ImageUnderTest, Instarctl, MachineConfig, Node, OciImage, Outcome,
-    Registry, Scratch, Test, Told, chapters, tests, upgrade_and_follow,
+    Ending, FollowedProgram, HttpServer, ImageUnderTest, Instarctl, MachineConfig, Node, OciImage,
+    Outcome, Registry, Scratch, Test, chapters, tests, upgrade_and_follow,
 };
 
 use crate::PATIENCE;
@@ -157,7 +157,7 @@ async fn streams_of_instarctl_go_on(scratch: Scratch) -> Outcome {
     Ok(())
 }
 
-fn went_on(mut told: Told, after: &str) -> Outcome {
+fn went_on(mut told: FollowedProgram, after: &str) -> Outcome {
     told.wait_for(after, PATIENCE, |line| line.contains(after))?;
     let heard = told.heard();
     let distinct: BTreeSet<_> = heard.iter().collect();

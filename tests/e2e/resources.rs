@@ -10,8 +10,8 @@ use instar_api::cosi::resource::{
 };
 use instar_pki::Role;
 use instar_tests::{
-    GREETER, Grpcio, Identity, ImageUnderTest, Instarctl, Node, Outcome, Registry, Said, Scratch,
-    Test, Told, chapters, plan_with_greeter, tests, upgrade_and_follow,
+    FollowedProgram, GREETER, Grpcio, Identity, ImageUnderTest, Instarctl, Node, Outcome, Registry,
+    Said, Scratch, Test, chapters, plan_with_greeter, tests, upgrade_and_follow,
 };
 use serde_json::{Value, json};
 use tonic::transport::Channel;
@@ -345,10 +345,10 @@ async fn changes_are_told(
 
 /// Of everything that the test does.
 struct Watchers {
-    services: Told,
-    hostname: Told,
+    services: FollowedProgram,
+    hostname: FollowedProgram,
     /// By `instarctl`.
-    own: Told,
+    own: FollowedProgram,
 }
 
 impl Watchers {

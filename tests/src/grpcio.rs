@@ -6,11 +6,11 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
+use crate::followed_program::FollowedProgram;
 use crate::node::Node;
 use crate::python::python_with;
 use crate::run_command::run;
 use crate::scratch::Scratch;
-use crate::told::Told;
 use crate::workspace::workspace_root;
 
 /// What pip installs, pinned: a peer that changes by itself is no measure.
@@ -73,9 +73,9 @@ impl Grpcio {
     }
 
     /// The same, and what changes: a line of JSON for each event.
-    pub fn watch(&self, node: &Node, wanted: &[&str]) -> Result<Told> {
+    pub fn watch(&self, node: &Node, wanted: &[&str]) -> Result<FollowedProgram> {
         let mut command = self.peer("resources.py", node)?;
-        Told::by(
+        FollowedProgram::by(
             command
                 .arg(self.compile_protos()?)
                 .arg("watch")
@@ -84,9 +84,9 @@ impl Grpcio {
     }
 
     /// Asks for the version ten times a second until there is the file: `call_on_and_on.py` says what it tells then.
-    pub fn call_on_and_on(&self, node: &Node, until: &Path) -> Result<Told> {
+    pub fn call_on_and_on(&self, node: &Node, until: &Path) -> Result<FollowedProgram> {
         let mut command = self.peer("call_on_and_on.py", node)?;
-        Told::by(command.arg(self.compile_protos()?).arg(until))
+        FollowedProgram::by(command.arg(self.compile_protos()?).arg(until))
     }
 
     fn run_peer(&self, script: &str, node: &Node, arguments: &[&str]) -> Result<Value> {

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::followed_program::FollowedProgram;
 use crate::node::Node;
 use crate::scratch::Scratch;
 use crate::terminal::Terminal;
-use crate::told::Told;
 use crate::workspace::host_program;
 
 /// The program and whom it talks to.
@@ -53,11 +53,11 @@ impl Instarctl {
     }
 
     /// Starts a command that goes on.
-    pub fn follow(&self, arguments: &[&str]) -> Result<Told> {
+    pub fn follow(&self, arguments: &[&str]) -> Result<FollowedProgram> {
         let mut command = std::process::Command::new(&self.program);
         command.arg("--talosconfig").arg(&self.client_config);
         command.args(["--endpoints", &self.endpoint]);
-        Told::by(command.args(arguments))
+        FollowedProgram::by(command.args(arguments))
     }
 
     /// Starts a command on a terminal of this size, in an environment with these variables.

@@ -30,6 +30,7 @@ mod esp_image;
 mod fat;
 mod firmware;
 mod flaky_registry;
+mod followed_program;
 mod greeter;
 mod grpcio;
 mod hang_up;
@@ -68,7 +69,6 @@ mod talosctl;
 mod terminal;
 mod time_server;
 mod tls_client;
-mod told;
 mod workspace;
 mod wrong_time_server;
 
@@ -82,6 +82,7 @@ pub use esp_image::EspImage;
 pub use fat::Fat;
 pub use firmware::{BY_OUR_BOOT_ENTRY, UefiVariables, secure_uefi, test_keys, uefi};
 pub use flaky_registry::{FlakyRegistry, Trouble};
+pub use followed_program::FollowedProgram;
 pub use greeter::{
     GREETER, GREETER_PORT, Greeter, WITH_CGROUPS, plan_with_greeter, push_greeter,
     push_greeter_edition,
@@ -124,7 +125,6 @@ pub use talosctl::{
 pub use terminal::Terminal;
 pub use time_server::TimeServer;
 pub use tls_client::{End, TlsClient, roots};
-pub use told::Told;
 pub use workspace::{
     guest_program, guest_program_file, image_program, target_directory, workspace_root,
 };

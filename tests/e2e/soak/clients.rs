@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use instar_tests::{
-    Calling, GREETER, Greeter, HeldConnection, Instarctl, Node, Outage, OutageProbe, Outcome,
-    Scratch, Told,
+    Calling, FollowedProgram, GREETER, Greeter, HeldConnection, Instarctl, Node, Outage,
+    OutageProbe, Outcome, Scratch,
 };
 
 use crate::PATIENCE;
@@ -25,9 +25,9 @@ const INTRODUCED: &str = "as generation ";
 pub(super) struct Clients {
     callers: Callers,
     held: HeldConnection,
-    events: Told,
-    log_of_machined: Told,
-    log_of_greeter: Told,
+    events: FollowedProgram,
+    log_of_machined: FollowedProgram,
+    log_of_greeter: FollowedProgram,
     /// The words that the greeter was asked to print.
     words: Vec<String>,
 }
@@ -108,7 +108,7 @@ fn said_once_each(log: &[String], words: &[String]) -> Outcome {
     Ok(())
 }
 
-fn hear(stream: &mut Told, words: &str) -> Outcome {
+fn hear(stream: &mut FollowedProgram, words: &str) -> Outcome {
     stream.wait_for(words, PATIENCE, |line| line.contains(words))?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A program that goes on and on, heard line by line. It ends with its value.
+//! A program that goes on and on, followed line by line. It ends with its value.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -9,13 +9,13 @@ use anyhow::{Context, Result, bail};
 
 /// The running program and what it has said.
 #[derive(Debug)]
-pub struct Told {
+pub struct FollowedProgram {
     child: Child,
     lines: Receiver<String>,
     heard: Vec<String>,
 }
 
-impl Told {
+impl FollowedProgram {
     /// Starts it. Its standard error is the test's.
     pub(crate) fn by(command: &mut Command) -> Result<Self> {
         let mut child = command
@@ -70,7 +70,7 @@ impl Told {
     }
 }
 
-impl Told {
+impl FollowedProgram {
     /// What it has told up to the line that was waited for last.
     pub fn heard(&self) -> &[String] {
         &self.heard
@@ -92,7 +92,7 @@ impl Told {
     }
 }
 
-impl Drop for Told {
+impl Drop for FollowedProgram {
     fn drop(&mut self) {
         // It may have ended.
         let _ = self.child.kill();
