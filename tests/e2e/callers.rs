@@ -8,9 +8,6 @@ use serde_json::Value;
 
 use crate::PATIENCE;
 
-/// The client of tonic that keeps its connection.
-pub(crate) const OVER_ONE: &str = "tonic, one channel";
-
 /// They are at work until they are ended.
 pub(crate) struct Callers {
     over_one: SteadyCalls,
@@ -41,7 +38,7 @@ impl Callers {
         let tonic = (self.over_one.end().await?, self.anew.end().await?);
         let grpcio = |way: &str| Calling::told_by(&said[way]);
         let found = [
-            (OVER_ONE, tonic.0),
+            ("tonic, one channel", tonic.0),
             ("tonic, a connection for each call", tonic.1),
             ("grpcio, one channel", grpcio("one channel")?),
             ("grpcio, a channel for each call", grpcio("anew")?),

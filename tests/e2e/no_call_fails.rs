@@ -1,5 +1,5 @@
 //! Clients that ask all the time notice nothing of upgrades without a reboot but a slower answer: no call fails, no connection is
-//! refused. `soak` has the same clients over a hundred upgrades.
+//! refused.
 
 use std::collections::BTreeSet;
 

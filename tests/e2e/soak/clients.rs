@@ -5,16 +5,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use instar_tests::{
     Calling, FollowedProgram, GREETER, Greeter, HeldConnection, Instarctl, Node, Outage,
-    OutageProbe, Outcome, Scratch,
+    OutageProbe, Outcome, Scratch, SteadyCalls,
 };
 
 use crate::PATIENCE;
-use crate::callers::{Callers, OVER_ONE};
 
 /// A container for a connection that is held.
 pub(super) const HELD: &str = "held";
 pub(super) const HELD_PORT: u16 = 8081;
-/// Of so many calls over tonic's one channel one may be lost.
+/// Of so many calls one may be lost.
 const LOST: usize = 1000;
 /// What `events` shows at the end of each boot of a generation.
 const BOOTED: &str = "action=stop sequence=boot";
@@ -23,7 +22,7 @@ const INTRODUCED: &str = "as generation ";
 
 /// From one reboot to the next.
 pub(super) struct Clients {
-    callers: Callers,
+    calls: SteadyCalls,
     held: HeldConnection,
     events: FollowedProgram,
     log_of_machined: FollowedProgram,
@@ -42,7 +41,7 @@ impl Clients {
         hear(&mut log_of_machined, INTRODUCED)?;
         hear(&mut log_of_greeter, "listening on port")?;
         Ok(Self {
-            callers: Callers::begin(node, scratch).await?,
+            calls: SteadyCalls::over(node.way_in(node.identity())?.connect().await?),
             held: HeldConnection::open(node.guest_port(HELD_PORT)?)?,
             events,
             log_of_machined,
@@ -64,9 +63,9 @@ impl Clients {
 
     /// No call failed, no connection was lost or refused, no line is missing or told twice.
     pub(super) async fn detach(self) -> Outcome {
-        for (client, calling) in self.callers.end().await? {
-            judge(client, &calling)?;
-        }
+        let calling = self.calls.end().await?;
+        println!("a client of the API: {calling}");
+        judge(&calling)?;
         let held = self.held.close()?;
         println!(
             "a connection to {HELD}: {} answers, {} lost, kept from running for {:.1} ms at most",
@@ -81,14 +80,11 @@ impl Clients {
 
 /// On a host that is too busy for ten calls a second, a client of tonic is behind its pace, and may hand over a call just as it is told to
 /// ask elsewhere (`apid/src/in_flight.rs`).
-fn judge(client: &str, calling: &Calling) -> Outcome {
-    let may_fail = match client {
-        OVER_ONE => calling.calls.div_ceil(LOST),
-        _ => 0,
-    };
+fn judge(calling: &Calling) -> Outcome {
+    let may_fail = calling.calls.div_ceil(LOST);
     ensure!(
         calling.refused == 0 && calling.failed.len() <= may_fail,
-        "{client}: {calling:#?}"
+        "{calling:#?}"
     );
     Ok(())
 }
