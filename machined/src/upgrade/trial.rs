@@ -23,9 +23,9 @@
 //!
 //! The facts come in two steps:
 //!
-//! 1. Before there is a disk, which may be slow or not answer: init's reason for the start, the hand-over and the loader's report. They decide
-//!    whether init's deadline applies to this generation ([`EarlyStanding`]). A generation without a deadline is healthy as soon as its API
-//!    answers, and gives way to a forced reboot from then on.
+//! 1. Before there is a disk, which may be slow or not answer: init's reason for the start, the hand-over and the loader's report. They
+//!    decide whether init's deadline applies to this generation ([`EarlyStanding`]). A generation without a deadline is healthy as soon
+//!    as its API answers, and gives way to a forced reboot from then on.
 //! 2. With STATE: the record of the upgrade ([`RecordedUpgrade`]), and the entry on the disk ([`is_counted`]). They decide the [`Standing`].
 //!
 //! A version can be on trial without a deadline: on firmware without a loader's variables only the record knows of the trial, and a
