@@ -5,7 +5,7 @@
 //! process or the machine is stopped; it leaves out turns that came late; and it checks what the silent thread does:
 //! | the runtime's thread | counts |
 //! | --- | --- |
-//! | sleeps, or a debugger holds it | yes: it waits for something that does not come |
+//! | sleeps, or a debugger holds it | yes: it waits for an event that does not come |
 //! | runs, most of the time | yes: it turns in circles |
 //! | wants to run, but hardly gets to | no: the machine is busy |
 //! | waits for a disk | no: it goes on when the disk does, and could not be ended before |

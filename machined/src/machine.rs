@@ -1,4 +1,4 @@
-//! The machine as its parts share it: what runs, its state, and the operation that changes it.
+//! The machine, shared by sequences, services and the API: its version, its state, and the lock on changes.
 
 mod config_trial;
 
@@ -213,12 +213,12 @@ impl Machine {
         self.config.send_replace(Some(configured));
     }
 
-    /// Watches from whom the machine takes a config while it has none.
+    /// Watches which callers may give the machine a config while it has none.
     pub fn maintenance(&self) -> watch::Receiver<Maintenance> {
         self.maintenance.subscribe()
     }
 
-    /// Sets from whom the machine takes a config while it has none.
+    /// Sets which callers may give the machine a config while it has none.
     pub fn set_maintenance(&self, maintenance: Maintenance) {
         self.maintenance.send_replace(maintenance);
     }

@@ -164,6 +164,7 @@ enum Var {
 }
 
 /// Plans the upgrade with the room that is free now.
+// The error is an upgrade's error, and as large.
 #[allow(clippy::result_large_err)]
 fn plan(machine: &Machine, candidate: &Candidate, var: Var) -> Result<Plan, UpgradeError> {
     let mut resources = Resources::now().map_err(UpgradeError::Machine)?;

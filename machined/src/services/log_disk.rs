@@ -1,7 +1,7 @@
 //! Logs on disk: copies the lines of every log from memory to /var/log, where the next machined finds them.
 //!
 //! The disk is one more reader of each ring: while it is slow, full or unmounted, lines wait in the ring like for any slow reader, and the
-//! services go on. A service that prints faster than a disk should be written to is throttled the same way: lines that the ring drops
+//! services go on. If a service prints faster than a disk should be written to, its lines wait as for a slow disk. Lines that the ring drops
 //! meanwhile are missing on the disk, and a line there says how many bytes. Threads of their own do the writing; each line is written at
 //! once, and no service waits for it.
 //!
@@ -227,7 +227,7 @@ impl Copier {
             }
             let batch = Arc::new(batch);
             while let Err(error) = self.append(batch.clone()).await {
-                // Logged once: this line goes to the same log.
+                // Logged once: this line has to go to the disk as well.
                 if !refused {
                     refused = true;
                     tracing::warn!(

@@ -21,7 +21,7 @@ use crate::base::back_off::BackOff;
 use crate::store::event_log::{ActorId, EventLog};
 use crate::store::{ServiceFact, Store};
 
-/// Grace period: a service that has not ended this long after SIGTERM is killed.
+/// Grace period: a service that has not ended this long after the request to end is killed.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Limit on the wait for a service to stop: twice the grace period, and time to remove what is left of the service on a busy machine.
@@ -278,7 +278,7 @@ struct Actor {
     attended: Option<watch::Receiver<bool>>,
 }
 
-/// What an earlier machined knew of a service that lives on.
+/// An earlier machined's record of a service that lives on.
 #[derive(Default)]
 struct Past {
     restarts: Restarts,
@@ -286,7 +286,7 @@ struct Past {
     ran: Duration,
 }
 
-/// What ended the watch over a process.
+/// The event that ended the watch over a process.
 enum Over {
     Exited(Exit),
     StopRequested,

@@ -43,7 +43,7 @@ pub enum Rejection {
     /// The time is long after the build of this system.
     #[error("it says a time more than 50 years after this system was built")]
     Future,
-    /// The offset is so large that a second server has to confirm it.
+    /// The offset is so large that a second reply has to confirm it.
     #[error(
         "it is {0} s away from a time that was about right; waiting for an answer that agrees, of another server where more than one is configured"
     )]

@@ -9,7 +9,7 @@ use serde::Deserialize;
 /// The file in which the image describes itself (docs/contracts.md).
 const IMAGE_FACTS: &str = "/usr/lib/instar/image.json";
 
-/// The running version and what it runs on.
+/// The running version, and the kernel and init under it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunningSystem {
     /// As in `v0.1.0`.

@@ -26,7 +26,8 @@
 //! 1. Before there is a disk, which may be slow or not answer: init's reason for the start, the hand-over and the loader's report. They
 //!    decide whether init's deadline applies to this generation ([`EarlyStanding`]). A generation without a deadline is healthy as soon
 //!    as its API answers, and gives way to a forced reboot from then on.
-//! 2. With STATE: the record of the upgrade ([`RecordedUpgrade`]), and the entry on the disk ([`is_counted`]). They decide the [`Standing`].
+//! 2. With STATE: the record of the upgrade ([`RecordedUpgrade`]), and the entry on the disk ([`is_counted`]). They decide the
+//!    [`Standing`].
 //!
 //! A version can be on trial without a deadline: on firmware without a loader's variables only the record knows of the trial, and a
 //! machined that restarts after it was healthy, but before its entry was blessed, waits at the gate again.
@@ -86,7 +87,7 @@ pub enum EarlyStanding {
     Interrupted,
 }
 
-/// What a start does with the record of the last upgrade on STATE.
+/// The action of a start on the record of the last upgrade, which is on STATE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordStep {
     /// Find out how the upgrade went.

@@ -2,12 +2,12 @@
 //! data only from callers whom its last config trusted.
 //!
 //! ```text
-//! instar.maintenance=open on the kernel's command line        ─► from anybody
+//! instar.maintenance=open on the kernel's command line        ─► from any caller
 //! trust.json on STATE, or else on EPHEMERAL: authorities      ─► from their administrators
-//!                                            reset            ─► from anybody
-//! neither, and STATE or EPHEMERAL hold data or cannot be read ─► from nobody
-//! nothing there, and instar.maintenance=closed                ─► from nobody
-//! nothing there                                               ─► from anybody
+//!                                            reset            ─► from any caller
+//! neither, and STATE or EPHEMERAL hold data or cannot be read ─► from no caller
+//! nothing there, and instar.maintenance=closed                ─► from no caller
+//! nothing there                                               ─► from any caller
 //! ```
 
 use std::path::Path;
