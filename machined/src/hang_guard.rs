@@ -3,6 +3,7 @@
 //!
 //! It must not mistake a slow machine for a hanging process. So it counts its own turns instead of seconds, because turns stop while the
 //! process or the machine is stopped; it leaves out turns that came late; and it checks what the silent thread does:
+//!
 //! | the runtime's thread | counts |
 //! | --- | --- |
 //! | sleeps, or a debugger holds it | yes: it waits for an event that does not come |
@@ -27,7 +28,7 @@ use tokio::sync::Notify;
 
 /// Interval between two turns.
 const TURN: Duration = Duration::from_secs(5);
-/// Length from which on a turn is late: the guard's own thread was kept waiting.
+/// A turn that takes this long is late: the guard's own thread was kept waiting.
 const LATE: Duration = Duration::from_secs(8);
 /// Limit on turns without a sign of life: half a minute. All work on machined's thread is done within a few seconds, also on an emulated
 /// machine. And with init's budget of three restarts a minute, a machined that hangs after every start is restarted again and again instead
@@ -127,7 +128,7 @@ impl KillTimer {
 #[derive(Debug, Clone, Copy)]
 struct Turn {
     took: Duration,
-    /// The silent thread, if the runtime did not answer; None inside if the kernel does not tell its state.
+    /// The silent thread, if the runtime did not answer; the inner None: the kernel does not tell its state.
     silent: Option<Option<Thread>>,
 }
 

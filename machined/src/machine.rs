@@ -233,8 +233,7 @@ impl Machine {
         self.lock_trial().settled().or_else(|| self.config())
     }
 
-    /// Starts a trial of the next config, and the timer that ends it. Without a config in force there is none to return to, and so no
-    /// trial.
+    /// Starts a trial of the next config, and the timer that ends it. Without a config in force there is no trial.
     pub fn begin_trial(&self, start_timer: impl FnOnce(TrialNumber) -> AbortHandle) {
         let Some(in_force) = self.config() else {
             return;

@@ -1,9 +1,9 @@
 //! Logs on disk: copies the lines of every log from memory to /var/log, where the next machined finds them.
 //!
 //! The disk is one more reader of each ring: while it is slow, full or unmounted, lines wait in the ring like for any slow reader, and the
-//! services go on. If a service prints faster than a disk should be written to, its lines wait as for a slow disk. Lines that the ring drops
-//! meanwhile are missing on the disk, and a line there says how many bytes. Threads of their own do the writing; each line is written at
-//! once, and no service waits for it.
+//! services go on. If a service prints faster than a disk should be written to, its lines wait as for a slow disk. Lines that the ring
+//! drops meanwhile are missing on the disk, and a line there says how many bytes. Threads of their own do the writing; each line is
+//! written at once, and no service waits for it.
 //!
 //! ```text
 //!   away ──open──► writing ──close: the rest is written──► away

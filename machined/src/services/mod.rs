@@ -86,7 +86,7 @@ pub enum ControlError {
         /// The stage that the machine is in.
         stage: &'static str,
     },
-    /// The new image or file for the restart is not available.
+    /// The restart could not be prepared: the service goes on as before.
     #[error(
         "{id} was not restarted, and goes on as it was (stop and start it to restart what it runs): {reason}"
     )]

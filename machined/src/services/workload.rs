@@ -28,8 +28,7 @@ pub trait Workload: Send + Sync + 'static {
     }
     /// Starts the workload; its output goes to the log.
     fn start(&self, log: LogRing) -> Step<'_, anyhow::Result<Box<dyn Running>>>;
-    /// Returns the first process of a workload that an earlier machined left running, as far as that can be told at once and without the
-    /// disk.
+    /// Returns the first process of a workload that an earlier machined left running, if that can be told at once and without the disk.
     fn lives_on(&self) -> Option<u32> {
         None
     }

@@ -243,10 +243,10 @@ pub fn is_counted(counter: Counter, now: EntryNow) -> bool {
     counter == Counter::Counted && tries_what_runs
 }
 
-/// The proof that a generation owes when its steps have run.
+/// Whether a generation is on trial when its steps have run, and which rules apply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
-    /// None.
+    /// It has nothing to prove.
     NotOnTrial,
     /// Started without a reboot: init holds the generation before it.
     Soft {

@@ -38,7 +38,7 @@ pub(in crate::sequences) enum Found {
 /// Reads the config from the first source that exists. `patience`: time limit for a server to be reached and to answer.
 ///
 /// # Errors
-/// The source that the command line names cannot be used, or its config cannot.
+/// The first source cannot be used, or its config cannot.
 pub(in crate::sequences) async fn find_config(
     machine: &Machine,
     patience: Duration,
