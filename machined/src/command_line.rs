@@ -1,8 +1,8 @@
-//! What the kernel was started with. What a word of it means is the business of the room that it is for.
+//! The kernel's command line. Each module interprets its own words of it.
 
 use anyhow::Context as _;
 
-/// The kernel's command line, as /proc has it.
+/// Reads the kernel's command line from /proc.
 pub fn read() -> anyhow::Result<String> {
     std::fs::read_to_string("/proc/cmdline").context("read /proc/cmdline")
 }

@@ -1,4 +1,4 @@
-//! machined from its first instruction to its last: greet init, serve the API, boot the generation.
+//! The machine daemon's process from start to end: greets init, serves the API, boots the generation.
 
 mod system_services;
 
@@ -26,19 +26,19 @@ use crate::time::{Beforehand, ClockSpec, TimeSync, raise_to_floor};
 use crate::upgrade::{Handover, HistoryKeeper, RunningSystem, handover};
 use crate::{api, hang_guard, image_collection, logging, status, sys};
 
-/// The name that init keeps the API's listening socket under.
+/// The name under which init keeps the API's listening socket.
 const LISTENER: &str = "api";
-/// Four times as many as apid lets in.
+/// Limit on descriptors: four times as many as callers that apid lets in.
 const DESCRIPTORS: u64 = 16 * 1024;
-/// How long a thread for blocking work waits for more of it. Work goes to them in turn, so that one call every few seconds would keep all
-/// that the boot has started, each with a stack.
+/// Time that an idle thread for blocking work lives. Work goes to the threads in turn, so with a longer time one call every few seconds
+/// would keep all threads that the boot has started, each with a stack.
 const IDLE_THREAD: Duration = Duration::from_secs(1);
-/// Where images are unpacked.
+/// The directory of images.
 const IMAGES: &str = "/var/lib/instar";
-/// 2026-11-01: no Instar was built before, so no clock is right before.
+/// Earliest possible time, 2026-11-01: no Instar was built before, so no right clock shows an earlier time.
 const CLOCK_FLOOR: u64 = 1_793_491_200;
 
-/// Runs machined. It ends only when something is broken that a new machined may mend; init sees to that.
+/// Runs machined. Returns only after a failure that a new machined may repair; init starts one.
 pub fn run() -> anyhow::Result<()> {
     let own_log = LogRing::default();
     logging::start(own_log.clone());
@@ -55,7 +55,7 @@ pub fn run() -> anyhow::Result<()> {
         .inspect_err(|error| tracing::error!("{error:#}"))
 }
 
-/// The kernel gives 1,024 to begin with; each caller of the API may have one here, and each of their calls a file.
+/// Raises the limit on descriptors from the kernel's 1,024: each caller of the API may need one here, and each of their calls a file.
 fn allow_descriptors() -> std::io::Result<()> {
     let limit = Rlimit {
         current: Some(DESCRIPTORS),
@@ -68,7 +68,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
     let socket = sys::inherited::take(SOCKET_FD).context("take the socket to init")?;
     let (init, handshake) = InitLink::connect(socket).await.context("greet init")?;
     let Handshake { welcome, mut kept } = handshake;
-    // What is left counts from now, not from when everything has been started.
+    // The time left counts from now, not from the end of the start.
     let deadline = Instant::now() + Duration::from_secs(welcome.deadline.into());
     special_mounts::mount()?;
     let clock = start_clock()?;
@@ -86,7 +86,7 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
     }
     let left = read_handover(&mut kept);
     let listener = listener(&init, &mut kept).await?;
-    // The same without a hand-over as with an empty one.
+    // No hand-over is the same as an empty one.
     let Handover {
         leases,
         failed,
@@ -127,9 +127,9 @@ async fn live(own_log: LogRing) -> anyhow::Result<()> {
     api.await.context("the API's task")?
 }
 
-/// Raises the clock to the build's time, and follows no time server until the config names one.
+/// Raises the clock to the build date; no time server is asked until the config names one.
 fn start_clock() -> anyhow::Result<TimeSync> {
-    // One that is before the build is none: an empty battery, or a board without a clock.
+    // A clock that is before the build date has no time: an empty battery, or a board without a clock.
     let before = match raise_to_floor(CLOCK_FLOOR)? {
         true => Beforehand::Nothing,
         false => Beforehand::Roughly,
@@ -141,7 +141,7 @@ fn start_clock() -> anyhow::Result<TimeSync> {
     Ok(TimeSync::start(no_servers, CLOCK_FLOOR, before))
 }
 
-/// After a restart of machined alone, links and addresses stay as they are.
+/// Starts the network. If machined alone restarted, links and addresses stay as they are.
 fn start_network(start: StartReason, leases: Vec<Lease>) -> anyhow::Result<Network> {
     let options = Options {
         cleanup: match start {
@@ -153,7 +153,7 @@ fn start_network(start: StartReason, leases: Vec<Lease>) -> anyhow::Result<Netwo
     Network::start(options, None, leases).context("start the network")
 }
 
-/// Tasks that follow the machine's state for as long as it runs.
+/// Starts the tasks that follow the machine's state for as long as it runs.
 fn start_followers(machine: &Arc<Machine>) {
     status::follow_network(machine);
     status::follow_clock(machine);
@@ -163,7 +163,7 @@ fn start_followers(machine: &Arc<Machine>) {
     tokio::spawn(note_time(machine.clone()));
 }
 
-/// What was given up for this generation.
+/// Returns the version that init gave up for this generation.
 fn rollback(welcome: &Welcome) -> Option<Rollback> {
     let (cause, version) = (welcome.cause.as_ref()?, welcome.failed_version.as_ref()?);
     Some(Rollback {
@@ -172,7 +172,7 @@ fn rollback(welcome: &Welcome) -> Option<Rollback> {
     })
 }
 
-/// The keeper of the history of upgrades.
+/// Returns the keeper of the history of upgrades.
 fn history(machine: &Machine) -> HistoryKeeper {
     HistoryKeeper {
         version: machine.running.version.clone(),
@@ -184,7 +184,7 @@ fn history(machine: &Machine) -> HistoryKeeper {
     }
 }
 
-/// Lets clients of the API read which generation this is, and that the kernel is still the same one.
+/// Shows clients of the API which generation this is, and that the kernel is still the same one.
 fn show_generation(welcome: &Welcome) -> anyhow::Result<()> {
     for (path, fact) in [
         ("/run/generation", welcome.generation.to_string()),
@@ -195,7 +195,7 @@ fn show_generation(welcome: &Welcome) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the previous generation left. Nothing in it is worth failing for.
+/// Reads the hand-over of the previous generation. A hand-over that cannot be read is logged and otherwise ignored.
 fn read_handover(kept: &mut BTreeMap<String, OwnedFd>) -> Option<Handover> {
     let memfd = kept.remove(handover::NAME)?;
     Handover::from_memfd(&memfd)
@@ -205,7 +205,7 @@ fn read_handover(kept: &mut BTreeMap<String, OwnedFd>) -> Option<Handover> {
         .ok()
 }
 
-/// The API's listening socket: init keeps it over restarts and swaps, so that callers wait instead of being refused.
+/// Returns the API's listening socket: init keeps it over restarts and swaps, so that callers wait instead of being refused.
 async fn listener(
     init: &InitLink,
     kept: &mut BTreeMap<String, OwnedFd>,

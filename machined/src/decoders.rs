@@ -1,7 +1,6 @@
-//! Everything in machined that decodes bytes from the network, as functions of bytes: for the crate `fuzz`, which feeds them anything.
+//! The functions of machined that decode bytes from the network, for the crate `fuzz`, which calls them with arbitrary input.
 //!
-//! Whatever comes in, they return; an assertion that fails is a defect of the decoder. Products are built without this file (feature
-//! `fuzzing`).
+//! They return for any input; a failed assertion is a defect of the decoder. Products are built without this file (feature `fuzzing`).
 
 use mozim::{DhcpV4ClasslessRoute, DhcpV4Lease};
 use prost::Message;
@@ -13,7 +12,7 @@ use crate::time::judge_answer;
 use crate::upgrade::Candidate;
 use crate::values::ImageReference;
 
-/// A request to the API: the first byte says which message it is.
+/// Decodes a request to the API: the first byte selects the message.
 pub fn api_request(bytes: &[u8]) {
     use instar_api::{cluster, cosi::resource, machine, storage, time};
     let Some((which, bytes)) = bytes.split_first() else {
@@ -59,12 +58,12 @@ pub fn api_request(bytes: &[u8]) {
 fn roundtrip<M: Message + Default + PartialEq>(bytes: &[u8]) {
     if let Ok(message) = M::decode(bytes) {
         let again = M::decode(message.encode_to_vec().as_slice());
-        // NaN, which no request has, would be the one exception.
+        // NaN would be the one exception, but no request has it.
         assert!(again.is_ok_and(|again| again == message));
     }
 }
 
-/// A machine config, from a URL or by ApplyConfiguration.
+/// Decodes a machine config, from a URL or from ApplyConfiguration.
 pub fn machine_config(bytes: &[u8]) {
     match config::parse(bytes) {
         Ok(parsed) => parsed.warnings.iter().for_each(say),
@@ -72,7 +71,7 @@ pub fn machine_config(bytes: &[u8]) {
     }
 }
 
-/// What a registry says of an image: a manifest, a line feed, and the image's config.
+/// Decodes a registry's description of an image: a manifest, a line feed, and the image's config.
 pub fn image_manifest(bytes: &[u8]) {
     let end = bytes.iter().position(|byte| *byte == b'\n');
     let (manifest, config) = bytes.split_at(end.unwrap_or(bytes.len()));
@@ -80,14 +79,14 @@ pub fn image_manifest(bytes: &[u8]) {
         Ok(None) => {}
         Ok(Some((config, layers))) => {
             assert!(layers.len() <= 256);
-            // Any answer will do.
+            // Any result is fine.
             let _ = Candidate::from_labels(&config.labels).inspect_err(say);
         }
         Err(refusal) => say(&refusal),
     }
 }
 
-/// The name of an image, from a request or a machine config.
+/// Decodes the name of an image, from a request or a machine config.
 pub fn image_reference(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
@@ -101,14 +100,14 @@ pub fn image_reference(bytes: &[u8]) {
     }
 }
 
-/// The headers by which a registry asks who we are.
+/// Decodes the headers in which a registry asks for authentication.
 pub fn registry_challenge(bytes: &[u8]) {
     if let Ok(text) = std::str::from_utf8(bytes) {
         answer_challenge(text);
     }
 }
 
-/// What a DHCP server offers: four bytes each of address, server, mask, times and a route, and a name.
+/// Decodes a DHCP server's offer: four bytes each of address, server, mask, times and a route, and a name.
 pub fn dhcp_offer(bytes: &[u8]) {
     let mut words = bytes.chunks_exact(4).map(|word| {
         let mut four = [0; 4];
@@ -132,24 +131,24 @@ pub fn dhcp_offer(bytes: &[u8]) {
     reply.host_name = Some(String::from_utf8_lossy(bytes).into_owned());
     match Lease::from_reply("eth0", "02:00:00:00:00:01", &reply, u64::from(next())) {
         Ok(lease) => {
-            // Any answer will do.
+            // Any result is fine.
             let _ = (lease.routes(), lease.remaining(u64::MAX), lease.is_over(0));
         }
         Err(refusal) => say(&refusal),
     }
 }
 
-/// What another node answers to a call that was passed on to it.
+/// Decodes another node's reply to a call that was forwarded to it.
 pub fn forwarded_answer(bytes: &[u8]) {
     crate::apid::decode_answer_of_another_node(bytes);
 }
 
-/// What a time server answers.
+/// Decodes a time server's reply.
 pub fn time_answer(bytes: &[u8]) {
     judge_answer(bytes);
 }
 
-/// Errors are told to people: their words must be there too.
+/// Checks that an error has a text, because operators read it.
 fn say(error: &impl std::fmt::Display) {
     assert!(!error.to_string().is_empty());
 }

@@ -1,7 +1,7 @@
-//! Files below /etc that the machine config brings.
+//! Files of the machine config below /etc.
 //!
-//! The image's /etc cannot be written, so a copy of it in memory takes its place, once a config asks for a file: the image's files, and
-//! those of the config over them. Both mounts end with the generation. Readers see the old or the new content of a file, never half of it.
+//! The image's /etc is read-only. Once a config has a file for it, a copy in memory takes its place: the image's files, and the config's
+//! over them. Both mounts end with the generation. Readers see the old or the new content of a file, never half of it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -14,10 +14,10 @@ use crate::base::whole_file;
 use crate::mounts::filesystem::{self, MountFlags};
 use crate::values::EtcFile;
 
-/// Why /etc is not as the config says.
+/// Why /etc does not match the config.
 #[derive(Debug, thiserror::Error)]
 pub enum EtcFilesError {
-    /// A file is not there, or not gone.
+    /// A file cannot be written or removed.
     #[error("cannot write /etc/{name}")]
     File {
         /// The file, below /etc.
@@ -25,27 +25,27 @@ pub enum EtcFilesError {
         /// Why.
         source: io::Error,
     },
-    /// A directory of the image is where the file would be, or the other way round.
+    /// The image has a directory where the file would be, or a file where the directory would be.
     #[error(
         "/etc/{0} cannot be a file: the image has something else at this path, or a file above it"
     )]
     InTheWay(String),
-    /// The copy of the image's /etc does not take its place.
+    /// The copy of the image's /etc cannot be mounted.
     #[error("cannot {step} at {path}")]
     Mount {
-        /// What was done.
+        /// The step that failed.
         step: &'static str,
-        /// Where.
+        /// The path.
         path: PathBuf,
         /// Why.
         source: io::Error,
     },
 }
 
-/// Has /etc hold these files and those of the image, and no others.
+/// Makes /etc contain these files and those of the image, and no others.
 ///
 /// # Errors
-/// The first that failed; those before it are there.
+/// The first failure; the files before it are written.
 pub fn apply(files: &[EtcFile]) -> Result<(), EtcFilesError> {
     let tree = Tree::below(Path::new("/run/etc-files"));
     let etc = Path::new("/etc");
@@ -69,7 +69,7 @@ fn is_same_directory(one: &Path, other: &Path) -> bool {
     matches!((identity(one), identity(other)), (Ok(one), Ok(other)) if one == other)
 }
 
-/// Where the image's files stay visible, and the directory that takes their place.
+/// The directory in which the image's files stay visible, and the one that takes their place.
 struct Tree {
     image: PathBuf,
     merged: PathBuf,
@@ -88,13 +88,13 @@ impl Tree {
             let made = fs::create_dir_all(directory);
             made.map_err(failed("make a directory", directory))?;
         }
-        // An earlier machined of this generation may have died after this.
+        // An earlier machined of this generation may have died after this step.
         if is_same_directory(etc, &self.image) {
             return Ok(());
         }
         filesystem::bind(etc, &self.image)
             .map_err(failed("mount the image's /etc", &self.image))?;
-        // Else what is mounted at /etc next appears here as well.
+        // Otherwise the next mount at /etc would appear here as well.
         filesystem::make_private(&self.image).map_err(failed("make a mount private", &self.image))
     }
 
@@ -107,7 +107,7 @@ impl Tree {
         protected.map_err(failed("write-protect the files of the config", etc))
     }
 
-    /// Fills the directory: files that belong there are replaced whole where they differ, others go.
+    /// Fills the directory: replaces files that differ, each as a whole, and removes others.
     fn merge(&self, files: &[EtcFile]) -> Result<(), EtcFilesError> {
         let mut wanted = BTreeMap::new();
         list(&self.image, Path::new(""), &mut wanted)
@@ -143,7 +143,7 @@ impl Tree {
             let wanted = wanted.get(path).map(discriminant);
             wanted == Some(discriminant(entry))
         };
-        // Backwards: what is in a directory comes before it.
+        // Backwards, because a directory comes before its content.
         for (path, entry) in there
             .iter()
             .rev()
@@ -166,7 +166,7 @@ fn failed(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> EtcFiles
     move |source| EtcFilesError::Mount { step, path, source }
 }
 
-/// Something below /etc.
+/// An entry below /etc.
 #[derive(Debug, PartialEq, Eq)]
 enum Entry {
     Directory,
@@ -184,7 +184,7 @@ impl Entry {
             },
             Entry::Link(target) => symlink(target, path),
             Entry::File(mode, content) => {
-                // Not readable for more than it should be, at any time.
+                // At no time may more users read the file than its mode allows.
                 whole_file::replace(path, mode & 0o600, content)?;
                 fs::set_permissions(path, Permissions::from_mode(*mode))
             }

@@ -1,19 +1,18 @@
-//! Notices a machined that hangs after it was healthy, which init's deadline does not: a thread outside of the runtime asks
-//! the runtime for a sign of life, and ends the process when there is none. init then starts machined again in place, and
-//! containers go on.
+//! Ends a machined that hangs after it was healthy, when init's deadline no longer applies: a thread outside of the runtime asks the
+//! runtime for a sign of life, and ends the process if there is none. init then starts machined again in place, and containers go on.
 //!
-//! It must not mistake a slow machine for a hanging process. So it counts its own turns instead of seconds, which stand still
-//! while the process or the machine is stopped, leaves out turns that came late, and looks at what the silent thread does:
+//! It must not mistake a slow machine for a hanging process. So it counts its own turns instead of seconds, because turns stop while the
+//! process or the machine is stopped; it leaves out turns that came late; and it checks what the silent thread does:
 //!
 //! | the runtime's thread | counts |
 //! | --- | --- |
-//! | sleeps, or a debugger holds it | yes: it waits for something that does not come |
+//! | sleeps, or a debugger holds it | yes: it waits for an event that does not come |
 //! | runs, most of the time | yes: it turns in circles |
 //! | wants to run, but hardly gets to | no: the machine is busy |
 //! | waits for a disk | no: it goes on when the disk does, and could not be ended before |
 //!
-//! SIGSTOP and a frozen cgroup stop the guard as well. For that there is a timer of the kernel, which the guard winds up again at each
-//! turn: when it runs down, the kernel ends the process with SIGKILL, the one signal that a stopped process gets.
+//! SIGSTOP and a frozen cgroup stop the guard as well. For that case there is a kernel timer, which the guard resets at each turn: when it
+//! expires, the kernel ends the process with SIGKILL, the one signal that a stopped process gets.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -27,22 +26,22 @@ use nix::sys::timer::{Expiration, Timer, TimerSetTimeFlags};
 use nix::time::ClockId;
 use tokio::sync::Notify;
 
-/// Between two turns.
+/// Interval between two turns.
 const TURN: Duration = Duration::from_secs(5);
-/// A turn that took this long says that the thread that asks was kept waiting itself.
+/// A turn that takes this long is late: the guard's own thread was kept waiting.
 const LATE: Duration = Duration::from_secs(8);
-/// Half a minute of silence. Whatever takes machined's thread is done within a few seconds, also on an emulated machine; and
-/// with init's budget of three restarts a minute, one that hangs after every start is started again and again instead of
-/// costing its containers their generation.
+/// Limit on turns without a sign of life: half a minute. All work on machined's thread is done within a few seconds, also on an emulated
+/// machine. And with init's budget of three restarts a minute, a machined that hangs after every start is restarted again and again instead
+/// of costing its containers their generation.
 const SILENT_TURNS: u32 = 6;
-/// Twice as long: a guard that runs at all is never as late as that.
+/// Time of the kernel timer: twice as long, because a guard that runs at all is never that late.
 const STOPPED: Duration = Duration::from_secs(60);
-/// The thread reads a small file and writes a line.
+/// Stack of the guard's thread, in bytes: it reads a small file and writes a line.
 const STACK: usize = 64 * 1024;
 /// Clock ticks of processes' times per second (proc_pid_stat(5), `sysconf(_SC_CLK_TCK)`: 100 on x86-64).
 const TICKS: u64 = 100;
 
-/// The runtime's end: answers for as long as the runtime does its work.
+/// The runtime's side: answers for as long as the runtime works.
 #[derive(Debug, Default)]
 pub struct Heartbeat {
     asked: Notify,
@@ -50,7 +49,7 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// Answers, for ever.
+    /// Answers for ever.
     pub async fn answer(self: Arc<Self>) {
         loop {
             self.asked.notified().await;
@@ -68,11 +67,11 @@ impl Heartbeat {
     }
 }
 
-/// Starts the guard over the process's first thread, which is to run the runtime that answers.
+/// Starts the guard over the process's first thread, which has to run the runtime that answers.
 pub fn start() -> io::Result<Arc<Heartbeat>> {
     let heartbeat = Arc::new(Heartbeat::default());
     let watched = heartbeat.clone();
-    // Logging takes locks that the silent thread may hold; the kernel's log does not.
+    // The kernel's log, because logging takes locks that the silent thread may hold.
     let kernel_log = File::options().write(true).open("/dev/kmsg").ok();
     std::thread::Builder::new()
         .name("hang-guard".to_owned())
@@ -83,10 +82,10 @@ pub fn start() -> io::Result<Arc<Heartbeat>> {
 
 fn guard(heartbeat: &Heartbeat, mut kernel_log: Option<File>) {
     let mut detector = HangDetector::default();
-    // Without one it watches all the same.
+    // Without a timer the guard still works.
     let mut timer = KillTimer::new().ok();
     loop {
-        // A timer that is there can be wound up.
+        // An existing timer can always be reset.
         let _ = timer.as_mut().map(|timer| timer.wind_up(STOPPED));
         heartbeat.ask();
         let begun = Instant::now();
@@ -99,7 +98,7 @@ fn guard(heartbeat: &Heartbeat, mut kernel_log: Option<File>) {
             let words: &[u8] =
                 b"<2>machined: it gave no sign of life for half a minute and ends itself, to be started again\n";
             if let Some(log) = &mut kernel_log {
-                // Nothing can be done about a failure.
+                // A failure cannot be handled here.
                 let _ = log.write_all(words);
             }
             std::process::abort();
@@ -107,7 +106,7 @@ fn guard(heartbeat: &Heartbeat, mut kernel_log: Option<File>) {
     }
 }
 
-/// Ends this process when it runs down, in whatever state that is.
+/// Kills this process when it expires, even a stopped one.
 struct KillTimer(Timer);
 
 impl KillTimer {
@@ -125,19 +124,19 @@ impl KillTimer {
     }
 }
 
-/// What a turn has shown.
+/// The result of a turn.
 #[derive(Debug, Clone, Copy)]
 struct Turn {
     took: Duration,
-    /// What the runtime's thread does instead of answering, as far as the kernel tells.
+    /// The silent thread, if the runtime did not answer; the inner None: the kernel does not tell its state.
     silent: Option<Option<Thread>>,
 }
 
-/// A thread as the kernel sees it.
+/// A thread's state in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Thread {
     state: State,
-    /// Time on a processor so far, in ticks.
+    /// Its CPU time so far, in ticks.
     ran: u64,
 }
 
@@ -145,7 +144,7 @@ struct Thread {
 enum State {
     Runnable,
     OnDisk,
-    /// Asleep, stopped, held by a debugger.
+    /// Asleep, stopped, or held by a debugger.
     Waiting,
 }
 
@@ -155,7 +154,7 @@ impl Thread {
         Self::parse(&stat).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// From proc_pid_stat(5): `12 (name) S …`, with the times at fields 14 and 15.
+    /// Parses proc_pid_stat(5): `12 (name) S …`, with the times at fields 14 and 15.
     fn parse(stat: &str) -> Option<Self> {
         let (_, after_name) = stat.rsplit_once(") ")?;
         let mut fields = after_name.split(' ');
@@ -173,16 +172,16 @@ impl Thread {
     }
 }
 
-/// How many turns of silence there were in a row.
+/// Counts the silent turns in a row.
 #[derive(Debug, Default)]
 struct HangDetector {
     turns: u32,
-    /// What the thread had run when the silence began or at its last turn.
+    /// CPU time of the thread at the start of the silence, or at its last turn.
     ran: Option<u64>,
 }
 
 impl HangDetector {
-    /// Takes a turn into account; true when it is certain.
+    /// Counts a turn; returns true when the process certainly hangs.
     fn note(&mut self, turn: Turn) -> bool {
         let Some(thread) = turn.silent else {
             *self = HangDetector::default();
@@ -219,7 +218,7 @@ mod tests {
         }
     }
 
-    /// After how many of these turns the guard is certain, of a hundred.
+    /// Returns after how many of these turns, out of a hundred, the guard is certain.
     fn certain(turn: impl Fn(u64) -> Turn) -> Option<u64> {
         let mut detector = HangDetector::default();
         (1..=100).find(|number| detector.note(turn(*number)))
@@ -230,7 +229,7 @@ mod tests {
         let turns = u64::from(SILENT_TURNS);
         assert_eq!(certain(|_| silent(State::Waiting, 7)), Some(turns));
         let whole_turn = TURN.as_secs() * TICKS;
-        // What it did before the silence is not known at the first turn.
+        // At the first turn the CPU time from before the silence is unknown.
         let circles = certain(|number| silent(State::Runnable, number * whole_turn));
         assert_eq!(circles, Some(turns + 1));
         let unreadable = Turn {

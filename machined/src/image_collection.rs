@@ -1,11 +1,11 @@
-//! Removing images that nothing names any more, so that tags which move don't fill /var.
+//! Removes images that are no longer used, so that tags that move do not fill /var.
 //!
-//! An image stays while one of these is so:
+//! An image stays while one of these conditions holds:
 //!
-//! - it is in force for a container, or has a name that a container of the config has;
-//! - a container that something is left of was made from it (its overlay is mounted);
-//! - somebody works with it: a pull, a start, an upgrade;
-//! - a caller of the API asked for it within a day, and it is among the last few that were.
+//! - it is in force for a container, or a container of the config has its name;
+//! - a container that has not been removed completely was made from it (its overlay is mounted);
+//! - it is in use by a pull, a start or an upgrade;
+//! - a caller of the API asked for it within a day, and it is among the last few of these.
 //!
 //! A power cut in the middle leaves a directory that the next sweep removes.
 
@@ -17,18 +17,18 @@ use crate::base::blocking_io;
 use crate::machine::{Configured, Machine};
 use crate::values::{Digest, ImageReference};
 
-/// After a change, containers are about to be started and stopped.
+/// Pause after a change, when containers are about to be started and stopped.
 const AFTER_CHANGE: Duration = Duration::from_secs(5);
-/// As long as something is in use that nothing names.
+/// Interval while an image is still in use that is no longer named.
 const AGAIN: Duration = Duration::from_secs(30);
-/// Without any change: what callers asked for gets old.
+/// Interval without any change: images that callers asked for get old.
 const PERIOD: Duration = Duration::from_secs(3600);
-/// How long an image stays that a caller asked for: to be named by a config or an upgrade that is to come.
+/// Time that an image stays after a caller asked for it, so that a later config or upgrade can name it.
 const ASKED_FOR: Duration = Duration::from_secs(24 * 3600);
-/// And how many of them, the newest.
+/// Limit on these images; the newest stay.
 const MOST_ASKED_FOR: usize = 8;
 
-/// Collects after the boot, after every change of the config and of what is in force, and now and then.
+/// Collects after the boot, after every change of the config and of the images in force, and at intervals.
 pub async fn keep(machine: Arc<Machine>) {
     let mut settled = machine.watch_settled();
     if settled.wait_for(|settled| *settled).await.is_err() {
@@ -47,20 +47,20 @@ pub async fn keep(machine: Arc<Machine>) {
         };
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            // Their senders live in the machine.
+            // The senders live in the machine.
             _ = config.changed() => {}
             _ = in_force.changed() => {}
         }
     }
 }
 
-/// Removes what nothing names; says whether all of it is gone, and not in use.
+/// Removes images that are no longer named; returns whether none of them is left or in use.
 pub async fn collect(machine: &Machine) -> anyhow::Result<bool> {
-    // In maintenance mode nobody knows what is named.
+    // In maintenance mode it is unknown which images are named.
     let Some(configured) = machine.config() else {
         return Ok(true);
     };
-    // Removing what was cut off takes as long as an image has files.
+    // Removing an interrupted pull takes as long as the image has files.
     let store = machine.images.clone();
     let swept = blocking_io::within(blocking_io::ANSWER, move || {
         store.sweep()?;
@@ -79,7 +79,7 @@ pub async fn collect(machine: &Machine) -> anyhow::Result<bool> {
     let surplus = images
         .into_iter()
         .filter(|image| image.names().is_disjoint(&named) && !needed.contains(&image.digest()));
-    // Their values are dropped here: they would count as users.
+    // The images themselves are dropped here: they would count as users.
     let surplus: Vec<Digest> = surplus.map(|image| image.digest()).collect();
     let mut are_gone = true;
     for digest in surplus {
@@ -92,19 +92,19 @@ pub async fn collect(machine: &Machine) -> anyhow::Result<bool> {
     Ok(are_gone)
 }
 
-/// The images of a config's containers.
+/// Returns the images of a config's containers.
 fn names(configured: &Configured) -> impl Iterator<Item = ImageReference> {
     let containers = configured.config.containers.iter();
     containers.filter_map(|container| container.image.to_string().parse().ok())
 }
 
-/// The images that callers asked for lately, by when they did.
+/// Returns the images that callers asked for lately, newest first.
 fn of_callers(
     asked_for: impl Iterator<Item = (SystemTime, Digest)>,
     now: SystemTime,
 ) -> Vec<Digest> {
     let young = asked_for.filter_map(|(at, digest)| {
-        // A time to come is that of a clock which was wrong.
+        // A time in the future is from a wrong clock.
         let age = now.duration_since(at).ok()?;
         (age < ASKED_FOR).then_some((age, digest))
     });

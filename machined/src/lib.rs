@@ -5,11 +5,11 @@
 //! ```text
 //! daemon      starts all of it                              daemon, logging; decoders for fuzzers
 //! api         answers callers                               api, apid_service, console
-//! sequences   what the machine does as a whole              sequences
+//! sequences   boot, upgrade, reset and the like             sequences
 //! intent      the config as specs in the domains' terms     intent
-//! machine     what all of it shares                         machine, status, image_collection
+//! machine     the state that the parts share                machine, status, image_collection
 //! upgrade     from one version to the next                  upgrade
-//! services    what is kept running                          services
+//! services    processes and containers kept running         services
 //! store       facts that others wait for                    store
 //! domains     one part of the machine each                  disk, network, time, containers, modules, …
 //! ```
@@ -22,10 +22,10 @@
 //! oci         images, from a registry to a store            knows values, base and the one HTTP client
 //! http-client requests within limits                        knows values and base
 //! values      names that several parts share
-//! base, sys   what knows nothing of the machine; `unsafe` is in sys alone
+//! base, sys   code that knows nothing of the machine; `unsafe` is in sys alone
 //! ```
 //!
-//! Why in this order: a room is understood with the rooms below it alone. What happens below reaches the rooms above as a value:
+//! Why in this order: a room is understood with the rooms below it alone. An event below reaches the rooms above as a value:
 //! a fact in the store, a watch channel of its domain, an event.
 
 #![forbid(unsafe_code)]

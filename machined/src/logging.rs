@@ -1,6 +1,6 @@
 //! machined's own log: each line goes to the kernel's log, and so to the console, and to a ring that the API reads.
 //!
-//! A line that the kernel does not take is dropped there; nothing waits for a log.
+//! A line that the kernel does not accept is dropped there; the log never blocks.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -13,7 +13,7 @@ use tracing_subscriber::layer::{Context, SubscriberExt as _};
 
 use crate::services::LogRing;
 
-/// The kernel cuts records longer than this (`PRINTKRB_RECORD_MAX`).
+/// Limit on a record, in bytes: the kernel cuts longer ones (`PRINTKRB_RECORD_MAX`).
 const LONGEST_RECORD: usize = 976;
 /// syslog's facility "daemon" in a record's prefix: facility times eight plus priority.
 const DAEMON: u8 = 3 << 3;
@@ -33,7 +33,7 @@ struct Lines {
 
 impl<S: Subscriber> Layer<S> for Lines {
     fn enabled(&self, metadata: &tracing::Metadata<'_>, _: Context<'_, S>) -> bool {
-        // Libraries speak at debug level; the node's log is for the node's story.
+        // Libraries log at debug level; the node's log is about the node.
         *metadata.level() <= Level::INFO
     }
 
@@ -51,9 +51,9 @@ impl<S: Subscriber> Layer<S> for Lines {
                 end -= 1;
             }
             record.truncate(end);
-            // Without it readers and the console get the record only when the next one comes.
+            // Without the newline, readers and the console get the record only when the next one comes.
             record.push('\n');
-            // One write is one record. Nothing can be done about a failure, least of all logging it.
+            // One write is one record. A failure cannot be handled here, least of all logged.
             let _ = kernel.write_all(record.as_bytes());
         }
     }

@@ -1,4 +1,4 @@
-//! The machine as its parts see each other: what runs, what is true, and which operation changes it.
+//! The machine, shared by sequences, services and the API: its version, its state, and the lock on changes.
 
 mod config_trial;
 
@@ -37,16 +37,16 @@ use crate::upgrade::{FailedImages, RunningSystem, UpgradeState};
 
 /// A machine config and the text that it was read from.
 pub struct Configured {
-    /// As it was given; handed over to the next generation.
+    /// The text as it was given; handed over to the next generation.
     pub text: String,
-    /// What it means.
+    /// The parsed config.
     pub config: MachineConfig,
-    /// What pulls images as it says: one for everybody, with its certificate authorities. Made when it is first needed.
+    /// The puller of images that the config describes, with its certificate authorities; shared by all. Made at the first use.
     puller: OnceLock<Arc<Puller>>,
 }
 
 impl Configured {
-    /// From a text and what it means.
+    /// Combines a text and the config parsed from it.
     pub fn new(text: String, config: MachineConfig) -> Self {
         Configured {
             text,
@@ -55,14 +55,14 @@ impl Configured {
         }
     }
 
-    /// What pulls images; made by `make` if there is none yet.
+    /// Returns the puller of images; `make` makes it at the first call.
     pub fn puller(&self, make: impl FnOnce(&MachineConfig) -> Puller) -> Arc<Puller> {
         let puller = self.puller.get_or_init(|| Arc::new(make(&self.config)));
         puller.clone()
     }
 }
 
-/// This generation, as init introduced it.
+/// This generation, as init described it.
 #[derive(Debug, Clone)]
 pub struct Generation {
     /// 1 at boot; counts up.
@@ -77,27 +77,27 @@ pub struct Generation {
 
 /// Everything that sequences, services and the API share.
 pub struct Machine {
-    /// What runs.
+    /// The running version.
     pub running: RunningSystem,
     /// Which generation this is.
     pub generation: Generation,
-    /// What happens.
+    /// The log of events.
     pub events: EventLog,
-    /// What is true.
+    /// The current facts about the machine.
     pub store: Store,
-    /// Versions of what is shown to clients without being in the store.
+    /// Versions of values that clients see but that are not in the store.
     pub observed_versions: ObservedVersions,
-    /// What is kept running.
+    /// The services that machined keeps running.
     pub services: Services,
-    /// The way to init.
+    /// The connection to init.
     pub init: InitLink,
     /// Where images are unpacked.
     pub images: ImageStore,
-    /// Which of them containers run.
+    /// The images that containers run.
     pub images_in_force: ImagesInForce,
     /// machined's own output.
     pub own_log: LogRing,
-    /// Where all logs are kept over restarts.
+    /// The logs on the disk, which outlast restarts.
     pub log_disk: LogDisk,
     /// The task that owns the network.
     pub network: Network,
@@ -105,9 +105,9 @@ pub struct Machine {
     pub disk: OwnedDisk,
     /// The task that owns the clock.
     pub clock: TimeSync,
-    /// What changes the machine now.
+    /// The lock on changes of the machine.
     pub operations: Operations,
-    /// What the config asks of the kernel.
+    /// The kernel settings that the config asks for.
     pub kernel_settings: KernelSettings,
     /// Images that failed, and the version that waits for a reboot.
     pub upgrades: UpgradeState,
@@ -119,7 +119,7 @@ pub struct Machine {
     settled: watch::Sender<bool>,
 }
 
-/// What an earlier machined asked of the kernel and did not take back.
+/// Returns the kernel settings that an earlier machined made and did not undo.
 fn left_undone(kept: &mut BTreeMap<String, OwnedFd>) -> Undo {
     let Some(memfd) = kept.remove(Undo::NAME) else {
         return Undo::default();
@@ -130,13 +130,13 @@ fn left_undone(kept: &mut BTreeMap<String, OwnedFd>) -> Undo {
     })
 }
 
-/// What a machine is made of.
+/// The parts that a machine is made of.
 pub struct Parts {
-    /// What runs.
+    /// The running version.
     pub running: RunningSystem,
     /// Which generation this is.
     pub generation: Generation,
-    /// The way to init.
+    /// The connection to init.
     pub init: InitLink,
     /// Where images are unpacked.
     pub images: ImageStore,
@@ -148,16 +148,16 @@ pub struct Parts {
     pub disk: OwnedDisk,
     /// The task that owns the clock.
     pub clock: TimeSync,
-    /// Images that failed, as far as the previous generation knew.
+    /// Images that failed, as known to the previous generation.
     pub failed: FailedImages,
-    /// The images in force, as far as it knew.
+    /// The images in force, as known to the previous generation.
     pub images_in_force: InForce,
     /// Descriptors that an earlier machined of this generation left with init.
     pub kept: BTreeMap<String, OwnedFd>,
 }
 
 impl Machine {
-    /// The kernel's modules; their tables are read at the first call.
+    /// Returns the kernel's modules; their tables are read at the first call.
     pub fn drivers(&self) -> Result<Drivers, ModuleError> {
         if let Some(drivers) = self.drivers.get() {
             return Ok(drivers.clone());
@@ -166,7 +166,7 @@ impl Machine {
         Ok(self.drivers.get_or_init(|| drivers).clone())
     }
 
-    /// A machine that has not booted yet.
+    /// Returns a machine that has not booted yet.
     pub fn new(mut parts: Parts) -> Self {
         let (events, store) = (EventLog::default(), Store::default());
         let log_disk = LogDisk::default();
@@ -198,43 +198,42 @@ impl Machine {
         }
     }
 
-    /// The machine config, none in maintenance mode.
+    /// Returns the machine config; None in maintenance mode.
     pub fn config(&self) -> Option<Arc<Configured>> {
         self.config.borrow().clone()
     }
 
-    /// The machine config and its changes.
+    /// Watches the machine config.
     pub fn watch_config(&self) -> watch::Receiver<Option<Arc<Configured>>> {
         self.config.subscribe()
     }
 
-    /// Takes a config that has been checked.
+    /// Puts a config in force that has been checked.
     pub fn set_config(&self, configured: Arc<Configured>) {
         self.config.send_replace(Some(configured));
     }
 
-    /// From whom the machine takes a config while it has none, and changes of that.
+    /// Watches which callers may give the machine a config while it has none.
     pub fn maintenance(&self) -> watch::Receiver<Maintenance> {
         self.maintenance.subscribe()
     }
 
-    /// Decides that.
+    /// Sets which callers may give the machine a config while it has none.
     pub fn set_maintenance(&self, maintenance: Maintenance) {
         self.maintenance.send_replace(maintenance);
     }
 
-    /// Whether anybody may give the machine a config, and see to its disks.
+    /// Whether any client may give the machine a config and manage its disks.
     pub fn is_open(&self) -> bool {
         self.config().is_none() && *self.maintenance.borrow() == Maintenance::Open
     }
 
-    /// The config that outlasts a trial: the one in force, unless that is only being tried.
+    /// Returns the config that outlasts a trial: the one in force, unless that one is on trial.
     pub fn settled_config(&self) -> Option<Arc<Configured>> {
         self.lock_trial().settled().or_else(|| self.config())
     }
 
-    /// Notes that the next config is only tried, and starts the timer that expires it. Without a config there is none to return to, and
-    /// no trial.
+    /// Starts a trial of the next config, and the timer that ends it. Without a config in force there is no trial.
     pub fn begin_trial(&self, start_timer: impl FnOnce(TrialNumber) -> AbortHandle) {
         let Some(in_force) = self.config() else {
             return;
@@ -245,7 +244,7 @@ impl Machine {
         }
     }
 
-    /// The config in force is no longer tried: it stays.
+    /// Confirms the config on trial: it stays.
     pub fn confirm_trial(&self) {
         let timer = self.lock_trial().confirm();
         if let Some(timer) = timer {
@@ -253,8 +252,8 @@ impl Machine {
         }
     }
 
-    /// The time of this trial is over: the config that the caller has to return to. None where it was confirmed meanwhile, or another
-    /// one begun.
+    /// Ends a trial whose time is over and returns the config to return to. None if the trial was confirmed meanwhile, or another one
+    /// begun.
     pub fn expire_trial(&self, number: TrialNumber) -> Option<Arc<Configured>> {
         self.lock_trial().expire(number)
     }
@@ -268,22 +267,22 @@ impl Machine {
         self.settled.send_replace(true);
     }
 
-    /// Whether the boot has ended.
+    /// Watches whether the boot has ended.
     pub fn watch_settled(&self) -> watch::Receiver<bool> {
         self.settled.subscribe()
     }
 
-    /// The right to change the machine, if no other operation has it.
+    /// Takes the lock on changes of the machine, if no other operation holds it.
     pub fn lock_operation(&self, operation: Operation) -> Result<OperationLock, Busy> {
         self.operations.lock(operation)
     }
 
-    /// A descriptor that an earlier machined of this generation left with init; the second call finds none.
+    /// Takes a descriptor that an earlier machined of this generation left with init; a second call finds none.
     pub fn take_kept(&self, name: &str) -> Option<OwnedFd> {
         self.kept.locked().remove(name)
     }
 
-    /// The node's hostname.
+    /// Returns the node's hostname.
     pub fn hostname(&self) -> String {
         let status = self.network.status();
         let hostname = status.borrow().hostname.clone();
@@ -294,7 +293,7 @@ impl Machine {
         }
     }
 
-    /// The log of a service, or machined's own.
+    /// Returns the log of a service, or machined's own.
     pub fn log_of(&self, name: &str) -> Option<LogRing> {
         match name {
             MACHINED => Some(self.own_log.clone()),
@@ -302,7 +301,7 @@ impl Machine {
         }
     }
 
-    /// The names that `log_of` knows.
+    /// Returns the names that `log_of` knows.
     pub fn log_names(&self) -> Vec<String> {
         let services = self.services.list();
         let ids = services
@@ -311,7 +310,7 @@ impl Machine {
         ids.collect()
     }
 
-    /// What the machine does as a whole.
+    /// Returns the stage that the machine is in, and its problems.
     pub fn status(&self) -> MachineStatus {
         self.store.get(MachineStatus::ID).unwrap_or(MachineStatus {
             stage: MachineStage::Booting,
@@ -320,7 +319,7 @@ impl Machine {
         })
     }
 
-    /// Enters a stage and tells everyone. Equal news are told once.
+    /// Enters a stage and emits an event; a status equal to the last one is not announced again.
     pub fn set_status(&self, status: MachineStatus) {
         if self.store.get::<MachineStatus>(MachineStatus::ID).as_ref() == Some(&status) {
             return;
@@ -341,7 +340,7 @@ impl Machine {
             .emit(&ActorId::default(), EventPayload::MachineStatus(event));
     }
 
-    /// Enters a stage that is not ready for anything else.
+    /// Enters a stage in which the machine is not ready.
     pub fn enter(&self, stage: MachineStage) {
         self.set_status(MachineStatus {
             stage,

@@ -7,7 +7,7 @@ use machined::values::system_process;
 use machined::{apid, console, daemon};
 
 fn main() -> ExitCode {
-    // It only makes the start cheaper.
+    // It only makes the start cheaper, so a failure does not matter.
     let _ = machined::sys::text::read_singly();
     let name = std::env::args_os().next().unwrap_or_default();
     let outcome = match std::path::Path::new(&name)

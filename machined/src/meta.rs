@@ -1,6 +1,6 @@
-//! Values under one-byte keys that operators leave with a machine, kept on STATE.
+//! Values under one-byte keys that operators keep on a machine, on STATE.
 //!
-//! Talos has a partition for them; here they are a file. Nothing in Instar reads them so far but those who wrote them.
+//! Talos has a partition for them; here they are a file. Instar itself does not use them so far; only operators read them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,31 +13,31 @@ use crate::base::lock::Lock as _;
 use crate::base::whole_file;
 use crate::state_partition::META;
 
-/// Bytes of all values together, as on Talos's partition.
+/// Limit on all values together, in bytes, as on Talos's partition.
 const ROOM: usize = 256 * 1024;
 
-/// Why a value was not kept or removed.
+/// Why a value was not written or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum MetaError {
-    /// Nothing is kept without a disk.
+    /// There is no disk to keep values on.
     #[error(
         "there is no STATE to keep values on: the machine owns no disk, or has not mounted it yet"
     )]
     NoState,
-    /// Never written or already removed.
+    /// There is no value under this key.
     #[error("there is no value under key {0}")]
     Unknown(u8),
-    /// Together they would be too large.
+    /// All values together would be too large.
     #[error("no room: all values together may have {ROOM} bytes")]
     Full,
-    /// The disk.
+    /// The file cannot be read or written.
     #[error("cannot {step} {}", path.display())]
     Io {
         /// `read` or `write`.
         step: &'static str,
         /// The file.
         path: PathBuf,
-        /// The kernel's word, or where the file makes no sense.
+        /// The kernel's error, or the error of parsing the file.
         source: io::Error,
     },
 }
@@ -46,12 +46,12 @@ pub enum MetaError {
 #[derive(Debug)]
 pub struct Meta {
     path: PathBuf,
-    /// Changes come one after the other.
+    /// Held during a change, so that changes come one after the other.
     turn: std::sync::Mutex<()>,
 }
 
 impl Meta {
-    /// Below the place that STATE is mounted at.
+    /// Returns the values on STATE, which is mounted at `state`.
     pub fn on(state: &Path) -> Self {
         Meta {
             path: state.join(META.name),
@@ -59,7 +59,7 @@ impl Meta {
         }
     }
 
-    /// Keeps a value; when this returns, the disk has it.
+    /// Writes a value; when this returns, it is on the disk.
     pub fn write(&self, key: u8, value: &[u8]) -> Result<(), MetaError> {
         self.change(|values| {
             values.insert(key, BASE64.encode(value));
@@ -76,7 +76,7 @@ impl Meta {
         self.change(|values| values.remove(&key).map(drop).ok_or(MetaError::Unknown(key)))
     }
 
-    /// All values, by key.
+    /// Returns all values, sorted by key.
     pub fn values(&self) -> Result<BTreeMap<u8, Vec<u8>>, MetaError> {
         let decoded = self.read()?.into_iter().map(|(key, value)| {
             let value = BASE64.decode(value);

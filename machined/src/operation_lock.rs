@@ -1,4 +1,4 @@
-//! The lock on changes of the machine: one operation at a time, and everybody can see which one it is.
+//! The lock on changes of the machine: one operation at a time, and every caller can see which one holds it.
 //!
 //! ```text
 //!           lock                       hand_over: another name, never let go between
@@ -8,8 +8,8 @@
 //!     └────────────────┘       └ that step ends with `Interrupted`, and its lock is worth nothing any more
 //! ```
 //!
-//! The lock goes with the task that does the work, never with the call that asked for it: a caller who hangs up leaves an operation
-//! that goes on to its end.
+//! The lock belongs to the task that does the work, never to the call that asked for it: if the caller hangs up, the operation still runs
+//! to its end.
 
 use std::fmt;
 use std::future::Future;
@@ -20,52 +20,52 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-/// Between two log lines of an operation that waits until it may begin.
+/// Interval between log lines of an operation that waits for the lock.
 const REMINDER: Duration = Duration::from_secs(60);
 
-/// What changes the machine.
+/// An operation that changes the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// The boot, up to its verdict.
     Boot,
-    /// A version that runs well is made the one that is booted.
+    /// Makes a version that runs well the one that is booted.
     BlessBootEntry,
-    /// A machine config that is applied.
+    /// Applies a machine config.
     ApplyConfig,
-    /// The end of a config's trial: the one before it comes back.
+    /// Ends a config's trial: the config before it returns.
     TakeBackConfig,
-    /// A service that is started.
+    /// Starts a service.
     ServiceStart,
-    /// A service that is stopped.
+    /// Stops a service.
     ServiceStop,
-    /// A service that is stopped and started.
+    /// Stops and starts a service.
     ServiceRestart,
-    /// An image that is removed.
+    /// Removes an image.
     ImageRemove,
-    /// A value that is kept for operators, or removed.
+    /// Keeps or removes a value for operators.
     MetaChange,
-    /// A disk of others that is wiped.
+    /// Wipes a disk that is not the machine's own.
     WipeDisk,
-    /// The installation on the machine's own disk.
+    /// Installs a version on the machine's own disk.
     Install,
-    /// An upgrade.
+    /// Upgrades the machine.
     Upgrade,
-    /// An upgrade that the next boot brings.
+    /// Stages an upgrade for the next boot.
     StageUpgrade,
-    /// The first half of an upgrade in two steps.
+    /// Runs the first half of an upgrade in two steps.
     PrepareUpgrade,
-    /// A return to the version before.
+    /// Returns to the version before.
     Rollback,
-    /// A reboot.
+    /// Reboots the machine.
     Reboot,
-    /// The way to power-off.
+    /// Powers the machine off.
     Shutdown,
-    /// Erasing what is on the machine's disk.
+    /// Erases the machine's disk.
     Reset,
 }
 
 impl Operation {
-    /// Whether the machine as it is ends with it.
+    /// Whether this operation ends the running machine.
     pub fn ends_the_machine(self) -> bool {
         matches!(
             self,
@@ -99,21 +99,21 @@ impl fmt::Display for Operation {
     }
 }
 
-/// Who holds the lock.
+/// The holder of the lock.
 #[derive(Debug, Clone, Copy)]
 pub struct Holder {
-    /// What it does.
+    /// Its operation.
     pub operation: Operation,
-    /// Since when.
+    /// When it took the lock.
     since: Instant,
-    /// Whether its present step has changed nothing, and may be given up.
+    /// Whether its present step has changed nothing, so that it can be interrupted.
     interruptible: bool,
-    /// No two holders have the same.
+    /// A number that no other holder has.
     number: u64,
 }
 
 impl Holder {
-    /// The answer to others who want the lock.
+    /// Returns the error for other operations that want the lock.
     fn busy(&self) -> Busy {
         Busy {
             operation: self.operation,
@@ -135,26 +135,26 @@ impl Holder {
     }
 )]
 pub struct Busy {
-    /// What runs.
+    /// The running operation.
     pub operation: Operation,
-    /// For how long.
+    /// How long it has been running.
     pub running_for: Duration,
-    /// Whether something more urgent could take its place.
+    /// Whether a more urgent operation could interrupt it.
     pub interruptible: bool,
 }
 
-/// Something more urgent has taken the place of an operation that had changed nothing.
+/// A more urgent operation has interrupted one that had changed nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "given up before it changed anything: {} took its place",
     by.map_or_else(|| "a more urgent operation".to_owned(), |by| by.to_string())
 )]
 pub struct Interrupted {
-    /// What runs instead; none if that has ended already.
+    /// The operation that runs instead; None if it has already ended.
     pub by: Option<Operation>,
 }
 
-/// The one place where operations exclude each other; clones are the same place.
+/// The lock on changes of the machine; clones share it.
 #[derive(Debug, Clone)]
 pub struct Operations {
     holder: watch::Sender<Option<Holder>>,
@@ -171,12 +171,12 @@ impl Default for Operations {
 }
 
 impl Operations {
-    /// Who holds the lock, and every change of that.
+    /// Watches the holder of the lock.
     pub fn watch(&self) -> watch::Receiver<Option<Holder>> {
         self.holder.subscribe()
     }
 
-    /// Whether the lock could be taken, without taking it: nobody who waits for it or watches it notices.
+    /// Checks whether the lock is free without taking it: tasks that wait for it or watch it are not disturbed.
     ///
     /// # Errors
     /// An operation is running.
@@ -187,7 +187,7 @@ impl Operations {
         }
     }
 
-    /// Takes the lock, if nobody has it.
+    /// Takes the lock if it is free.
     ///
     /// # Errors
     /// Another operation is running.
@@ -195,10 +195,10 @@ impl Operations {
         self.take(operation, |_| false)
     }
 
-    /// Takes the lock, waiting for it for so long.
+    /// Takes the lock; waits for it at most `limit`.
     ///
     /// # Errors
-    /// An operation is running after that time, too.
+    /// Another operation is still running after that time.
     pub async fn lock_within(
         &self,
         operation: Operation,
@@ -207,21 +207,20 @@ impl Operations {
         let mut holder = self.watch();
         let until = Instant::now() + limit;
         loop {
-            // Marked as seen first: a change from here on is not missed.
+            // Marked as seen first, so that no change from here on is missed.
             holder.borrow_and_update();
             let taken = self.lock(operation);
             if taken.is_ok() {
                 return taken;
             }
             if timeout_at(until, holder.changed()).await.is_err() {
-                // Who runs now may be another one than at first.
+                // The holder may be another one than at first.
                 return self.lock(operation);
             }
         }
     }
 
-    /// Takes the lock as soon as nobody has it: every operation has limits of its own, so that it ends. Says each minute what it waits
-    /// for.
+    /// Takes the lock as soon as it is free: every operation has time limits, so it ends. Logs each minute which operation it waits for.
     pub async fn lock_when_free(&self, operation: Operation) -> OperationLock {
         loop {
             match self.lock_within(operation, REMINDER).await {
@@ -231,10 +230,10 @@ impl Operations {
         }
     }
 
-    /// Takes the lock if nobody has it, or from an operation that has changed nothing yet: that one is given up.
+    /// Takes the lock if it is free, or from an operation that has changed nothing yet, which is interrupted.
     ///
     /// # Errors
-    /// An operation is running that cannot be given up.
+    /// The running operation cannot be interrupted.
     pub fn seize(&self, operation: Operation) -> Result<OperationLock, Busy> {
         self.take(operation, |holder| holder.interruptible)
     }
@@ -278,7 +277,7 @@ pub struct OperationLock {
 }
 
 impl OperationLock {
-    /// The same right for what comes next: nobody else gets the lock between the two.
+    /// Passes the lock on to the next operation: no other operation gets it in between.
     #[must_use]
     pub fn hand_over(self, operation: Operation) -> Self {
         self.change(|holder| {
@@ -288,11 +287,11 @@ impl OperationLock {
         self
     }
 
-    /// Runs a step that changes nothing on the machine. Something more urgent may take the lock meanwhile (see [`Operations::seize`]):
+    /// Runs a step that changes nothing on the machine. A more urgent operation may take the lock meanwhile (see [`Operations::seize`]):
     /// then the step is dropped.
     ///
     /// # Errors
-    /// The lock has gone to something else: the operation has to end at once.
+    /// Another operation has taken the lock: this one has to end at once.
     pub async fn interruptible<T>(&self, step: impl Future<Output = T>) -> Result<T, Interrupted> {
         self.mark(true)?;
         tokio::select! {
@@ -311,7 +310,7 @@ impl OperationLock {
         }
     }
 
-    /// Ends when the lock has gone to another holder.
+    /// Waits until another holder has the lock.
     async fn lost(&self) -> Interrupted {
         let mut holder = self.holder.subscribe();
         let is_lost =
@@ -323,7 +322,7 @@ impl OperationLock {
         }
     }
 
-    /// Changes what is known of this holder, unless the lock has gone to another one.
+    /// Changes this holder's entry; false if another holder has the lock.
     fn change(&self, change: impl FnOnce(&mut Holder)) -> bool {
         self.holder.send_if_modified(|holder| match holder {
             Some(holder) if holder.number == self.number => {
@@ -440,7 +439,7 @@ mod tests {
         let (given_up, upgrade) = pulling.await.unwrap();
         let by = Some(Operation::Reset);
         assert_eq!(given_up, Err(Interrupted { by }));
-        // What it has is worth nothing any more.
+        // Its lock is worthless now.
         assert_eq!(
             upgrade.interruptible(ready(())).await,
             Err(Interrupted { by })

@@ -1,30 +1,30 @@
-//! The files that machined keeps on STATE: one list of their names, their modes, who writes them, and what their loss means.
+//! The files that machined keeps on STATE: their names, their modes, the source files that write them, and the effect of their loss.
 //!
-//! On a machine without a disk, those that outlive a generation there are below `/var/lib/instar`. `docs/contracts.md` has the same table.
+//! On a machine without a disk, files that outlive a generation are below `/var/lib/instar`. `docs/contracts.md` has the same table.
 
 /// A file on STATE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateFile {
-    /// Its name below the place that STATE is mounted at.
+    /// Its name below STATE's mount point.
     pub name: &'static str,
     /// Its permissions.
     pub mode: u32,
-    /// The file of machined's sources that writes it.
+    /// The source file of machined that writes it.
     pub writer: &'static str,
-    /// What its loss means.
+    /// The effect of its loss.
     pub loss: &'static str,
 }
 
 /// The machine config.
 pub const MACHINE_CONFIG: StateFile = StateFile {
     name: "config.yaml",
-    // It holds the authority's key.
+    // The config contains the authority's key.
     mode: 0o600,
     writer: "config_source/persisted.rs",
     loss: "the machine waits for a config, closed to strangers while it holds data",
 };
 
-/// Who the machine was, and whom it trusted.
+/// The machine's authority, and the authorities that it trusted.
 pub const TRUST: StateFile = StateFile {
     name: "trust.json",
     // It may hold the authority's key.
@@ -57,7 +57,7 @@ pub const UPGRADE_HISTORY: StateFile = StateFile {
     loss: "the history begins anew",
 };
 
-/// What the names of images meant.
+/// The digest that each image's name was resolved to.
 pub const IMAGES_IN_FORCE: StateFile = StateFile {
     name: "images-in-force.json",
     mode: 0o644,
@@ -65,7 +65,7 @@ pub const IMAGES_IN_FORCE: StateFile = StateFile {
     loss: "each container's name is looked up at its next start",
 };
 
-/// Values that operators left.
+/// Values that operators keep.
 pub const META: StateFile = StateFile {
     name: "meta.json",
     // They may hold tokens.
@@ -74,7 +74,7 @@ pub const META: StateFile = StateFile {
     loss: "the values are gone",
 };
 
-/// All of them.
+/// All these files.
 pub const ALL: [StateFile; 7] = [
     MACHINE_CONFIG,
     TRUST,
@@ -123,7 +123,7 @@ mod tests {
                 file.writer,
                 file.name
             );
-            // What holds keys, or an operator's values, is not for others.
+            // Files with keys, or with an operator's values, are not for others.
             assert_eq!(
                 file.mode & 0o022,
                 0,

@@ -1,4 +1,4 @@
-//! The machine's readiness: what its config asks for, held against what the store says is there.
+//! The machine's readiness: compares the config with the facts in the store.
 
 use std::sync::Arc;
 
@@ -7,18 +7,18 @@ use crate::network::NetworkStatus;
 use crate::services::Phase;
 use crate::store::{ClockFact, MachineStage, MachineStatus, NetworkFact, Problem};
 
-/// Keeps stage and readiness of a booted machine true, until a sequence takes it somewhere else.
+/// Keeps stage and readiness of a booted machine up to date, until a sequence takes the machine down.
 pub async fn follow(machine: Arc<Machine>) {
     let mut changes = machine.store.watch();
     loop {
-        // A sequence on its way to an end sets the stage itself.
+        // A sequence that ends the machine sets the stage itself.
         if matches!(
             machine.status().stage,
             MachineStage::Booting | MachineStage::Running | MachineStage::Maintenance
         ) {
             machine.set_status(assess(&machine));
         }
-        // Lagging behind only means that much has changed.
+        // A lag only means that many facts have changed.
         let _ = changes.recv().await;
     }
 }
@@ -32,11 +32,11 @@ pub async fn maintenance(machine: &Arc<Machine>) {
             return;
         }
     }
-    // What was wrong with the last one is not wrong with this one.
+    // The problem of the last config does not apply to this one.
     machine.store.remove::<Problem>("config");
 }
 
-/// What the config asks for and is not there.
+/// Returns the stage, and the conditions of the config that are not met.
 pub fn assess(machine: &Machine) -> MachineStatus {
     let mut unmet: Vec<(String, String)> = machine
         .store
@@ -62,7 +62,7 @@ pub fn assess(machine: &Machine) -> MachineStatus {
     }
     for service in machine.services.list() {
         let status = service.status();
-        // One that was stopped by the API is as it should be.
+        // A service that was stopped over the API is in its desired state.
         if !status.is_up() && status.phase != Phase::Finished {
             unmet.push(("services".to_owned(), service.summary()));
         }
@@ -74,7 +74,7 @@ pub fn assess(machine: &Machine) -> MachineStatus {
     }
 }
 
-/// Notes something that keeps the machine from being ready.
+/// Notes a problem that keeps the machine from being ready.
 pub fn note_problem(machine: &Machine, about: &str, reason: &str) {
     machine.store.put(
         about,

@@ -1,4 +1,4 @@
-//! The list of the machine's own services. One that is added here needs nothing else of the boot.
+//! The list of the machine's own services. The boot needs nothing else for a new entry.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::sequences::{Absence, Moment, SystemService};
 use crate::{apid_service, console};
 
-/// All of them. `listener` is the API's listening socket.
+/// Returns the whole list. `listener`: the API's listening socket.
 pub(super) fn list(listener: OwnedFd) -> Vec<SystemService> {
     vec![
         SystemService {
@@ -16,16 +16,16 @@ pub(super) fn list(listener: OwnedFd) -> Vec<SystemService> {
             awaited: Some(Duration::from_secs(60)),
             absence: Absence::Error,
             gain: format!("the API answers on port {}", instar_api::PORT),
-            // A little longer than apid itself waits for its calls.
+            // A little longer than apid's own wait for its calls.
             last_answers: Some(Duration::from_secs(2)),
         },
         SystemService {
             name: console::NAME,
-            // None where there is no screen.
+            // Returns None on a machine without a screen.
             define: Box::new(console::definition),
             starts: Moment::OnceReachable,
             awaited: None,
-            // A machine that can be asked needs no screen.
+            // A machine whose API answers needs no screen.
             absence: Absence::Warning,
             gain: "the dashboard is on the screen; Alt+F1 shows these messages".to_owned(),
             last_answers: None,
@@ -57,7 +57,7 @@ mod tests {
                 ("dashboard", Moment::OnceReachable, None, Absence::Warning),
             ]
         );
-        // A container of such a name would share log and state with it.
+        // A container of this name would share its log and state.
         assert!(
             list.iter()
                 .all(|entry| system_process::ALL.contains(&entry.name))

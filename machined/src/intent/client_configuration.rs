@@ -7,23 +7,23 @@ use instar_pki::{AuthorityError, CertificateAuthority, Role};
 
 use crate::config::MachineConfig;
 
-/// Longer than the authority itself lives by default.
+/// Limit on a certificate's lifetime: longer than the default of the authority itself.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// Whose configuration it is to be.
+/// The client that the configuration is for.
 #[derive(Debug, Clone)]
 pub struct NewClient {
-    /// Name of the context in it.
+    /// Name of its context.
     pub name: String,
-    /// Where it connects to.
+    /// The endpoints that it connects to.
     pub endpoints: Vec<String>,
-    /// What it may do.
+    /// The roles that it has.
     pub roles: Vec<Role>,
-    /// How long its certificate is good for.
+    /// Lifetime of its certificate.
     pub lifetime: Duration,
 }
 
-/// What the new client needs. Shows nothing of itself in logs: there is a key in it.
+/// The files for the new client. Without `Debug`, so that its key cannot get into a log.
 pub struct ClientFiles {
     /// PEM of the authority's certificate.
     pub authority: String,
@@ -31,23 +31,23 @@ pub struct ClientFiles {
     pub certificate: String,
     /// PEM of the client's key.
     pub key: String,
-    /// All of it as a client configuration, YAML.
+    /// The complete client configuration, YAML.
     pub config: String,
 }
 
-/// Why there is none.
+/// Why no configuration was made.
 #[derive(Debug, thiserror::Error)]
 pub enum NewClientError {
-    /// A certificate without roles is good for nothing.
+    /// No role: a certificate without roles is useless.
     #[error("no role is named")]
     NoRole,
-    /// Misspelled, most likely.
+    /// An unknown role, probably misspelled.
     #[error("{0:?} is no role that grants anything")]
     UnknownRole(String),
-    /// Zero, or beyond reason.
+    /// The lifetime is zero or too long.
     #[error("a certificate can be good for a second up to ten years")]
     Lifetime,
-    /// As on workers.
+    /// The machine config has no key of the authority, as on workers.
     #[error("the machine config holds no key of the authority; ask a machine that has it")]
     NoKey,
     /// The authority's key or certificate does not work.

@@ -14,7 +14,7 @@ use crate::services::{
 use crate::store::{ClockFact, NetworkFact};
 use crate::values::{ContainerName, MountSource, VolumeName};
 
-/// How often a path is looked for that a container waits for.
+/// Interval between looks for a path that a container waits for.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// The service that runs a container.
@@ -26,7 +26,7 @@ pub fn service(
     let id = container.name.to_string();
     let mut spec = spec(container, &configured.config, String::new());
     let cgroup = match Cgroup::where_it_runs(&id)? {
-        // One that an earlier machined started stays where it is.
+        // A container that an earlier machined started stays in its cgroup.
         Some(cgroup) => cgroup,
         None => Cgroup::for_container(&id, keeps(container) && keepable(&spec).is_ok())?,
     };
@@ -59,7 +59,7 @@ pub fn service(
     })
 }
 
-/// The service of a container that an earlier machined left running; `None` where nothing of it runs.
+/// Returns the service of a container that an earlier machined left running; `None` if it does not run.
 ///
 /// # Errors
 /// The service cannot be made.
@@ -74,7 +74,7 @@ pub fn living_service(
     }
 }
 
-/// Ends containers that live on from an earlier generation, and that the config does not name any more.
+/// Ends containers that live on from an earlier generation, and that the config no longer names.
 pub async fn end_unnamed_containers(machine: &Machine, configured: &Configured) {
     let runtime = Runtime::default();
     let is_named = |name: &str| {
@@ -97,7 +97,7 @@ fn keeps(container: &config::Container) -> bool {
     container.upgrade_strategy == config::UpgradeStrategy::Keep
 }
 
-/// The strategy may change while the container runs, so it is that of the config in force at the upgrade.
+/// Returns a function that reads the strategy from the config in force at the upgrade: it may change while the container runs.
 fn strategy_in_force(
     machine: &Arc<Machine>,
     name: &ContainerName,
@@ -111,7 +111,7 @@ fn strategy_in_force(
     })
 }
 
-/// Registries may change while the container stays as it is, so it is not given those of the config that it came with.
+/// Returns a function that takes the registries from the config in force: they may change while the container stays the same.
 fn puller_in_force(machine: &Arc<Machine>) -> Box<dyn Fn() -> Arc<Puller> + Send + Sync> {
     let machine = machine.clone();
     Box::new(move || super::puller(machine.config().as_deref()))
@@ -140,14 +140,14 @@ fn spec(container: &config::Container, config: &MachineConfig, cgroup: String) -
     }
 }
 
-/// The machine's variables, and the container's own over them.
+/// Returns the machine's variables and the container's own, which take precedence.
 fn environment(container: &config::Container, config: &MachineConfig) -> Vec<String> {
     let own = container.environment.iter();
     let own = own.map(|variable| (variable.name.as_str(), variable.value.as_str()));
     let machines = config.environment.iter();
     let machines = machines.map(|(name, value)| (name.as_str(), value.as_str()));
     let variables = machines.chain(own);
-    // The last one of a name counts.
+    // The last one of the same name counts.
     variables
         .map(|(name, value)| format!("{name}={value}"))
         .collect()
@@ -219,7 +219,7 @@ fn dependencies(
     dependencies
 }
 
-/// Volumes that this version makes are there before containers start, unless something was in the way.
+/// Returns the dependency on a volume. Volumes that this version makes exist before containers start, unless making them failed.
 fn volume_exists(config: &MachineConfig, name: &VolumeName) -> Dependency {
     let kind = config
         .user_volumes

@@ -1,11 +1,11 @@
-//! The one disk that may be written.
+//! The disk that the machine may write.
 
 use anyhow::Context as _;
 
 use crate::config::MachineConfig;
 use crate::disk::{DiskSpec, Takeover, check_selector};
 
-/// The disk that the config gives to the machine.
+/// Returns the disk that the config gives to the machine.
 pub fn disk(config: &MachineConfig) -> anyhow::Result<DiskSpec> {
     let Some(install) = &config.install else {
         return Ok(DiskSpec {

@@ -1,9 +1,9 @@
-//! What must answer before a new version is kept.
+//! Probes that must be answered before a new version is kept.
 
 use crate::config::MachineConfig;
 use crate::upgrade::GateProbe;
 
-/// The probes of the config's gate.
+/// Returns the probes of the config's gate.
 pub fn gate_probes(config: &MachineConfig) -> Vec<GateProbe> {
     let probes = config.upgrade_gate.probes.iter();
     probes

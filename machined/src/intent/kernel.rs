@@ -1,9 +1,9 @@
-//! What the config asks of the running kernel.
+//! The config's settings for the running kernel.
 
 use crate::config::MachineConfig;
 use crate::kernel_settings::KernelSpec;
 
-/// Its modules, and parameters of both trees.
+/// Returns the modules and the parameters, of /proc/sys and /sys.
 pub fn kernel(config: &MachineConfig) -> KernelSpec {
     let parameters = config.sysctls.iter().chain(&config.sysfs);
     KernelSpec {

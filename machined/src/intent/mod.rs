@@ -1,6 +1,6 @@
-//! What the machine config means for each domain: its model translated into the domains' own words.
+//! The machine config translated into specs in each domain's own terms.
 //!
-//! The config knows nothing of the domains and they know nothing of it; this is the one place that knows both.
+//! The config does not know the domains and they do not know the config; only this module knows both.
 
 mod check;
 mod client_configuration;

@@ -1,11 +1,11 @@
-//! Links, addresses, resolvers and the hostname.
+//! The config's network: links, addresses, resolvers and the hostname.
 
 use std::collections::BTreeMap;
 
 use crate::config::MachineConfig;
 use crate::network::{DhcpSpec, LinkSpec, NetworkSpec};
 
-/// The network that the config asks for.
+/// Returns the network that the config asks for.
 pub fn network(config: &MachineConfig) -> NetworkSpec {
     let mut links: BTreeMap<String, LinkSpec> = BTreeMap::new();
     for link in &config.network.links {

@@ -1,4 +1,4 @@
-//! Where images come from.
+//! The registries that images come from.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::machine::Configured;
 use crate::oci::{Puller, Registries};
 use crate::values::RegistryHost;
 
-/// What pulls images as the config says; without one, from the registries themselves.
+/// Returns the puller of images that the config describes; without a config, one that uses the registries directly.
 pub fn puller(configured: Option<&Configured>) -> Arc<Puller> {
     let make = |registries| Puller::new(Arc::new(registries));
     match configured {

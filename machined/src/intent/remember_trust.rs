@@ -1,4 +1,4 @@
-//! Keeps whom the machine believes in a second and a third place, for the day on which its config cannot be read.
+//! Keeps the trusted authorities in two further places, in case the config cannot be read one day.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::disk::EPHEMERAL_RECORDS;
 use crate::machine::Machine;
 use crate::trust::{Authorities, Remembered};
 
-/// The authorities of a config.
+/// Returns the authorities of a config.
 pub(super) fn authorities(config: &MachineConfig) -> Authorities {
     let trust = &config.trust;
     Authorities {
@@ -20,12 +20,12 @@ pub(super) fn authorities(config: &MachineConfig) -> Authorities {
     }
 }
 
-/// Writes them to the machine's disk whenever the config or the disk changes, for as long as the machine lives.
+/// Writes the authorities to the machine's disk whenever the config or the disk changes, for as long as the machine runs.
 pub async fn remember_trust(machine: Arc<Machine>) {
     let (mut config, mut disk) = (machine.watch_config(), machine.disk.status());
     loop {
         let known = config.borrow_and_update().clone();
-        // /var goes first when the disk is unmounted: from then on nothing here is in the way of STATE.
+        // /var is unmounted before STATE: from then on nothing is written here that could keep STATE busy.
         let (is_mounted, var_on_disk) = {
             let status = disk.borrow_and_update();
             (status.var_mounted, status.var.is_some())
@@ -58,7 +58,7 @@ fn write(
     var: Option<PathBuf>,
 ) -> std::io::Result<()> {
     if let Some(var) = var {
-        // Containers may be given folders of EPHEMERAL.
+        // Without the key: containers may have access to folders of EPHEMERAL.
         Remembered::Authorities(authorities.without_key()).write(&var)?;
     }
     match state {

@@ -1,9 +1,9 @@
-//! Where the time comes from.
+//! The config's time servers.
 
 use crate::config::MachineConfig;
 use crate::time::ClockSpec;
 
-/// The time servers that the config names, or the usual ones.
+/// Returns the time servers that the config names, or the default ones.
 pub fn time(config: &MachineConfig) -> ClockSpec {
     let named: Vec<String> = config
         .time

@@ -1,4 +1,4 @@
-//! Whom the API believes, and with what the node signs its own certificate.
+//! The authorities that the API trusts, and the key with which the node signs its own certificate.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::machine::{Configured, Machine};
 use crate::network::NetworkStatus;
 use crate::trust::{Authorities, KeepIdentity, Keys, Maintenance, Names, Trust};
 
-/// Starts keeping apid's identity in step with the machine config and the network.
+/// Starts the tasks that keep apid's identity in step with the machine config and the network.
 pub fn keep_identity(machine: &Arc<Machine>) -> Keys {
     let (trust_sender, trust) = watch::channel(None);
     let (names_sender, names) = watch::channel(known_names(&machine.network.status().borrow()));
@@ -30,7 +30,7 @@ pub fn keep_identity(machine: &Arc<Machine>) -> Keys {
                 Ok(next) => drop(trust_sender.send_replace(Some(next))),
                 Err(error) => {
                     tracing::error!("the machine config's authorities are unusable: {error:#}");
-                    // An API that nobody is let in to may still say what is wrong.
+                    // An API that admits no caller can still report the problem.
                     if configured.is_none() {
                         trust_sender.send_replace(Some(Trust::Closed));
                     }
@@ -80,7 +80,7 @@ fn trust_of(configured: Option<&Configured>, without: &Maintenance) -> anyhow::R
     }
 }
 
-/// Whether the API can be served with the config's authorities.
+/// Checks whether the API can be served with the config's authorities.
 pub(super) fn check(config: &MachineConfig) -> anyhow::Result<()> {
     trust_in(&authorities(config)).map(drop)
 }
@@ -104,7 +104,7 @@ fn trust_in(authorities: &Authorities) -> anyhow::Result<Trust> {
     })
 }
 
-/// DER of the authorities whose clients are let in.
+/// Returns the authorities whose clients are let in, DER.
 pub fn accepted_authorities(config: &MachineConfig) -> anyhow::Result<Vec<Vec<u8>>> {
     accepted(&authorities(config))
 }
@@ -118,7 +118,7 @@ fn accepted(authorities: &Authorities) -> anyhow::Result<Vec<Vec<u8>>> {
     Ok(accepted)
 }
 
-/// When the youngest of the config's authorities was made.
+/// Returns when the youngest of the config's authorities was made.
 pub fn authorities_made(config: &MachineConfig) -> anyhow::Result<SystemTime> {
     let authorities = authorities(config);
     let mut youngest = SystemTime::UNIX_EPOCH;
@@ -129,7 +129,7 @@ pub fn authorities_made(config: &MachineConfig) -> anyhow::Result<SystemTime> {
     Ok(youngest)
 }
 
-/// None before the network has been looked at.
+/// Returns the node's names; None before the network has been examined.
 fn known_names(status: &NetworkStatus) -> Option<Names> {
     (*status != NetworkStatus::default()).then(|| names(status))
 }

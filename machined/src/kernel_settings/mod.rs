@@ -1,12 +1,12 @@
-//! What a machine config asks of the running kernel: modules, and parameters below /proc/sys and /sys.
+//! Settings of the running kernel that a machine config asks for: modules, and parameters below /proc/sys and /sys.
 //!
-//! The kernel outlives a generation, and what is set here must not. So what was there before is noted in [`Undo`], which is kept with init
-//! *before* anything is changed: the end of the generation, the next machined, or a generation after one that died brings it back.
+//! The kernel outlives a generation, but these settings must not. So the earlier values are noted in [`Undo`], which init keeps *before*
+//! anything is changed: the end of the generation, the next machined, or the generation after a crashed one restores them.
 //!
-//! init compares what of /proc/sys belongs to the whole machine (kernel, vm, fs) with the fresh boot by itself, also what a container has
-//! set. It does not compare /proc/sys/net and /sys: files there come and go with links and devices, and writing one changes others, so
-//! a difference says nothing. What a config sets there is in [`Undo`]; each value that goes back is read again, and one that was not taken
-//! stays in the record, where the next machined finds it and tries it again.
+//! init itself compares the parts of /proc/sys that belong to the whole machine (kernel, vm, fs) with the fresh boot, including values that
+//! a container has set. It does not compare /proc/sys/net and /sys: files there come and go with links and devices, and writing one changes
+//! others, so a difference proves nothing. Values that a config sets there are in [`Undo`]. Each restored value is read back; a value that
+//! the kernel did not take stays in the record, and the next machined tries it again.
 
 mod modules;
 mod parameters;
@@ -28,14 +28,14 @@ use crate::base::sealed_json;
 use crate::modules::{Drivers, ModuleError, ModuleName, Unloaded};
 use crate::values::{KernelModule, KernelParameter, NotAParameter};
 
-/// Taking a processor or a disk's queue away takes the kernel seconds.
+/// Time limit for a write: to take a processor or a disk's queue away, the kernel needs seconds.
 const WRITE: Duration = Duration::from_secs(60);
 /// The name of [`Undo`] in errors.
 const WHAT: &str = "the record of kernel settings";
-/// A config of 1 MiB, and as much for what was there before.
+/// Size limit of the record: a config of 1 MiB, and as much for the earlier values.
 const LARGEST: u64 = 4 << 20;
 
-/// What is asked of the kernel.
+/// The settings that a config asks for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KernelSpec {
     /// Parameters and their values.
@@ -44,26 +44,26 @@ pub struct KernelSpec {
     pub modules: Vec<KernelModule>,
 }
 
-/// What it takes to have the kernel as it was.
+/// The changes that have to be undone to get the kernel's earlier settings back.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Undo {
-    /// What each parameter that was set had before.
+    /// The earlier value of each parameter that was set.
     parameters: Values,
-    /// In the order of loading.
+    /// The loaded modules, in the order of loading.
     modules: Vec<LoadedModule>,
 }
 
 impl Undo {
-    /// The name that init keeps it under.
+    /// The name under which init keeps the record.
     pub const NAME: &'static str = "kernel-settings";
 
-    /// Writes it to a sealed memfd.
+    /// Writes the record to a sealed memfd.
     pub fn to_memfd(&self) -> anyhow::Result<OwnedFd> {
         sealed_json::to_memfd(Self::NAME, WHAT, self)
     }
 
-    /// Reads it back.
+    /// Reads the record from a memfd.
     pub fn from_memfd(memfd: &OwnedFd) -> anyhow::Result<Self> {
         sealed_json::from_memfd(memfd, WHAT, LARGEST)
     }
@@ -72,65 +72,65 @@ impl Undo {
 /// Why the kernel is not as its spec says.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelSettingError {
-    /// A parameter is not set.
+    /// A parameter cannot be set.
     #[error(
         "cannot set {parameter} to {value:?}; does this kernel have the parameter, and take the value?"
     )]
     Set {
         /// The parameter.
         parameter: KernelParameter,
-        /// What it was to have.
+        /// The value that it should have.
         value: String,
         /// Why.
         source: io::Error,
     },
-    /// A parameter keeps a value that the spec no longer has.
+    /// A parameter cannot be restored: it keeps a value that the spec no longer contains.
     #[error("cannot give {parameter} its value of before back, {value:?}; a reboot does")]
     Restore {
         /// The parameter.
         parameter: KernelParameter,
-        /// What it had.
+        /// Its earlier value.
         value: String,
         /// Why.
         source: io::Error,
     },
-    /// A module is not loaded, or not unloaded.
+    /// A module cannot be loaded or unloaded.
     #[error("the module {name}")]
     Module {
-        /// As in the spec.
+        /// Its name in the spec.
         name: String,
         /// Why.
         source: ModuleError,
     },
-    /// A parameter of a module that is there already has a name that no file can have.
+    /// A module that is already in the kernel has a parameter in the spec whose name no file can have.
     #[error("{parameter:?} is no parameter of the module {module}")]
     ModuleParameter {
         /// The module.
         module: String,
-        /// As in the spec.
+        /// The parameter's name in the spec.
         parameter: String,
         /// Why.
         source: NotAParameter,
     },
-    /// The kernel takes too long.
+    /// The kernel did not answer in time.
     #[error("set kernel parameters")]
     NoAnswer(#[from] NoAnswer),
 }
 
-/// A parameter as it is, and as it was before.
+/// A parameter's current value and its earlier one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParameterStatus {
     /// The parameter.
     pub parameter: KernelParameter,
-    /// What it has; none where it cannot be read.
+    /// The current value; None if it cannot be read.
     pub current: Option<String>,
-    /// What it had.
+    /// The value before it was set.
     pub before: String,
 }
 
-/// Whoever keeps [`Undo`] should this machined die.
+/// Keeps [`Undo`] for the case that this machined dies.
 pub trait UndoKeeper: Sync {
-    /// Keeps it, in the place of an earlier one.
+    /// Keeps the record in place of the earlier one.
     fn keep(&self, undo: Undo) -> impl Future<Output = ()> + Send;
 }
 
@@ -141,7 +141,7 @@ pub struct KernelSettings {
 }
 
 impl KernelSettings {
-    /// Of this machine. `left` is what an earlier machined left undone.
+    /// Returns the settings of this machine. `left`: changes that an earlier machined did not undo.
     pub fn new(left: Undo) -> Self {
         Self::at(PathBuf::from("/"), left)
     }
@@ -151,10 +151,10 @@ impl KernelSettings {
         Self { root, undo }
     }
 
-    /// Has the kernel be as the spec says: what only the last spec had goes back first. `keeper` is given what it takes to undo
-    /// everything before anything of it is done. To be called by one caller at a time.
+    /// Makes the kernel's settings match the spec: settings that only the last spec had are restored first. `keeper` gets the record for
+    /// the undo before each change. To be called by one caller at a time.
     ///
-    /// What fails does not stop the rest; all failures are returned.
+    /// A failure does not stop the rest; all failures are returned.
     pub async fn apply(
         &self,
         drivers: &Drivers,
@@ -164,7 +164,7 @@ impl KernelSettings {
         let mut failures = Vec::new();
         let before = self.lock().clone();
         let modules = modules::plan(&spec.modules, &before.modules);
-        // Parameters of modules that were there before are parameters like others.
+        // Parameters of modules that were already in the kernel are set like other parameters.
         let mut wanted = spec.parameters.clone();
         failures.extend(self.add_parameters_of_present(drivers, spec, &mut wanted));
         let parameters = parameters::plan(&wanted, &before.parameters);
@@ -177,7 +177,7 @@ impl KernelSettings {
             failures.extend(self.load(drivers, module, keeper).await);
         }
         failures.extend(self.set(parameters.set, keeper).await);
-        // What went back is not to be undone again.
+        // Settings that were restored leave the record.
         let undo = self.lock().clone();
         if undo != before {
             keeper.keep(undo).await;
@@ -185,9 +185,9 @@ impl KernelSettings {
         failures
     }
 
-    /// Unloads the modules that were wished, and leaves parameters as they are: whoever has this undo goes on from there.
+    /// Unloads the config's modules and leaves parameters as they are: the next holder of the record goes on from there.
     ///
-    /// What fails does not stop the rest; all failures are returned.
+    /// A failure does not stop the rest; all failures are returned.
     pub async fn unload_modules(
         &self,
         drivers: &Drivers,
@@ -205,7 +205,7 @@ impl KernelSettings {
         failures
     }
 
-    /// Parameters that are set now.
+    /// Returns the parameters that are set now.
     pub fn statuses(&self) -> Vec<ParameterStatus> {
         let before = self.lock().parameters.clone();
         let status = |(parameter, before): (KernelParameter, String)| ParameterStatus {
@@ -242,7 +242,7 @@ impl KernelSettings {
         failures
     }
 
-    /// What the parameters have now is kept before any of them is set.
+    /// Sets parameters. Their current values are kept before any of them changes.
     async fn set(&self, values: Values, keeper: &impl UndoKeeper) -> Vec<KernelSettingError> {
         let (root, known) = (self.root.clone(), self.lock().parameters.clone());
         let parameters: Vec<_> = values
@@ -252,7 +252,7 @@ impl KernelSettings {
             .collect();
         let read = move || -> Values {
             let read = |parameter: KernelParameter| {
-                // One that can only be written sets something off, which nothing undoes.
+                // A parameter that can only be written triggers an action, which cannot be undone.
                 let value = parameters::read(&root, &parameter).ok()?;
                 Some((parameter, value))
             };
@@ -280,7 +280,7 @@ impl KernelSettings {
         }
     }
 
-    /// What would come into the kernel is kept before it does.
+    /// Loads a module. The record names it before it is in the kernel.
     async fn load(
         &self,
         drivers: &Drivers,
@@ -306,7 +306,7 @@ impl KernelSettings {
         keeper.keep(undo).await;
         let loaded = drivers.load(plan, &spec.parameters.join(" ")).await;
         let failure = failed(loaded.err()?);
-        // The next spec is to try it again.
+        // The next spec has to try it again.
         self.lock().modules.retain(|it| it.spec != spec);
         Some(failure)
     }
@@ -332,7 +332,7 @@ impl KernelSettings {
         } else if !left.contains(&ModuleName::new(&module.spec.name).to_string())
             && undo.modules.len() > 1
         {
-            // What it needed, others need as well: it goes with the last of them.
+            // Other modules need its dependencies as well: these are unloaded with the last of them.
             undo.modules.remove(at);
             undo.modules[0].unload.extend(left);
             return None;
@@ -342,7 +342,7 @@ impl KernelSettings {
         failure
     }
 
-    /// Of modules that were in the kernel before, or are built into it.
+    /// Adds the parameters of modules that are built in, or were already in the kernel.
     fn add_parameters_of_present(
         &self,
         drivers: &Drivers,
@@ -387,7 +387,7 @@ fn set(root: &Path, parameter: KernelParameter, value: String) -> Result<(), Ker
     })
 }
 
-/// A parameter that is gone went with its device or its module.
+/// Restores a parameter. One that no longer exists went with its device or its module: no error.
 fn restore(
     root: &Path,
     parameter: KernelParameter,

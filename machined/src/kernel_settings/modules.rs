@@ -7,26 +7,26 @@ use crate::values::KernelModule;
 /// A module that was loaded because the spec has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct LoadedModule {
-    /// As in the spec. The name in the record is that of the versions before and after this one.
+    /// Its entry in the spec. The record's field name is the one that the versions before and after this one use.
     #[serde(rename = "wish")]
     pub(super) spec: KernelModule,
-    /// The modules that came into the kernel for it, itself among them, in the order of unloading.
+    /// The modules that were loaded for it, itself among them, in the order of unloading.
     pub(super) unload: Vec<String>,
 }
 
-/// What is to be done, the first part first.
+/// The steps: first unload, then load.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) unload: Vec<LoadedModule>,
     pub(super) load: Vec<KernelModule>,
 }
 
-/// From the spec, and from what was loaded for that. A module with other parameters goes and comes.
+/// Compares the spec with the modules that were loaded for the last one. A module with changed parameters is unloaded and loaded.
 pub(super) fn plan(wanted: &[KernelModule], loaded: &[LoadedModule]) -> Plan {
     let is_loaded = |spec: &&KernelModule| loaded.iter().any(|it| it.spec == **spec);
     let is_wanted = |module: &&LoadedModule| wanted.contains(&module.spec);
     Plan {
-        // Those that came last may need the others.
+        // The modules that were loaded last may need the others.
         unload: loaded
             .iter()
             .rev()

@@ -1,4 +1,4 @@
-//! Kernel parameters: what is to be set and what goes back is a [`Plan`]; reading and writing is below it.
+//! Kernel parameters: a [`Plan`] says which ones are set and which are restored; functions below read and write them.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -10,16 +10,16 @@ use crate::values::KernelParameter;
 /// Parameters and values.
 pub(super) type Values = BTreeMap<KernelParameter, String>;
 
-/// What is to be done, the first part first.
+/// The steps: first restore, then set.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// Parameters that get their value from before back.
+    /// Parameters that get their earlier value back.
     pub(super) restore: Values,
-    /// Parameters that are set. Those that have the value already are among them.
+    /// Parameters that are set, including those that already have the value.
     pub(super) set: Values,
 }
 
-/// From the spec, and from what the parameters that are set now had before.
+/// Compares the spec with the parameters that are set now; `before` has their earlier values.
 pub(super) fn plan(wanted: &Values, before: &Values) -> Plan {
     let is_no_longer_wanted =
         |(parameter, _): &(&KernelParameter, _)| !wanted.contains_key(*parameter);
@@ -32,26 +32,26 @@ pub(super) fn plan(wanted: &Values, before: &Values) -> Plan {
     }
 }
 
-/// Reads the value of a parameter, in the form in which it can be written.
+/// Reads the value of a parameter, in a form that can be written.
 pub(super) fn read(root: &Path, parameter: &KernelParameter) -> io::Result<String> {
     Ok(writable(&fs::read_to_string(parameter.path(root))?))
 }
 
-/// Writes the value of a parameter, unless it has it.
+/// Writes the value of a parameter, unless the parameter already has it.
 pub(super) fn write(root: &Path, parameter: &KernelParameter, value: &str) -> io::Result<()> {
     if read(root, parameter).is_ok_and(|now| is_same(&now, value)) {
         return Ok(());
     }
-    // Not made where it is missing: what is missing here is a parameter, not a file.
+    // A missing file is not created: the kernel does not have this parameter.
     let mut file = File::options()
         .write(true)
         .truncate(true)
         .open(parameter.path(root))?;
-    // In one piece, as each write is a value of its own.
+    // In one write, because the kernel takes each write as a value of its own.
     file.write_all(format!("{value}\n").as_bytes())
 }
 
-/// Whether a parameter has taken this value: the kernel takes some writes without a word, and goes on with what it had.
+/// Checks that a parameter has this value: the kernel accepts some writes without an error and keeps the old value.
 pub(super) fn expect(root: &Path, parameter: &KernelParameter, value: &str) -> io::Result<()> {
     let now = read(root, parameter)?;
     match is_same(&now, value) {
@@ -60,7 +60,7 @@ pub(super) fn expect(root: &Path, parameter: &KernelParameter, value: &str) -> i
     }
 }
 
-/// `a [b] c` is how the kernel shows a choice, of which `b` is in force.
+/// Returns the chosen word where the kernel shows a choice: `a [b] c` means that `b` is in force.
 fn writable(shown: &str) -> String {
     let shown = shown.trim();
     let chosen: Vec<&str> = shown
@@ -73,7 +73,7 @@ fn writable(shown: &str) -> String {
     }
 }
 
-/// The kernel shows tabs for blanks, and Y for 1.
+/// Compares two values; the kernel shows tabs for blanks, and Y for 1.
 fn is_same(shown: &str, wanted: &str) -> bool {
     let is_same_word = |(one, other): (&str, &str)| {
         let pairs = [("Y", "1"), ("N", "0")];

@@ -42,7 +42,7 @@ impl Kernel {
     }
 }
 
-/// What was kept, and what one parameter had then.
+/// The records that were kept, and the value of one parameter at that time.
 struct Kept<'a> {
     kernel: &'a Kernel,
     seen: Mutex<Vec<(Undo, String)>>,
@@ -97,7 +97,7 @@ async fn settings_come_and_go_back_whoever_does_it() {
         (Some("10"), "60")
     );
 
-    // A machined that died is followed by one that knows what was there before, over a memfd.
+    // A machined that died is followed by one that gets the earlier values over a memfd.
     let left = Undo::from_memfd(&kept.last().to_memfd().unwrap()).unwrap();
     let settings = kernel.settings(left);
     let one = spec(&[("/proc/sys/vm/swappiness", "20")]);
@@ -121,7 +121,7 @@ async fn settings_come_and_go_back_whoever_does_it() {
     assert_eq!(kept.last(), Undo::default());
 }
 
-/// Some take a write without a word, and keep what they have: the record still says so, for the next machined.
+/// The kernel accepts some writes without an error and keeps the old value: it stays on record for the next machined.
 #[tokio::test]
 async fn a_value_that_is_not_taken_back_stays_on_record() {
     let kernel = Kernel::new();
@@ -138,7 +138,7 @@ async fn a_value_that_is_not_taken_back_stays_on_record() {
         matches!(failures[..], [KernelSettingError::Restore { .. }]),
         "{failures:?}"
     );
-    // The next one tries again, and has it taken.
+    // The next machined tries again, and the kernel takes the value.
     fs::remove_file(&file).unwrap();
     fs::write(&file, "10\n").unwrap();
     let next = kernel.settings(kept.last());

@@ -10,18 +10,18 @@
 //! ```
 //!
 //! - A config that is only kept for the next boot (staged, or applied by a reboot) does not end a trial.
-//! - STATE and the hand-over hold the settled config, never a tried one. A machined that restarts, the next generation and a reboot
-//!   find that one, and begin as Settled: each of them ends the trial as its time would.
+//! - STATE and the hand-over hold the settled config, never one on trial. A machined that restarts, the next generation and a reboot find
+//! the settled config, and begin as Settled: each of them ends the trial as its timer would.
 //! - A timer whose trial was confirmed or replaced expires without effect, even if it could not be stopped any more.
 
-/// Tells one trial from another.
+/// Identifies a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrialNumber(u64);
 
-/// Which config is tried, if one is. `C` is a config, `T` the handle of a timer.
+/// The trial of a config, if there is one. `C`: a config; `T`: the handle of a timer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ConfigTrial<C, T> {
-    /// How many trials have begun.
+    /// Number of trials that have begun.
     begun: u64,
     tried: Option<Tried<C, T>>,
 }
@@ -31,7 +31,7 @@ struct Tried<C, T> {
     number: TrialNumber,
     /// The config to return to.
     settled: C,
-    /// What expires it.
+    /// The timer that expires the trial.
     timer: T,
 }
 
@@ -45,13 +45,13 @@ impl<C, T> Default for ConfigTrial<C, T> {
 }
 
 impl<C: Clone, T> ConfigTrial<C, T> {
-    /// The config to return to while another one is tried.
+    /// Returns the config to return to while another one is on trial.
     pub(super) fn settled(&self) -> Option<C> {
         self.tried.as_ref().map(|tried| tried.settled.clone())
     }
 
-    /// The config that is taken over next is tried; `in_force` is the present one. Returns the timer of the trial that this one replaces,
-    /// to be stopped.
+    /// Begins a trial of the config that is applied next; `in_force` is the present one. Returns the timer of the trial that this one
+    /// replaces, to be stopped.
     pub(super) fn begin(
         &mut self,
         in_force: C,
@@ -68,12 +68,12 @@ impl<C: Clone, T> ConfigTrial<C, T> {
         replaced.map(|replaced| replaced.timer)
     }
 
-    /// The config in force stays. Returns the timer of its trial, to be stopped.
+    /// Confirms the config in force. Returns the timer of its trial, to be stopped.
     pub(super) fn confirm(&mut self) -> Option<T> {
         self.tried.take().map(|tried| tried.timer)
     }
 
-    /// The time of this trial is over. Returns the config to return to; none where the trial was confirmed or replaced meanwhile.
+    /// Ends the trial whose time is over. Returns the config to return to; None if the trial was confirmed or replaced meanwhile.
     pub(super) fn expire(&mut self, number: TrialNumber) -> Option<C> {
         let expired = self.tried.take_if(|tried| tried.number == number);
         expired.map(|tried| tried.settled)
@@ -95,7 +95,7 @@ mod tests {
         Expire(u64),
     }
 
-    /// What an event gives: a timer to stop, or a config to return to.
+    /// The result of an event: a timer to stop, or a config to return to.
     #[derive(Debug, PartialEq, Eq)]
     enum Given {
         Nothing,
@@ -117,8 +117,8 @@ mod tests {
         stopped.map_or(Given::Nothing, Given::Stop)
     }
 
-    /// The whole machine as a table: what has happened, what happens now → what that gives, and the config to return to from then on,
-    /// which is also what a restart of machined, the next generation and a reboot find (none: the one in force).
+    /// The whole machine as a table: the events so far, the next event → its result, and the config to return to from then on, which is
+    /// also the one that a restart of machined, the next generation and a reboot find (none: the one in force).
     #[test]
     fn every_transition() {
         use Event::{Begin, Confirm, Expire};
@@ -140,10 +140,10 @@ mod tests {
             (TRIED,       Expire(1),  Nothing,     Some("a")),
             (TRIED_AGAIN, Begin("c"), Stop(1),     Some("a")),
             (TRIED_AGAIN, Confirm,    Stop(1),     None),
-            // The timer of the first trial was on its way already.
+            // The timer of the first trial had fired already.
             (TRIED_AGAIN, Expire(0),  Nothing,     Some("a")),
             (TRIED_AGAIN, Expire(1),  Return("a"), None),
-            // A later trial returns to what was confirmed, or returned to.
+            // A later trial returns to the config that was confirmed, or returned to.
             (CONFIRMED,   Begin("b"), Nothing,     Some("b")),
             (CONFIRMED,   Confirm,    Nothing,     None),
             (CONFIRMED,   Expire(0),  Nothing,     None),

@@ -1,7 +1,7 @@
-//! Taking a machine config over the API.
+//! Applies a machine config that comes over the API.
 //!
-//! A node in maintenance mode goes on booting with it. A node that has a config compares the two, and takes over what it
-//! can while it runs; the rest takes a reboot, for which the config has to be kept on STATE.
+//! A node in maintenance mode goes on booting with it. A node that has a config compares the two, and applies the changes that it can make
+//! while it runs; the rest needs a reboot, for which the config has to be kept on STATE.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,13 +22,13 @@ use crate::machine::{Configured, Machine, TrialNumber};
 use crate::operation_lock::{Busy, Operation, OperationLock};
 use crate::services::Definition;
 
-/// Two texts that have nothing in common are compared in a coarser way after this time.
+/// Time limit for the fine comparison: two texts with nothing in common are compared in a coarser way after it.
 const DIFF_TIME: Duration = Duration::from_millis(500);
 
-/// When the config is to be taken over.
+/// When the config takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ApplyMode {
-    /// Now, with a reboot if it takes one.
+    /// Now, with a reboot if needed.
     Auto,
     /// Now, or not at all.
     NoReboot,
@@ -40,38 +40,38 @@ pub enum ApplyMode {
     Try(Duration),
 }
 
-/// What was done.
+/// The result of a request.
 #[derive(Debug)]
 pub struct Applied {
-    /// What the config asks for and won't get.
+    /// Warnings, such as about a setting that has no effect.
     pub warnings: Vec<String>,
-    /// How it was taken over.
+    /// How the config was applied.
     pub mode: ApplyMode,
     /// One line for people.
     pub details: String,
 }
 
-/// Why nothing was done.
+/// Why a request was refused or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
     /// The config is wrong; each problem with its place.
     #[error("{0}")]
     Invalid(ConfigErrors),
-    /// Not text.
+    /// The config is not text.
     #[error("the machine config is not UTF-8 text")]
     NotText,
-    /// A time that makes no sense.
+    /// The trial time is out of range.
     #[error("the time of a trial must be from 1 s to 1 h")]
     TrialTime,
-    /// There is nothing to return to, or no boot to wait for.
+    /// There is no config to return to, or no boot to wait for.
     #[error(
         "this node has no machine config yet: apply one with the mode auto, no-reboot or reboot"
     )]
     Unconfigured,
-    /// Not without a reboot.
+    /// The config needs a reboot.
     #[error("this takes a reboot: {0}; use the mode auto, reboot or staged")]
     NeedsReboot(String),
-    /// Nowhere to keep it.
+    /// There is no place to keep the config.
     #[error(
         "this takes a reboot ({0}), and the node has no STATE partition to keep the config on; boot it with the new config instead"
     )]
@@ -79,25 +79,25 @@ pub enum ApplyError {
     /// The disk that the config gives to the machine cannot be used.
     #[error(transparent)]
     Disk(anyhow::Error),
-    /// Something else is being done.
+    /// Another operation is running.
     #[error(transparent)]
     Busy(#[from] Busy),
-    /// It is valid, but something that it asks for cannot be made of it.
+    /// The config is valid, but a part of it cannot be carried out.
     #[error("the machine config cannot be carried out, and is not kept")]
     Unusable(#[source] anyhow::Error),
-    /// The node could not do it.
+    /// The config could not be kept.
     #[error("the machine config is not kept")]
     Failed(#[source] anyhow::Error),
-    /// The node could not do all of it.
+    /// The config is in force, but a part of it failed.
     #[error("the machine config is in force, but not all of it was done")]
     Incomplete(#[source] anyhow::Error),
 }
 
-/// Checks a config and, unless it is a dry run, takes it. To be run in a task of its own: dropped halfway, it would leave the machine
+/// Checks a config and, unless it is a dry run, applies it. To be run in a task of its own: dropped halfway, it would leave the machine
 /// between two configs.
 ///
 /// # Errors
-/// Nothing of the config is kept or in force, but for [`ApplyError::Incomplete`].
+/// Nothing of the config is kept or in force, except for [`ApplyError::Incomplete`].
 pub async fn apply_config(
     machine: &Arc<Machine>,
     data: &[u8],
@@ -112,7 +112,7 @@ pub async fn apply_config(
     let warnings: Vec<String> = parsed.warnings.iter().map(ToString::to_string).collect();
     let configured = Arc::new(Configured::new(text.to_owned(), parsed.config));
     intent::check(&configured).map_err(ApplyError::Unusable)?;
-    // Before the config in force is looked at: it is compared with what it is to replace.
+    // The lock comes before the look at the config in force, so that the comparison is with the config that is replaced.
     let lock = match dry_run {
         true => None,
         false => Some(machine.lock_operation(Operation::ApplyConfig)?),
@@ -131,7 +131,7 @@ pub async fn apply_config(
     Ok(applied)
 }
 
-/// The first config: the node in maintenance mode goes on booting. Without the lock it is a dry run.
+/// Takes the first config: the node in maintenance mode goes on booting. Without the lock it is a dry run.
 async fn begin(
     machine: &Machine,
     configured: Arc<Configured>,
@@ -156,7 +156,7 @@ async fn begin(
         }
         Some(lock) => {
             machine.set_config(configured);
-            // The boot waits for it, to go on.
+            // The boot waits for the lock.
             drop(lock);
             "The config was taken; the node goes on booting with it.".to_owned()
         }
@@ -168,7 +168,7 @@ async fn begin(
     })
 }
 
-/// The two texts as a unified diff, three lines around each change; empty when they are the same.
+/// Returns the difference of two texts as a unified diff, three lines around each change; empty if they are equal.
 fn lines_that_differ(old: &str, new: &str) -> String {
     TextDiff::configure()
         .timeout(DIFF_TIME)
@@ -178,12 +178,12 @@ fn lines_that_differ(old: &str, new: &str) -> String {
         .to_string()
 }
 
-/// Another config for a node that has one, and how it is to be taken over.
+/// A new config for a node that has one, and the way to apply it.
 struct Change {
     change: ConfigChange,
     configured: Arc<Configured>,
     mode: ApplyMode,
-    /// Where it is kept, if it is.
+    /// The directory to keep it in, if it is kept.
     keep: Option<PathBuf>,
     warnings: Vec<String>,
 }
@@ -239,7 +239,7 @@ impl Change {
         }
     }
 
-    /// What would be done.
+    /// Describes the change, for a dry run.
     fn told(self, current: &Configured) -> Applied {
         let details = format!(
             "Dry run, nothing was changed: {}.\n{}",
@@ -259,7 +259,7 @@ impl Change {
             self.mode,
             ApplyMode::Auto | ApplyMode::NoReboot | ApplyMode::Try(_)
         );
-        // Whatever can fail comes before the config is kept: one that is refused is not what the next boot begins with.
+        // All steps that can fail come before the config is kept: a refused config must not be the one that the next boot begins with.
         let definitions = match is_taken_over {
             true => definitions(machine, change, configured)
                 .await
@@ -278,14 +278,14 @@ impl Change {
         }
         match self.mode {
             ApplyMode::Auto | ApplyMode::NoReboot => machine.confirm_trial(),
-            // First: what fails from here on is taken back, too.
+            // First, so that a failure after this point is taken back, too.
             ApplyMode::Try(time) => begin_trial(machine, time),
             ApplyMode::Staged | ApplyMode::Reboot => {}
         }
         if is_taken_over {
             let taken_over = take_over(machine, change, configured.clone(), definitions).await;
             if let ApplyMode::Try(time) = self.mode {
-                // Its time counts from now.
+                // The trial time counts from now.
                 begin_trial(machine, time);
             }
             taken_over.map_err(ApplyError::Incomplete)?;
@@ -306,7 +306,7 @@ impl Change {
     }
 }
 
-/// What runs the containers that a change starts; everything that may be wrong with them is found here, and nothing is changed.
+/// Returns the definitions of the containers that a change starts; all problems with them are found here, and nothing is changed.
 async fn definitions(
     machine: &Arc<Machine>,
     change: &ConfigChange,
@@ -324,10 +324,10 @@ async fn definitions(
     Ok(definitions)
 }
 
-/// Carries out what can be done while the machine runs.
+/// Applies a change while the machine runs.
 ///
 /// # Errors
-/// The config is in force, but the settings or containers that are named are not as it says.
+/// The config is in force, but the settings or containers that the error names do not match it.
 async fn take_over(
     machine: &Arc<Machine>,
     change: &ConfigChange,
@@ -340,13 +340,13 @@ async fn take_over(
     for name in other() {
         machine.services.remove(name).await;
     }
-    // Another config for a container asks what its image's name means now.
+    // A container whose config changed resolves its image's name anew.
     machine.images_in_force.forget(other()).await;
     let mut added: anyhow::Result<()> = Ok(());
     for definition in definitions {
         match machine.services.add(definition) {
             Ok(service) => service.start(),
-            // The others are started all the same.
+            // The other containers are started all the same.
             Err(error) => added = Err(error),
         }
     }
@@ -354,26 +354,26 @@ async fn take_over(
     applied.and(added)
 }
 
-/// From here on the config that is taken over next is only tried.
+/// Starts a trial: the config that is applied next is only tried.
 fn begin_trial(machine: &Arc<Machine>, time: Duration) {
     machine.begin_trial(|number| {
         tokio::spawn(take_back(machine.clone(), number, time)).abort_handle()
     });
 }
 
-/// Waits out a trial and returns to the config before it.
+/// Waits until a trial is over and returns to the config before it.
 async fn take_back(machine: Arc<Machine>, trial: TrialNumber, time: Duration) {
     tokio::time::sleep(time).await;
     let operations = &machine.operations;
     let _lock = operations.lock_when_free(Operation::TakeBackConfig).await;
-    // Whoever had the lock before may have applied a config to stay, or another one to be tried.
+    // The previous holder of the lock may have applied another config, to stay or on trial.
     let (Some(settled), Some(current)) = (machine.expire_trial(trial), machine.config()) else {
         return;
     };
     tracing::warn!("machine config: the trial is over, the config before it is taken back");
     let change = ConfigChange::between(&current.config, &settled.config);
     let made = definitions(&machine, &change, &settled).await;
-    // The rest of the config is needed even without its containers: whom the API believes, above all.
+    // The rest of the config is needed even without its containers, above all the authorities that the API trusts.
     let made = made.unwrap_or_else(|error| {
         tracing::error!("machine config: containers of before the trial do not run: {error:#}");
         Vec::new()

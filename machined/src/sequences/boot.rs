@@ -1,10 +1,10 @@
 //! The boot of a generation: config, API and network first, then EPHEMERAL, the clock and services; then the verdict.
 //!
-//! The API comes up as early as it can, and stays up whatever fails after it: a machine that cannot be asked what is
-//! wrong with it cannot be mended from afar.
+//! The API comes up as early as it can, and stays up whatever fails after it: a machine that cannot tell its problem cannot be repaired
+//! from afar.
 //!
-//! What a version on trial has to prove, and what follows from its success or failure, is decided in `upgrade::trial`; here the facts
-//! are gathered, the steps run, and the decisions carried out.
+//! `upgrade::trial` decides what a version on trial has to prove and how the machine goes on after its success or failure; the boot gathers
+//! the facts, runs the steps, and carries out the decisions.
 
 mod reachable;
 mod useful;
@@ -34,21 +34,21 @@ use crate::upgrade::trial::{
 };
 use crate::upgrade::{Handover, UpgradeRecord};
 
-/// What a generation begins with.
+/// The facts that a generation begins with.
 pub struct BootArguments {
     /// Why it was started.
     pub start: StartReason,
-    /// What was given up for it, on a rollback.
+    /// The version that was given up for it, on a rollback.
     pub rollback: Option<Rollback>,
-    /// When init gives it up unless it has become healthy.
+    /// Deadline by which the generation must be healthy; after it, init gives the generation up.
     pub deadline: Instant,
-    /// What the previous generation left.
+    /// The hand-over of the previous generation.
     pub handover: Option<Handover>,
     /// Services of the system itself.
     pub system_services: Vec<SystemService>,
 }
 
-/// The upgrade that did not work, in init's words.
+/// The upgrade that failed, as init reports it.
 pub struct Rollback {
     /// How it failed.
     pub cause: String,
@@ -60,18 +60,18 @@ pub struct Rollback {
 struct Boot {
     machine: Arc<Machine>,
     start: StartReason,
-    /// When init gives the generation up unless it has become healthy.
+    /// Deadline by which the generation must be healthy; after it, init gives the generation up.
     deadline: Instant,
-    /// What the previous generation left; empty if it left nothing.
+    /// The hand-over of the previous generation; empty without one.
     handover: Handover,
     early: EarlyStanding,
-    /// Whether the hand-over to a machined that is started again is kept up to date.
+    /// Starts the task that keeps the hand-over to a restarted machined up to date.
     handover_kept: Once,
 }
 
-/// Boots the generation and tells init how it went.
+/// Boots the generation and reports its health to init.
 pub async fn boot(machine: Arc<Machine>, arguments: BootArguments) {
-    // Nobody else can hold it yet: the API is not up.
+    // The lock is free: the API is not up yet, so no caller can have taken it.
     let mut lock = machine.operations.lock_when_free(Operation::Boot).await;
     let BootArguments {
         start,
@@ -90,7 +90,7 @@ pub async fn boot(machine: Arc<Machine>, arguments: BootArguments) {
 
     let of_system = system_services::take(&mut system_services, Moment::WithNetwork);
     let reached = boot.run(reachable::sequence(&boot, of_system)).await;
-    // What comes next takes as long as disks and the network do, and whoever waits can ask.
+    // The next steps take as long as disks and the network do; meanwhile callers can ask the API.
     let mut is_healthy = !boot.early.has_deadline() && verdict::tell_healthy(&machine).await;
     let of_system = system_services::take(&mut system_services, Moment::OnceReachable);
     let shown = system_services::start(machine.clone(), of_system).await;
@@ -125,7 +125,7 @@ pub async fn boot(machine: Arc<Machine>, arguments: BootArguments) {
 }
 
 impl Boot {
-    /// Gathers what is known before there is a disk: that may be slow or silent.
+    /// Gathers the facts that are known without a disk, which may be slow or not answer.
     async fn gather(
         machine: &Arc<Machine>,
         start: StartReason,
@@ -151,10 +151,10 @@ impl Boot {
         run(sequence, &ActorId::default(), &self.machine.events).await
     }
 
-    /// Has a machine without a config wait for one, in maintenance mode. Others may hold the lock meanwhile.
+    /// Makes a machine without a config wait for one, in maintenance mode. Other operations may hold the lock meanwhile.
     async fn wait_for_config(&self, lock: OperationLock) -> OperationLock {
         let machine = &self.machine;
-        // Where the config is to come from a server, so is what is to be installed.
+        // If a server provides the config, the config also decides what is installed.
         if self.start == StartReason::Boot && !find_config::has_server() {
             install_without_config(machine).await;
         }
@@ -166,7 +166,7 @@ impl Boot {
         machine.operations.lock_when_free(Operation::Boot).await
     }
 
-    /// Does what the config asks for. Gives how that went, and the record of an upgrade that this boot is to finish.
+    /// Carries out the config. Returns the outcome, and the record of an upgrade that this boot has to finish.
     ///
     /// # Errors
     /// A more urgent operation has taken the lock, and the boot ends here.
@@ -178,13 +178,13 @@ impl Boot {
         let steps = self.run(useful::sequence(self, sender));
         let outcome = match self.early.has_deadline() {
             true => steps.await,
-            // A disk may not answer, or be repaired for hours: whoever has no use for that can end it. The next boot does all again.
+            // A disk may not answer, or be under repair for hours: a more urgent operation may end the wait. The next boot starts all over.
             false => lock.interruptible(steps).await?,
         };
         Ok((outcome, tried.try_recv().ok()))
     }
 
-    /// Decides what follows from the steps and, on trial, from the gate.
+    /// Decides how the generation goes on after the steps and, on trial, the gate.
     async fn decide(&self, outcome: anyhow::Result<()>, record: Option<UpgradeRecord>) -> Next {
         let record = match record {
             None if is_from_the_loader(self.start) => {
@@ -203,7 +203,7 @@ impl Boot {
         standing.next(outcome)
     }
 
-    /// Says why the previous upgrade is not there, to whoever asked for it.
+    /// Tells the caller of the previous upgrade why it failed.
     fn tell_last_upgrade(&self, rollback: Option<&Rollback>) {
         if let Some(rollback) = rollback {
             self.tell_rollback(rollback);
@@ -213,7 +213,7 @@ impl Boot {
         }
     }
 
-    /// An upgrade that machined crashed in. Its image may be as good as any.
+    /// Reports an upgrade that machined crashed in. The image may be sound, so it is not remembered.
     fn tell_interruption(&self) {
         let Some(upgrade) = &self.handover.upgrade else {
             return;
@@ -226,7 +226,7 @@ impl Boot {
         emit_failure(&self.machine.events, &upgrade.actor, "upgrade", reason);
     }
 
-    /// An upgrade that init took back. Its image is remembered.
+    /// Reports an upgrade that init rolled back, and remembers its image.
     fn tell_rollback(&self, rollback: &Rollback) {
         let Rollback {
             cause,
@@ -249,7 +249,7 @@ impl Boot {
     }
 }
 
-/// Has the network be as the config says, or as it is without one.
+/// Sets up the network as the config says, or the default one without a config.
 async fn apply_network(machine: &Machine) {
     match machine.config() {
         Some(_) => settings::apply_at(machine, When::WithConfig).await,
@@ -257,13 +257,13 @@ async fn apply_network(machine: &Machine) {
     }
 }
 
-/// Where the machine's records are: on STATE, or with everything else in memory.
+/// Returns the directory of the machine's records: on STATE, or in memory without STATE.
 fn records(machine: &Machine) -> PathBuf {
     let state = machine.disk.state().unwrap_or(Path::new("/var/lib/instar"));
     state.to_owned()
 }
 
-/// The moment that lies so long before a deadline; half-way to it where the deadline is near, so that a short one leaves time as well.
+/// Returns the time `time` before a deadline, or half-way to a near deadline, so that some time is left for both parts.
 fn before(deadline: Instant, time: Duration) -> Instant {
     let left = deadline.saturating_duration_since(Instant::now());
     deadline.checked_sub(time.min(left / 2)).unwrap_or(deadline)

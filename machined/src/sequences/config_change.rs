@@ -1,4 +1,4 @@
-//! What another machine config changes, as a value: shown by a dry run, then carried out.
+//! The difference between two machine configs, as a value: shown by a dry run, then carried out.
 
 use std::fmt;
 
@@ -8,17 +8,17 @@ use crate::config::{Container, MachineConfig};
 /// The difference between the config in force and another one.
 #[derive(Debug, Default)]
 pub struct ConfigChange {
-    /// Settings that are taken over while the machine runs; not containers.
+    /// Settings that are applied while the machine runs; not containers.
     pub live: Vec<&'static Row>,
-    /// Settings that only a boot takes over.
+    /// Settings that only a boot applies.
     pub at_boot: Vec<&'static Row>,
-    /// Settings that nothing applies yet, neither now nor at a boot: they are kept with the config.
+    /// Settings that nothing applies yet, neither now nor at a boot: they are only kept with the config.
     pub unserved: Vec<&'static Row>,
-    /// Containers that are no longer there, by name.
+    /// Containers that the new config no longer has, by name.
     pub removed: Vec<String>,
-    /// Containers that are new, or other than before and so started anew, by name.
+    /// Containers that are new or changed, and so started, by name.
     pub started: Vec<String>,
-    /// Containers that run on, and of which another thing becomes in upgrades, by name.
+    /// Containers that run on, but whose strategy for upgrades changes, by name.
     pub upgraded_otherwise: Vec<String>,
 }
 
@@ -54,12 +54,12 @@ impl ConfigChange {
         change
     }
 
-    /// The names of the settings that only a boot takes over.
+    /// Returns the names of the settings that only a boot applies.
     pub fn names_at_boot(&self) -> String {
         names(&self.at_boot)
     }
 
-    /// Whether the machine goes on as it is.
+    /// Whether the machine goes on unchanged.
     pub fn is_nothing(&self) -> bool {
         let settings = [&self.live, &self.at_boot, &self.unserved];
         settings.iter().all(|rows| rows.is_empty())
@@ -108,7 +108,7 @@ mod tests {
         config::parse(text.as_bytes()).unwrap().config
     }
 
-    /// With one more or one other document; the rest as it was.
+    /// Returns a config with one document added or changed; the rest as it was.
     fn with(document: &str) -> MachineConfig {
         parse(&format!("{OLD}---\napiVersion: v1alpha1\n{document}"))
     }
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(change.to_string(), "taken over now: registries");
     }
 
-    /// Nothing applies it, so nothing is gained by a reboot.
+    /// Nothing applies this setting, so a reboot gains nothing.
     #[test]
     fn what_nothing_applies_takes_no_reboot() {
         let changed = OLD.replace("token: ", "token: x");
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(change.to_string(), expected);
     }
 
-    /// It counts at the next upgrade, which asks for it then.
+    /// The strategy counts at the next upgrade, which reads it then.
     #[test]
     fn another_strategy_for_upgrades_starts_no_container() {
         let strategy = |strategy| {

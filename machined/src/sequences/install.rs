@@ -1,5 +1,5 @@
-//! The installation: a machine that does not boot from its disk yet puts a version on it, that of the installer's image which its
-//! config names, or the one that runs, where the medium is at hand that carries it.
+//! The installation: a machine that does not boot from its disk yet puts a version on it, either from the installer image that its config
+//! names, or the running version, if the medium with it is present.
 
 use std::fmt;
 use std::path::Path;
@@ -28,11 +28,11 @@ use crate::upgrade::{
 };
 use crate::values::ImageReference;
 
-/// What is installed.
+/// The source of an installation.
 enum Origin {
-    /// What an installer's image in a registry holds.
+    /// An installer image in a registry.
     Image(ImageReference),
-    /// The version that runs, from the medium that carries it.
+    /// The running version, from its medium.
     Medium(Medium),
 }
 
@@ -45,7 +45,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Installs where that is wanted and was not done. Does not return when there is to be a reboot into what was installed.
+/// Installs a version if one is wanted and none is installed. Does not return if a reboot into the installed version follows.
 pub(super) async fn install_if_missing(machine: Arc<Machine>) -> anyhow::Result<()> {
     let Some(configured) = machine.config() else {
         return Ok(());
@@ -73,8 +73,8 @@ pub(super) async fn install_if_missing(machine: Arc<Machine>) -> anyhow::Result<
     install_and_reboot(&machine, origin, reboot).await
 }
 
-/// Installs what runs on the disk that the kernel's command line names, on a machine that has no config: that finds its way to
-/// the installed machine. Does not return when it was installed.
+/// Installs the running version on the disk that the kernel's command line names, on a machine without a config: a config will reach the
+/// installed machine. Does not return if the installation succeeded.
 pub(super) async fn install_without_config(machine: &Arc<Machine>) {
     let Some(spec) = disk::named_on_command_line() else {
         return;
@@ -96,11 +96,11 @@ async fn try_without_config(machine: &Arc<Machine>, spec: DiskSpec) -> anyhow::R
         .context("no disk or CD carries the version that runs")?;
     machine.disk.mount(&spec).await?;
     install_and_reboot(machine, Origin::Medium(medium), true).await?;
-    // Still here: a config that comes finds the disk as it was.
+    // The installation failed: a config that comes later finds the disk as it was.
     Ok(disk::unmount(machine, Users::MustBeGone).await?)
 }
 
-/// The medium with the version that runs. An installed disk is started by UEFI, so it takes a machine that has that.
+/// Finds the medium with the running version. Only UEFI starts an installed disk, so a machine without UEFI finds none.
 async fn find_medium(machine: &Machine) -> anyhow::Result<Option<Medium>> {
     if !boot_loader::is_uefi() {
         tracing::info!(
@@ -131,7 +131,7 @@ async fn install_and_reboot(
         Origin::Medium(medium) => copy(machine, medium).await,
     };
     if let Err(error) = &installed {
-        // The version that runs from memory is more than none; and the image may be meant for another system.
+        // The version that runs from memory is better than none; and the image may be meant for another system.
         let reason = format!("{name} is not installed: {error:#}");
         tracing::error!("{reason}");
         status::note_problem(machine, "install", &reason);
@@ -147,40 +147,39 @@ async fn install_and_reboot(
     Ok(())
 }
 
-/// Puts what is on the medium on the owned disk, as it is.
+/// Copies the medium's content to the owned disk, unchanged.
 async fn copy(machine: &Machine, medium: Medium) -> anyhow::Result<()> {
     let efi = machine.disk.format_efi().await?;
     boot_assets::install_from(medium, efi).await?;
     boot_assets::keep_boot_entries(machine, When::Installing).await
 }
 
-/// Why a caller's installation was not begun.
+/// Why an installation was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
-    /// There is one.
+    /// A version is already installed.
     #[error("this machine boots from its disk already; upgrade it instead")]
     Installed,
-    /// Nowhere to install to.
+    /// The machine owns no disk.
     #[error(
         "this machine owns no disk: name one in machine.install.disk or UnattendedInstallConfig, and apply that"
     )]
     NoDisk,
-    /// Somewhere else was asked for.
+    /// The caller named another disk.
     #[error("the machine config gives this machine the disk {0}, and no other one is written")]
     OtherDisk(String),
     /// An installed disk would not start.
     #[error("this machine was not started by UEFI, which alone starts an installed disk")]
     NoUefi,
-    /// Something else is being done.
+    /// Another operation is running.
     #[error(transparent)]
     Busy(#[from] Busy),
-    /// It is not known whether there is one.
+    /// It is unknown whether a version is installed.
     #[error(transparent)]
     Machine(anyhow::Error),
 }
 
-/// Checks what an installation that a caller asks for needs; gives the lock to carry it out with. `disk`: where to, if the caller says
-/// so.
+/// Checks whether a caller's installation is possible; returns the lock for it. `disk`: the disk that the caller names, or empty.
 pub async fn may_install(machine: &Machine, disk: &str) -> Result<OperationLock, InstallError> {
     let lock = machine.lock_operation(Operation::Install)?;
     let installed = boot_assets::installed(machine).await;
@@ -202,8 +201,8 @@ pub async fn may_install(machine: &Machine, disk: &str) -> Result<OperationLock,
     }
 }
 
-/// Installs the version of an installer's image on the disk that the machine owns, while all else goes on. The next boot starts it.
-/// Something more urgent may take the place of the download; what is begun on the disk goes on to its end.
+/// Installs the version of an installer image on the machine's disk, while the machine works on. The next boot starts it. A more urgent
+/// operation may interrupt the download; a write to the disk that has begun is completed.
 pub async fn install_image(
     machine: &Machine,
     lock: OperationLock,
@@ -225,7 +224,7 @@ async fn install(
     write(machine, downloaded, progress).await
 }
 
-/// An installer that suits this machine. The disk is as it was.
+/// A downloaded installer that fits this machine. The disk is unchanged.
 struct Downloaded {
     image: Unpacked,
     candidate: Candidate,
@@ -255,7 +254,7 @@ async fn write(
     progress: &ProgressSink,
 ) -> anyhow::Result<()> {
     let Downloaded { image, candidate } = downloaded;
-    // What an interrupted installation left is not worth keeping: without a loader nothing boots from it.
+    // The remains of an interrupted installation are not worth keeping: without a loader nothing boots from them.
     let efi = machine.disk.format_efi().await?;
     let new = Installed { efi, booted: None };
     let mounted = boot_assets::ForInstaller::mount(&new).await?;

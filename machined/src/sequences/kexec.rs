@@ -1,7 +1,7 @@
-//! The reboot past firmware and boot loader, into what they would start.
+//! The reboot past firmware and boot loader, into the kernel that they would start.
 //!
-//! The loader does not count such a start. A version on trial gets one start more than it has tries, and no more: whatever goes
-//! wrong in it ends in a reboot through the firmware, and from there on the loader counts as ever.
+//! The loader does not count this start. A version on trial gets one start more than it has tries, and no more: any failure in it ends in a
+//! reboot through the firmware, and from there on the loader counts as usual.
 
 use std::sync::Arc;
 
@@ -13,23 +13,23 @@ use crate::operation_lock::{Busy, Operation};
 use crate::store::MachineStage;
 use crate::store::event_log::ActorId;
 
-/// Why the machine does not reboot by kexec. It goes on as it was.
+/// Why the machine does not reboot by kexec. It goes on unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum KexecRefused {
-    /// Something else is being done.
+    /// Another operation is running.
     #[error(transparent)]
     Busy(#[from] Busy),
-    /// Its kernel is nowhere to be had.
+    /// There is no kernel to load.
     #[error(
         "this machine does not boot from its disk, so there is no kernel to jump into; reboot it through the firmware"
     )]
     NotInstalled,
-    /// The kernel did not take another one.
+    /// The kernel refused the new one.
     #[error("nothing was loaded, reboot through the firmware instead")]
     NotLoaded(#[source] anyhow::Error),
 }
 
-/// Loads what would be booted next, and reboots into it.
+/// Loads the kernel that would be booted next, and reboots into it.
 pub async fn reboot_by_kexec(machine: &Arc<Machine>) -> Result<ActorId, KexecRefused> {
     let lock = machine.lock_operation(Operation::Reboot)?;
     load(machine).await?;
@@ -42,7 +42,7 @@ pub async fn reboot_by_kexec(machine: &Arc<Machine>) -> Result<ActorId, KexecRef
     ))
 }
 
-/// The end for a machine that is to be rebooted anyway: by kexec if that can be had.
+/// Returns the end for a machine that has to be rebooted anyway: by kexec if possible.
 pub(super) async fn or_reboot(machine: &Machine) -> End {
     match load(machine).await {
         Ok(()) => End::Kexec,

@@ -1,8 +1,7 @@
-//! What must happen in order: boot, upgrade, reboot and shutdown, each a list of phases of tasks, as data.
+//! Sequences of steps in a fixed order: boot, upgrade, reboot and shutdown, each a list of phases of tasks, as data.
 //!
-//! The runner executes one sequence at a time: the phases one after the other, the tasks of a phase side by side.
-//! The event stream and the log lines fall out of it. A task that fails ends its sequence; what follows is the
-//! sequence's own business.
+//! The runner executes one sequence at a time: the phases one after the other, the tasks of a phase in parallel. It also emits the events
+//! and writes the log lines. A task that fails ends its sequence; the code that runs the sequence decides how to go on.
 
 mod apply_config;
 mod boot;
@@ -45,17 +44,17 @@ use instar_api::machine::{
 
 use crate::store::event_log::{ActorId, EventLog};
 
-/// What a task does, ready to run.
+/// The work of a task, ready to run.
 type Work = Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>;
 
-/// The smallest named step.
+/// A task: the smallest named step.
 pub struct Task {
     name: &'static str,
     work: Work,
 }
 
 impl Task {
-    /// A step with the name that clients see.
+    /// Makes a task with the name that clients see.
     pub fn new(
         name: &'static str,
         work: impl Future<Output = anyhow::Result<()>> + Send + 'static,
@@ -67,19 +66,19 @@ impl Task {
     }
 }
 
-/// Tasks that may run side by side.
+/// Tasks that may run in parallel.
 pub struct Phase {
     name: &'static str,
     tasks: Vec<Task>,
 }
 
 impl Phase {
-    /// A phase with the name that clients see.
+    /// Makes a phase with the name that clients see.
     pub fn new(name: &'static str, tasks: Vec<Task>) -> Self {
         Phase { name, tasks }
     }
 
-    /// A phase of one task of the same name.
+    /// Makes a phase of one task of the same name.
     pub fn of(
         name: &'static str,
         work: impl Future<Output = anyhow::Result<()>> + Send + 'static,
@@ -95,11 +94,11 @@ impl Phase {
 pub struct Sequence {
     /// The name that clients see.
     pub name: &'static str,
-    /// What happens, first to last.
+    /// The phases, first to last.
     pub phases: Vec<Phase>,
 }
 
-/// Why a sequence stopped early: which task, with the cause below it.
+/// Why a sequence ended early: names the task; the cause is the source.
 #[derive(Debug, thiserror::Error)]
 #[error("{sequence} failed in phase {phase}, task {task}")]
 struct Failed {
@@ -109,7 +108,7 @@ struct Failed {
     source: anyhow::Error,
 }
 
-/// Runs a sequence to its end or its first failure, whose error says which task it was.
+/// Runs a sequence to its end or its first failure; the error names the task that failed.
 pub async fn run(sequence: Sequence, actor: &ActorId, events: &EventLog) -> anyhow::Result<()> {
     let name = sequence.name;
     tracing::info!("{name}: start");
@@ -122,7 +121,7 @@ pub async fn run(sequence: Sequence, actor: &ActorId, events: &EventLog) -> anyh
             emit_failure(events, actor, name, format!("{failed:#}"));
             return Err(failed);
         }
-        // Where the time of a boot or an upgrade goes.
+        // Shows in the log how long each phase of a boot or an upgrade takes.
         tracing::info!("{name}: {of_phase}: done");
     }
     tracing::info!("{name}: done");
@@ -130,7 +129,7 @@ pub async fn run(sequence: Sequence, actor: &ActorId, events: &EventLog) -> anyh
     Ok(())
 }
 
-/// Says that a sequence failed, as clients that wait for it understand.
+/// Emits the event by which waiting clients learn that a sequence failed.
 pub fn emit_failure(events: &EventLog, actor: &ActorId, sequence: &str, reason: String) {
     let error = common::Error {
         code: common::Code::Fatal.into(),
@@ -193,7 +192,7 @@ async fn run_phase(
             source,
         })
     });
-    // All tasks of the phase end before its failure is told: none is left half done behind it.
+    // All tasks of the phase end before its failure is reported: none is left half done.
     let results = futures_util::future::join_all(tasks).await;
     emit(phase_event::Action::Stop);
     results.into_iter().collect()

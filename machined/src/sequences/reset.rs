@@ -1,4 +1,4 @@
-//! The reset: services stop, what was asked for is erased, and the machine reboots or powers off.
+//! The reset: services stop, the requested parts of the disk are erased, and the machine reboots or powers off.
 
 use std::sync::Arc;
 
@@ -14,19 +14,19 @@ use crate::operation_lock::{Busy, Operation};
 use crate::store::MachineStage;
 use crate::store::event_log::ActorId;
 
-/// A reset that is asked for.
+/// A request for a reset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResetRequest {
-    /// What to erase.
+    /// The parts of the disk to erase.
     pub wipe: Wipe,
     /// Boot again afterwards, instead of powering off.
     pub reboot: bool,
 }
 
-/// Why nothing was reset.
+/// Why a reset was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ResetError {
-    /// Something else is being done.
+    /// Another operation is running.
     #[error(transparent)]
     Busy(#[from] Busy),
     /// There is nothing to erase.
@@ -34,7 +34,7 @@ pub enum ResetError {
     NoDisk,
 }
 
-/// Starts a reset; an operation that has changed nothing yet gives way to it.
+/// Starts a reset; interrupts an operation that has changed nothing yet.
 pub fn reset(machine: &Arc<Machine>, request: ResetRequest) -> Result<ActorId, ResetError> {
     if machine.disk.status().borrow().disk.is_none() {
         return Err(ResetError::NoDisk);
@@ -74,10 +74,10 @@ fn phases(machine: &Arc<Machine>, wipe: Wipe) -> Vec<Phase> {
                     "where EPHEMERAL stays, only administrators can bring the next config: {error:#}"
                 );
             }
-            // Who starts over does so with the version that runs: without its record nobody knows of another one.
+            // After the reset the running version starts over: without its record, a staged version would be unknown.
             trial_record::unstage(&unmounted).await?;
         }
-        // Unlike before a reboot: what is erased may not be in use.
+        // Unlike before a reboot: partitions that are erased may not be in use.
         Ok(disk::unmount(&unmounted, Users::MustBeGone).await?)
     });
     let erased = machine.clone();

@@ -9,23 +9,23 @@ use crate::machine::Machine;
 use crate::operation_lock::{Busy, Operation};
 use crate::store::event_log::ActorId;
 
-/// Why nothing was rolled back.
+/// Why a rollback was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum RollbackError {
-    /// Something else is being done.
+    /// Another operation is running.
     #[error(transparent)]
     Busy(#[from] Busy),
-    /// There is nothing to go back to.
+    /// There is no other version.
     #[error(
         "this machine does not boot from its disk, so there is no other version to go back to; upgrade to it instead"
     )]
     NotInstalled,
-    /// Nothing that would be booted.
+    /// No other version could be booted.
     #[error(transparent)]
     Failed(anyhow::Error),
 }
 
-/// Has the other version booted next, and reboots.
+/// Makes the other version the next to boot, and reboots.
 pub async fn rollback(machine: &Arc<Machine>) -> Result<ActorId, RollbackError> {
     let lock = machine.lock_operation(Operation::Rollback)?;
     let installed = boot_assets::installed(machine)
@@ -36,12 +36,12 @@ pub async fn rollback(machine: &Arc<Machine>) -> Result<ActorId, RollbackError> 
         .await
         .map_err(RollbackError::Failed)?;
     let staged = staged.and_then(|record| record.upgrade.boot_entry);
-    // First: should the rest fail halfway, a reboot must not start from memory what is gone from the disk.
+    // First: if a later step fails, a reboot must not start a version from memory that has been removed from the disk.
     machine.upgrades.forget_prepared(&machine.init).await;
     let version = boot_assets::prefer_other(machine, &installed, staged)
         .await
         .map_err(RollbackError::Failed)?;
-    // What was under way is over: the next boot is what was asked for, and no failure.
+    // The upgrade under way is over: the next boot is the requested one, and no failure.
     trial_record::remove_record(machine).map_err(RollbackError::Failed)?;
     tracing::warn!("rollback: {version} is booted next");
     Ok(shutdown::reboot_next(machine, lock))

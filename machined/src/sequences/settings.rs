@@ -1,4 +1,4 @@
-//! What is done for the settings of the machine config: the same steps at a boot and at a change while the machine runs.
+//! Applies the settings of the machine config: the same steps at a boot and at a change while the machine runs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::machine::Machine;
 use crate::store::Problem;
 use crate::{etc_files, intent, status};
 
-/// Something that is done for one or more settings, in the order in which it is done.
+/// A step that applies one or more settings, in the order in which steps run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Step {
     /// Host name, links, addresses, routes, DNS.
@@ -29,14 +29,14 @@ pub(super) enum Step {
     Volumes,
 }
 
-/// When a boot does a step.
+/// The point of a boot at which a step runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum When {
     /// As soon as there is a config.
     WithConfig,
     /// While the disk is brought up.
     BesideDisk,
-    /// Once /var is there.
+    /// Once /var is mounted.
     WithDisk,
 }
 
@@ -49,8 +49,8 @@ impl Step {
         Step::Volumes,
     ];
 
-    /// The step that a change of a setting takes; none where whoever needs the setting reads it from the config in force, where a
-    /// change starts containers, or where only a boot takes it over.
+    /// Returns the step that a change of a setting needs; None if the setting is read from the config in force at each use, if a change
+    /// starts containers, or if only a boot applies it.
     fn of(setting: Setting) -> Option<Self> {
         match setting {
             Setting::Hostname | Setting::Network => Some(Step::Network),
@@ -78,7 +78,7 @@ impl Step {
         }
     }
 
-    /// Its name among the machine's problems.
+    /// Returns its name among the machine's problems.
     fn name(self) -> &'static str {
         match self {
             Step::Network => "network",
@@ -104,17 +104,17 @@ impl Step {
     }
 }
 
-/// Does what a boot does at this point. What fails is one of the machine's problems, and does not stop the boot.
+/// Runs the steps for this point of a boot. A failure becomes one of the machine's problems, and does not stop the boot.
 pub(super) async fn apply_at(machine: &Machine, when: When) {
     let steps = Step::ALL.into_iter().filter(|step| step.when() == when);
-    // The problems tell of them.
+    // The machine's problems report the failures.
     let _ = carry_out(machine, steps).await;
 }
 
-/// Does what a change of these settings takes.
+/// Runs the steps that a change of these settings needs.
 ///
 /// # Errors
-/// All that failed, in one text; the rest is done.
+/// All failures in one text; the rest is done.
 pub(super) async fn apply_changed(
     machine: &Machine,
     changed: &[&'static Row],
@@ -147,8 +147,8 @@ async fn carry_out(machine: &Machine, steps: impl IntoIterator<Item = Step>) -> 
     Ok(())
 }
 
-/// Has the kernel be as it was before the config, at the end of a generation: the next one finds it as after a boot. What fails is left to
-/// the next generation, and to init.
+/// Restores the kernel's settings from before the config, at the end of a generation, so that the next one finds them as after a boot. A
+/// failure is left to the next generation, and to init.
 pub(super) async fn undo(machine: &Arc<Machine>) -> anyhow::Result<()> {
     let undone = kernel::apply(machine, &KernelSpec::default()).await;
     undone.context("have the kernel as it was before the config")

@@ -1,4 +1,4 @@
-//! Reboot and shutdown: the same way down, another end.
+//! Reboot and shutdown: the same phases, with another end.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use crate::operation_lock::{Busy, Operation, OperationLock};
 use crate::store::MachineStage;
 use crate::store::event_log::ActorId;
 
-/// Whether the end of the machine waits for others.
+/// Whether a reboot or shutdown waits for other operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Urgency {
     /// It is refused while another operation runs.
     Waits,
-    /// It takes the place of one that has changed nothing yet, such as an upgrade whose image is being pulled.
+    /// It interrupts an operation that has changed nothing yet, such as an upgrade whose image is being pulled.
     Force,
 }
 
@@ -28,13 +28,13 @@ fn lock(machine: &Machine, operation: Operation, urgency: Urgency) -> Result<Ope
     }
 }
 
-/// Reboots the machine, kernel and all.
+/// Reboots the machine, kernel included.
 pub fn reboot(machine: &Arc<Machine>, urgency: Urgency) -> Result<ActorId, Busy> {
     let lock = lock(machine, Operation::Reboot, urgency)?;
     Ok(reboot_next(machine, lock))
 }
 
-/// Reboots the machine as the last step of the operation that holds the lock: nothing comes in between.
+/// Reboots the machine as the last step of the operation that holds the lock: no other operation comes in between.
 pub(super) fn reboot_next(machine: &Arc<Machine>, lock: OperationLock) -> ActorId {
     let lock = lock.hand_over(Operation::Reboot);
     start(
@@ -83,7 +83,7 @@ pub(super) fn start(
             stop::unmount(&machine),
             stop::stop_everything(),
         ];
-        // None of these phases fails: what cannot be stopped in order is stopped by init.
+        // None of these phases fails: init stops what they could not stop in order.
         let _ = run(Sequence { name, phases }, &as_actor, &machine.events).await;
         leave(&machine, end).await;
         drop(lock);
@@ -91,8 +91,8 @@ pub(super) fn start(
     actor
 }
 
-/// A staged version that could have been started without the kernel has not offered the loader that came with it: nobody knew that
-/// the firmware would be asked.
+/// Makes the firmware try the loader of a staged version. A version that could start without a reboot has not done so when it was staged,
+/// because it was unknown then that the firmware would start the machine.
 async fn offer_staged_loader(machine: &Machine) {
     if let Err(error) = boot_assets::try_next_loader(machine).await {
         tracing::warn!("the old boot loader stays: {error:#}");

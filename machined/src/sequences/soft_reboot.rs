@@ -1,5 +1,5 @@
-//! The reboot without one: where a version waits that has the kernel and init of the one that runs, it starts as the next
-//! generation. To whoever asked for the reboot it is the boot that they wait for, with a boot id of its own.
+//! The reboot without a restart of the kernel: if a version waits that has the running version's kernel and init, it starts as the next
+//! generation. To the caller who asked for the reboot it is a boot like any other, with a boot id of its own.
 
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ use crate::store::MachineStage;
 use crate::store::event_log::ActorId;
 use crate::upgrade::Prepared;
 
-/// Reboots in the quickest way: into the version that was prepared, without the kernel, or the whole machine.
+/// Reboots in the quickest way: into the prepared version without restarting the kernel, or else the whole machine.
 pub fn reboot_quickest(machine: &Arc<Machine>) -> Result<ActorId, Busy> {
     let lock = machine.lock_operation(Operation::Reboot)?;
     Ok(reboot_holding(machine, lock))
 }
 
-/// The same by who holds the lock already, because he has prepared a version.
+/// The same for a caller that holds the lock already, because it has prepared a version.
 pub fn reboot_holding(machine: &Arc<Machine>, lock: OperationLock) -> ActorId {
     let Some(prepared) = machine.upgrades.take_prepared() else {
         return shutdown::reboot_next(machine, lock);
@@ -32,8 +32,8 @@ pub fn reboot_holding(machine: &Arc<Machine>, lock: OperationLock) -> ActorId {
     actor
 }
 
-/// The second half of an upgrade. Its events are an upgrade's as well: clients leave the stream at those of a reboot, and would
-/// miss how a start ends that takes less than a second.
+/// Runs the second half of an upgrade. Emits an upgrade's events as well: clients leave the stream at those of a reboot, and would miss the
+/// outcome of a start that takes less than a second.
 async fn switch(machine: Arc<Machine>, lock: OperationLock, prepared: Prepared, actor: ActorId) {
     tokio::time::sleep(ANSWER_FIRST).await;
     let Prepared {
@@ -43,7 +43,7 @@ async fn switch(machine: Arc<Machine>, lock: OperationLock, prepared: Prepared, 
     tracing::info!("{} starts, without a reboot of the kernel", upgrade.to);
     machine.enter(MachineStage::Upgrading);
     let services_up = machine.services.up();
-    // A boot finds it on the disk, should the power go.
+    // If the power fails, a boot finds the record on the disk.
     if let Err(error) = trial_record::mark_started(&machine, services_up.clone(), &actor).await {
         tracing::warn!("a staged version is measured by what was up earlier: {error:#}");
     }
@@ -63,7 +63,7 @@ async fn switch(machine: Arc<Machine>, lock: OperationLock, prepared: Prepared, 
             Phase::of("nextGeneration", next),
         ],
     };
-    // It only ends when it failed, and has told so.
+    // Returns only after a failure, which it has reported.
     let _ = run(sequence, &actor, &machine.events).await;
     resume::go_on(&machine).await;
     if let Err(error) = trial_record::withdraw(&machine, &pending).await {

@@ -1,9 +1,9 @@
-//! The upgrade that waits: a new version is put beside the one that runs, and nothing that runs is disturbed.
+//! The staged upgrade: a new version is put beside the running one, which is not disturbed.
 //!
-//! Where the machine boots from its disk, the next boot tries it, whatever brings that about. From here on the boot is that of
-//! every upgrade with a reboot: the loader counts its tries, and what it finds on STATE tells it by what it is measured.
+//! On a machine that boots from its disk, the next boot tries the new version, whatever causes that boot. It then goes like any upgrade
+//! with a reboot: the loader counts its tries, and the record on STATE names the services by which it is measured.
 //!
-//! It is kept in memory too, if kernel and init are the same: a reboot need not be one then (see `soft_reboot`).
+//! The version is kept in memory too, if kernel and init are the same: it can then start without a reboot (see `soft_reboot`).
 
 use std::sync::Arc;
 
@@ -18,19 +18,19 @@ use crate::upgrade::{
     Prepared, ProgressSink, Route, UpgradeError, UpgradeRecord, UpgradeRequest, installer,
 };
 
-/// What the next boot tries.
+/// The version that the next boot tries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Staged {
     /// The version.
     pub version: String,
     /// The call that asked for it.
     pub actor: ActorId,
-    /// How a reboot starts it, unless a way is asked for.
+    /// How a reboot starts it, unless the caller asks for another way.
     pub path: Route,
 }
 
 impl Staged {
-    /// What starts it, as a sentence.
+    /// Returns the way to start it, as a sentence.
     #[must_use]
     pub fn start(&self) -> String {
         match self.path {
@@ -40,20 +40,20 @@ impl Staged {
     }
 }
 
-/// What starts the version.
+/// The event that starts the version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Start {
-    /// The next boot, so there must be a disk that it comes from.
+    /// The next boot, so the machine must boot from its disk.
     Boot,
-    /// Its caller's call of Reboot.
+    /// The caller's own call of Reboot.
     CallersReboot,
 }
 
-/// Checks an upgrade and prepares it; returns when the next boot would start it, with the lock for who wants that boot now. To be run
-/// in a task of its own, as `prepare_upgrade`: a caller who goes away leaves nothing half done.
+/// Checks and prepares an upgrade; returns when the next boot would start it, with the lock for a caller that wants this boot now. To be
+/// run in a task of its own, as `prepare_upgrade`: a caller who disconnects leaves nothing half done.
 ///
 /// # Errors
-/// Nothing of what ran or was to be booted has changed, but for a version that was staged before: that may be gone.
+/// The running version and the version to be booted are unchanged, but a version that was staged before may be gone.
 pub async fn stage(
     machine: &Arc<Machine>,
     request: UpgradeRequest,
@@ -70,7 +70,7 @@ pub async fn stage(
     Ok((staged, lock))
 }
 
-/// Checks an upgrade and prepares it for the reboot that its caller is going to ask for; tells what it does.
+/// Checks an upgrade and prepares it for the reboot that its caller is going to ask for; reports its progress.
 ///
 /// # Errors
 /// As `stage`.
@@ -137,7 +137,7 @@ async fn prepare(
     })
 }
 
-/// Puts the version beside the one that runs, and notes what its start is to make of it.
+/// Puts the version beside the running one, and writes the record for its start.
 async fn write(
     machine: Arc<Machine>,
     checked: Checked,
@@ -158,6 +158,6 @@ async fn write(
         machine.upgrades.set_prepared(prepared, &machine.init).await;
         return Ok(());
     }
-    // A new loader comes with a new start of the machine.
+    // A new loader is first used at a reboot.
     boot_assets::try_next_loader(&machine).await
 }

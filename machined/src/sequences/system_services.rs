@@ -1,8 +1,9 @@
-//! Services of the system itself, as opposed to those of the config: apid, which lets callers in, and the dashboard on the screen.
+//! Services of the system itself, as opposed to those of the config: apid, which handles the API's callers, and the dashboard on the
+//! screen.
 //!
-//! The boot is handed a list of them, one entry each: what they serve and show is the API, which is a room above. An entry says when
-//! its service starts, whether the boot waits for it, and what its absence means. Whether the service ends with machined or outlives
-//! its restart is its workload's own affair ([`Workload::adopt`](crate::services::Workload)): the boot starts both kinds alike.
+//! The boot gets a list of them, one entry each: they serve and show the API, which is a room above. An entry says when its service starts,
+//! whether the boot waits for it, and whether its failure is an error. Whether the service ends with machined or outlives its restart is up
+//! to its workload ([`Workload::adopt`](crate::services::Workload)): the boot starts both kinds alike.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,37 +13,37 @@ use anyhow::Context as _;
 use crate::machine::Machine;
 use crate::services::{Definition, Services};
 
-/// Defines a service when it is about to start; none where the machine has no use for it.
+/// Returns the definition of a service that is about to start; None if the machine has no use for it.
 pub type Define = Box<dyn FnOnce(&Arc<Machine>) -> anyhow::Result<Option<Definition>> + Send>;
 
 /// An entry of the list.
 pub struct SystemService {
-    /// Its name, that of its definition.
+    /// Its name, the same as in its definition.
     pub name: &'static str,
-    /// What it is.
+    /// Makes its definition.
     pub define: Define,
     /// When it starts.
     pub starts: Moment,
-    /// How long the boot waits until it is up; it goes on without it after that. None: it does not wait.
+    /// Time limit for the boot's wait until it is up; the boot then goes on without it. None: the boot does not wait.
     pub awaited: Option<Duration>,
-    /// What is the matter where it cannot start.
+    /// How serious a failure to start is.
     pub absence: Absence,
-    /// What the machine can do once it has been started, or is up where the boot waits for it.
+    /// The capability that the machine gains when it has started, or is up if the boot waits for it; for the log.
     pub gain: String,
-    /// How long a change of generations waits for its last answers; None: it has no callers, and ends with its generation.
+    /// Time limit for its last answers before a change of generations; None: it has no callers, and ends with its generation.
     pub last_answers: Option<Duration>,
 }
 
 /// A moment of the boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
-    /// The config is loaded, and the network comes up beside it.
+    /// The config is loaded, and the network is coming up.
     WithNetwork,
-    /// Callers can ask the machine; what the config wants is still to be done.
+    /// Callers can reach the API; the rest of the config is still to be carried out.
     OnceReachable,
 }
 
-/// What it means that a service cannot be started.
+/// How serious a service's failure to start is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Absence {
     /// The boot's step fails.
@@ -51,13 +52,13 @@ pub enum Absence {
     Warning,
 }
 
-/// Takes the entries of a moment out of the list.
+/// Takes the entries for a moment out of the list.
 pub(super) fn take(list: &mut Vec<SystemService>, moment: Moment) -> Vec<SystemService> {
     list.extract_if(.., |entry| entry.starts == moment)
         .collect()
 }
 
-/// Starts these side by side. Gives an error where one does not start that the boot cannot do without.
+/// Starts these services in parallel. Returns an error if a service does not start that the boot needs.
 pub(super) async fn start(
     machine: Arc<Machine>,
     entries: Vec<SystemService>,
@@ -90,8 +91,8 @@ pub(super) async fn start(
     started.into_iter().collect()
 }
 
-/// Adds a service and starts it; waits until it is up, for a while. The boot goes on without one that is late: the disk and the services
-/// are worth having on a machine so slow, it goes on trying, and a version on trial has to answer before it is kept.
+/// Adds a service, starts it and waits, within a limit, until it is up. The boot goes on without a late service: on a machine so slow, the
+/// disk and the other services are still worth having, the late one keeps trying, and a version on trial has to answer before it is kept.
 async fn bring_up(
     services: &Services,
     definition: Definition,
@@ -114,7 +115,7 @@ async fn bring_up(
     Ok(())
 }
 
-/// Whether a service that did not start is an error of the boot.
+/// Decides whether a service that did not start is an error of the boot.
 fn judge(name: &str, absence: Absence, started: anyhow::Result<()>) -> anyhow::Result<()> {
     match (absence, started) {
         (Absence::Warning, Err(error)) => {
@@ -125,8 +126,8 @@ fn judge(name: &str, absence: Absence, started: anyhow::Result<()>) -> anyhow::R
     }
 }
 
-/// Has the services with callers answer what they were asked and end, in time: who asks apid now waits in the listening socket, for the
-/// next one. Should there be no next generation, what starts the workloads again starts these.
+/// Makes the services with callers answer their open calls and end, within a limit: new calls to apid wait in the listening socket for the
+/// next apid. If there is no next generation, the function that starts the workloads again starts these services, too.
 pub(super) async fn drain(services: &Services) {
     for name in services.drain().await {
         tracing::warn!("{name} has not ended in time, and is killed with its generation");
@@ -142,7 +143,7 @@ mod tests {
     use crate::store::Store;
     use crate::store::event_log::EventLog;
 
-    /// Runs at once, or never begins to.
+    /// A workload that starts at once, or never.
     struct Eager(bool);
 
     impl Workload for Eager {
@@ -212,7 +213,7 @@ mod tests {
             let services = Services::new(EventLog::default(), Store::default(), LogDisk::default());
             let began = tokio::time::Instant::now();
             let brought = bring_up(&services, definition(is_eager), awaited, "it works").await;
-            // One that is late is no failure: it goes on trying.
+            // A late service is no failure: it keeps trying.
             brought.unwrap();
             let case = format!("eager: {is_eager}, awaited: {awaited:?}");
             assert_eq!(began.elapsed() >= limit, waits, "{case}");
@@ -221,7 +222,7 @@ mod tests {
                 is_up,
                 "{case}"
             );
-            // A second of the same name is refused.
+            // A second service of the same name is refused.
             assert!(
                 bring_up(&services, definition(true), None, "")
                     .await

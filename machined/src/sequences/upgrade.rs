@@ -1,5 +1,5 @@
-//! The upgrade: everything that can be refused is refused first; then services stop, the installer runs, and the next
-//! generation starts, or the machine reboots.
+//! The upgrade: all checks that can refuse it come first; then services stop, the installer runs, and the next generation starts, or the
+//! machine reboots.
 
 pub(super) mod bless_retry;
 pub(super) mod current_handover;
@@ -33,10 +33,10 @@ use crate::upgrade::{
 };
 use crate::values::ImageReference;
 
-/// How long a new generation has to become healthy when the machine config does not say.
+/// Deadline for a new generation to become healthy, if the machine config names none.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// An upgrade that has been checked: nothing has been disturbed, and nothing stands against it.
+/// An upgrade that has passed its checks: nothing on the machine has changed yet.
 pub(super) struct Checked {
     pub(super) image: Arc<Unpacked>,
     pub(super) candidate: Candidate,
@@ -45,7 +45,7 @@ pub(super) struct Checked {
     pub(super) pending: PendingUpgrade,
 }
 
-/// Checks an upgrade and starts it. Errors mean that nothing has changed.
+/// Checks an upgrade and starts it. After an error nothing has changed.
 pub async fn upgrade(
     machine: Arc<Machine>,
     request: UpgradeRequest,
@@ -59,7 +59,7 @@ pub async fn upgrade(
     Ok(actor)
 }
 
-/// Everything that can be refused is refused here; the image is on the machine when this returns.
+/// Runs all checks that can refuse the upgrade, and pulls the image.
 pub(super) async fn check_first(
     machine: &Machine,
     request: &UpgradeRequest,
@@ -75,7 +75,7 @@ pub(super) async fn check_first(
     let digest = resolved.digest().to_string();
     let Plan { path, room } = plan_with_room(machine, &candidate).await?;
     let path = route(request.mode, path);
-    // The installer runs in a container, perhaps the first of this machine. Without it there is nothing to pull for.
+    // The installer runs in a container, perhaps the first one of this machine. Without the overlay filesystem the pull would be in vain.
     load_overlay(machine).await.map_err(UpgradeError::Machine)?;
     progress.say(format!(
         "{} to {}: pulling {digest}",
@@ -84,7 +84,7 @@ pub(super) async fn check_first(
     let limits = installer_limits(&candidate);
     let pull = |room| Unpacked::pull(&puller, &resolved, &limits, &machine.images, room);
     let image = match pull(room).await {
-        // Somebody was faster than the pull.
+        // Another writer filled the disk during the pull.
         Err(UpgradeError::Pull(error)) if room == Room::Var && is_full(&error) => {
             plan(machine, &candidate, Var::Full)?;
             pull(Room::Memory).await?
@@ -108,14 +108,14 @@ pub(super) async fn check_first(
     })
 }
 
-/// What a registry says of an image, before anything of it is pulled.
+/// An image's description from a registry; the image is not pulled yet.
 struct Found {
     puller: Arc<Puller>,
     resolved: ResolvedImage,
     candidate: Candidate,
 }
 
-/// Finds the image and reads what it says of itself.
+/// Finds the image and reads its labels.
 async fn look_up(machine: &Machine, request: &UpgradeRequest) -> Result<Found, UpgradeError> {
     let reference: ImageReference = request.image.parse().map_err(UpgradeError::Reference)?;
     let puller = intent::puller(machine.config().as_deref());
@@ -131,7 +131,7 @@ async fn look_up(machine: &Machine, request: &UpgradeRequest) -> Result<Found, U
     })
 }
 
-/// The way that is taken, where this is the shortest one.
+/// Returns the route that the mode asks for; `shortest` is the shortest possible one.
 fn route(mode: UpgradeMode, shortest: Route) -> Route {
     match mode {
         UpgradeMode::Quickest => shortest,
@@ -140,7 +140,7 @@ fn route(mode: UpgradeMode, shortest: Route) -> Route {
     }
 }
 
-/// Refuses an image that was rolled back once.
+/// Refuses an image that was rolled back before.
 fn refuse_failed_before(
     machine: &Machine,
     candidate: &Candidate,
@@ -155,7 +155,7 @@ fn refuse_failed_before(
     }
 }
 
-/// What is known of the room on /var.
+/// The free room on /var.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Var {
     AsItSays,
@@ -163,12 +163,12 @@ enum Var {
     Full,
 }
 
-/// How to get to the candidate with the room that there is now.
-// The error is as large as that of the upgrade.
+/// Plans the upgrade with the room that is free now.
+// The error is an upgrade's error, and as large.
 #[allow(clippy::result_large_err)]
 fn plan(machine: &Machine, candidate: &Candidate, var: Var) -> Result<Plan, UpgradeError> {
     let mut resources = Resources::now().map_err(UpgradeError::Machine)?;
-    // What waits in memory goes before another version comes.
+    // The version that waits in memory is dropped before another one comes.
     resources.memory += machine.upgrades.prepared_bytes();
     if var == Var::Full {
         resources.disk = 0;
@@ -178,7 +178,7 @@ fn plan(machine: &Machine, candidate: &Candidate, var: Var) -> Result<Plan, Upgr
     plan.map_err(UpgradeError::Refused)
 }
 
-/// The same; images that nobody needs go where they are in the way.
+/// The same; removes unused images if they are in the way.
 async fn plan_with_room(machine: &Machine, candidate: &Candidate) -> Result<Plan, UpgradeError> {
     match plan(machine, candidate, Var::AsItSays) {
         Ok(Plan {
@@ -193,8 +193,8 @@ async fn plan_with_room(machine: &Machine, candidate: &Candidate) -> Result<Plan
     plan(machine, candidate, Var::AsItSays)
 }
 
-/// What an installer may take: it unpacks to little more than the files that its labels account for, and the check of the
-/// candidate sees that there is room for that.
+/// Returns the limits for the installer image: it unpacks to little more than the files that its labels account for, and the check of the
+/// candidate makes sure that there is room for that.
 pub(super) fn installer_limits(candidate: &Candidate) -> Limits {
     let unpacked_bytes = candidate
         .rootfs_bytes
@@ -231,8 +231,8 @@ async fn go_on(machine: Arc<Machine>, lock: OperationLock, checked: Checked, act
         };
         leave(&machine, end).await;
     }
-    // Still here: the upgrade failed before the point of no return. The running version goes on. Its disk comes first: what
-    // there is to take back is on it.
+    // The upgrade failed before the point of no return: the running version goes on. Its disk comes first, because it holds the changes
+    // that have to be taken back.
     resume::go_on(&machine).await;
     if let Err(error) = trial_record::withdraw(&machine, &pending).await {
         tracing::error!("the next boot may try {}: {error:#}", pending.to);
@@ -267,11 +267,11 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
             let silent = ProgressSink::silent();
             let delivery =
                 run_installer(&machine, &image, &candidate, &mut record, &silent).await?;
-            // A new loader comes with a new start of the machine.
+            // A new loader is first used at a reboot.
             if path != Route::Soft {
                 boot_assets::try_next_loader(&machine).await?;
             }
-            // The memfd is all that is needed from here on; the image may lie in memory as well.
+            // From here on only the memfd is needed; the image may lie in memory as well.
             let removed = image.remove().await;
             removed.context("remove the installer's image")?;
             // Without a receiver the upgrade has been given up.
@@ -281,7 +281,7 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
     };
     let install = Phase::of("upgrade", install);
     let mut phases = match path {
-        // What runs goes on while the installer does.
+        // Services keep running while the installer does.
         Route::Soft => vec![install, stop::stop_for_next_generation(machine)],
         Route::Reboot(_) => vec![stop::stop_services(machine), install],
     };
@@ -307,8 +307,8 @@ fn phases(machine: &Arc<Machine>, checked: Checked) -> Sequence {
     }
 }
 
-/// Runs the installer, with the EFI system partition where the machine boots from its disk, and notes on STATE what it wrote there. What
-/// fails leaves no version that a boot would try.
+/// Runs the installer, with the EFI system partition if the machine boots from its disk, and notes on STATE which entry it wrote. A failed
+/// installer leaves no version that a boot would try.
 pub(super) async fn run_installer(
     machine: &Machine,
     image: &Unpacked,
@@ -328,14 +328,14 @@ pub(super) async fn run_installer(
         let delivery =
             installer::run(&machine.init, image, candidate, Some(&esp), progress).await?;
         record.upgrade.boot_entry = delivery.boot_entry;
-        // Written for every upgrade: the power may go before a soft one is committed, too.
+        // Written for every upgrade: the power may fail before a soft upgrade is committed, too.
         if let (Some(state), Some(_)) = (machine.disk.state(), delivery.boot_entry) {
             record.save(state)?;
         }
         Ok(delivery)
     };
     let delivery = delivery.await;
-    // The installer may have done its work before something else failed.
+    // The installer may have done its work before another step failed.
     if delivery.is_err()
         && let Err(error) = partition.take_back().await
     {
@@ -344,7 +344,7 @@ pub(super) async fn run_installer(
     delivery
 }
 
-/// Leaves everything to the next generation, with this config. Does not return when init takes it.
+/// Leaves the machine and this config to the next generation. Does not return if init starts it.
 pub(super) async fn next_generation(
     machine: &Machine,
     delivery: InstallerOutput,
@@ -374,7 +374,7 @@ pub(super) async fn next_generation(
         .keep(handover::NAME, Scope::Machine, &memfd)
         .await
         .context("leave the hand-over with init")?;
-    // Last: from here on nobody is answered before the next generation, or this one when init does not take the other.
+    // Last: from here on no call is answered until the next generation runs, or this one again if init refuses the other.
     system_services::drain(&machine.services).await;
     machine
         .init

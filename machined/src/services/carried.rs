@@ -1,5 +1,5 @@
-//! What is known of a service that lives through a change of generations: a record beside it, written when nobody looks after it any more,
-//! and read by whoever takes it over. A record that cannot be read costs the past and nothing else.
+//! The record of a service that lives through a change of generations: written beside it when it is left unattended, and read by the
+//! machined that adopts it. A record that cannot be read only costs the service's history.
 
 use std::collections::VecDeque;
 use std::time::{Duration, SystemTime};
@@ -10,11 +10,11 @@ use tokio::time::Instant;
 
 use super::state::{Health, HistoryEntry, ServiceStatus};
 
-/// Of the format. A version that changes it counts on.
+/// Version of the format; a version of Instar that changes the format increments it.
 const VERSION: u32 = 1;
-/// Bytes of a message: a service may have last words of any length.
+/// Limit on a message, in bytes: a service may print a last line of any length.
 const LONGEST_MESSAGE: usize = 512;
-/// Bytes of a record: as many entries as a history has, each with the longest message, escaped as JSON.
+/// Limit on a record, in bytes: as many entries as a history has, each with the longest message, escaped as JSON.
 pub(super) const LONGEST_RECORD: usize = 256 << 10;
 
 /// The record.
@@ -24,12 +24,12 @@ pub(super) struct Carried {
     version: u32,
     health: Health,
     health_changed: SystemTime,
-    /// Versions before and after this one read it by this name.
+    /// The field's name in versions before and after this one.
     #[serde(rename = "happenings")]
     history: VecDeque<HistoryEntry>,
-    /// Runs that ended too early, one after the other.
+    /// Runs in a row that ended too early.
     pub(super) failures: u32,
-    /// How long it has run.
+    /// How long the service has run.
     pub(super) ran: Duration,
 }
 
@@ -39,7 +39,7 @@ struct Versioned {
 }
 
 impl Carried {
-    /// Of a service that runs.
+    /// Makes the record of a running service.
     pub(super) fn of(status: &ServiceStatus, failures: u32, ran: Duration) -> Self {
         let mut history = status.history.clone();
         for entry in &mut history {
@@ -59,7 +59,7 @@ impl Carried {
         }
     }
 
-    /// As it is written.
+    /// Returns the record's text.
     pub(super) fn to_text(&self) -> anyhow::Result<String> {
         serde_json::to_string(self).context("write down what is known of it")
     }
@@ -67,7 +67,7 @@ impl Carried {
     /// Reads a record.
     ///
     /// # Errors
-    /// It is none, or one of a version that this one does not know.
+    /// It is not a record, or one of a version that this one does not know.
     pub(super) fn from_text(text: &[u8]) -> anyhow::Result<Self> {
         let Versioned { version } = serde_json::from_slice(text).context("it is no record")?;
         anyhow::ensure!(
@@ -77,7 +77,7 @@ impl Carried {
         serde_json::from_slice(text).context("it is not whole")
     }
 
-    /// Has a service that nothing has happened to yet go on from here.
+    /// Restores the state of a service that has no history yet.
     pub(super) fn recall(self, status: &mut ServiceStatus) {
         status.history = self.history;
         status.runs_since = Instant::now().checked_sub(self.ran);
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(after.health, Health::Healthy);
         assert_eq!(after.health_changed, before.health_changed);
         assert!(after.has_run() >= Duration::from_secs(90));
-        // A new version proves that it works by a check of its own.
+        // A new version needs a check of its own to prove that the service works.
         assert!(!after.is_up());
         assert!(after.set_health(Health::Healthy));
         assert!(after.is_up());
@@ -141,7 +141,7 @@ mod tests {
         assert!(!after.set_health(Health::Healthy));
     }
 
-    /// A check that the config no longer has leaves no opinion.
+    /// The health of a check that the config no longer has is dropped.
     #[test]
     fn health_is_recalled_only_where_there_is_a_check() {
         let mut after = ServiceStatus::new(false);

@@ -3,13 +3,14 @@
 //! ```text
 //! /generation.N/machined
 //!              /apid, /dashboard, …
-//!              /containers       containers that end with the generation: so many processes together
-//!                         /NAME  so many of one
-//! /workloads                     containers that may outlive it: so many processes together
-//!           /NAME                so many of one
+//!              /containers       containers that end with the generation; the limit on processes for all of them
+//!                         /NAME  one container; its own limit
+//! /workloads                     containers that may outlive it; the limit on processes for all of them
+//!           /NAME                one container; its own limit
 //! ```
 //!
-//! A cgroup cannot be moved, so a container is born where it belongs: init ends what is in the generation's, and knows no containers.
+//! A cgroup cannot be moved, so a container is started in the right one: init ends all processes of the generation's, and does not know
+//! containers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,26 +20,26 @@ use anyhow::Context as _;
 
 /// Where init mounts the hierarchy.
 const HIERARCHY: &str = "/sys/fs/cgroup";
-/// The parent of the cgroups of containers that may outlive their generation, which init makes.
+/// The parent of the cgroups of containers that may outlive their generation; init makes it.
 const WORKLOADS: &str = "/workloads";
-/// The parent of the others' cgroups.
+/// The parent of the cgroups of other containers.
 const CONTAINERS: &str = "containers";
 
-/// What lives longer after SIGKILL waits for a device.
+/// Time limit for killed processes to end: one that lives longer waits for a device.
 const DYING: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// One service's cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cgroup {
-    /// As in `/generation.1/apid`.
+    /// Its path in the hierarchy, as in `/generation.1/apid`.
     path: String,
-    /// In bytes.
+    /// Limit on its memory, in bytes.
     memory_limit: Option<u64>,
 }
 
 impl Cgroup {
-    /// The cgroup of this name beside machined's own.
+    /// Returns the cgroup of this name beside machined's own.
     pub fn beside_machined(name: &str) -> anyhow::Result<Self> {
         let own = fs::read_to_string("/proc/self/cgroup").context("read /proc/self/cgroup")?;
         Ok(Cgroup {
@@ -47,8 +48,8 @@ impl Cgroup {
         })
     }
 
-    /// The cgroup of a container that is about to be made: that of the workloads if it may live through a change of generations, and else
-    /// one that ends with this generation, whoever ends that.
+    /// Returns the cgroup for a container that is about to be made: below the workloads if it may live through a change of generations,
+    /// otherwise one that ends with this generation.
     pub fn for_container(name: &str, outlives_generation: bool) -> anyhow::Result<Self> {
         if !outlives_generation {
             return Self::beside_machined(&format!("{CONTAINERS}/{name}"));
@@ -59,7 +60,7 @@ impl Cgroup {
         })
     }
 
-    /// The cgroup that a container's processes are in, if there are any.
+    /// Returns the cgroup in which a container's processes run, if there are any.
     pub fn where_it_runs(name: &str) -> anyhow::Result<Option<Self>> {
         for outlives_generation in [true, false] {
             let cgroup = Self::for_container(name, outlives_generation)?;
@@ -70,7 +71,7 @@ impl Cgroup {
         Ok(None)
     }
 
-    /// The cgroup of a container that may run.
+    /// Returns the cgroup of a container that may be running.
     pub fn of_container(name: &str) -> anyhow::Result<Self> {
         let lasting = Self::for_container(name, true)?;
         match lasting.directory().is_dir() {
@@ -84,7 +85,7 @@ impl Cgroup {
         self.path.starts_with(WORKLOADS)
     }
 
-    /// Makes the parent of a container's cgroup where it is not there, and limits how many processes and threads all in it have together.
+    /// Makes the parent of a container's cgroup, and limits the number of processes and threads of all containers in it together.
     pub fn prepare_for_container(&self) -> anyhow::Result<()> {
         let own = self.directory();
         let directory = own.parent().unwrap_or(&own);
@@ -94,13 +95,13 @@ impl Cgroup {
         fs::write(directory.join("pids.max"), most.to_string())
             .with_context(|| format!("limit the processes beside the cgroup {}", self.path))?;
         for controller in ["+cpu", "+io", "+memory", "+pids"] {
-            // As init does: a kernel without one of them still runs containers.
+            // As in init: a kernel without one of the controllers still runs containers.
             let _ = fs::write(directory.join("cgroup.subtree_control"), controller);
         }
         Ok(())
     }
 
-    /// The same, whose processes the kernel ends when together they hold more than this many bytes.
+    /// Adds a memory limit in bytes; the kernel kills processes that exceed it.
     pub fn with_memory_limit(self, bytes: u64) -> Self {
         Cgroup {
             memory_limit: Some(bytes),
@@ -108,17 +109,17 @@ impl Cgroup {
         }
     }
 
-    /// The path inside the hierarchy, as container runtimes want it.
+    /// Returns the path in the hierarchy, for container runtimes.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Where its files are.
+    /// Returns the directory of its files.
     pub fn directory(&self) -> PathBuf {
         Path::new(HIERARCHY).join(self.path.trim_start_matches('/'))
     }
 
-    /// Moves a process in, making the cgroup first when it is not there.
+    /// Moves a process into it, and makes the cgroup first if needed.
     pub fn take_in(&self, pid: u32) -> anyhow::Result<()> {
         let directory = self.directory();
         fs::create_dir_all(&directory).with_context(|| format!("make the cgroup {}", self.path))?;
@@ -130,10 +131,10 @@ impl Cgroup {
             .with_context(|| format!("move process {pid} to the cgroup {}", self.path))
     }
 
-    /// Kills every process in it, and waits until none is left.
+    /// Kills all its processes, and waits until they have ended.
     ///
     /// # Errors
-    /// Some live on after the limit: they wait for a device that does not answer.
+    /// Some are still there after the time limit: they wait for a device that does not answer.
     pub async fn empty(&self) -> anyhow::Result<()> {
         let until = tokio::time::Instant::now() + DYING;
         loop {
@@ -148,7 +149,7 @@ impl Cgroup {
         }
     }
 
-    /// Whether this process is in it or below it: the number cannot be that of a process of anybody else.
+    /// Whether this process is in it or below it, and is not another process that got the same number.
     pub fn holds(&self, pid: u32) -> bool {
         let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup"));
         cgroups.is_ok_and(|cgroups| is_within(&cgroups, &self.path))
@@ -160,7 +161,7 @@ impl Cgroup {
         events.is_ok_and(|events| !events.contains("populated 0"))
     }
 
-    /// Kills every process in it, if it exists.
+    /// Kills all its processes, if it exists.
     pub fn kill_all(&self) -> anyhow::Result<()> {
         match fs::write(self.directory().join("cgroup.kill"), "1") {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error)
@@ -177,8 +178,8 @@ fn is_within(cgroups: &str, path: &str) -> bool {
     own.is_some_and(|below| below.is_empty() || below.starts_with('/'))
 }
 
-/// Half of what the kernel gives a number and a stack to. The other half is the machine's own: a thread that machined cannot start ends
-/// it.
+/// Limit on processes: half of the numbers and stacks that the kernel has. The other half is for the machine itself: if machined cannot
+/// start a thread, it ends.
 fn most_processes(pid_max: u64, threads_max: u64) -> u64 {
     pid_max.min(threads_max) / 2
 }

@@ -1,4 +1,4 @@
-//! A container as a service: its image pulled and unpacked, its process started by crun, watched and adopted.
+//! A container as a service: pulls and unpacks its image, has crun start its process, watches the process and adopts it.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -21,43 +21,43 @@ use crate::init_link::{InitLink, Scope};
 use crate::oci::{ImageStore, Limits, PullError, PulledImage, Puller, ResolvedImage};
 use crate::values::ImageReference;
 
-/// What it takes to run a container, again and again.
+/// Runs a container, again and again.
 pub struct ContainerWorkload {
-    /// What it is to be.
+    /// The container's spec.
     pub spec: ContainerSpec,
     /// Its image.
     pub image: ImageReference,
-    /// What pulls images as the machine config in force says; asked at each pull.
+    /// Returns the puller of images of the machine config in force; called at each pull.
     pub puller: Box<dyn Fn() -> Arc<Puller> + Send + Sync>,
-    /// Where images are.
+    /// The store of images.
     pub images: ImageStore,
-    /// Whether its operator lets it live through upgrades; asked at each.
+    /// Whether its operator lets it live through upgrades; called at each upgrade.
     pub may_be_kept: Box<dyn Fn() -> bool + Send + Sync>,
-    /// Which of them containers run.
+    /// The images that containers run.
     pub in_force: ImagesInForce,
-    /// What makes containers.
+    /// The runtime that makes containers.
     pub runtime: Runtime,
-    /// Tells how its process ended, and keeps its output's pipe over a restart of machined.
+    /// Says how its process ended, and keeps the pipe of its output over a restart of machined.
     pub init: InitLink,
-    /// The pipe that its output comes from, that of an earlier machined at first.
+    /// The pipe of its output; at first that of an earlier machined.
     pub kept_output: Mutex<Option<OwnedFd>>,
-    /// Where its processes are.
+    /// The cgroup of its processes.
     pub cgroup: Cgroup,
-    /// The image of the start that is under way.
+    /// The image for the start that is under way.
     pub prepared: Mutex<Option<PulledImage>>,
 }
 
-/// A container that is not taken over has this long to end.
+/// Grace period for a container that is not adopted.
 const GRACE: Duration = Duration::from_secs(10);
-/// Bytes of a pipe: what a talkative program writes in a second.
+/// Bytes of a pipe: the output of a talkative program in a second.
 const PIPE: usize = 256 << 10;
-/// How long a registry has to say what a name means, where an image is here that can be used instead.
+/// Time limit for a registry to resolve a name, if an image is here that can be used instead.
 const LOOK_UP: Duration = Duration::from_secs(10);
 /// The longest name that init keeps a descriptor under (`FdName` of its protocol).
 const LONGEST_KEPT_NAME: usize = 32;
 
-/// The name that init keeps a service's output under. A name that is too long for that becomes its digest, with another prefix, so
-/// that no other service's name is like it.
+/// Returns the name under which init keeps a service's output. A name that is too long becomes its digest, with another prefix, so that it
+/// cannot equal the name of another service.
 pub fn output_name(service: &str) -> String {
     let name = format!("log.{service}");
     if name.len() <= LONGEST_KEPT_NAME {
@@ -69,7 +69,7 @@ pub fn output_name(service: &str) -> String {
 }
 
 impl ContainerWorkload {
-    /// The image that is in force, or else what its name means now.
+    /// Returns the image in force; without one, resolves the name and pulls.
     async fn image_to_run(&self) -> anyhow::Result<PulledImage> {
         let name = self.spec.name.as_str();
         let Some(digest) = self.in_force.get(name, &self.image) else {
@@ -78,11 +78,11 @@ impl ContainerWorkload {
         if let Some(image) = self.images.get(digest) {
             return Ok(image);
         }
-        // Lost with /var: the same again, whatever its name means by now.
+        // The image was lost with /var: pull the same digest again, whatever the name means by now.
         let same = self.image.at(digest);
         let puller = (self.puller)();
         let pulled = async {
-            // Who lists images knows it by the name in the config.
+            // Lists of images show it by the name in the config.
             let resolved = ResolvedImage {
                 reference: self.image.clone(),
                 ..puller.resolve(&same).await?
@@ -94,12 +94,12 @@ impl ContainerWorkload {
         })
     }
 
-    /// Finds out what the image's name means now, and puts that in force. A registry that is away does not keep a machine from
-    /// running what it has, `running` above all; whatever else is wrong with the answer is an error.
+    /// Resolves the image's name anew and puts the result in force. If the registry is unreachable, an image that is here is used,
+    /// `running` first; any other failure is an error.
     async fn look_up(&self, running: Option<PulledImage>) -> anyhow::Result<PulledImage> {
         let here = running.or_else(|| self.images.find(&self.image));
         let image = match here {
-            // A digest means the same for ever.
+            // A digest always means the same image.
             Some(image) if self.image.digest().is_some() => image,
             here => self.ask_registry(here).await?,
         };
@@ -151,7 +151,7 @@ impl ContainerWorkload {
         Ok(())
     }
 
-    /// What a restart by an operator is to start. What runs goes on meanwhile, and for good if this fails.
+    /// Pulls the image for a restart by an operator. The running container goes on meanwhile, and also if this fails.
     async fn renew_image(&self) -> anyhow::Result<()> {
         let in_force = self.in_force.get(self.spec.name.as_str(), &self.image);
         let running = in_force.and_then(|digest| self.images.get(digest));
@@ -167,7 +167,7 @@ impl ContainerWorkload {
         let image = image.context("no image was prepared")?;
         let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
             .context("make the output's pipe")?;
-        // What it writes while generations change waits in the pipe.
+        // Output waits in the pipe while generations change.
         if let Err(error) = rustix::pipe::fcntl_setpipe_size(&read, PIPE) {
             tracing::debug!("the output's pipe keeps its usual size: {error}");
         }
@@ -188,7 +188,7 @@ impl ContainerWorkload {
         };
         let host = HostView::of_this_machine();
         self.cgroup.prepare_for_container()?;
-        // Two containers on one layer destroy it, and nobody would say so.
+        // Two containers on one layer would destroy it without an error.
         self.cgroup.empty().await?;
         let running = self
             .runtime
@@ -221,7 +221,7 @@ impl ContainerWorkload {
         })
     }
 
-    /// Takes over the container of this name if it is what would be started now; ends any other.
+    /// Adopts the container of this name if it equals the one that would be started now; ends any other.
     async fn take_over(&self, log: LogRing) -> Adopted {
         let why = match self.runtime.adopt(&self.spec.name).await {
             Ok(None) => return Adopted::Nothing,
@@ -241,7 +241,7 @@ impl ContainerWorkload {
         Adopted::Ended(why)
     }
 
-    /// The image of a container that runs, if that is the one that would be started now.
+    /// Returns the image of a running container, if it is the one that would be started now.
     fn same_image(&self, container: &RunningContainer) -> anyhow::Result<PulledImage> {
         let name = container.name();
         let running = self.runtime.identity(name);
@@ -273,7 +273,7 @@ impl ContainerWorkload {
 /// Ends a container as a stop would.
 async fn end(container: &RunningContainer) {
     if container.terminate().is_ok() {
-        // What has not ended by then is killed with its cgroup.
+        // Processes that have not ended by then are killed with their cgroup.
         let _ = tokio::time::timeout(GRACE, container.wait()).await;
     }
 }
@@ -285,10 +285,10 @@ struct Output {
 }
 
 impl Output {
-    /// Ends the reading between two pieces, when all that was read is in the log.
+    /// Ends the reading between two reads: all that was read is in the log.
     async fn leave(self) {
         drop(self.stop);
-        // A task that panicked has ended, too.
+        // A task that panicked has ended as well.
         let _ = self.reading.await;
     }
 }
@@ -341,7 +341,7 @@ impl Workload for ContainerWorkload {
             (self.may_be_kept)(),
             "its ContainerUpgradeConfig says restart"
         );
-        // What it mounts may be another filesystem by now.
+        // Its mounts may be of another filesystem by now.
         keepable(&self.spec)?;
         anyhow::ensure!(
             self.cgroup.outlives_generation(),
@@ -383,7 +383,7 @@ impl Workload for ContainerWorkload {
 struct Started {
     container: RunningContainer,
     output: Option<Output>,
-    /// While there is a value, nobody removes the image from below the container.
+    /// While this value exists, the image cannot be removed.
     _image: PulledImage,
     runtime: Runtime,
     images: ImageStore,
@@ -400,7 +400,7 @@ impl Running for Started {
             if self.container.wait().await.is_err() {
                 return Exit::Unknown;
             }
-            // Its parent is init; init's word comes right behind.
+            // Its parent is init, whose report follows at once.
             let told = self
                 .init
                 .exit_of(self.container.pid(), self.container.since());
@@ -436,7 +436,7 @@ impl Running for Started {
                     anyhow::Error::from(error)
                 );
             }
-            // Kept for a machined that comes after this one; there is nothing to read any more.
+            // init kept the pipe for a later machined; nothing is left to read from it.
             let _ = self.init.drop_kept(&output_name(name.as_str())).await;
         })
     }

@@ -1,4 +1,4 @@
-//! What is wanted of a service: what its operator wants, and above that a hold by whoever takes the machine down.
+//! The desired state of a service: up or down as its operator wants, and a hold by the sequence that takes the machine down.
 //!
 //! ```text
 //!             start                 hold                     release
@@ -7,14 +7,14 @@
 //!   any ── retire ──► Gone: for good
 //! ```
 //!
-//! A held service is down whatever its operator wants. What the operator wants is kept, and counts again when the hold ends.
+//! A held service is down whatever its operator wants. The operator's wish is kept, and counts again when the hold ends.
 
-/// What a service is to be.
+/// The desired state of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct DesiredState {
     wanted: Wanted,
     held: bool,
-    /// Whoever changes the generation wants it to run on, unattended.
+    /// The change of generations leaves the service running, unattended.
     left: bool,
 }
 
@@ -23,41 +23,41 @@ enum Wanted {
     Up,
     #[default]
     Down,
-    /// Down, and it will not come back.
+    /// Down for good.
     Gone,
 }
 
 impl DesiredState {
-    /// It is to be up.
+    /// Wants it up.
     pub(super) fn start(&mut self) {
         if self.wanted != Wanted::Gone {
             self.wanted = Wanted::Up;
         }
     }
 
-    /// It is to be down.
+    /// Wants it down.
     pub(super) fn stop(&mut self) {
         if self.wanted != Wanted::Gone {
             self.wanted = Wanted::Down;
         }
     }
 
-    /// It is to be down for good.
+    /// Wants it down for good.
     pub(super) fn retire(&mut self) {
         self.wanted = Wanted::Gone;
     }
 
-    /// It is to be down until released.
+    /// Keeps it down until it is released.
     pub(super) fn hold(&mut self) {
         self.held = true;
     }
 
-    /// It is to run on without anybody who looks after it, until it is released.
+    /// Leaves it running unattended until it is released.
     pub(super) fn leave(&mut self) {
         self.left = true;
     }
 
-    /// What its operator wants counts again.
+    /// Ends the hold: the operator's wish counts again.
     pub(super) fn release(&mut self) {
         self.held = false;
         self.left = false;
@@ -71,7 +71,7 @@ impl DesiredState {
         self.held
     }
 
-    /// Whether it is to run.
+    /// Whether it has to run.
     pub(super) fn is_up(self) -> bool {
         self.wanted == Wanted::Up && !self.held
     }
@@ -85,8 +85,8 @@ impl DesiredState {
 mod tests {
     use super::*;
 
-    /// The whole machine as a table: what is wanted, and whether it is held → the same after each act; the last column says whether
-    /// the service is to run.
+    /// The whole machine as a table: the wish, and whether the service is held → both after each act; the last column says whether the
+    /// service has to run.
     #[test]
     fn every_transition() {
         use Wanted::{Down, Gone, Up};
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn a_hold_is_above_what_the_operator_wants_and_loses_none_of_it() {
         type Act = fn(&mut DesiredState);
-        // What happens, one after the other, and whether the service is to run after each.
+        // Each story: the acts in order, and whether the service has to run after each.
         let stories: [&[(Act, bool)]; 6] = [
             (&[(DesiredState::start, true), (DesiredState::stop, false)]),
             (&[
@@ -137,7 +137,7 @@ mod tests {
                 (DesiredState::start, false),
                 (DesiredState::release, true),
             ]),
-            // Stopped on purpose: nobody starts it again.
+            // Stopped on purpose: the release does not start it.
             (&[
                 (DesiredState::start, true),
                 (DesiredState::stop, false),

@@ -1,4 +1,4 @@
-//! Health checks of services: an HTTP answer, a TCP connection, a command that succeeds, or a way of their own.
+//! Health checks of services: an HTTP answer, a TCP connection, a command that succeeds, or the workload's own check.
 
 use std::time::Duration;
 
@@ -10,33 +10,33 @@ use tokio::net::TcpStream;
 use super::workload::Workload;
 use crate::values::{CheckTarget, HealthProbe, HttpUrl};
 
-/// How many more answers, one this long after the other, prove that a service is steady. One that has just begun may have answered once
-/// and be on its way down.
+/// Number of further answers, and the interval between them, that prove that a service is steady. A service that has just started may have
+/// answered once and be about to fail.
 const PROOF: (u32, Duration) = (5, Duration::from_millis(100));
 
-/// What is asked of a service.
+/// The probe of a health check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Probe {
-    /// What the config says.
+    /// The one in the config.
     Configured(HealthProbe),
-    /// What the workload itself knows to ask.
+    /// The workload's own.
     Own,
 }
 
-/// How often, how long and how many times in a row a check may fail.
+/// A health check: its probe, interval, timeout and limit of failures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HealthCheck {
-    /// What is asked.
+    /// The probe.
     pub probe: Probe,
-    /// Between two checks.
+    /// Interval between two checks.
     pub interval: Duration,
-    /// A check that takes longer has failed.
+    /// Time limit of a check; a longer one has failed.
     pub timeout: Duration,
-    /// Failures in a row until the service counts as unhealthy.
+    /// Failures in a row that make the service unhealthy.
     pub failures: u32,
 }
 
-/// Tries once to reach the target; the error is the line that people see.
+/// Tries once to reach the target; the error is the line that operators see.
 pub async fn reach(target: &CheckTarget, timeout: Duration) -> anyhow::Result<()> {
     let reached = async {
         match target {
@@ -53,7 +53,7 @@ pub async fn reach(target: &CheckTarget, timeout: Duration) -> anyhow::Result<()
 }
 
 impl HealthCheck {
-    /// One check; the error is the line that people see.
+    /// Runs one check; the error is the line that operators see.
     pub async fn check(&self, workload: &dyn Workload) -> anyhow::Result<()> {
         match &self.probe {
             Probe::Configured(HealthProbe::Reach(target)) => reach(target, self.timeout).await,
@@ -64,7 +64,7 @@ impl HealthCheck {
         }
     }
 
-    /// Whether it passes some more times in a row.
+    /// Returns whether the check passes several times in a row.
     pub(super) async fn passes_again(&self, workload: &dyn Workload) -> bool {
         let (times, pause) = PROOF;
         for _ in 0..times {

@@ -1,8 +1,9 @@
-//! Logs on disk: every log's lines are copied from memory to /var/log, and found again by the machined that comes after.
+//! Logs on disk: copies the lines of every log from memory to /var/log, where the next machined finds them.
 //!
-//! The disk is one more reader of each ring: while it is slow, full or away, lines wait in the ring like for any slow reader,
-//! and the services go on. One that prints faster than a disk should have to take finds the disk slow: what the ring has dropped by
-//! then is lost to the disk, and a line says how much that was. Writing is done on threads of its own; a line is on its way to the disk at once, and not waited for.
+//! The disk is one more reader of each ring: while it is slow, full or unmounted, lines wait in the ring like for any slow reader, and the
+//! services go on. If a service prints faster than a disk should be written to, its lines wait as for a slow disk. Lines that the ring
+//! drops meanwhile are missing on the disk, and a line there says how many bytes. Threads of their own do the writing; each line is
+//! written at once, and no service waits for it.
 //!
 //! ```text
 //!   away ──open──► writing ──close: the rest is written──► away
@@ -24,31 +25,31 @@ use super::log_ring::{LogRing, Older, Reader, Tail};
 use crate::base::blocking_io::{self, ANSWER};
 use crate::base::lock::Lock as _;
 
-/// At most this much is written at a time.
+/// Bytes that one write has at most.
 const BATCH: usize = 64 * 1024;
-/// What a log may cost the disk in the long run, in bytes per second. A disk with flash memory wears out by being written to: at this
-/// rate, all day, one log writes 84 GiB.
+/// Rate limit of one log's writes to the disk, in bytes per second. Flash memory wears out by being written to: at this rate, all day, one
+/// log writes 84 GiB.
 const RATE: u64 = 1 << 20;
-/// How long a disk that refused is left alone: space is not made in a moment.
+/// Pause after a failed write: it takes a while until there is space again.
 const RETRY: Duration = Duration::from_secs(10);
-/// How long the end of a machine waits for its last lines.
+/// Time limit for the last lines when the machine goes down.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a reader waits for a disk that does not answer.
+/// Time limit for reading from a disk that does not answer.
 const READ: Duration = Duration::from_secs(5);
 
-/// The place of all logs; clones share it.
+/// The disk for all logs; clones share it.
 #[derive(Clone)]
 pub struct LogDisk {
-    /// None while it is away: not mounted yet, or about to be unmounted.
+    /// None while the disk is not available: not mounted yet, or about to be unmounted.
     directory: watch::Sender<Option<PathBuf>>,
-    /// How many logs are between `open` and the end of their `close`.
+    /// Number of logs between `open` and the end of their `close`.
     writing: watch::Sender<usize>,
     logs: Arc<Mutex<BTreeMap<String, SharedFiles>>>,
     retry: Duration,
     rate: u64,
 }
 
-/// A log's files while the disk is there. Who holds the lock may be on a thread that waits for the disk, so it is awaited.
+/// A log's files while the disk is available. The lock's holder may be on a thread that waits for the disk, so the lock is awaited.
 type SharedFiles = Arc<tokio::sync::Mutex<Option<LogFiles>>>;
 
 impl Default for LogDisk {
@@ -68,7 +69,7 @@ impl LogDisk {
         self.logs.locked()
     }
 
-    /// Copies this log from now on, whenever the disk is there. The name is that of a service.
+    /// Copies this log from now on, whenever the disk is available. `name`: the service's.
     pub fn follow(&self, name: &str, ring: &LogRing) {
         let files = SharedFiles::default();
         self.lock().insert(name.to_owned(), files.clone());
@@ -85,7 +86,7 @@ impl LogDisk {
         tokio::spawn(copier.live());
     }
 
-    /// The disk is there: writes what has come until now, and everything that comes.
+    /// Starts writing to the disk: the lines that are in memory, and all later ones.
     pub async fn open(&self, directory: &Path) -> io::Result<()> {
         let made = directory.to_owned();
         blocking_io::within(ANSWER, move || make_directory(&made))
@@ -95,7 +96,7 @@ impl LogDisk {
         Ok(())
     }
 
-    /// The disk is about to go: writes the rest and leaves it alone. A disk that does not take it in time is left all the same.
+    /// Writes the remaining lines and stops using the disk. If the disk is too slow, it is released after a time limit all the same.
     pub async fn close(&self) {
         self.directory.send_replace(None);
         let mut writing = self.writing.subscribe();
@@ -105,12 +106,12 @@ impl LogDisk {
         }
     }
 
-    /// Whether logs are on disk, or on their way to it.
+    /// Whether logs are written to the disk.
     pub(super) fn is_there(&self) -> bool {
         self.directory.borrow().is_some()
     }
 
-    /// What is on disk of a log from before what is in memory; none where there is nothing.
+    /// Returns the lines of a log on the disk that are older than those in memory; None if there are none.
     pub async fn older(&self, name: &str, older: Older) -> io::Result<Option<OldLines>> {
         let Some(files) = self.lock().get(name).cloned() else {
             return Ok(None);
@@ -131,12 +132,12 @@ impl LogDisk {
     }
 }
 
-/// One log on its way to the disk.
+/// Copies one log to the disk.
 struct Copier {
     name: String,
-    /// There while the disk is.
+    /// Set while the disk is available.
     files: SharedFiles,
-    /// There while the disk is not, but was.
+    /// Set while the disk is no longer available.
     parked: Option<LogFiles>,
     reader: Reader,
     directory: watch::Receiver<Option<PathBuf>>,
@@ -145,11 +146,11 @@ struct Copier {
     writing: watch::Sender<usize>,
 }
 
-/// A token bucket: what a second may take is there at once, and no more than that.
+/// A token bucket that holds the tokens of one second at most.
 struct Bucket {
-    /// Tokens per second, and at most.
+    /// Tokens per second; also the limit.
     rate: u64,
-    /// Below zero, it is in debt.
+    /// Negative if it is in debt.
     tokens: i64,
     filled: Instant,
 }
@@ -163,7 +164,7 @@ impl Bucket {
         }
     }
 
-    /// Takes so many tokens; says after which time they are there.
+    /// Takes `count` tokens; returns the time until they are available.
     fn take(&mut self, count: usize, now: Instant) -> Duration {
         let nanoseconds = now.saturating_duration_since(self.filled).as_nanos();
         let fresh = nanoseconds.saturating_mul(u128::from(self.rate)) / 1_000_000_000;
@@ -197,14 +198,14 @@ impl Copier {
         }
     }
 
-    /// Writes until the disk is to go.
+    /// Writes until the disk is about to be unmounted.
     async fn write(&mut self) {
         let mut refused = false;
         loop {
             let first = match self.reader.next_kept() {
                 Some(line) => line,
                 None => tokio::select! {
-                    // What is there is written first.
+                    // Lines that are there are written first.
                     biased;
                     line = self.reader.next() => line,
                     _ = self.directory.wait_for(Option::is_none) => return,
@@ -220,13 +221,13 @@ impl Copier {
             if !pause.is_zero() {
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
-                    // The end is not waited for.
+                    // The end of the pause is not awaited then.
                     _ = self.directory.wait_for(Option::is_none) => {}
                 }
             }
             let batch = Arc::new(batch);
             while let Err(error) = self.append(batch.clone()).await {
-                // Once: this line goes the same way.
+                // Logged once: this line has to go to the disk as well.
                 if !refused {
                     refused = true;
                     tracing::warn!(
@@ -327,7 +328,7 @@ mod tests {
                 .is_none()
         );
 
-        // Another machined.
+        // The next machined.
         let (disk, ring) = (LogDisk::default(), LogRing::default());
         disk.follow("web", &ring);
         disk.open(&directory).await.unwrap();
@@ -348,7 +349,7 @@ mod tests {
         assert_eq!(bucket.take(500, start), Duration::from_millis(500));
         let later = start + Duration::from_secs(1);
         assert_eq!(bucket.take(500, later), Duration::ZERO);
-        // However long nobody has taken any.
+        // The bucket never holds more, however long no token was taken.
         let much_later = start + Duration::from_secs(3600);
         assert_eq!(bucket.take(1000, much_later), Duration::ZERO);
         assert_eq!(bucket.take(1, much_later), Duration::from_millis(1));
@@ -375,7 +376,7 @@ mod tests {
             let written = ["web.log", "web.log.1"]
                 .map(|name| std::fs::read(directory.path().join(name)).unwrap_or_default());
             let written = String::from_utf8(written.concat()).unwrap();
-            // A burst, the time's worth, however fast this host is, and a batch that is on its way.
+            // A burst, the tokens of the elapsed time, however fast this host is, and a batch that is being written.
             let worth = begun.elapsed().as_secs_f64() * f64::from(64 << 10);
             let allowed = 2 * (64 << 10) + worth as usize + BATCH;
             assert!(written.len() <= allowed, "{} of {allowed}", written.len());
@@ -396,7 +397,7 @@ mod tests {
             ..LogDisk::default()
         };
         disk.follow("web", &ring);
-        // In the way of the log; a full disk says no in the same place.
+        // A directory in place of the log; a full disk fails at the same point.
         let file = directory.path().join("web.log");
         std::fs::create_dir(&file).unwrap();
         disk.open(directory.path()).await.unwrap();

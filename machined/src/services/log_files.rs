@@ -1,7 +1,7 @@
-//! One log on disk: `NAME.log`, which grows, and `NAME.log.1`, which was that before.
+//! One log on disk: `NAME.log`, which grows, and `NAME.log.1`, the one before it.
 //!
-//! A container that is given /var may leave links and pipes where logs are to be. Nothing is followed and nothing but a
-//! regular file is opened, so all that it can spoil is its own log.
+//! A container that mounts /var may put links and pipes in place of logs. Links are not followed and only regular files are opened, so it
+//! can only damage its own log.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -13,28 +13,28 @@ use rustix::fs::{CWD, Mode, OFlags, openat, renameat};
 
 use super::log_ring::Older;
 
-/// A file this long is put aside. At a line of 100 bytes per second that takes three hours; what is of interest after a
-/// failure is shorter ago, and twenty services on the smallest sensible disk take 40 MiB.
+/// Size at which a file is rotated, in bytes. At a line of 100 bytes per second that takes three hours; the lines of interest after a
+/// failure are newer, and twenty services on the smallest sensible disk take 40 MiB.
 const LARGEST: u64 = 1 << 20;
-/// What is read at a time.
+/// Bytes of one read.
 const CHUNK: usize = 16 * 1024;
 
-/// The files of one log. Nothing is kept open: /var can be unmounted at any time.
+/// The files of one log. No file is kept open: /var can be unmounted at any time.
 #[derive(Debug)]
 pub(super) struct LogFiles {
     directory: PathBuf,
-    /// The one that grows, then the one that was put aside.
+    /// The growing file, then the rotated one.
     names: [String; 2],
     /// Bytes that this process has written.
     written: u64,
-    /// Not everything that came was written, so that nobody can say where in the files what is in memory begins.
+    /// Some lines were not written, so it is unknown where in the files the lines that are in memory begin.
     gap: bool,
     /// The last line may have been cut by a loss of power.
     checked: bool,
 }
 
 impl LogFiles {
-    /// The files of the log `name`, which is no path, in this directory.
+    /// Names the files of the log `name`, which must not be a path, in this directory.
     pub(super) fn new(directory: &Path, name: &str) -> Self {
         LogFiles {
             directory: directory.to_owned(),
@@ -45,17 +45,17 @@ impl LogFiles {
         }
     }
 
-    /// Lines that were in memory will not be written.
+    /// Notes that lines in memory will not be written.
     pub(super) fn note_gap(&mut self) {
         self.gap = true;
     }
 
-    /// The file that grows, for messages.
+    /// Returns the path of the growing file, for messages.
     pub(super) fn path(&self) -> PathBuf {
         self.directory.join(&self.names[0])
     }
 
-    /// Adds whole lines. After an error nothing of them is there, as far as the disk lets us see to it.
+    /// Appends whole lines. After an error none of them is in the file, if the disk still allows to remove them.
     pub(super) fn append(&mut self, lines: &[u8]) -> io::Result<()> {
         let directory = self.open_directory()?;
         let append = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE;
@@ -70,7 +70,7 @@ impl LogFiles {
         let begun = length;
         let written = self.write(&mut file, &mut length, lines);
         if written.is_err() {
-            // Half a line would be taken for one.
+            // Half a line would be mistaken for a whole one.
             let _ = file.set_len(begun);
         }
         written
@@ -92,7 +92,7 @@ impl LogFiles {
         Ok(())
     }
 
-    /// What is on disk from before what is in memory.
+    /// Returns the lines on disk that are older than those in memory.
     pub(super) fn older(&self, older: Older) -> io::Result<OldLines> {
         let directory = match self.open_directory() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -101,7 +101,7 @@ impl LogFiles {
             opened => opened?,
         };
         let mut pieces = Vec::new();
-        // What is in memory is at the end.
+        // The lines that are also in memory are at the end.
         let dropped = if self.gap { 0 } else { older.dropped };
         let mut also_in_memory = self.written.saturating_sub(dropped);
         for name in &self.names {
@@ -135,7 +135,7 @@ pub(super) fn make_directory(directory: &Path) -> io::Result<()> {
         .create(directory)
 }
 
-/// Opens a regular file. A pipe would make us wait for its other end.
+/// Opens a regular file. Non-blocking, because opening a pipe would wait for its other end.
 fn open(directory: &OwnedFd, name: &str, flags: OFlags) -> io::Result<File> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(openat(directory, name, flags, Mode::from_raw_mode(0o640))?);
@@ -146,7 +146,7 @@ fn open(directory: &OwnedFd, name: &str, flags: OFlags) -> io::Result<File> {
     }
 }
 
-/// A part of a file that is still to be read.
+/// The part of a file that has not been read yet.
 #[derive(Debug)]
 struct Piece {
     file: File,
@@ -154,15 +154,15 @@ struct Piece {
     end: u64,
 }
 
-/// Lines on disk, oldest first, in chunks of no particular length.
+/// Lines on disk, oldest first, in chunks of any length.
 #[derive(Debug, Default)]
 pub struct OldLines {
-    /// Newest first.
+    /// Newest file first.
     pieces: Vec<Piece>,
 }
 
 impl OldLines {
-    /// The next chunk; none at the end.
+    /// Returns the next chunk; None at the end.
     pub fn next_chunk(&mut self) -> io::Result<Option<Vec<u8>>> {
         while let Some(piece) = self.pieces.last_mut() {
             let length = usize::try_from(piece.end.saturating_sub(piece.next))
@@ -184,14 +184,14 @@ impl OldLines {
         Ok(None)
     }
 
-    /// Leaves out all but the last lines, at most this many.
+    /// Drops all lines but the last `count`.
     fn keep_last(&mut self, mut count: usize) -> io::Result<()> {
         for index in 0..self.pieces.len() {
             let piece = &mut self.pieces[index];
             let found = start_of_last(&piece.file, piece.end, &mut count)?;
             piece.next = found.unwrap_or(0);
             if found.is_some() {
-                // Whatever is older is not wanted.
+                // Older files are not needed.
                 self.pieces.truncate(index + 1);
                 break;
             }
@@ -200,7 +200,7 @@ impl OldLines {
     }
 }
 
-/// Where the last `count` lines before `end` begin; none, and `count` less, when there are not so many.
+/// Returns where the last `count` lines before `end` begin; None if there are fewer lines, whose number is subtracted from `count`.
 fn start_of_last(mut file: &File, end: u64, count: &mut usize) -> io::Result<Option<u64>> {
     if *count == 0 {
         return Ok(Some(end));

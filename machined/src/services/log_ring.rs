@@ -1,6 +1,6 @@
-//! The output of one service: its newest bytes in bounded memory, readable again and followable.
+//! The output of one service: the newest bytes, in bounded memory, for reading and following.
 //!
-//! A slow reader loses the oldest lines and is told how many bytes it lost; it never holds the service up.
+//! A slow reader loses the oldest lines and learns how many bytes it lost; it never blocks the service.
 
 use crate::base::lock::Lock as _;
 use std::collections::VecDeque;
@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use bytes::Bytes;
 use tokio::sync::watch;
 
-/// Bytes of all that a ring holds, and of the line that has not ended.
+/// Size limit of a ring's content, in bytes, with the line that has not ended.
 pub(super) const LONGEST_LOG: usize = CAPACITY + LONGEST_LINE;
-/// How many bytes of output are kept per service.
+/// Bytes of output that are kept per service.
 const CAPACITY: usize = 128 * 1024;
 /// The longest line that is kept whole; longer ones are cut into pieces of this size.
 const LONGEST_LINE: usize = 4096;
@@ -20,7 +20,7 @@ const LONGEST_LINE: usize = 4096;
 #[derive(Clone)]
 pub struct LogRing {
     lines: Arc<Mutex<Lines>>,
-    /// Sequence number after the newest line: what followers wait for.
+    /// Sequence number after the newest line; followers wait for it to change.
     newest: watch::Sender<u64>,
 }
 
@@ -28,7 +28,7 @@ pub struct LogRing {
 struct Lines {
     kept: VecDeque<Bytes>,
     bytes: usize,
-    /// Bytes of the lines that are no longer kept.
+    /// Bytes of lines that were dropped.
     dropped: u64,
     /// Sequence number of the first kept line.
     first: u64,
@@ -39,18 +39,18 @@ struct Lines {
 /// Where a reader starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tail {
-    /// With everything that is kept.
+    /// With all kept lines.
     All,
     /// With the newest lines, at most this many.
     Lines(usize),
 }
 
-/// What a reader wants that memory does not have.
+/// A reader's request for lines that are no longer in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Older {
-    /// Bytes that memory has had and dropped.
+    /// Bytes that were in memory and have been dropped.
     pub dropped: u64,
-    /// The newest lines, at most this many; none for all.
+    /// The newest lines, at most this many; None for all.
     pub lines: Option<usize>,
 }
 
@@ -77,7 +77,7 @@ impl LogRing {
         self.lines.locked()
     }
 
-    /// Adds output as it came; lines may begin in one chunk and end in another.
+    /// Adds output as received; lines may begin in one chunk and end in another.
     pub fn write(&self, chunk: &[u8]) {
         let newest = {
             let mut lines = self.lock();
@@ -89,7 +89,7 @@ impl LogRing {
         self.newest.send_replace(newest);
     }
 
-    /// Ends a line that the service left without a newline, as at its exit.
+    /// Ends a line that has no newline, as at the service's exit.
     pub fn flush(&self) {
         let newest = {
             let mut lines = self.lock();
@@ -101,12 +101,12 @@ impl LogRing {
         self.newest.send_replace(newest);
     }
 
-    /// What has come of the line that has not ended yet.
+    /// Returns the part of a line that has not ended yet.
     pub fn unfinished(&self) -> Vec<u8> {
         self.lock().partial.clone()
     }
 
-    /// All that is kept, and what has come of the line that has not ended yet: another ring that this is written to goes on from here.
+    /// Returns all kept lines and the line that has not ended yet: another ring to which this is written continues from here.
     pub fn contents(&self) -> Vec<u8> {
         let lines = self.lock();
         let mut contents = lines.kept.iter().flatten().copied().collect::<Vec<u8>>();
@@ -114,13 +114,13 @@ impl LogRing {
         contents
     }
 
-    /// Where the next line will be: a place to give to [`last_line_since`](Self::last_line_since).
+    /// Returns the position of the next line, for [`last_line_since`](Self::last_line_since).
     pub fn position(&self) -> u64 {
         let lines = self.lock();
         lines.first + lines.kept.len() as u64
     }
 
-    /// The newest line with something in it, if it came after `position`; without its newline.
+    /// Returns the newest non-empty line, without its newline, if it came after `position`.
     pub fn last_line_since(&self, position: u64) -> Option<String> {
         self.flush();
         let lines = self.lock();
@@ -133,7 +133,7 @@ impl LogRing {
             .find(|line| !line.is_empty())
     }
 
-    /// A reader from the given place on.
+    /// Returns a reader that starts at the given place.
     pub fn read(&self, tail: Tail) -> Reader {
         let lines = self.lock();
         let kept = lines.kept.len();
@@ -155,7 +155,7 @@ impl LogRing {
 }
 
 impl Lines {
-    /// Adds what holds at most one newline, at its end.
+    /// Adds a piece with at most one newline, at its end.
     fn add(&mut self, mut piece: &[u8]) {
         while !piece.is_empty() {
             let room = LONGEST_LINE - self.partial.len();
@@ -187,7 +187,7 @@ impl Lines {
 }
 
 impl Reader {
-    /// What comes before this reader's first line and is not in memory; none when it wants nothing of that.
+    /// Returns the request for lines before this reader's first line that are not in memory; None if it wants none of them.
     pub fn older(&self) -> Option<Older> {
         self.older
     }
@@ -197,7 +197,7 @@ impl Reader {
         self.lost
     }
 
-    /// The next line that is there already, or none.
+    /// Returns the next line if it is there already.
     pub fn next_kept(&mut self) -> Option<Bytes> {
         let lines = self.ring.lock();
         if self.next < lines.first {
@@ -214,7 +214,7 @@ impl Reader {
         Some(line)
     }
 
-    /// The next line, waiting for it. Never ends: the ring outlives its service's process.
+    /// Waits for the next line and returns it. Never ends: the ring outlives its service's process.
     pub async fn next(&mut self) -> Bytes {
         loop {
             if let Some(line) = self.next_kept() {

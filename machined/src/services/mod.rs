@@ -51,24 +51,24 @@ pub struct Services {
 
 #[derive(Default)]
 struct Known {
-    /// Whether those that an earlier machined left running are looked after.
+    /// Whether services that an earlier machined left running are looked after.
     attended: watch::Sender<bool>,
     services: BTreeMap<String, Service>,
-    /// The machine is being taken down, and what the API controls is held.
+    /// The machine is being taken down: every service that the API controls is held.
     held: bool,
     /// Services that run on unattended, into the next generation.
     left: Vec<String>,
-    /// Services that answer what they were asked before the next generation, each within its time.
+    /// Services that finish their open calls before the next generation, each with its time limit.
     drained: Vec<(&'static str, Duration)>,
 }
 
 /// Why a service could not be controlled.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// No service of this name.
+    /// There is no service of this name.
     #[error("there is no service {0:?}; the list of services has the names")]
     Unknown(String),
-    /// The machine needs it to be reachable.
+    /// The machine needs the service to be reachable.
     #[error("service {id:?} doesn't support {operation} operation via API")]
     NotControllable {
         /// Its name.
@@ -76,17 +76,17 @@ pub enum ControlError {
         /// `start`, `stop` or `restart`.
         operation: &'static str,
     },
-    /// The machine is on its way down.
+    /// The machine is being taken down.
     #[error(
         "service {id:?} cannot be started now: the machine is {stage}, and its services stay down; if that fails, those come up again that are wanted up"
     )]
     Held {
         /// Its name.
         id: String,
-        /// What the machine does.
+        /// The stage that the machine is in.
         stage: &'static str,
     },
-    /// What it is to run anew cannot be had.
+    /// The restart could not be prepared: the service goes on as before.
     #[error(
         "{id} was not restarted, and goes on as it was (stop and start it to restart what it runs): {reason}"
     )]
@@ -96,18 +96,18 @@ pub enum ControlError {
         /// Why.
         reason: String,
     },
-    /// It was told to end.
+    /// The service does not end.
     #[error("service {id:?} was told to end")]
     NotStopped {
         /// Its name.
         id: String,
-        /// What came of it.
+        /// The reason.
         source: NotStopped,
     },
 }
 
 impl Services {
-    /// An empty set.
+    /// Returns an empty set.
     pub fn new(events: EventLog, store: Store, disk: LogDisk) -> Self {
         Services {
             known: Arc::default(),
@@ -136,15 +136,15 @@ impl Services {
         })
     }
 
-    /// Adds a service that an earlier machined left running, wanted up. It is shown as running from now on, and nobody looks after it
-    /// before [`attend`](Self::attend).
+    /// Adds a service that an earlier machined left running, wanted up. It is shown as running at once, and looked after from
+    /// [`attend`](Self::attend) on.
     pub fn add_living(&self, definition: Definition) -> anyhow::Result<Service> {
         self.add_as(definition, |definition, log, attended| {
             Service::spawn_living(definition, log, self.surroundings(), attended)
         })
     }
 
-    /// There is what it takes to look after those that were left running: each is taken over, or ended and started.
+    /// Lets services that were left running be looked after: each is adopted, or ended and started.
     pub fn attend(&self) {
         self.lock().attended.send_replace(true);
     }
@@ -169,7 +169,7 @@ impl Services {
         Ok(service)
     }
 
-    /// Adds machined itself, whose log is on its way to the disk already.
+    /// Adds machined itself, whose log already goes to the disk.
     pub fn add_machined(&self, log: LogRing) -> Service {
         let service = Service::spawn(own::definition(), log, self.surroundings());
         service.start();
@@ -191,17 +191,17 @@ impl Services {
         }
     }
 
-    /// A service by name.
+    /// Returns the service of this name.
     pub fn get(&self, id: &str) -> Option<Service> {
         self.lock().services.get(id).cloned()
     }
 
-    /// All of them, by name.
+    /// Returns all services, sorted by name.
     pub fn list(&self) -> Vec<Service> {
         self.lock().services.values().cloned().collect()
     }
 
-    /// The names of those that are up now, as far as a new version is judged by them: it is good when they are up again.
+    /// Returns the names of the running services by which a new version is judged: it is good when they are up again.
     pub fn up(&self) -> Vec<String> {
         let services = self.list();
         let up = services
@@ -224,7 +224,7 @@ impl Services {
         service.stop().await.map_err(not_stopped(id))
     }
 
-    /// Gets anew what a service is to run, while it runs: what cannot be had does not end it.
+    /// Prepares a restart of a service while it runs, for example by pulling its image; a failure does not end the service.
     pub async fn renew(&self, id: &str) -> Result<(), ControlError> {
         let service = self.controllable(id, "restart")?;
         self.refuse_if_held(&service)?;
@@ -240,10 +240,10 @@ impl Services {
         let service = self.controllable(id, "restart")?;
         self.refuse_if_held(&service)?;
         let stopped = service.stop().await;
-        // Whatever became of its end, it is wanted up.
+        // However the stop went, the service is wanted up.
         service.start();
         stopped.map_err(not_stopped(id))?;
-        // Taken down meanwhile: it comes up when it is released.
+        // The machine may have begun to go down meanwhile: then the service starts when it is released.
         self.refuse_if_held(&service)
     }
 
@@ -272,8 +272,8 @@ impl Services {
         })
     }
 
-    /// Stops all services that the machine does not need for itself, side by side, and keeps them down, those that come meanwhile as
-    /// well. What takes too long is named and left behind: nothing waits for it but the teardown, which kills.
+    /// Stops all services that the machine does not need for itself, in parallel, and keeps them down, later additions as well. A service
+    /// that does not end in time is named in the log and left to the teardown, which kills it.
     pub async fn stop_workloads(&self) {
         let workloads = {
             let mut known = self.lock();
@@ -298,8 +298,8 @@ impl Services {
         self.lock().drained.push((id, within));
     }
 
-    /// Takes down the services that have to answer their callers first, side by side, and keeps them down. Gives those that have not ended
-    /// within their time. `start_workloads` releases them.
+    /// Stops the services that have to answer their callers first, in parallel, and keeps them down. Returns the names of those that have
+    /// not ended within their time limit. `start_workloads` releases them.
     pub async fn drain(&self) -> Vec<&'static str> {
         let drained = self.lock().drained.clone();
         let ends = drained.into_iter().map(|(id, within)| async move {
@@ -312,7 +312,7 @@ impl Services {
         late.into_iter().flatten().collect()
     }
 
-    /// Takes everything down for a change of generations but what can live through it: that runs on, and nobody looks after it any more.
+    /// Stops all services for a change of generations, except for those that can live through it: these run on unattended.
     pub async fn leave_workloads(&self) {
         let (leaving, others) = self.divide();
         for service in &others {
@@ -340,7 +340,7 @@ impl Services {
         self.lock().left = left.into_iter().flatten().collect();
     }
 
-    /// Those that live through a change of generations, and those that end; from now on what comes is held.
+    /// Splits the services into those that live through a change of generations and those that end; services added later are held.
     fn divide(&self) -> (Vec<Service>, Vec<Service>) {
         let mut known = self.lock();
         known.held = true;
@@ -357,7 +357,8 @@ impl Services {
             })
     }
 
-    /// What an upgrade without a reboot would do to each service that the API controls and that runs: lives on, or ends for this reason.
+    /// Returns the effect of an upgrade without a reboot on each running service that the API controls: it lives on, or ends for this
+    /// reason.
     pub fn fates(&self) -> Vec<(Service, anyhow::Result<()>)> {
         let services = self.list().into_iter();
         let running = services.filter(|service| {
@@ -371,7 +372,7 @@ impl Services {
             .collect()
     }
 
-    /// Tells those that end with an upgrade which has just begun, while they still run.
+    /// Announces to each service that ends with the upgrade that it will end, while it still runs.
     pub fn tell_ends(&self) {
         for (service, fate) in self.fates() {
             if let Err(why) = fate {
@@ -385,12 +386,12 @@ impl Services {
         service.tell(&message, &self.events, &self.store);
     }
 
-    /// The names of those that run on unattended.
+    /// Returns the names of the services that run on unattended.
     pub fn left(&self) -> Vec<String> {
         self.lock().left.clone()
     }
 
-    /// Releases what `stop_workloads` holds: what was wanted up is started, and what was stopped on purpose stays down.
+    /// Releases the services that `stop_workloads` holds: those that were wanted up start, those that were stopped on purpose stay down.
     pub fn start_workloads(&self) {
         {
             let mut known = self.lock();

@@ -1,4 +1,4 @@
-//! machined among its own services, where clients look for it. It runs for as long as anybody can ask, and nothing can be done to it.
+//! machined as one of its own services, where clients look for it. It runs as long as the API answers, and the API cannot control it.
 
 use super::health::{HealthCheck, Probe};
 use super::log_ring::LogRing;
@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Its name.
 pub const MACHINED: &str = system_process::MACHINED;
 
-/// Whoever is told that it is healthy is told so by itself: once is enough.
+/// Interval between health checks: machined answers itself, so one check is enough.
 const INTERVAL: Duration = Duration::from_secs(24 * 3600);
 
 /// machined, as a service that the API cannot control.
@@ -58,7 +58,7 @@ impl Workload for ThisProcess {
     }
 
     fn check(&self) -> Step<'_, anyhow::Result<()>> {
-        // One that hangs does not come here, and its guard ends it.
+        // A machined that hangs does not get here; its guard ends it.
         Box::pin(async { Ok(()) })
     }
 }
@@ -102,7 +102,7 @@ mod tests {
         assert!(store.get::<ServiceFact>(MACHINED).unwrap().healthy);
         let last = service.status().history.back().unwrap().message.clone();
         assert!(last.ends_with(&std::process::id().to_string()), "{last}");
-        // Its log is the one that it had before it was listed.
+        // The log is the one that machined had before it was listed.
         assert!(service.log().last_line_since(0).is_some());
         for operation in ["start", "stop", "restart"] {
             let refused = services.controllable(MACHINED, operation).err().unwrap();

@@ -12,18 +12,17 @@ use super::log_ring::LogRing;
 use crate::base::Exit;
 use crate::sys::oom_score;
 
-/// It ends with this value.
+/// A running process of the rootfs; dropping the value kills the process.
 pub(crate) struct OwnProcess {
     pid: u32,
     child: Child,
-    /// Copies its standard error to the log until that ends.
+    /// Copies its standard error to the log until the process closes it.
     output: Option<tokio::task::JoinHandle<()>>,
 }
 
 impl OwnProcess {
-    /// Starts it in its cgroup, with standard error as its log, and with the place in the order in which the kernel ends processes
-    /// (`sys::oom_score`). It must wait for what its starter sends: until then it does nothing
-    /// outside of the cgroup.
+    /// Starts the process in its cgroup, with standard error as its log, and sets its place in the order in which the kernel kills
+    /// processes (`sys::oom_score`). The process must wait for data from its starter, so that it does nothing outside of the cgroup.
     pub(crate) fn start(
         command: &mut Command,
         cgroup: &Cgroup,
@@ -58,27 +57,27 @@ impl OwnProcess {
         })
     }
 
-    /// Its number.
+    /// Returns its process number.
     pub(crate) fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Waits for its end, and for its last words.
+    /// Waits for its end, and for the rest of its output.
     pub(crate) async fn wait(&mut self) -> Exit {
         let exit = match self.child.wait().await {
             Ok(status) => Exit::from_wait_status(status.into_raw()),
             Err(_) => Exit::Unknown,
         };
-        // Nobody else holds its standard error, so the copy ends with it.
+        // No other process holds its standard error, so the copy ends with the process.
         if let Some(output) = &mut self.output {
-            // A task that panicked has ended, too.
+            // A task that panicked has ended as well.
             let _ = output.await;
             self.output = None;
         }
         exit
     }
 
-    /// Ends it at once: it has nothing to put in order.
+    /// Kills it at once: it has nothing to save.
     pub(crate) fn kill(&mut self) -> std::io::Result<()> {
         self.child.start_kill()
     }

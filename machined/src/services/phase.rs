@@ -1,5 +1,5 @@
-//! Where a service is in its life. A state machine without side effects: the service's actor (`service.rs`) reports what happens, and
-//! enters the phase that follows.
+//! The phase of a service. A state machine without side effects: the service's actor (`service.rs`) reports an event, and enters the phase
+//! that follows.
 //!
 //! ```text
 //!  Initialized ─┐
@@ -20,12 +20,12 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A phase.
+/// A phase of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Phase {
-    /// Known, nothing done yet.
+    /// Defined, but not started yet.
     Initialized,
-    /// For what it depends on.
+    /// It waits for its dependencies.
     Waiting,
     /// Its image is being pulled, its filesystem made.
     Preparing,
@@ -33,35 +33,35 @@ pub enum Phase {
     Starting,
     /// Its process runs.
     Running,
-    /// It was told to end.
+    /// It is being stopped.
     Stopping,
-    /// It ended because it was told to.
+    /// It ended because it was stopped.
     Finished,
     /// It could not start or it ended by itself; it is started again after a pause.
     Failed,
 }
 
-/// What happens to a service.
+/// An event in the life of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Event {
     /// It waits for a dependency.
     Waits,
-    /// What it runs is being prepared.
+    /// Its workload is being prepared.
     Prepares,
     /// Its process is being started.
     Starts,
     /// Its process runs.
     Runs,
-    /// It was told to stop.
+    /// It is being stopped.
     Stops,
-    /// Its process has ended after it was told to stop.
+    /// Its process has ended after the stop.
     Ends,
     /// It could not be prepared or started, or it ended by itself.
     Fails,
 }
 
 impl Phase {
-    /// The phase that follows; none for what cannot happen in this one.
+    /// Returns the phase that follows; None if the event cannot happen in this phase.
     pub(super) fn after(self, event: Event) -> Option<Phase> {
         use Phase::{
             Failed, Finished, Initialized, Preparing, Running, Starting, Stopping, Waiting,
@@ -79,7 +79,7 @@ impl Phase {
         })
     }
 
-    /// Whether nothing of the service runs or is about to.
+    /// Whether no part of the service runs or is about to.
     pub fn is_at_rest(self) -> bool {
         matches!(self, Phase::Initialized | Phase::Finished)
     }
@@ -103,7 +103,7 @@ impl Phase {
 mod tests {
     use super::*;
 
-    /// The whole machine as a table: phase → what follows each event; none where that cannot happen.
+    /// The whole machine as a table: phase → the phase after each event; none if the event cannot happen.
     #[test]
     fn every_transition() {
         use Event::{Ends, Fails, Prepares, Runs, Starts, Stops, Waits};

@@ -1,16 +1,16 @@
-//! How long to wait before a service that stopped is started again.
+//! Pauses before a service that stopped is started again.
 
 use std::time::Duration;
 
 use crate::base::back_off::BackOff;
 
 const PAUSES: BackOff = BackOff {
-    // Short: most stops are a dependency that comes a moment later.
+    // Short: most services stop because of a dependency that is up a moment later.
     first: Duration::from_millis(500),
-    // A broken service costs one start per half minute, and one that is mended is back within that.
+    // A broken service costs one start per half minute, and is up within half a minute of its repair.
     longest: Duration::from_secs(30),
 };
-/// A run of this length counts as a success and starts the pauses anew.
+/// A run of this length counts as a success: the next pause is the first one again.
 const GOOD_RUN: Duration = Duration::from_secs(60);
 
 /// Doubling pauses between the starts of one service.
@@ -20,17 +20,17 @@ pub(super) struct Restarts {
 }
 
 impl Restarts {
-    /// As they were before.
+    /// Continues with the failures of an earlier machined.
     pub(super) fn after_failures(failures: u32) -> Self {
         Restarts { failures }
     }
 
-    /// Runs that ended too early, one after the other.
+    /// Returns the runs in a row that ended too early.
     pub(super) fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// The pause after a run of the given length.
+    /// Returns the pause after a run of the given length.
     pub(super) fn after(&mut self, run: Duration) -> Duration {
         if run >= GOOD_RUN {
             self.failures = 0;

@@ -1,4 +1,4 @@
-//! One service's life: an actor that brings it up when wanted, keeps it up, and takes it down when told.
+//! Runs one service: an actor that starts it when it is wanted up, keeps it up, and stops it when it is wanted down.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -21,17 +21,16 @@ use crate::base::back_off::BackOff;
 use crate::store::event_log::{ActorId, EventLog};
 use crate::store::{ServiceFact, Store};
 
-/// How long a service may take to end before it is killed.
+/// Grace period: a service that has not ended this long after the request to end is killed.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// How long is waited for a service that was told to end: the grace twice, and what it takes to remove what is left of it on a
-/// machine that has much to do.
+/// Limit on the wait for a service to stop: twice the grace period, and time to remove what is left of the service on a busy machine.
 const STOPPING: Duration = Duration::from_secs(60);
 
-/// Between two health checks of a service that is not healthy: somebody waits for it.
+/// Interval between health checks of an unhealthy service: short, because callers may be waiting for it.
 const UNHEALTHY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Between two checks of a service that has not answered yet: it may be ready in a moment.
+/// Intervals between the first health checks: a service that has just started may be ready in a moment.
 const EARLY_PROBES: BackOff = BackOff {
     first: Duration::from_millis(100),
     longest: UNHEALTHY_INTERVAL,
@@ -41,17 +40,17 @@ const EARLY_PROBES: BackOff = BackOff {
 /// that is out of date until ten seconds after the clock was set.
 const RESTART_AFTER: Duration = Duration::from_secs(20);
 
-/// The same for one whose callers are more than it can take: their crowd may be all that is wrong with it, and to start it again would
-/// cut off those who are in.
+/// The same for a service with more callers than it can serve: the load may be all that is wrong with it, and a restart would cut off the
+/// callers that it serves.
 const OVERRUN: Duration = Duration::from_secs(300);
 
-/// What a service is, apart from what happens to it.
+/// Describes a service; its state is in [`ServiceStatus`].
 pub struct Definition {
     /// Its name, unique on the machine.
     pub id: String,
-    /// What it runs.
+    /// The process or container that it runs.
     pub workload: Arc<dyn Workload>,
-    /// What must be true before it starts; described for people.
+    /// Conditions that must hold before it starts; described for people.
     pub depends_on: Vec<Dependency>,
     /// Its health check.
     pub health: Option<HealthCheck>,
@@ -59,27 +58,27 @@ pub struct Definition {
     pub controllable: bool,
     /// Whether an upgrade is healthy only when this service is up.
     pub required: bool,
-    /// Whether it is so too when it was up before the upgrade.
+    /// Whether it must also be up if it was up before the upgrade.
     pub judged: bool,
-    /// Whether it is ended and started again when its check says that it is unhealthy.
+    /// Whether it is restarted when its health check says that it is unhealthy.
     pub restart_unhealthy: bool,
 }
 
-/// Something that a service waits for.
+/// A condition that a service waits for.
 pub struct Dependency {
     /// As in "waiting for the network".
     pub what: String,
-    /// Ends when it is there. Made anew for each wait.
+    /// Ends when the condition holds. Made anew for each wait.
     pub wait: Box<dyn Fn() -> Step<'static, ()> + Send + Sync>,
 }
 
-/// Why a service that was told to end has not.
+/// Why a service that is to stop is still up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotStopped {
-    /// Somebody else wants it up.
+    /// Another caller wants it up.
     #[error("it was started again while it was being stopped")]
     StartedAgain,
-    /// It, or what is to be removed after it, hangs.
+    /// The service, or the cleanup after it, hangs.
     #[error("it has not ended within {} s, and ends when it can", STOPPING.as_secs())]
     InTime,
 }
@@ -94,7 +93,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Makes the actor and starts it; the service itself comes up when it is told to.
+    /// Spawns the actor; the service itself starts when it is wanted up.
     pub(super) fn spawn(
         definition: Definition,
         log: LogRing,
@@ -110,8 +109,8 @@ impl Service {
         service
     }
 
-    /// The same for one that an earlier machined left running, wanted up. It is shown as running at once; it is taken over, or started,
-    /// when `attended` becomes true.
+    /// Spawns the actor of a service that an earlier machined left running; it is wanted up. The service is shown as running at once, and
+    /// is adopted or restarted when `attended` becomes true.
     pub(super) fn spawn_living(
         definition: Definition,
         log: LogRing,
@@ -140,22 +139,22 @@ impl Service {
         }
     }
 
-    /// What it is.
+    /// Returns the definition.
     pub fn definition(&self) -> &Definition {
         &self.definition
     }
 
-    /// Its newest output.
+    /// Returns the newest output.
     pub fn log(&self) -> &LogRing {
         &self.log
     }
 
-    /// What it looks like now.
+    /// Returns the current status.
     pub fn status(&self) -> ServiceStatus {
         self.status.borrow().clone()
     }
 
-    /// Where it stands, in one line: its phase and what happened last.
+    /// Returns the state in one line: the phase and the last event.
     pub fn summary(&self) -> String {
         let status = self.status();
         let last = status.history.back();
@@ -167,31 +166,31 @@ impl Service {
         )
     }
 
-    /// Wants it up from now on; one that is held comes up when it is released.
+    /// Marks it as wanted up; a service that is held starts when it is released.
     pub fn start(&self) {
         self.desired.send_modify(DesiredState::start);
     }
 
-    /// Wants it down and waits until it is, within reason.
+    /// Marks it as wanted down and waits until it is down, within a time limit.
     pub async fn stop(&self) -> Result<(), NotStopped> {
         self.desired.send_modify(DesiredState::stop);
         self.rest().await
     }
 
-    /// Stops it and ends its actor, for good. An error means that it takes longer to end.
+    /// Stops it and ends its actor, for good. An error means that it needs longer to end.
     pub async fn retire(&self) -> Result<(), NotStopped> {
         self.desired.send_modify(DesiredState::retire);
         self.rest().await
     }
 
-    /// Whether it runs and may live through a change of generations.
+    /// Checks that it runs and may live through a change of generations.
     pub(super) fn outlives_generation(&self) -> anyhow::Result<()> {
         let phase = self.status().phase;
         anyhow::ensure!(phase == Phase::Running, "it is {}", phase.name());
         self.definition.workload.outlives_generation()
     }
 
-    /// Has it run on unattended until it is released; false if its watch does not end in time.
+    /// Leaves it running unattended until it is released; returns false if its watch does not end in time.
     pub(super) async fn leave(&self) -> bool {
         self.desired.send_modify(DesiredState::leave);
         let left = self.until(|status| status.left || status.phase != Phase::Running);
@@ -199,12 +198,12 @@ impl Service {
         in_time && self.status().left
     }
 
-    /// Keeps it down, whatever else is wanted of it, until it is released.
+    /// Keeps it down until it is released, whatever its operator asks for.
     pub(super) fn hold(&self) {
         self.desired.send_modify(DesiredState::hold);
     }
 
-    /// What its operator wants counts again.
+    /// Ends the hold: the operator's wish counts again.
     pub(super) fn release(&self) {
         self.desired.send_modify(DesiredState::release);
     }
@@ -214,7 +213,7 @@ impl Service {
         self.desired.borrow().is_held()
     }
 
-    /// Waits until it is down. Only one that is wanted down stays so for long enough to be seen.
+    /// Waits until it is down. Only a service that is wanted down stays down long enough to be seen.
     pub(super) async fn rest(&self) -> Result<(), NotStopped> {
         let mut desired = self.desired.subscribe();
         let ended = async {
@@ -233,8 +232,8 @@ impl Service {
         self.until(ServiceStatus::is_up).await;
     }
 
-    /// Whether it is steady, once it is up: a service that knows what to ask itself answers several times more, and any other one has
-    /// run for the given time, under an earlier machined too. False as soon as it is not up any more.
+    /// Returns whether it stays up: a service with a health check of its own passes it several times more; any other one has run for
+    /// `time`, time under an earlier machined included. False as soon as it goes down.
     pub async fn proves_steady(&self, time: Duration) -> bool {
         let proof = async {
             match &self.definition.health {
@@ -264,7 +263,7 @@ impl Service {
     }
 }
 
-/// Where news of services go, and their logs.
+/// Where a service sends its events and its log.
 #[derive(Clone)]
 pub(super) struct Surroundings {
     pub(super) events: EventLog,
@@ -275,19 +274,19 @@ pub(super) struct Surroundings {
 struct Actor {
     service: Service,
     surroundings: Surroundings,
-    /// True once there is what it takes to look after one that an earlier machined left running; none where nothing is waited for.
+    /// Becomes true when services that an earlier machined left running can be looked after; None where no service has to wait for that.
     attended: Option<watch::Receiver<bool>>,
 }
 
-/// What an earlier machined knew of a service that lives on.
+/// An earlier machined's record of a service that lives on.
 #[derive(Default)]
 struct Past {
     restarts: Restarts,
-    /// How long it had run by then.
+    /// Running time up to then.
     ran: Duration,
 }
 
-/// What ends the watch over a process.
+/// The event that ended the watch over a process.
 enum Over {
     Exited(Exit),
     StopRequested,
@@ -295,22 +294,22 @@ enum Over {
     Unhealthy(String),
 }
 
-/// Why a run of the service is over.
+/// Why a run of the service ended.
 enum Ended {
     /// It was told to end, and did.
     Stopped,
-    /// It has not ended: it was left to run on.
+    /// It still runs: it was left running.
     Left,
-    /// By itself, or it never started.
+    /// It ended by itself, or never started.
     Failed(String),
 }
 
 impl Actor {
-    /// `shown` is the past of one that is shown as running already, and that nobody looks after yet.
+    /// `shown`: the past of a service that is already shown as running, and not looked after yet.
     async fn live(self, mut desired: watch::Receiver<DesiredState>, shown: Option<Past>) {
         match shown {
             Some(_) => drop(self.attended(&mut desired).await),
-            // Before anything new of it is read.
+            // Before any new output is read.
             None => self.recall_log(),
         }
         let mut adopted = self.adopt().await;
@@ -324,7 +323,7 @@ impl Actor {
         self.note_left(false);
         loop {
             if adopted.is_none() {
-                // It may have been told to stop when nothing of it ran.
+                // The service may have been stopped while no process of it ran.
                 let is_up = desired.borrow().is_up();
                 if !is_up && !self.phase().is_at_rest() {
                     self.note(Event::Stops, "stopped".to_owned());
@@ -357,7 +356,7 @@ impl Actor {
                     if !back {
                         return;
                     }
-                    // Here it is in memory.
+                    // The log is still in memory: drop the copy.
                     let _ = self.service.definition.workload.take_log(0);
                     adopted = self.adopt().await;
                     ran = begun.elapsed();
@@ -377,7 +376,7 @@ impl Actor {
         }
     }
 
-    /// Shows what an earlier machined left running as such, with what was known of it; none where it does not run.
+    /// Shows a service that an earlier machined left running as running, and recalls its past; None if it does not run.
     fn show(&self) -> Option<Past> {
         let pid = self.service.definition.workload.lives_on()?;
         let past = self.recall();
@@ -387,20 +386,20 @@ impl Actor {
         Some(past)
     }
 
-    /// Waits until the service can be looked after; false if it is wanted down before.
+    /// Waits until the service can be looked after; returns false if it is wanted down before that.
     async fn attended(&self, desired: &mut watch::Receiver<DesiredState>) -> bool {
         let Some(mut attended) = self.attended.clone() else {
             return true;
         };
         tokio::select! {
             biased;
-            // Its sender lives as long as the services.
+            // The sender lives as long as the services.
             attended = attended.wait_for(|attended| *attended) => attended.is_ok(),
             () = told_to_stop(desired) => false,
         }
     }
 
-    /// Takes over what an earlier machined left, or this one.
+    /// Adopts the process or container that an earlier machined, or this one, left running.
     async fn adopt(&self) -> Option<Box<dyn Running>> {
         let workload = &self.service.definition.workload;
         let adopted = workload.adopt(self.service.log.clone()).await;
@@ -418,12 +417,12 @@ impl Actor {
             }
             _ => {}
         }
-        // Nobody ends the line any more that it had begun.
+        // No output will complete the last line any more.
         self.service.log.flush();
         None
     }
 
-    /// Has a service that lives on go on with what an earlier machined knew of it.
+    /// Recalls the record that an earlier machined left: the service goes on with it.
     fn recall(&self) -> Past {
         let record = self.service.definition.workload.record(LONGEST_RECORD);
         let carried =
@@ -463,7 +462,7 @@ impl Actor {
         }
     }
 
-    /// What is in no other place of its log: all lines where no disk has them.
+    /// Leaves the part of the log that is stored nowhere else: every line, if no disk holds the log.
     fn leave_log(&self) {
         let log = match self.surroundings.logs.is_there() {
             true => self.service.log.unfinished(),
@@ -477,7 +476,7 @@ impl Actor {
         }
     }
 
-    /// Goes on where an earlier machined has left the log.
+    /// Continues the log where an earlier machined left it.
     fn recall_log(&self) {
         match self.service.definition.workload.take_log(LONGEST_LOG) {
             Ok(Some(log)) => self.service.log.write(&log),
@@ -498,7 +497,7 @@ impl Actor {
             self.note(Event::Prepares, "preparing".to_owned());
             self.service.definition.workload.prepare().await
         };
-        // A stop while it waits or pulls takes effect at once; both can be dropped halfway.
+        // A stop during the wait or the pull takes effect at once; both can be dropped halfway.
         let prepared = tokio::select! {
             prepared = coming_up => prepared,
             () = told_to_stop(desired) => {
@@ -545,7 +544,7 @@ impl Actor {
                 None => format!("the process {exit} without a word"),
             }),
             Over::Unhealthy(why) => {
-                // It had its time to answer.
+                // It has had its time to answer.
                 let exit = end(running.as_mut(), &[(Signal::Kill, GRACE)]).await;
                 Ended::Failed(format!("it did not do its work ({why}) and {exit}"))
             }
@@ -568,7 +567,7 @@ impl Actor {
         ended
     }
 
-    /// Checks for as long as the process runs. Ends with the reason when it is to be started again.
+    /// Runs health checks for as long as the process runs. Returns the reason when the service has to be restarted.
     async fn check_health(&self) -> String {
         let Some(check) = &self.service.definition.health else {
             return std::future::pending().await;
@@ -584,7 +583,7 @@ impl Actor {
                     failures = 0;
                     self.note_health(Health::Healthy);
                 }
-                // A program that was started just now has not failed by not listening yet.
+                // A program that has just started may not listen yet: this is no failure.
                 Err(_)
                     if self.is_unknown()
                         && started.elapsed() + EARLY_PROBES.after(early + 1) < patience =>
@@ -632,7 +631,7 @@ impl Actor {
         self.service.status.borrow().phase
     }
 
-    /// Notes what happens, and enters the phase that follows.
+    /// Notes an event, and enters the phase that follows from it.
     fn note(&self, event: Event, message: String) {
         let (id, phase) = (&self.service.definition.id, self.phase());
         match phase.after(event) {
@@ -648,7 +647,7 @@ impl Actor {
         let id = &self.service.definition.id;
         match phase {
             Phase::Failed => tracing::warn!("service {id}: {message}"),
-            // Whether it was started or taken over, and when.
+            // Whether it was started or adopted, and when.
             Phase::Running => tracing::info!("service {id}: {message}"),
             _ => tracing::debug!("service {id}: {}: {message}", phase.name()),
         }
@@ -675,7 +674,7 @@ impl Actor {
 }
 
 impl Service {
-    /// Tells what is about to happen to a service that runs, among the things that have happened to it; once, where it is the same again.
+    /// Adds an announcement to the history of a running service; a message equal to the last one is not repeated.
     pub(super) fn tell(&self, message: &str, events: &EventLog, store: &Store) {
         let told = self.status.send_if_modified(|status| {
             let is_new = status
@@ -723,7 +722,7 @@ async fn told_to_stop(desired: &mut watch::Receiver<DesiredState>) {
     }
 }
 
-/// Ends when the service is wanted down, or is to run on unattended; pending for ever otherwise.
+/// Ends when the service is wanted down or is to be left running unattended; pending for ever otherwise.
 async fn told_otherwise(desired: &mut watch::Receiver<DesiredState>) -> Over {
     let told = desired
         .wait_for(|desired| !desired.is_up() || desired.is_left())
@@ -736,7 +735,7 @@ async fn told_otherwise(desired: &mut watch::Receiver<DesiredState>) -> Over {
     }
 }
 
-/// Ends a process by these signals, one after the other, each with the time that it has to work.
+/// Ends a process: sends these signals in order, and waits after each for its time limit.
 async fn end(running: &mut dyn Running, steps: &[(Signal, Duration)]) -> Exit {
     for &(signal, patience) in steps {
         if let Err(error) = running.signal(signal) {
@@ -746,7 +745,7 @@ async fn end(running: &mut dyn Running, steps: &[(Signal, Duration)]) -> Exit {
             return exit;
         }
     }
-    // Not even SIGKILL: it hangs in the kernel. init's teardown deals with that.
+    // Even SIGKILL did not work: the process hangs in the kernel. init's teardown deals with it.
     Exit::Unknown
 }
 
@@ -763,7 +762,7 @@ fn action(phase: Phase) -> Action {
     }
 }
 
-/// A service's health as `ServiceList` and the events carry it.
+/// Converts a service's health for `ServiceList` and the events.
 pub fn wire_health(status: &ServiceStatus) -> ServiceHealth {
     ServiceHealth {
         unknown: status.health == Health::Unknown,
@@ -776,7 +775,7 @@ pub fn wire_health(status: &ServiceStatus) -> ServiceHealth {
     }
 }
 
-/// A time as the wire carries it.
+/// Converts a time for the wire.
 pub fn timestamp(time: SystemTime) -> prost_types::Timestamp {
     time.into()
 }

@@ -1,4 +1,4 @@
-//! What a service looks like from outside: its state, its health and the newest things that happened to it.
+//! A service's state for clients: its phase, its health and its newest history.
 
 use std::collections::VecDeque;
 use std::time::{Duration, SystemTime};
@@ -9,54 +9,54 @@ use tokio::time::Instant;
 
 use super::phase::Phase;
 
-/// What the health check last said.
+/// The result of the last health checks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Health {
-    /// There is no check, or none has ended yet.
+    /// There is no check, or none has finished yet.
     Unknown,
     /// The last check passed.
     Healthy,
-    /// The checks fail; the text says how.
+    /// The checks fail; the text has the reason.
     Unhealthy(String),
 }
 
-/// Something that happened to a service.
+/// An entry in the history of a service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HistoryEntry {
-    /// The state that it led to.
+    /// The phase that it led to.
     pub phase: Phase,
-    /// One line.
+    /// The event, in one line.
     pub message: String,
     /// When.
     pub at: SystemTime,
 }
 
-/// How many entries of the history are kept per service.
+/// Entries of the history that are kept per service.
 const KEPT: usize = 64;
 
 /// A service as `ServiceList` shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceStatus {
-    /// Where it is in its life.
+    /// Its phase.
     pub phase: Phase,
-    /// What its health check says.
+    /// Its health.
     pub health: Health,
     /// When its health last changed.
     pub health_changed: SystemTime,
-    /// Oldest first.
+    /// Its history, oldest entry first.
     pub history: VecDeque<HistoryEntry>,
     /// Whether the service has a health check at all.
     pub checked: bool,
-    /// It runs, and nobody looks after it: it is on its way into the next generation, or has just come into this one.
+    /// It runs unattended: it is about to enter the next generation, or has just entered this one.
     pub left: bool,
-    /// Its health is what an earlier machined knew; no check has confirmed it.
+    /// Its health is the one that an earlier machined recorded; no check has confirmed it.
     pub recalled: bool,
-    /// Since when its process runs, under an earlier machined too.
+    /// When its process started, under an earlier machined too.
     pub(super) runs_since: Option<Instant>,
 }
 
 impl ServiceStatus {
-    /// A service that nothing has happened to.
+    /// Returns the state of a service without history.
     pub fn new(checked: bool) -> Self {
         ServiceStatus {
             phase: Phase::Initialized,
@@ -70,7 +70,7 @@ impl ServiceStatus {
         }
     }
 
-    /// Notes a step of its life.
+    /// Enters a phase and adds it to the history.
     pub fn enter(&mut self, phase: Phase, message: String) {
         if phase == Phase::Running {
             self.runs_since.get_or_insert_with(Instant::now);
@@ -89,7 +89,7 @@ impl ServiceStatus {
         }
     }
 
-    /// Notes what the health check said; true if that is news.
+    /// Sets the result of the health check; returns whether it is new.
     pub fn set_health(&mut self, health: Health) -> bool {
         let confirmed = std::mem::take(&mut self.recalled);
         if self.health == health {
@@ -100,19 +100,19 @@ impl ServiceStatus {
         true
     }
 
-    /// Whether it does what it is there for. What an earlier machined found does not count, nor does what nobody looks after.
+    /// Whether it works. A result that an earlier machined recorded does not count, nor does an unattended service.
     pub fn is_up(&self) -> bool {
         let is_healthy = self.health == Health::Healthy && !self.recalled;
         self.phase == Phase::Running && !self.left && (!self.checked || is_healthy)
     }
 
-    /// How long its process has run.
+    /// Returns how long its process has run.
     pub(super) fn has_run(&self) -> Duration {
         self.runs_since
             .map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// Whether its check has not told anything yet.
+    /// Whether its health check has no result yet.
     pub fn is_undecided(&self) -> bool {
         self.checked && (self.health == Health::Unknown || self.recalled)
     }

@@ -1,4 +1,4 @@
-//! Services of a workload that takes its time to end, on a clock that jumps from one wait to the next.
+//! Tests of services with a workload that takes its time to end, on a clock that jumps from one wait to the next.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,7 +11,7 @@ use super::*;
 use crate::base::Exit;
 use crate::store::MachineStage;
 
-/// Ends so long after it was asked to; not even SIGKILL makes one without an end go away.
+/// A workload that ends this long after the first signal; without a time, not even SIGKILL ends it.
 struct Slow {
     ends_after: Option<Duration>,
 }
@@ -65,7 +65,7 @@ impl Running for RunningSlow {
     }
 
     fn clean_up(&mut self) -> Step<'_, ()> {
-        // One that hangs in the kernel keeps its files busy.
+        // A process that hangs in the kernel keeps its files busy.
         let hangs = self.ends_after.is_none();
         Box::pin(async move {
             if hangs {
@@ -136,7 +136,7 @@ async fn a_start_does_not_stop_what_stops_everything() {
         let refused = services.start("web").unwrap_err().to_string();
         assert!(refused.contains("the machine is rebooting"), "{refused}");
         assert!(services.restart("web").await.is_err());
-        // Who starts it by other ways than the API is heard when the hold is over.
+        // A start that does not come from the API counts when the hold is over.
         service.start();
     };
     let stopping = timeout(Duration::from_secs(30), services.stop_workloads());
@@ -194,7 +194,7 @@ async fn a_stop_that_is_overtaken_by_a_start_says_so() {
     service.up().await;
 }
 
-/// Told to stop at the very moment at which its pause is over: it is down, and says so.
+/// A stop at the very moment at which the pause ends: the service is down, and its status says so.
 #[tokio::test(start_paused = true)]
 async fn a_stop_in_a_pause_is_seen() {
     struct Broken;
@@ -258,7 +258,7 @@ async fn what_ran_under_an_earlier_machined_counts() {
     let status = ServiceStatus::new(false);
     let record = Carried::of(&status, 0, STEADY).to_text().unwrap();
     kept.leave_record(&record).unwrap();
-    // The clock of a test may have begun just now.
+    // The test's clock may have begun just now.
     sleep(STEADY).await;
     let service = services.add(of_lasting("kept", &kept)).unwrap();
     service.start();
@@ -289,7 +289,7 @@ async fn a_service_that_knows_what_to_ask_itself_proves_it_by_answers() {
     }
 }
 
-/// Answers so many times.
+/// A workload whose check passes this many times.
 struct Answering(Mutex<u32>);
 
 impl Workload for Answering {
@@ -312,15 +312,15 @@ impl Workload for Answering {
     }
 }
 
-/// Runs on when it is left, with a record beside it; an upgrade may be told not to keep it.
+/// A workload that runs on when it is left, with a record beside it; `ends` is the reason if it does not outlive its generation.
 #[derive(Clone, Default)]
 struct Lasting {
     record: Arc<Mutex<Option<Vec<u8>>>>,
     log: Arc<Mutex<Option<Vec<u8>>>>,
     ends: Option<&'static str>,
-    /// Somebody before has left it.
+    /// An earlier machined has left it running.
     runs: bool,
-    /// It is no longer what would be started.
+    /// It differs from the one that would be started now.
     differs: bool,
 }
 
@@ -409,7 +409,7 @@ async fn who_ends_with_an_upgrade_is_told_so_once_and_before() {
         fates,
         [("ends".to_owned(), false), ("lives".to_owned(), true)]
     );
-    // Who only asks changes nothing.
+    // The question alone changes nothing.
     assert_eq!(messages(&ends).len(), 3);
     services.tell_ends();
     assert_eq!(ends.status().phase, Phase::Running);
@@ -469,7 +469,7 @@ async fn one_whose_past_cannot_be_read_is_taken_over_all_the_same() {
     }
 }
 
-/// What an earlier machined has left running, and what is known of it.
+/// Returns a workload that an earlier machined left running, with its record.
 async fn left_running() -> Lasting {
     let before = services();
     let mut workload = Lasting::default();
@@ -486,7 +486,7 @@ async fn one_that_lives_on_is_shown_before_anybody_looks_after_it() {
     let workload = left_running().await;
     let services = services();
     let service = services.add_living(of_lasting("web", &workload)).unwrap();
-    // At once: whoever asks first is to see it.
+    // At once: the first caller must see it.
     assert_eq!(service.status().phase, Phase::Running);
     let past = ["preparing", "starting", "started as process 1"];
     assert_eq!(messages(&service)[..3], past);
@@ -522,7 +522,7 @@ async fn one_that_lives_on_and_is_another_ends_and_is_started() {
     );
 }
 
-/// The disk does not come, and the machine is told to end.
+/// The disk does not appear, and the machine is shut down.
 #[tokio::test(start_paused = true)]
 async fn one_that_nobody_looks_after_ends_with_the_machine() {
     let workload = left_running().await;
@@ -538,7 +538,7 @@ async fn one_that_nobody_looks_after_ends_with_the_machine() {
     service.up().await;
 }
 
-/// Everything that `Logs` shows.
+/// Returns all that `Logs` shows.
 async fn log_of(services: &Services, id: &str) -> String {
     let mut reader = services.get(id).unwrap().log().read(Tail::All);
     let mut text = Vec::new();
@@ -558,7 +558,7 @@ async fn log_of(services: &Services, id: &str) -> String {
     String::from_utf8(text).unwrap()
 }
 
-/// With a disk and without, over a change of generations and over one that does not come.
+/// With a disk and without, over a change of generations and over one that fails.
 #[tokio::test]
 async fn a_line_that_is_half_written_when_the_generation_changes_is_one_line() {
     let directory = tempfile::tempdir().unwrap();
@@ -594,7 +594,7 @@ async fn a_line_that_is_half_written_when_the_generation_changes_is_one_line() {
         let log = log_of(&after, "web").await;
         let expected = "one\ntwo begins and ends\nthree begins and ends\nfour\n";
         assert_eq!(log, expected, "with a disk: {has_disk}");
-        // A machined that comes after this one in its place does not find it again.
+        // A machined that restarts after this one does not find the log again.
         assert_eq!(*workload.log.locked(), None);
     }
 }

@@ -1,7 +1,7 @@
-//! The machine's events: a bounded history that can be replayed, and a stream of what comes.
+//! The machine's events: a bounded history for replay, and a stream of new ones.
 //!
-//! The history is as long as a generation lives. A reader that falls behind by more than the whole history is told so
-//! by a gap in its stream, never by a stall of the machine.
+//! The history lives as long as the generation. A reader that falls behind by more than the whole history finds a gap in its stream; the
+//! machine never waits for it.
 
 use crate::base::lock::Lock as _;
 use std::collections::VecDeque;
@@ -13,45 +13,45 @@ use instar_api::events::EventPayload;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// How many events are kept.
+/// Limit on kept events.
 const HISTORY: usize = 1000;
 
-/// The call that caused an event; empty for what happens by itself.
+/// The call that caused an event; empty for an event without a call.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct ActorId(pub String);
 
 impl ActorId {
-    /// A new identity for a call.
+    /// Returns a new identity for a call.
     pub fn new() -> Self {
         ActorId(uuid::Uuid::new_v4().to_string())
     }
 }
 
-/// One event as it is kept.
+/// One kept event.
 #[derive(Debug, Clone)]
 pub struct Event {
     /// Sortable by time.
     pub id: String,
-    /// What caused it.
+    /// The call that caused it.
     pub actor: ActorId,
     /// When it happened.
     pub at: SystemTime,
-    /// The same by a clock that nobody sets.
+    /// The same moment by a clock that is never set.
     pub since: Instant,
-    /// What happened.
+    /// The content.
     pub payload: EventPayload,
 }
 
-/// Where a reader starts.
+/// The place where a reader starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Start {
-    /// With what comes from now on.
+    /// With the next event.
     Now,
     /// With the whole history.
     History,
     /// With the newest events, at most this many.
     Last(usize),
-    /// After the event of this id; with the whole history when it is no longer kept.
+    /// After the event of this id; with the whole history if that event is no longer kept.
     After(String),
     /// With the events since that time.
     Since(SystemTime),
@@ -61,7 +61,7 @@ pub enum Start {
 #[derive(Clone)]
 pub struct EventLog {
     kept: Arc<Mutex<Kept>>,
-    /// Number of events so far: what followers wait for.
+    /// Number of events so far; followers wait for it to change.
     newest: watch::Sender<u64>,
     counter: Arc<AtomicU64>,
 }
@@ -121,7 +121,7 @@ impl EventLog {
         self.newest.send_replace(newest);
     }
 
-    /// The newest event of a kind, if it is still kept.
+    /// Returns the newest event of a kind, if it is still kept.
     pub fn newest(&self, is_of_kind: impl Fn(&EventPayload) -> bool) -> Option<Arc<Event>> {
         let kept = self.lock();
         let mut from_the_end = kept.events.iter().rev();
@@ -130,7 +130,7 @@ impl EventLog {
             .cloned()
     }
 
-    /// A reader from the given place on.
+    /// Returns a reader that starts at the given place.
     pub fn read(&self, start: &Start) -> Reader {
         let kept = self.lock();
         let length = kept.events.len();
@@ -158,7 +158,7 @@ impl EventLog {
 }
 
 impl Reader {
-    /// The next event, waiting for it.
+    /// Waits for the next event and returns it.
     pub async fn next(&mut self) -> Arc<Event> {
         loop {
             if let Some(event) = self.next_kept() {

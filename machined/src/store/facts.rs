@@ -1,10 +1,10 @@
-//! The facts that are published, by type.
+//! The types of facts that are published.
 
 use serde::Serialize;
 
 use super::Resource;
 
-/// What the machine is doing as a whole; the values are those of the wire (`MachineStatusEvent.MachineStage`).
+/// The stage of the machine; the values are those of the wire (`MachineStatusEvent.MachineStage`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MachineStage {
@@ -12,23 +12,23 @@ pub enum MachineStage {
     Booting = 1,
     /// A version is being put on the machine's disk.
     Installing = 2,
-    /// No machine config: waiting for one.
+    /// It has no machine config and waits for one.
     Maintenance = 3,
-    /// Booted.
+    /// The boot has ended.
     Running = 4,
-    /// On the way to a reboot.
+    /// It is going down for a reboot.
     Rebooting = 5,
-    /// On the way to power off.
+    /// It is going down to power off.
     #[serde(rename = "shutting down")]
     ShuttingDown = 6,
-    /// What its disk holds is being erased.
+    /// The content of its disk is being erased.
     Resetting = 7,
-    /// An upgrade has begun to disturb things.
+    /// An upgrade has begun to change the machine.
     Upgrading = 8,
 }
 
 impl MachineStage {
-    /// What the machine does, as in "the machine is rebooting".
+    /// Returns the stage as a phrase, as in "the machine is rebooting".
     pub fn doing(self) -> &'static str {
         match self {
             MachineStage::Booting => "booting",
@@ -46,16 +46,16 @@ impl MachineStage {
 /// Stage and readiness of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MachineStatus {
-    /// What it does.
+    /// The machine's stage.
     pub stage: MachineStage,
     /// Whether everything that the config asks for is there.
     pub ready: bool,
-    /// What is not, as (name, reason).
+    /// Conditions that are not met, as (name, reason).
     pub unmet: Vec<(String, String)>,
 }
 
 impl MachineStatus {
-    /// The id of the only one.
+    /// The id of the only instance.
     pub const ID: &'static str = "machine";
 }
 
@@ -67,11 +67,11 @@ impl Resource for MachineStatus {
 /// Whether a service runs and whether it is healthy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ServiceFact {
-    /// Its process is there.
+    /// Its process runs.
     pub running: bool,
-    /// Its health check passes; true as well for a running service that has none.
+    /// Its health check passes; also true for a running service without one.
     pub healthy: bool,
-    /// No health check has answered yet.
+    /// No health check has finished yet.
     pub unknown: bool,
 }
 
@@ -80,7 +80,7 @@ impl Resource for ServiceFact {
     const TYPE: &'static str = "Services.v1alpha1.talos.dev";
 }
 
-/// How far the network is up.
+/// The state of the network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkFact {
@@ -114,10 +114,10 @@ impl Resource for ClockFact {
     const TYPE: &'static str = "TimeStatuses.v1alpha1.talos.dev";
 }
 
-/// Something that keeps the machine from being ready.
+/// A problem that keeps the machine from being ready.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// What is wrong, in one line.
+    /// The problem, in one line.
     pub reason: String,
 }
 

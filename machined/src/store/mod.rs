@@ -1,7 +1,7 @@
-//! The store of facts that rooms above read: a map from (type, id) to the newest version of a resource, with a bounded stream of
-//! changes. Services publish their own state; `status` publishes that of the network and of the clock.
+//! The store of facts for the modules above: a map from (type, id) to the newest version of a resource, with a bounded stream of changes.
+//! Services publish their own state; `status` publishes that of the network and of the clock.
 //!
-//! A fact lives as long as its generation. Whatever only the API shows is not here: it is made when a client asks
+//! A fact lives as long as its generation. Values that only the API shows are not in the store: they are made when a client asks for them
 //! (`api/resources`).
 
 pub mod event_log;
@@ -20,20 +20,20 @@ use std::time::SystemTime;
 use serde::Serialize;
 use tokio::sync::broadcast;
 
-/// A kind of fact that one domain owns and others read.
+/// A type of fact that one domain publishes and others read.
 pub trait Resource: Serialize + Clone + PartialEq + Send + Sync + 'static {
-    /// The namespace that the API shows it in.
+    /// The namespace in which the API shows it.
     const NAMESPACE: &'static str;
     /// The type's full name, `Plural.group.talos.dev` where clients know it.
     const TYPE: &'static str;
 }
 
-/// What the store knows about a resource beside its content.
+/// A resource's metadata.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Metadata {
     /// Identity within its type.
     pub id: String,
-    /// 1 at creation, one more with each change of content.
+    /// 1 at creation; incremented with each change of content.
     pub version: u64,
     /// When it was first put.
     pub created: SystemTime,
@@ -41,7 +41,7 @@ pub struct Metadata {
     pub updated: SystemTime,
 }
 
-/// One change, as a watcher sees it. The content is read from the store, so a slow watcher sees the newest one.
+/// A change, for watchers. The content is read from the store, so a slow watcher sees the newest one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// The resource's type.
@@ -55,7 +55,7 @@ struct Entry {
     spec: Arc<dyn Any + Send + Sync>,
 }
 
-/// How many changes a watcher may fall behind before it is told to read everything again.
+/// Limit on changes that a watcher may fall behind; then it has to read the store again.
 const CHANGE_BACKLOG: usize = 256;
 
 /// The store; clones share one content.
@@ -76,11 +76,11 @@ impl Default for Store {
 
 impl Store {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<(&'static str, String), Entry>> {
-        // No code panics while it holds this lock; the map would be whole even then.
+        // No code panics while it holds this lock, and even then the map would be consistent.
         self.entries.locked()
     }
 
-    /// Publishes the content of a resource. Putting equal content changes nothing and wakes nobody.
+    /// Publishes the content of a resource. Equal content changes nothing and wakes no watcher.
     pub fn put<R: Resource>(&self, id: &str, spec: R) {
         let now = SystemTime::now();
         {
@@ -111,14 +111,14 @@ impl Store {
         self.announce::<R>(id);
     }
 
-    /// Removes a resource; nothing happens when there is none.
+    /// Removes a resource, if there is one.
     pub fn remove<R: Resource>(&self, id: &str) {
         if self.lock().remove(&(R::TYPE, id.to_owned())).is_some() {
             self.announce::<R>(id);
         }
     }
 
-    /// The newest content, if there is any.
+    /// Returns the newest content of a resource, if there is one.
     pub fn get<R: Resource>(&self, id: &str) -> Option<R> {
         self.lock()
             .get(&(R::TYPE, id.to_owned()))?
@@ -127,7 +127,7 @@ impl Store {
             .cloned()
     }
 
-    /// All resources of a type, by id.
+    /// Returns all resources of a type, sorted by id.
     pub fn list<R: Resource>(&self) -> Vec<(Metadata, R)> {
         self.lock()
             .range((R::TYPE, String::new())..)
@@ -141,7 +141,7 @@ impl Store {
             .collect()
     }
 
-    /// Changes from now on. A receiver that lags gets `Lagged` and reads the store again.
+    /// Watches changes. A receiver that lags gets `Lagged` and has to read the store again.
     pub fn watch(&self) -> broadcast::Receiver<Change> {
         self.changes.subscribe()
     }
@@ -150,13 +150,13 @@ impl Store {
     pub async fn wait_for<R: Resource>(&self, id: &str, holds: impl Fn(Option<&R>) -> bool) {
         let mut changes = self.watch();
         while !holds(self.get::<R>(id).as_ref()) {
-            // Lagged or not: something changed, look again. Closed cannot be: `self` holds a sender.
+            // Lagged or not: a change happened, so look again. The channel cannot be closed: `self` holds a sender.
             let _ = changes.recv().await;
         }
     }
 
     fn announce<R: Resource>(&self, id: &str) {
-        // An error only says that nobody watches.
+        // An error only means that there is no watcher.
         let _ = self.changes.send(Change {
             kind: R::TYPE,
             id: id.to_owned(),

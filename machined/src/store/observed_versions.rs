@@ -1,7 +1,7 @@
-//! Versions and times of resources that nobody keeps: made when asked for, each is remembered by a fingerprint only.
+//! Versions and times of resources that are not stored: they are made when a client asks, and only a fingerprint of each is kept.
 //!
-//! A version counts the changes that somebody has seen. The ledger is as large as the number of resources that have ever been
-//! looked at and still exist.
+//! A version counts the changes that a client has seen. The map is as large as the number of resources that clients have ever seen and that
+//! still exist.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use super::Metadata;
 use crate::base::lock::Lock as _;
 
-/// What was seen of each resource, by type and id.
+/// The last observation of each resource, by type and id.
 #[derive(Default)]
 pub struct ObservedVersions(Mutex<BTreeMap<&'static str, BTreeMap<String, Seen>>>);
 
@@ -27,8 +27,7 @@ impl ObservedVersions {
         self.0.locked()
     }
 
-    /// Takes down all resources of a type as they are now (id and content), and tells version and times of each, in the same
-    /// order.
+    /// Notes all resources of a type as they are now (id and content), and returns version and times of each, in the same order.
     pub fn note(
         &self,
         kind: &'static str,
@@ -87,7 +86,7 @@ mod tests {
         assert_eq!(versions(&[("a", b"on"), ("b", b"off")], 2), [2, 1]);
         let told = ledger.note("Lamps", &[("a", b"on")], at(3));
         assert_eq!((told[0].created, told[0].updated), (at(1), at(2)));
-        // One that went and came back is another one; other types are other types.
+        // A resource that was removed and returned is a new one; other types are independent.
         assert_eq!(versions(&[("a", b"on"), ("b", b"on")], 4), [2, 1]);
         assert_eq!(ledger.note("Doors", &[("a", b"on")], at(5))[0].version, 1);
     }

@@ -1,4 +1,4 @@
-//! A time server whose answer is known before it is asked, for fuzzers.
+//! A time server with a fixed reply, for fuzzers.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Mutex;
@@ -9,7 +9,7 @@ use sntpc::NtpUdpSocket;
 use super::Sample;
 use super::query;
 
-/// Parses the packet as the answer to a question of ours. The field that ties it to the question is filled in first.
+/// Parses the packet as the reply to our request. The field that ties the reply to the request is filled in first.
 pub(super) fn sample_of(packet: &[u8]) -> Result<Sample, String> {
     let server = SocketAddr::from((Ipv4Addr::LOCALHOST, query::PORT));
     let canned = Canned {
@@ -21,13 +21,13 @@ pub(super) fn sample_of(packet: &[u8]) -> Result<Sample, String> {
         .unwrap_or_else(|| Err("it waits for more".to_owned()))
 }
 
-/// Answers each question with the same packet.
+/// Sends the same packet as the reply to each request.
 struct Canned<'a> {
     packet: &'a [u8],
     question: Mutex<Vec<u8>>,
 }
 
-/// Where the question says when it was sent, and where the answer repeats that (RFC 5905, 7.3).
+/// The request's transmit time, and the field in which the reply repeats it (RFC 5905, 7.3).
 const TRANSMITTED: std::ops::Range<usize> = 40..48;
 const ORIGINATED: std::ops::Range<usize> = 24..32;
 

@@ -1,10 +1,10 @@
-//! The machine's clock: never before the build, then right as a time server says.
+//! The machine's clock: never before the build date, then set by a time server.
 //!
 //! The clock is **stepped**, and only when it is off by more than [`STEP`]: smaller errors do not matter to TLS,
 //! logs or certificates, and slewing would need a call that no safe crate has. The hardware clock is not written.
 //! Nothing waits for this: a machine without any reachable server boots and keeps trying.
 //!
-//! A machine without a hardware clock starts at the build, and goes on to the last time that it can know of: that of its files and
+//! A machine without a hardware clock starts at the build date, and then goes to the latest time that it can prove: that of its files and
 //! its authorities (`TimeSync::raise`).
 
 #[cfg(feature = "fuzzing")]
@@ -24,24 +24,24 @@ use crate::base::back_off::BackOff;
 pub use query::QueryError;
 pub use sample_filter::{Beforehand, Rejection, Sample, SampleFilter, Verdict, Witness};
 
-/// The clock is set when it is off by at least this much; the same as ntpd's threshold.
+/// Offset from which on the clock is set; the same as ntpd's threshold.
 pub const STEP: Duration = Duration::from_millis(128);
 
-/// Pauses between measurements while all is well: more often in the beginning, when the drift is unknown.
+/// Pauses between measurements while all is well: shorter in the beginning, when the drift is unknown.
 const POLLS: BackOff = BackOff {
     first: Duration::from_secs(64),
     longest: Duration::from_secs(1024),
 };
-/// Pauses while no server answers: the network may come up any moment, but servers are others' property.
+/// Pauses while no server answers: the network may come up any moment, but the servers belong to others, who should not be flooded.
 const RETRIES: BackOff = BackOff {
     first: Duration::from_secs(1),
     longest: Duration::from_secs(64),
 };
 
-/// What the config says about time.
+/// The config's settings for the clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClockSpec {
-    /// Ask servers at all.
+    /// Whether servers are asked at all.
     pub enabled: bool,
     /// Names or addresses, in the order of preference; a port may follow a colon.
     pub servers: Vec<String>,
@@ -63,15 +63,15 @@ impl Default for ClockSpec {
 pub struct TimeStatus {
     /// A server has answered in this generation, and the clock agrees with it.
     pub synced: bool,
-    /// The config turns it off.
+    /// The config turns time sync off.
     pub disabled: bool,
-    /// By how much the clock was behind (positive) or ahead at the last answer, in microseconds.
+    /// Offset at the last reply, in microseconds: positive if the clock was behind.
     pub offset_us: i64,
-    /// Who answered last.
+    /// The server of the last reply.
     pub server: Option<String>,
-    /// Its distance from a reference clock.
+    /// Its stratum: the distance from a reference clock.
     pub stratum: Option<u8>,
-    /// When it answered, in seconds since 1970.
+    /// The time of the last reply, in seconds since 1970.
     pub last: Option<u64>,
     /// Why the last attempt failed.
     pub problem: Option<String>,
@@ -85,8 +85,8 @@ pub struct SetClockError {
     source: rustix::io::Errno,
 }
 
-/// Sets the clock to `floor` (seconds since 1970, the build date) when it is before that: a machine with an empty
-/// battery starts in 1970, where no certificate is valid and no HTTPS time source can be asked. Whether it was.
+/// Sets the clock to `floor` (the build date, in seconds since 1970) if it is before that: a machine with an empty battery starts in 1970,
+/// when no certificate is valid and no HTTPS time source can be asked. Returns whether it was set.
 pub fn raise_to_floor(floor: u64) -> Result<bool, SetClockError> {
     let floor = i64::try_from(floor).unwrap_or(i64::MAX);
     if clock_gettime(ClockId::Realtime).tv_sec >= floor {
@@ -102,17 +102,17 @@ pub fn raise_to_floor(floor: u64) -> Result<bool, SetClockError> {
     Ok(true)
 }
 
-/// The machine's clock beside a server's, at the same moment.
+/// The machine's clock and a server's, at the same moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Comparison {
-    /// Ours.
+    /// The machine's time.
     pub local: SystemTime,
-    /// The server's.
+    /// The server's time.
     pub remote: SystemTime,
 }
 
-/// Asks a server once. The clock stays as it is. What is `held` goes when nothing waits for the server's name any more, which may be
-/// later than the answer.
+/// Asks a server once. The clock is not set. `held` is dropped when the lookup of the server's name has ended, which may be later than the
+/// reply.
 pub async fn compare(server: &str, held: impl Send + 'static) -> Result<Comparison, QueryError> {
     let sample = query::query(server, held).await?;
     let local = SystemTime::now();
@@ -132,7 +132,7 @@ pub async fn compare(server: &str, held: impl Send + 'static) -> Result<Comparis
 #[derive(Debug)]
 pub struct TimeSync {
     spec: watch::Sender<ClockSpec>,
-    /// The clock began with the build.
+    /// Whether the clock started at the build date.
     has_no_clock: bool,
     before: watch::Sender<Beforehand>,
     status: watch::Receiver<TimeStatus>,
@@ -140,7 +140,8 @@ pub struct TimeSync {
 }
 
 impl TimeSync {
-    /// Starts on the current runtime. `floor` is the build date in seconds since 1970; `before` what is known of the time.
+    /// Starts on the current runtime. `floor`: the build date in seconds since 1970; `before`: the knowledge about the time before a server
+    /// answers.
     pub fn start(spec: ClockSpec, floor: u64, before: Beforehand) -> Self {
         let (spec, specs) = watch::channel(spec);
         let has_no_clock = before == Beforehand::Nothing;
@@ -156,8 +157,8 @@ impl TimeSync {
         }
     }
 
-    /// Sets the clock to a time that is over for certain, on a machine that knows nothing better: one without a hardware clock, where
-    /// no server has answered. Any other clock is left alone; a file that a wrong clock dated must not put off a right one.
+    /// Sets the clock to a time that has certainly passed, on a machine without a hardware clock that no server has answered yet. Any other
+    /// clock is left alone: a file with a date from a wrong clock must not change a right one.
     pub fn raise(&self, at_least: SystemTime) {
         let knows_better = !self.has_no_clock || self.status.borrow().synced;
         let seconds = at_least.duration_since(SystemTime::UNIX_EPOCH);
@@ -174,7 +175,7 @@ impl TimeSync {
         }
     }
 
-    /// Sets other servers, such as after a new config or DHCP lease; the same again does nothing.
+    /// Sets other servers, for example after a new config or DHCP lease; equal ones change nothing.
     pub fn set_spec(&self, spec: ClockSpec) {
         self.spec.send_if_modified(|old| {
             let changed = *old != spec;
@@ -183,7 +184,7 @@ impl TimeSync {
         });
     }
 
-    /// The server that answered last, or the first that is to be asked; none while nobody is asked.
+    /// Returns the server that answered last, or the first one to ask; None while time sync is off or has no servers.
     pub fn server(&self) -> Option<String> {
         let spec = self.spec.borrow();
         let first = spec.servers.first().filter(|_| spec.enabled)?;
@@ -194,7 +195,7 @@ impl TimeSync {
         )
     }
 
-    /// Those that may be asked; none where the config turns that off.
+    /// Returns the servers that may be asked; none if the config turns time sync off.
     pub fn servers(&self) -> Vec<String> {
         let spec = self.spec.borrow();
         match spec.enabled {
@@ -203,7 +204,7 @@ impl TimeSync {
         }
     }
 
-    /// The state after each attempt.
+    /// Watches the state, which changes after each attempt.
     pub fn status(&self) -> watch::Receiver<TimeStatus> {
         self.status.clone()
     }
@@ -272,7 +273,7 @@ struct Done {
     stepped: bool,
 }
 
-/// Asks the servers in order until one gives a time that can be believed.
+/// Asks the servers in order until one gives a time that is accepted.
 async fn attempt(spec: &ClockSpec, judge: &mut SampleFilter) -> Result<Done, String> {
     let mut problems = Vec::new();
     for server in &spec.servers {
@@ -318,7 +319,7 @@ async fn attempt(spec: &ClockSpec, judge: &mut SampleFilter) -> Result<Done, Str
     Err(problems.join("; "))
 }
 
-/// Moves the clock by that many microseconds.
+/// Moves the clock by this many microseconds.
 fn step(offset_us: i64) -> Result<(), SetClockError> {
     let target = unix_microseconds().saturating_add(offset_us);
     let time = Timespec {
@@ -334,7 +335,7 @@ fn unix_microseconds() -> i64 {
         .saturating_mul(1_000_000)
         .saturating_add(now.tv_nsec / 1000)
 }
-/// Parses and judges a packet as the answer to a question of ours.
+/// Parses a packet as the reply to our request, and decides whether it is accepted.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn judge_answer(packet: &[u8]) -> Option<Verdict> {
     let sample = canned_answer::sample_of(packet).ok()?;

@@ -1,4 +1,4 @@
-//! Asking one time server (SNTP, RFC 5905).
+//! Queries one time server (SNTP, RFC 5905).
 
 use std::{
     io,
@@ -13,9 +13,9 @@ use super::Sample;
 
 /// The port of NTP.
 pub(super) const PORT: u16 = 123;
-/// Names and answers take at most this long, each.
+/// Time limit for a name's lookup and for a reply, each.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// So many addresses of a name are tried.
+/// Limit on addresses of a name that are tried.
 const MOST_ADDRESSES: usize = 4;
 
 /// Why a server gave no time.
@@ -29,7 +29,7 @@ pub enum QueryError {
         /// Why.
         reason: String,
     },
-    /// No or no good answer.
+    /// The server gave no reply, or an invalid one.
     #[error("the time server {server} gives no time: {reason}")]
     Answer {
         /// The name.
@@ -39,8 +39,8 @@ pub enum QueryError {
     },
 }
 
-/// One measurement against `server`: a name or address, with or without a port.
-/// What is `held` goes when its name is no longer looked up: the thread for that goes on where nobody waits for it.
+/// Measures once against `server`: a name or address, with or without a port. `held` is dropped when the lookup of the name has ended: its
+/// thread goes on even if no caller waits for it.
 pub(super) async fn query(server: &str, held: impl Send + 'static) -> Result<Sample, QueryError> {
     let addresses = resolve(server, held)
         .await
@@ -95,7 +95,7 @@ async fn ask(address: SocketAddr) -> Result<Sample, String> {
     let socket = UdpSocket::bind(any)
         .await
         .map_err(|error| error.to_string())?;
-    // Connected, so that a closed port is an error at once and not a time-out.
+    // Connected, so that a closed port is an error at once instead of a timeout.
     socket
         .connect(address)
         .await
@@ -107,7 +107,7 @@ async fn ask(address: SocketAddr) -> Result<Sample, String> {
     measure(address, &socket).await
 }
 
-/// Sends the question, and reads what comes.
+/// Sends the request, and reads the reply.
 pub(super) async fn measure(
     address: SocketAddr,
     socket: &impl NtpUdpSocket,
@@ -143,7 +143,7 @@ fn network(_: io::Error) -> sntpc::Error {
     sntpc::Error::Network
 }
 
-/// Our clock, as sntpc wants to be told of it.
+/// The machine's clock, in the form that sntpc needs.
 #[derive(Copy, Clone, Default)]
 struct Clock {
     now: Duration,
@@ -170,7 +170,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// A server on 127.0.0.1 that answers one request by `reply`.
+    /// Starts a server on 127.0.0.1 that replies to one request with `reply`.
     async fn server(reply: impl Fn(&[u8]) -> Vec<u8> + Send + 'static) -> String {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let address = socket.local_addr().unwrap().to_string();
@@ -185,7 +185,7 @@ mod tests {
         address
     }
 
-    /// A proper answer, `ahead` seconds ahead of us.
+    /// Returns a valid reply, `ahead` seconds ahead of the machine's clock.
     fn answer(request: &[u8], ahead: u64) -> Vec<u8> {
         let now = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)

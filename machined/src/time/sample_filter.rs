@@ -1,98 +1,98 @@
-//! Whether to accept a time server, and what to do about it.
+//! Decides whether a time server's reply is accepted, and whether the clock is set.
 
 use std::time::Duration;
 
 use super::STEP;
 
-/// One answer of a server.
+/// The measurement from one reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sample {
-    /// Server minus us, in microseconds.
+    /// The server's time minus the machine's, in microseconds.
     pub offset_us: i64,
-    /// There and back, in microseconds.
+    /// Round trip, in microseconds.
     pub roundtrip_us: u64,
-    /// Distance from a reference clock, 1 to 15.
+    /// Stratum: the distance from a reference clock, 1 to 15.
     pub stratum: u8,
-    /// The server says that it is not synchronized itself.
+    /// The server reports that it is not synchronized itself.
     pub unsynchronized: bool,
 }
 
-/// What to do after an answer.
+/// The decision on a reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// The clock is right.
     Close,
     /// Set the clock.
     Step,
-    /// Do nothing, ask another one.
+    /// Rejected: do nothing, ask another server.
     Rejection(Rejection),
 }
 
-/// Why an answer is not believed.
+/// Why a reply is not accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
-    /// No reference behind it.
+    /// The server is not synchronized itself.
     #[error("it is not synchronized itself")]
     Unsynchronized,
-    /// Too slow to say anything.
+    /// The reply took too long for a measurement.
     #[error("it took {0} ms to answer")]
     Slow(u64),
-    /// Before the build of this system.
+    /// The time is before the build of this system.
     #[error("it says a time before this system was built")]
     Past,
-    /// Long after the build of this system.
+    /// The time is long after the build of this system.
     #[error("it says a time more than 50 years after this system was built")]
     Future,
-    /// A leap that wants a second opinion.
+    /// The offset is so large that a second reply has to confirm it.
     #[error(
         "it is {0} s away from a time that was about right; waiting for an answer that agrees, of another server where more than one is configured"
     )]
     Far(i64),
 }
 
-/// Slower answers are worth nothing.
+/// Limit on the round trip; slower replies are worthless.
 const SLOWEST: Duration = Duration::from_secs(2);
-/// Once right, a clock does not go this wrong by itself, in microseconds: ntpd's panic threshold.
+/// Limit on the offset of a clock that was right before, in microseconds: it does not go more wrong by itself; ntpd's panic threshold.
 const FAR_US: i64 = 1_000_000_000;
-/// How far a clock may be off that was not set yet but says more than nothing, in microseconds: a year.
+/// Limit on the offset of a clock that was not set by a server yet but has a rough time, in microseconds: a year.
 const YEAR_US: i64 = 365 * 86_400 * 1_000_000;
-/// Two opinions agree within this, in microseconds.
+/// Difference within which two servers agree, in microseconds.
 const AGREE_US: i64 = 1_000_000;
-/// In microseconds.
+/// Fifty years, in microseconds.
 const FIFTY_YEARS_US: i64 = 50 * 365 * 86_400 * 1_000_000;
 
-/// Believes servers, with a memory.
+/// Accepts or rejects replies, with a memory of earlier ones.
 #[derive(Debug)]
 pub struct SampleFilter {
     floor_us: i64,
-    /// How much is known of the time without servers.
+    /// The knowledge about the time without servers.
     before: Beforehand,
-    /// The clock was right once.
+    /// Whether the clock was right once.
     synced: bool,
-    /// A far offset that waits for a second opinion, and whose it is.
+    /// A large offset that waits for confirmation, and the server that reported it.
     far: Option<(i64, String)>,
 }
 
-/// What is known of the time before a server has answered.
+/// The knowledge about the time before a server has answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Beforehand {
-    /// Nothing: the clock says when this system was built.
+    /// None: the clock shows the build date.
     Nothing,
-    /// About the time: there is a hardware clock, or files and certificates say what it was at least.
+    /// A rough time: there is a hardware clock, or files and certificates prove an earliest time.
     Roughly,
 }
 
-/// Who answered.
+/// The server of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Witness<'a> {
-    /// The server, as configured.
+    /// The server's name, as configured.
     pub server: &'a str,
-    /// No other one is configured.
+    /// Whether it is the only configured server.
     pub is_alone: bool,
 }
 
 impl SampleFilter {
-    /// `floor` is the build date in seconds since 1970.
+    /// `floor`: the build date in seconds since 1970.
     pub fn new(floor: u64) -> Self {
         Self {
             floor_us: i64::try_from(floor).unwrap_or(0).saturating_mul(1_000_000),
@@ -102,12 +102,12 @@ impl SampleFilter {
         }
     }
 
-    /// Takes note of how much is known without servers.
+    /// Sets the knowledge about the time without servers.
     pub fn know(&mut self, before: Beforehand) {
         self.before = before;
     }
 
-    /// What to do about `sample` of `witness`, at `now_us` (microseconds since 1970 by our clock).
+    /// Decides on `sample` from `witness`, at `now_us` (microseconds since 1970 by the machine's clock).
     pub fn judge(&mut self, sample: &Sample, witness: Witness<'_>, now_us: i64) -> Verdict {
         if sample.unsynchronized || !(1..=15).contains(&sample.stratum) {
             return Verdict::Rejection(Rejection::Unsynchronized);
@@ -123,7 +123,7 @@ impl SampleFilter {
             return Verdict::Rejection(Rejection::Future);
         }
         let size = sample.offset_us.unsigned_abs();
-        // Half of the way there and back is the error of the measurement.
+        // Half of the round trip is the error of the measurement.
         if u128::from(size) < STEP.as_micros() || size <= sample.roundtrip_us / 2 {
             return Verdict::Close;
         }
@@ -135,7 +135,7 @@ impl SampleFilter {
         if size <= believable.unsigned_abs() {
             return Verdict::Step;
         }
-        // One server that is wrong, or that somebody else speaks for, does not agree with another; with itself it does.
+        // A server that is wrong, or impersonated, agrees with itself but not with another one.
         let agrees = self.far.as_ref().is_some_and(|(other, server)| {
             other.abs_diff(sample.offset_us) <= AGREE_US.unsigned_abs()
                 && (witness.is_alone || server != witness.server)
@@ -147,7 +147,7 @@ impl SampleFilter {
         Verdict::Rejection(Rejection::Far(sample.offset_us / 1_000_000))
     }
 
-    /// The clock agrees with a believed answer now.
+    /// Notes that the clock agrees with an accepted reply now.
     pub fn confirm(&mut self) {
         self.synced = true;
         self.far = None;
@@ -281,12 +281,12 @@ mod tests {
         assert_eq!(judge.judge(&days(3000), a, NOW), Verdict::Step, "who knows");
         judge.know(Beforehand::Roughly);
         assert_eq!(judge.judge(&days(300), a, NOW), Verdict::Step);
-        // However often one of them says so.
+        // However often one server repeats it.
         for _ in 0..3 {
             assert_eq!(judge.judge(&days(3000), a, NOW), far);
         }
         assert_eq!(judge.judge(&days(3000), b, NOW), Verdict::Step);
-        // Where there is no other, it is asked twice.
+        // Without another server, the same one is asked twice.
         let mut judge = SampleFilter::new(BUILD);
         judge.know(Beforehand::Roughly);
         assert_eq!(judge.judge(&days(3000), ONE, NOW), far);

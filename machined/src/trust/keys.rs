@@ -1,14 +1,14 @@
-//! What apid needs to be the node to its callers.
+//! The keys by which apid proves to callers that it is the node.
 
 use tokio::sync::watch;
 
 use crate::apid::{Identity, SelfCheck};
 
-/// What is made anew whenever the node's names, clock or authorities change; nothing until it was made once.
+/// The current keys: made anew whenever the node's names, clock or authorities change; None before they are made for the first time.
 #[derive(Clone)]
 pub struct Keys {
-    /// Who the node is to its callers.
+    /// The node's identity for its callers.
     pub identity: watch::Receiver<Option<Identity>>,
-    /// How it is a caller of its own.
+    /// The credentials with which the node calls its own API.
     pub self_check: watch::Receiver<Option<SelfCheck>>,
 }

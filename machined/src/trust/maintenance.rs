@@ -1,28 +1,28 @@
-//! From whom a machine without a config takes one.
+//! Decides from which callers a machine without a config takes one.
 
 use std::sync::Arc;
 
 use super::remembered::Authorities;
 
-/// From whom a machine without a config takes one.
+/// The callers from whom a machine without a config takes one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Maintenance {
-    /// From anybody: there is nothing on the machine that a config could give away.
+    /// Any caller: the machine holds nothing that a config could expose.
     Open,
-    /// From administrators of the authorities that its last config had.
+    /// Administrators, with certificates from the authorities of its last config.
     Authorities(Arc<Authorities>),
-    /// From nobody, for this reason: it may hold data, and does not know whose.
+    /// No caller, for this reason: the machine may hold data, and does not know whose.
     Closed(String),
 }
 
 impl Maintenance {
-    /// What a machine does until it has looked.
+    /// Returns the mode until the machine has examined its disk.
     #[must_use]
     pub fn undecided() -> Self {
         Self::Closed("the machine has not looked for its config yet".to_owned())
     }
 
-    /// What to do, for people.
+    /// Returns advice for operators.
     #[must_use]
     pub fn advice(&self) -> String {
         match self {

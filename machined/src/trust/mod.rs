@@ -1,4 +1,4 @@
-//! Who the node is and whom it believes: the certificate that apid shows, and the authorities of its callers.
+//! The node's identity and the callers that it trusts: the certificate that apid shows, and the authorities of its callers.
 
 mod keys;
 mod maintenance;

@@ -1,4 +1,4 @@
-//! Whom the machine believed when it last had a config, kept beside the config and apart from it: what is left to go by when the
+//! The authorities that the machine trusted when it last had a config, kept beside the config in a file of their own: it decides when the
 //! config cannot be read.
 
 use std::io;
@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 use crate::base::whole_file;
 use crate::state_partition::TRUST;
 
-/// What is remembered.
+/// The content of the record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Remembered {
-    /// These are believed.
+    /// The trusted authorities.
     Authorities(Authorities),
-    /// Nobody is: an administrator had the config erased, so that another one can be brought by whoever comes.
+    /// No authority is trusted: an administrator had the config erased, so that any caller can bring another one.
     Reset,
 }
 
@@ -24,10 +24,10 @@ pub enum Remembered {
 pub struct Authorities {
     /// The machine's own authority, PEM.
     pub ca: String,
-    /// Its key, PEM. Kept on STATE only, where the config is that holds it too: without it clients cannot verify this machine.
+    /// Its key, PEM. Kept on STATE only, where the config with the same key is: without it clients cannot verify this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// Further ones whose clients are let in, PEM.
+    /// Further authorities whose clients are let in, PEM.
     pub accepted: Vec<String>,
     /// Further names of the machine.
     pub names: Vec<String>,
@@ -43,7 +43,7 @@ impl std::fmt::Debug for Authorities {
 }
 
 impl Authorities {
-    /// The same for a place where the key may not be.
+    /// Returns a copy without the key, for a place where the key must not be.
     #[must_use]
     pub fn without_key(&self) -> Self {
         Self {
@@ -54,15 +54,15 @@ impl Authorities {
 }
 
 impl Remembered {
-    /// Reads it from this folder; none when it is not there.
+    /// Reads the record from this folder; None if there is none.
     ///
     /// # Errors
-    /// It is there and cannot be read.
+    /// The record exists and cannot be read.
     pub fn read(folder: &Path) -> anyhow::Result<Option<Self>> {
         whole_file::read_json(&folder.join(TRUST.name))
     }
 
-    /// Writes it into this folder, whole or not at all; nothing when it is there already.
+    /// Writes the record into this folder, whole or not at all; does nothing if the same record is there already.
     ///
     /// # Errors
     /// The folder cannot be written.
@@ -104,7 +104,7 @@ mod tests {
         assert!(!format!("{authorities:?}").contains("secret"));
         let without = serde_json::to_string(&authorities.without_key()).unwrap();
         assert!(!without.contains("secret"));
-        // Half a file is no trust.
+        // Half a record is an error, and no trust.
         std::fs::write(folder.path().join(TRUST.name), "{\"authorities\":").unwrap();
         assert!(Remembered::read(folder.path()).is_err());
     }

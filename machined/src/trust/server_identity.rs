@@ -1,5 +1,5 @@
-//! The node's own certificate: made from the machine config's CA, and made anew when the node's addresses or names
-//! change or it grows old.
+//! The node's own certificate: issued by the machine config's CA, and issued anew when the node's addresses or names change or the
+//! certificate grows old.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,32 +11,32 @@ use tokio::sync::watch;
 
 use crate::apid::{Identity, Mode, SelfCheck};
 
-/// How long a certificate is good for.
+/// Lifetime of a certificate.
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);
-/// When a new one is made, long before the old one ends.
+/// Age at which a certificate is renewed, long before it expires.
 const RENEWAL: Duration = Duration::from_secs(12 * 3600);
 
-/// How long the first certificate waits for the node's names, which are there within milliseconds.
+/// Time limit for the node's names before the first certificate is issued; they are there within milliseconds.
 const NAMES: Duration = Duration::from_secs(1);
 
-/// Whom the node believes and with what it signs.
+/// The authorities that the node trusts, and the key with which it signs.
 pub enum Trust {
     /// From a machine config.
     Configured {
-        /// Signs the node's certificate; none where the config brought no key (a worker's).
+        /// Signs the node's certificate; None if the config has no key (a worker's).
         authority: Option<Box<CertificateAuthority>>,
         /// DER of the authorities whose clients are let in.
         accepted: Vec<Vec<u8>>,
         /// Further names for the certificate.
         extra_names: Vec<String>,
     },
-    /// No machine config: a throw-away authority, and nobody is asked for a certificate.
+    /// No machine config: a throw-away authority, and callers need no certificate.
     Maintenance,
-    /// No machine config, and nobody is known who may bring one: as above, and callers may only look.
+    /// No machine config, and it is unknown who may bring one: as above, and callers may only read.
     Closed,
 }
 
-/// What the node can be called.
+/// The names of the node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Names {
     /// Its addresses, without loopback.
@@ -45,31 +45,30 @@ pub struct Names {
     pub hostnames: BTreeSet<String>,
 }
 
-/// Keeps apid's identity fit for use, for as long as it lives.
+/// Keeps apid's identity up to date for as long as it runs.
 pub struct KeepIdentity {
-    /// Newest trust.
+    /// The newest trust.
     pub trust: watch::Receiver<Option<Trust>>,
-    /// Newest names; none before the network has been looked at.
+    /// The newest names; None before the network has been examined.
     pub names: watch::Receiver<Option<Names>>,
-    /// Where identities go.
+    /// Receives the identities.
     pub identity: watch::Sender<Option<Identity>>,
-    /// Where the node's own way in goes.
+    /// Receives the credentials for the node's own calls.
     pub self_check: watch::Sender<Option<SelfCheck>>,
 }
 
-/// What is made at a time, from one authority.
+/// Certificates that are issued together, by one authority.
 struct Issued {
     identity: Identity,
     self_check: SelfCheck,
 }
 
 impl KeepIdentity {
-    /// Makes an identity now and whenever something changed.
+    /// Issues an identity now and after each change.
     pub async fn run(mut self) {
-        // A certificate without the node's addresses would be made for nothing, but the API does not wait for a network that
-        // cannot be looked at.
+        // A certificate without the node's addresses would be useless, but the API does not wait for a network that cannot be examined.
         let known = self.names.wait_for(Option::is_some);
-        // Without the names it is made all the same.
+        // After the time limit the certificate is issued without the names.
         let _ = tokio::time::timeout(NAMES, known).await;
         let mut pinned = PinnedKey::default();
         loop {
@@ -97,7 +96,7 @@ impl KeepIdentity {
     }
 }
 
-/// Ends when the certificate is due, or when the clock was set: timers do not see that, so look now and then.
+/// Ends when the certificate is due, or when the clock was set: timers do not notice that, so look at intervals.
 async fn clock_moved_or_old() {
     let (began, clock) = (std::time::Instant::now(), SystemTime::now());
     loop {
@@ -114,12 +113,12 @@ async fn clock_moved_or_old() {
     }
 }
 
-/// The node's key where nobody signs for it: people compare its fingerprint, so it stays while machined runs.
+/// The node's key when no authority signs for it: operators compare its fingerprint, so it stays while machined runs.
 #[derive(Default)]
 struct PinnedKey(Option<String>);
 
 impl PinnedKey {
-    /// The same each time.
+    /// Returns the same key each time.
     fn get(&mut self) -> anyhow::Result<PrivateKey> {
         if let Some(pem) = &self.0 {
             return Ok(PrivateKey::from_pem(pem)?);
@@ -140,7 +139,7 @@ fn issue(
         Trust::Configured {
             authority: Some(_), ..
         } => Ok(PrivateKey::generate_p256()?),
-        // A worker's config brings no key to sign with; people pin the fingerprint instead.
+        // A worker's config has no key to sign with; operators pin the fingerprint instead.
         Trust::Configured {
             authority: None, ..
         }
@@ -179,7 +178,7 @@ fn issue(
         certificate.fingerprint()
     );
     let own_authority = instar_pki::certificate_from_pem(&authority.certificate_pem())?;
-    // A throw-away authority, whose key never leaves this process, lets nobody in but the API's check.
+    // A throw-away authority, whose key never leaves this process, admits only the API's own check.
     if mode == Mode::Normal && !accepted.contains(&own_authority) {
         accepted.push(own_authority.clone());
     }
@@ -204,7 +203,7 @@ fn issue(
     })
 }
 
-/// The check by which the machine calls its own API: as a reader where callers need a certificate.
+/// Returns the check by which the machine calls its own API: as a reader if callers need a certificate.
 fn self_check(
     authority: &CertificateAuthority,
     own_authority: &[u8],
@@ -224,7 +223,7 @@ fn self_check(
     SelfCheck::new(own_authority, shown).context("make the API's check")
 }
 
-/// The names that the machine is known by, and with them those that the config adds, for the certificate.
+/// Returns the names that the machine itself knows, and for the certificate also those that the config adds.
 fn subjects(names: &Names, extra: &[String]) -> (BTreeSet<String>, Vec<SubjectName>) {
     let mut known: BTreeSet<String> = names.addresses.iter().map(ToString::to_string).collect();
     known.extend(names.hostnames.iter().cloned());
@@ -235,8 +234,8 @@ fn subjects(names: &Names, extra: &[String]) -> (BTreeSet<String>, Vec<SubjectNa
     (known, subjects)
 }
 
-/// Other nodes know this authority, too: calls may be passed on to them. With its key the node could make such a certificate at
-/// any time; apid gets one that ends by itself.
+/// Adds a certificate for calls to other nodes, which trust this authority, too. With the key the node could issue one at any time; apid
+/// gets one that expires.
 fn passing_on(
     identity: Identity,
     authority: &CertificateAuthority,
@@ -253,7 +252,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// Everything that a keeper is told by, and what comes out.
+    /// The channels of a keeper: its inputs, and its output.
     struct Told {
         _trust: watch::Sender<Option<Trust>>,
         names: watch::Sender<Option<Names>>,

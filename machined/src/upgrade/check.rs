@@ -1,4 +1,4 @@
-//! Whether an installer image can be taken on this machine, decided from its labels before anything is disturbed.
+//! Decides from an installer image's labels whether this machine can take it, before anything is disturbed.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::running::RunningSystem;
 /// Version of the protocol between init and machined that this machine's init speaks.
 const PROTOCOL: u32 = instar_init_protocol::VERSION;
 
-/// What an installer image says about itself (docs/contracts.md).
+/// The labels of an installer image (docs/contracts.md).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     /// As in `v0.2.0`.
@@ -29,7 +29,7 @@ pub struct Candidate {
     pub rootfs_bytes: u64,
 }
 
-/// How the new version gets to run.
+/// How the new version is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route {
     /// As the next generation under the running kernel and init.
@@ -38,7 +38,7 @@ pub enum Route {
     Reboot(&'static str),
 }
 
-/// Where its image is unpacked.
+/// Where the image is unpacked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
     /// Under /var, with the other images.
@@ -47,60 +47,60 @@ pub enum Room {
     Memory,
 }
 
-/// What can be done with a candidate.
+/// The way to run a candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
-    /// How it gets to run.
+    /// How the version is started.
     pub path: Route,
-    /// Where its image is unpacked.
+    /// Where the image is unpacked.
     pub room: Room,
 }
 
-/// What the machine has left.
+/// The machine's free resources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resources {
     /// Bytes of memory that can be had without swapping.
     pub memory: u64,
     /// Bytes free where images are unpacked.
     pub disk: u64,
-    /// Files that can be made there.
+    /// Free inodes there.
     pub inodes: u64,
-    /// The image store lies in memory too.
+    /// Whether the image store is in memory too.
     pub store_in_memory: bool,
 }
 
-/// Why an image is not taken. Nothing has been changed when this is said.
+/// Why an image is refused. Nothing has been changed.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Refusal {
-    /// A label is not there: this is no installer image, or a damaged one.
+    /// A label is missing: this is not an installer image, or a damaged one.
     #[error("the image has no label {0:?}: it is no Instar installer image")]
     NoLabel(&'static str),
-    /// A label makes no sense.
+    /// A label has an invalid value.
     #[error("the image's label {label:?} has the value {value:?}, which is not {expected}")]
     BadLabel {
         /// Its name.
         label: &'static str,
-        /// What it holds.
+        /// Its value.
         value: String,
-        /// What it should hold.
+        /// The expected form.
         expected: &'static str,
     },
-    /// For another kind of machine.
+    /// The image is for another architecture.
     #[error("the image is for {image}, this machine is {machine}")]
     WrongArchitecture {
-        /// What the image is for.
+        /// The image's architecture.
         image: String,
-        /// What this is.
+        /// This machine's architecture.
         machine: String,
     },
-    /// Its machined talks to a newer init than this one.
+    /// The image's machined needs a newer init than this one.
     #[error(
         "the image needs version {image} of init's protocol, this init speaks {init}; upgrade with a reboot over a version in between"
     )]
     WrongProtocol {
-        /// What the image needs.
+        /// The version of the protocol that the image needs.
         image: u32,
-        /// What there is.
+        /// The version of the protocol that this init speaks.
         init: u32,
     },
     /// Too little memory for two root filesystems at once.
@@ -108,36 +108,36 @@ pub enum Refusal {
         "the upgrade needs {needed} MiB of memory, {available} MiB are free; stop a service first"
     )]
     NotEnoughMemory {
-        /// MiB that it takes.
+        /// MiB needed.
         needed: u64,
-        /// MiB that there are.
+        /// MiB free.
         available: u64,
     },
-    /// Too little room to unpack the image, in memory as well.
+    /// Too little room to unpack the image, under /var and in memory.
     #[error(
         "the image needs {needed} MiB and {INSTALLER_FILES} inodes under /var, {available} MiB and {inodes} are free; nor is there \
          memory for it: of {memory_needed} MiB, {memory} MiB are free; remove an image or files of a user volume, or stop a service first"
     )]
     NotEnoughRoom {
-        /// MiB that it takes.
+        /// MiB needed.
         needed: u64,
-        /// MiB that there are.
+        /// MiB free.
         available: u64,
-        /// Inodes that there are.
+        /// Inodes free.
         inodes: u64,
-        /// MiB of memory that it takes there.
+        /// MiB of memory needed to unpack there.
         memory_needed: u64,
-        /// MiB of memory that there are.
+        /// MiB of memory free.
         memory: u64,
     },
-    /// It failed here before.
+    /// This image failed here before.
     #[error(
         "version {version} of this very image failed here before ({reason}); use force to try it again"
     )]
     FailedBefore {
         /// Its version.
         version: String,
-        /// What was wrong then.
+        /// The reason of the failure.
         reason: String,
     },
 }
@@ -146,18 +146,18 @@ pub enum Refusal {
 const TMPFS: i64 = 0x0102_1994;
 /// An installer image has some twenty files; its container needs a few more.
 pub const INSTALLER_FILES: u64 = 512;
-/// What machined and the new generation's start need beside the root filesystem itself.
+/// Bytes of memory that machined and the new generation's start need beside the root filesystem.
 const MEMORY_RESERVE: u64 = 48 << 20;
 
 impl Resources {
-    /// Looks at the machine: /proc/meminfo and the filesystem of /var.
+    /// Measures the machine: /proc/meminfo and the filesystem of /var.
     pub fn now() -> anyhow::Result<Self> {
         let memory = statistics::memory()?;
         let var = rustix::fs::statfs("/var").context("look at the filesystem of /var")?;
         Ok(Resources {
             memory: memory.memavailable << 10,
             disk: var.f_bavail.saturating_mul(var.f_bsize.unsigned_abs()),
-            // Some kinds of filesystem don't count them.
+            // Some filesystems do not count inodes.
             inodes: if var.f_files == 0 {
                 u64::MAX
             } else {
@@ -167,7 +167,7 @@ impl Resources {
         })
     }
 
-    /// Whether an image of so many bytes fits under /var.
+    /// Whether an image of `unpacked_bytes` fits under /var.
     pub fn have_room(&self, unpacked_bytes: u64) -> bool {
         self.disk >= unpacked_bytes && self.inodes >= INSTALLER_FILES
     }
@@ -194,7 +194,7 @@ impl Candidate {
             })
         };
         let version = get("dev.instar.version")?;
-        // What no boot entry could be named after would fail later.
+        // A version that cannot name a boot entry would fail later.
         if version.parse::<Version>().is_err() {
             return Err(Refusal::BadLabel {
                 label: "dev.instar.version",
@@ -221,7 +221,7 @@ impl Candidate {
     }
 }
 
-/// Decides whether and how the candidate can come to run here.
+/// Decides whether and how the candidate can run here.
 pub fn check(
     candidate: &Candidate,
     running: &RunningSystem,

@@ -1,25 +1,25 @@
-//! What is asked of an upgrade, and why it is not begun.
+//! The request for an upgrade, and the reasons to refuse it.
 
 use super::check::Refusal;
 use crate::oci::PullError;
 use crate::operation_lock::{Busy, Interrupted};
 use crate::values::ReferenceError;
 
-/// An upgrade as it was asked for.
+/// A request for an upgrade.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpgradeRequest {
     /// The installer image.
     pub image: String,
     /// Take it even if it failed here before.
     pub force: bool,
-    /// How the new version comes to run.
+    /// The way to start the new version.
     pub mode: UpgradeMode,
 }
 
-/// How a new version comes to run.
+/// The way to start a new version.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum UpgradeMode {
-    /// Without a reboot where kernel and init are the same.
+    /// Without a reboot if kernel and init are the same.
     #[default]
     Quickest,
     /// By a reboot through the firmware, even if that is not needed.
@@ -28,43 +28,43 @@ pub enum UpgradeMode {
     Kexec,
 }
 
-/// Why an upgrade was not begun. Nothing has changed when this is said.
+/// Why an upgrade was refused. Nothing has changed.
 #[derive(Debug, thiserror::Error)]
 pub enum UpgradeError {
     /// Another sequence is running.
     #[error("the upgrade cannot begin now")]
     Busy(#[from] Busy),
-    /// A more urgent operation has taken its place.
+    /// A more urgent operation has interrupted it.
     #[error("there is no upgrade")]
     Interrupted(#[from] Interrupted),
-    /// The image's name makes no sense.
+    /// The image's name is invalid.
     #[error("the image's name is unusable")]
     Reference(#[source] ReferenceError),
-    /// The image could not be had, or it is damaged or hostile.
+    /// The image could not be pulled, or is damaged or hostile.
     #[error("the image could not be pulled")]
     Pull(#[from] PullError),
-    /// The image is not for this machine as it is.
+    /// The image does not fit this machine.
     #[error("the upgrade was refused")]
     Refused(#[from] Refusal),
-    /// Nothing is kept for the next boot.
+    /// The machine cannot keep a version for the next boot.
     #[error(
         "this machine does not boot from its disk, so it keeps no version for its next boot; upgrade without staging"
     )]
     NotInstalled,
-    /// Nothing is kept for the next boot, and only a boot could start this version.
+    /// The machine cannot keep a version for the next boot, and only a boot could start this one.
     #[error(
         "only a reboot can start this version ({0}), and this machine does not boot from its disk: there is nowhere to keep it; upgrade in one step, or boot the machine with it"
     )]
     NowhereToKeep(&'static str),
-    /// The version was not written; what was there is still there.
+    /// The version was not written; the one that was there is unchanged.
     #[error("the version could not be prepared")]
     NotStaged(#[source] anyhow::Error),
-    /// Something of the machine itself.
+    /// The machine could not read its own state.
     #[error("the machine could not look at itself")]
     Machine(#[source] anyhow::Error),
 }
 
-/// Exit codes of installers (docs/contracts.md; 3 and 5 are only said by machined).
+/// Exit codes of installers (docs/contracts.md; only machined uses 3 and 5).
 const UNKNOWN: i32 = 1;
 const BAD_INPUT: i32 = 2;
 const UNSUPPORTED: i32 = 3;
@@ -73,7 +73,7 @@ const DEPENDENCY: i32 = 5;
 const INSTALL_FAILED: i32 = 7;
 
 impl UpgradeError {
-    /// The installer's exit code that says the same.
+    /// Returns the installer's exit code for this error.
     pub fn exit_code(&self) -> i32 {
         match self {
             Self::Reference(_) | Self::Refused(Refusal::NoLabel(_) | Refusal::BadLabel { .. }) => {

@@ -9,35 +9,35 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::base::whole_file;
 use crate::state_partition::FAILED_IMAGES;
 
-/// How many are remembered; the record must not grow for ever.
+/// Limit on remembered images; the record must not grow for ever.
 const REMEMBERED: usize = 32;
 
-/// Digests of images and why each failed, oldest first. In JSON a map, as versions before this one wrote and read it: the order
-/// of its entries is that of the failures, until such a version has written it again.
+/// Digests of images with the reason of each failure, oldest first. In JSON a map, as versions before this one write and read it: its
+/// entries are in the order of the failures, until such a version has written it again.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FailedImages(Vec<(String, String)>);
 
 impl FailedImages {
-    /// Why the image failed, if it did.
+    /// Returns why the image failed, if it did.
     pub fn reason(&self, digest: &str) -> Option<&str> {
         let mut failures = self.0.iter();
         let (_, reason) = failures.find(|(failed, _)| failed == digest)?;
         Some(reason)
     }
 
-    /// Remembers a failure as the newest one; where there are too many, the oldest is forgotten.
+    /// Remembers a failure as the newest one; drops the oldest if there are too many.
     pub fn remember(&mut self, digest: String, reason: String) {
         self.forget(&digest);
         self.0.push((digest, reason));
         self.forget_oldest();
     }
 
-    /// Forgets an image that has proved itself.
+    /// Drops an image that has proved itself.
     pub fn forget(&mut self, digest: &str) {
         self.0.retain(|(failed, _)| failed != digest);
     }
 
-    /// Adds what an older record knows. What is known of an image already is newer.
+    /// Adds the entries of an older record. An entry that is here already is newer.
     pub fn merge(&mut self, mut older: FailedImages) {
         older.0.retain(|(digest, _)| self.reason(digest).is_none());
         self.0.splice(0..0, older.0);
@@ -49,7 +49,7 @@ impl FailedImages {
         self.0.drain(..surplus);
     }
 
-    /// Reads the record in a directory; an absent one is empty.
+    /// Reads the record in a directory; empty if there is none.
     pub fn load(directory: &Path) -> anyhow::Result<Self> {
         Ok(whole_file::read_json(&directory.join(FAILED_IMAGES.name))?.unwrap_or_default())
     }
@@ -127,7 +127,7 @@ mod tests {
         for number in 0..REMEMBERED {
             failed.remember(name(number), "hangs".into());
         }
-        // Failed again, so the newest.
+        // It fails again, so it is the newest.
         failed.remember(name(0), "hangs still".into());
         let newest = name(REMEMBERED);
         failed.remember(newest.clone(), "hangs".into());
@@ -153,7 +153,7 @@ mod tests {
         );
     }
 
-    /// What a boot does that finishes an upgrade which was forced.
+    /// The actions of a boot that finishes a forced upgrade.
     #[test]
     fn an_image_that_has_proved_itself_is_forgotten_over_a_reboot() {
         let directory = tempfile::tempdir().unwrap();

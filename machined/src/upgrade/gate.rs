@@ -1,5 +1,5 @@
-//! When a new generation counts as good: its API answers, what was up before the upgrade is up again, and whatever else the
-//! config wants asked answers.
+//! The gate: a new generation passes it when its API answers, the services that were up before the upgrade are up again, and the config's
+//! probes get an answer.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -10,23 +10,23 @@ use crate::base::lock::Lock as _;
 use crate::services::{Service, Services, reach};
 use crate::values::CheckTarget;
 
-/// How long a service must have run to count, unless it proves by answers that it is steady: one that crashes at once has been "running"
-/// for a moment too.
+/// Time that a service must have run to count as up, unless its own check proves that it is steady: a service that crashes at once has been
+/// "running" for a moment too.
 const STEADY: Duration = Duration::from_secs(3);
-/// Between two tries of a probe: somebody waits for it.
+/// Interval between two tries of a probe: short, because the upgrade waits for it.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Something that must answer, once.
+/// A probe: a target that must answer once.
 #[derive(Debug)]
 pub struct GateProbe {
     name: String,
     target: CheckTarget,
-    /// A try that takes longer has failed.
+    /// Time limit of a try; a longer one has failed.
     timeout: Duration,
     progress: Mutex<Progress>,
 }
 
-/// How far a probe is.
+/// The progress of a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Progress {
     NotAsked,
@@ -35,7 +35,7 @@ enum Progress {
 }
 
 impl GateProbe {
-    /// A probe that has not been tried.
+    /// Returns a probe that has not been tried.
     pub fn new(name: String, target: CheckTarget, timeout: Duration) -> Self {
         GateProbe {
             name,
@@ -49,7 +49,7 @@ impl GateProbe {
         self.progress.locked()
     }
 
-    /// Asks until there is an answer.
+    /// Tries until the target answers.
     async fn pass(&self) {
         loop {
             match reach(&self.target, self.timeout).await {
@@ -61,7 +61,7 @@ impl GateProbe {
         *self.progress() = Progress::Passed;
     }
 
-    /// What is missing, in one line.
+    /// Returns why the probe has not passed, in one line; None if it has.
     fn missing(&self) -> Option<String> {
         let progress = self.progress();
         let what = match &*progress {
@@ -73,17 +73,17 @@ impl GateProbe {
     }
 }
 
-/// What must be up and answer.
+/// The conditions that a new generation has to meet.
 #[derive(Debug, Default)]
 pub struct Gate {
-    /// Services that were up before; those that the config no longer names are forgiven.
+    /// Services that were up before; one that the config no longer names is not required.
     pub services: Vec<String>,
-    /// What the config wants asked.
+    /// The config's probes.
     pub probes: Vec<GateProbe>,
 }
 
 impl Gate {
-    /// Waits until the gate is passed. Whoever calls it sets the deadline.
+    /// Waits until the gate is passed. The caller sets the deadline.
     pub async fn pass(&self, services: &Services) {
         let required = self.required(services).into_iter();
         let services = join_all(required.map(|service| async move {
@@ -92,7 +92,7 @@ impl Gate {
                 if service.proves_steady(STEADY).await {
                     return;
                 }
-                // It may be up and not answer; its next check says so.
+                // It may be up without answering; its next check shows that.
                 tokio::time::sleep(ASK_AGAIN).await;
             }
         }));
@@ -100,7 +100,7 @@ impl Gate {
         tokio::join!(services, probes);
     }
 
-    /// What is missing yet, for the reason of a rollback.
+    /// Returns the conditions that are not met yet, for the reason of a rollback.
     pub fn missing(&self, services: &Services) -> Vec<String> {
         let required = self.required(services).into_iter();
         required

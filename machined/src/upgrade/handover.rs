@@ -1,7 +1,7 @@
-//! What one generation leaves to the next: a sealed memfd of JSON that init keeps over the swap.
+//! The hand-over from one generation to the next: a sealed memfd of JSON that init keeps over the swap.
 //!
-//! It spares the next generation what it would have to ask for again (the machine config, the lease), so that the API
-//! is back at once, and it tells who asked for an upgrade, so that the asker gets an answer whatever comes of it.
+//! With it the next generation need not fetch the machine config and the leases again, so that the API is back at once. It also names the
+//! caller of an upgrade, so that the caller is told the outcome, whatever it is.
 
 use std::os::fd::OwnedFd;
 
@@ -13,11 +13,11 @@ use crate::containers::InForce;
 use crate::network::Lease;
 use crate::store::event_log::ActorId;
 
-/// The name that init keeps it under.
+/// The name under which init keeps the hand-over.
 pub const NAME: &str = "handover";
-/// Its name in errors.
+/// The name of the hand-over in errors.
 const WHAT: &str = "the hand-over";
-/// A machine config is at most 1 MiB.
+/// Size limit, in bytes: a machine config is at most 1 MiB.
 const LARGEST: u64 = 4 << 20;
 
 /// An upgrade whose outcome is not known yet.
@@ -25,45 +25,45 @@ const LARGEST: u64 = 4 << 20;
 pub struct PendingUpgrade {
     /// The call that asked for it.
     pub actor: ActorId,
-    /// The image as asked for.
+    /// The image's name as the caller gave it.
     pub image: String,
     /// Digest of its manifest.
     pub digest: String,
     /// The version that was running.
     pub from: String,
-    /// The version that is to run.
+    /// The new version.
     pub to: String,
     /// The order of its boot entry, on a machine that boots from its disk.
     #[serde(default)]
     pub boot_entry: Option<u32>,
 }
 
-/// Everything that is left to the next generation. Unknown fields of a newer version are ignored, missing ones of an
-/// older version are empty: both directions of an upgrade read it.
+/// All that is left to the next generation. Unknown fields of a newer version are ignored, missing ones of an older version are empty, so
+/// that both directions of an upgrade can read it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Handover {
     /// The machine config as it was given.
     pub machine_config: Option<String>,
-    /// The network's leases: in force at once, confirmed in the background.
+    /// The network's leases: in force at once, then confirmed in the background.
     pub leases: Vec<Lease>,
     /// The upgrade under way.
     pub upgrade: Option<PendingUpgrade>,
     /// Images that failed on this machine.
     pub failed: FailedImages,
-    /// The images that containers run; what a disk says is newer.
+    /// The images that containers run; a record on a disk is newer.
     pub images_in_force: InForce,
-    /// Services that were up; an upgrade is good when they are up again.
+    /// Services that were up; the upgrade succeeds when they are up again.
     pub services_up: Vec<String>,
 }
 
 impl Handover {
-    /// Writes it to a sealed memfd.
+    /// Writes the hand-over to a sealed memfd.
     pub fn to_memfd(&self) -> anyhow::Result<OwnedFd> {
         sealed_json::to_memfd(NAME, WHAT, self)
     }
 
-    /// Reads what the previous generation left.
+    /// Reads the hand-over of the previous generation.
     pub fn from_memfd(memfd: &OwnedFd) -> anyhow::Result<Self> {
         sealed_json::from_memfd(memfd, WHAT, LARGEST)
     }

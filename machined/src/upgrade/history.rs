@@ -1,7 +1,7 @@
-//! Which versions this machine has run, and which upgrades have failed: what is left to look at when an upgrade is over.
+//! The history of upgrades: the versions that this machine has run, and the upgrades that failed.
 //!
-//! The history only watches: the running version once the machine is up, and failures in the event log. It is kept on STATE, and
-//! beside that in a memfd that init holds, because a machine without a disk has upgrades without a reboot too.
+//! The history only observes: the running version once the machine is up, and failures in the event log. It is kept on STATE, and also in a
+//! memfd that init holds, because a machine without a disk has upgrades without a reboot too.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -19,39 +19,39 @@ use crate::state_partition::UPGRADE_HISTORY;
 use crate::store::event_log::{EventLog, Start};
 use crate::store::{MachineStage, MachineStatus, Resource, Store};
 
-/// Its name in errors.
+/// The name of the history in errors.
 const WHAT: &str = "the history of upgrades";
-/// The sequences whose failures are of interest.
+/// The sequences whose failures are noted.
 const UPGRADES: [&str; 2] = ["upgrade", "stageUpgrade"];
-/// So many entries are kept; the oldest go first.
+/// Limit on entries; the oldest are dropped.
 const REMEMBERED: usize = 32;
 /// Upper limit of the file, in bytes: more than 32 entries with long reasons need. A larger file was not written by us.
 const LARGEST: u64 = 1 << 20;
-/// A reason that is longer than this, in bytes, is cut off.
+/// Limit on a reason, in bytes; the rest is cut off.
 const REASON: usize = 2048;
 
-/// How an upgrade ended.
+/// The outcome of an upgrade.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
     /// The version runs: the machine came up with it.
     Running,
-    /// It does not; the version before goes on.
+    /// The version does not run; the one before goes on.
     Failed,
 }
 
 /// One entry of the history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpgradeFact {
-    /// Counts up.
+    /// Number of the entry; counts up.
     pub number: u64,
-    /// When it was over, in seconds since 1970.
+    /// The end of the upgrade, in seconds since 1970.
     pub at: u64,
     /// The version that ran before; empty for the first entry of a machine.
     pub from: String,
-    /// The version that runs since, the old one after a failure.
+    /// The version that runs since then: the old one after a failure.
     pub version: String,
-    /// How it ended.
+    /// The outcome.
     pub outcome: Outcome,
     /// Why it failed; empty otherwise.
     #[serde(default)]
@@ -69,7 +69,7 @@ impl Resource for UpgradeFact {
 struct History(Vec<UpgradeFact>);
 
 impl History {
-    /// Takes down that this version runs; nothing when it did before. Whether it is news.
+    /// Notes that this version runs, unless it did before. Returns whether the entry is new.
     fn note_running(&mut self, version: &str, at: u64) -> bool {
         let before = self.0.last().map(|last| last.version.clone());
         if before.as_deref() == Some(version) {
@@ -85,7 +85,7 @@ impl History {
         true
     }
 
-    /// Takes down that an upgrade failed while, or after which, this version runs.
+    /// Notes that an upgrade failed and this version runs.
     fn note_failure(&mut self, version: &str, at: u64, reason: &str) {
         let mut reason = reason.to_owned();
         reason.truncate(reason.floor_char_boundary(REASON));
@@ -106,7 +106,7 @@ impl History {
         self.0.drain(..gone);
     }
 
-    /// Reads one; none when there is none.
+    /// Reads the history; None if there is none.
     fn load(state: &Path) -> anyhow::Result<Option<Self>> {
         whole_file::read_json(&state.join(UPGRADE_HISTORY.name))
     }
@@ -128,30 +128,30 @@ impl History {
     }
 }
 
-/// What the history is made of, and where it is kept.
+/// Keeps the history up to date.
 pub struct HistoryKeeper {
-    /// The version that runs.
+    /// The running version.
     pub version: String,
-    /// Tells of upgrades that fail.
+    /// Reports failed upgrades.
     pub events: EventLog,
-    /// Tells when the machine is up; the history is published there.
+    /// Reports that the machine is up; the history is published there.
     pub store: Store,
     /// Keeps the history for the next generation.
     pub init: InitLink,
-    /// Says whether STATE is mounted, where the history is kept over a reboot.
+    /// Reports whether STATE is mounted, which keeps the history over a reboot.
     pub disk: watch::Receiver<OwnedDiskStatus>,
     /// The history that the generation before left with init under [`HistoryKeeper::NAME`].
     pub left: Option<OwnedFd>,
 }
 
 impl HistoryKeeper {
-    /// The name that init keeps the history under.
+    /// The name under which init keeps the history.
     pub const NAME: &'static str = "upgrade-history";
 
-    /// Keeps the history for as long as machined runs.
+    /// Keeps the history up to date for as long as machined runs.
     pub async fn keep(mut self) {
         let mut events = self.events.read(&Start::History);
-        // Before that it is not known whether this version stays, and STATE is not mounted.
+        // Before the machine runs, it is unknown whether this version stays, and STATE is not mounted.
         self.store
             .wait_for(MachineStatus::ID, |status: Option<&MachineStatus>| {
                 status.is_some_and(|status| status.stage == MachineStage::Running)
@@ -179,7 +179,7 @@ impl HistoryKeeper {
         }
     }
 
-    /// Finds the history that the generation before left, else the one on STATE. One that cannot be read is begun anew.
+    /// Finds the history that the generation before left, else the one on STATE. Starts a new one if it cannot be read.
     async fn find(&mut self) -> History {
         if let Some(left) = self.left.take() {
             match History::from_memfd(&left) {
@@ -202,7 +202,7 @@ impl HistoryKeeper {
         }
     }
 
-    /// STATE, while it is mounted.
+    /// Returns STATE's mount point while it is mounted.
     fn state(&self) -> Option<&'static Path> {
         let is_mounted = self.disk.borrow().state.is_some();
         is_mounted.then(|| Path::new(STATE))
@@ -221,7 +221,7 @@ impl HistoryKeeper {
         }
     }
 
-    /// Keeps the history over the end of this generation. Nothing in it is worth failing for.
+    /// Stores the history for the next generation. A failure is only logged.
     async fn store(&self, history: &History) {
         let kept = async {
             let memfd = history.to_memfd()?;
@@ -241,7 +241,7 @@ impl HistoryKeeper {
     }
 }
 
-/// Sorted as text, as clients list them.
+/// Returns the id of an entry; sorted as text, as clients list them.
 fn id(entry: &UpgradeFact) -> String {
     format!("{:06}", entry.number)
 }

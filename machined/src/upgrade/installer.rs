@@ -1,4 +1,4 @@
-//! Running the installer in its container and taking what it hands over: the next root filesystem in a sealed memfd.
+//! Runs the installer in its container and receives its output: the next root filesystem in a sealed memfd.
 
 use std::fs::File;
 use std::io::IoSliceMut;
@@ -29,38 +29,38 @@ use crate::services::Cgroup;
 use crate::sys::readiness;
 use crate::values::{Mount, MountOption, MountSource, system_process};
 
-/// The installer's container and cgroup.
+/// The name of the installer's container and cgroup.
 const CONTAINER: &str = system_process::INSTALLER;
-/// Where it sees the EFI system partition.
+/// The mount point of the EFI system partition in the container.
 const ESP: &str = "/esp";
-/// An installer that takes longer hangs.
+/// Time limit for the installer.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// After its delivery an installer has nothing left to do but to end.
+/// Time limit for the installer to end after its delivery; it has nothing else to do.
 const LEAVE: Duration = Duration::from_secs(60);
-/// From SIGKILL to the end of every process that does not hang in the kernel.
+/// Time limit from SIGKILL to the end of every process that does not hang in the kernel.
 const DEATH: Duration = Duration::from_secs(10);
-/// init's word of how a process ended, and the rest of its output, come right behind its end.
+/// Time limit for init's report of the exit, and for the rest of the output; both follow at once.
 const RIGHT_BEHIND: Duration = Duration::from_secs(5);
-/// Two calls of crun, with a minute each, and the removal of the container's files.
+/// Time limit for two calls of crun, with a minute each, and the removal of the container's files.
 const REMOVAL: Duration = Duration::from_secs(180);
-/// The installer's message is one small JSON object.
+/// Limit on the installer's message, in bytes: it is one small JSON object.
 const LARGEST_MESSAGE: usize = 4096;
 
-/// Where the installer writes boot assets, on a machine that boots from its disk.
+/// The place where the installer writes boot assets, on a machine that boots from its disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EspForInstaller {
-    /// Where the EFI system partition is mounted.
+    /// The mount point of the EFI system partition.
     pub folder: PathBuf,
-    /// The order of the boot entry that runs, which is not to be overwritten.
+    /// The order of the running boot entry, which must not be overwritten.
     pub running: Option<u32>,
 }
 
 /// The next root filesystem.
 #[derive(Debug)]
 pub struct InstallerOutput {
-    /// Sealed; init checks that, and its digest.
+    /// The root filesystem, sealed; init checks the seals and the digest.
     pub memfd: OwnedFd,
-    /// What the installer says it is.
+    /// The digest as the installer reports it.
     pub blake3: blake3::Hash,
     /// The order of the boot entry that the installer wrote.
     pub boot_entry: Option<u32>,
@@ -80,7 +80,7 @@ struct RootfsMessage {
     version: String,
 }
 
-/// Runs the installer of a pulled image in its container, and takes its delivery.
+/// Runs the installer of a pulled image in its container, and receives its output.
 pub async fn run(
     init: &InitLink,
     unpacked: &Unpacked,
@@ -132,7 +132,7 @@ pub async fn run(
         )
         .await?;
     let received = receive(ours, candidate).await;
-    // One that failed has ended; one that delivered nothing in time is not given more.
+    // An installer that failed has ended; one that delivered nothing in time gets no more time.
     let patience = match &received {
         Ok(_) => LEAVE,
         Err(_) => Duration::ZERO,
@@ -140,7 +140,7 @@ pub async fn run(
     let left = end(&running, patience).await;
     let told = init.exit_of(running.pid(), running.since());
     let exit = timeout(RIGHT_BEHIND, told).await;
-    // Its mounts go with it: the EFI system partition is to be had again.
+    // This removes its mounts as well, so that the EFI system partition is free again.
     timeout(REMOVAL, runtime.delete(&spec.name, &unpacked.store))
         .await
         .with_context(|| {
@@ -160,7 +160,7 @@ pub async fn run(
     }
 }
 
-/// Waits for the end of the installer for so long, then ends it.
+/// Waits for the end of the installer, at most `patience`, then kills it.
 async fn end(running: &RunningContainer, patience: Duration) -> anyhow::Result<()> {
     if let Ok(ended) = timeout(patience, running.wait()).await {
         return ended.context("wait for the installer");
@@ -176,14 +176,14 @@ async fn end(running: &RunningContainer, patience: Duration) -> anyhow::Result<(
     )
 }
 
-/// What the installer prints, as much as an error can hold; told line by line as it comes.
+/// Returns the installer's output, as much as fits into an error, and passes each line on as it comes.
 async fn collect(output: OwnedFd, progress: ProgressSink) -> String {
     let Ok(output) = tokio::net::unix::pipe::Receiver::from_owned_fd(output) else {
         return String::new();
     };
     let mut output = BufReader::new(output.take(LARGEST_MESSAGE as u64));
     let (mut said, mut line) = (String::new(), Vec::new());
-    // What cannot be read is not shown.
+    // Output that cannot be read is not shown.
     while let Ok(1..) = output.read_until(b'\n', &mut line).await {
         let text = String::from_utf8_lossy(&line);
         progress.say(text.trim_end());
@@ -193,7 +193,7 @@ async fn collect(output: OwnedFd, progress: ProgressSink) -> String {
     said
 }
 
-/// Holds what was delivered against its digest. init does that as well, when it is too late to refuse without a reboot.
+/// Compares the delivered root filesystem with its digest. init does that as well, but by then a refusal needs a reboot.
 pub async fn verify(delivery: &InstallerOutput) -> anyhow::Result<()> {
     let file = File::from(delivery.memfd.try_clone().context("copy the descriptor")?);
     let hash = blocking_io::within(blocking_io::ANSWER, move || hash_from_start(&file)).await??;
@@ -205,7 +205,7 @@ pub async fn verify(delivery: &InstallerOutput) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The file's position stays as it is: whoever holds the same open file reads from it.
+/// Hashes the file from its start. Leaves the position as it is, because others that share the open file read from it.
 fn hash_from_start(file: &File) -> anyhow::Result<blake3::Hash> {
     let mut hasher = blake3::Hasher::new();
     let (mut piece, mut at) = (vec![0; 64 << 10], 0);
@@ -221,7 +221,7 @@ fn hash_from_start(file: &File) -> anyhow::Result<blake3::Hash> {
     }
 }
 
-/// The two ends of the installer's line: ours, and the descriptor that becomes its number 3.
+/// Returns the two ends of the installer's socket: ours, and the descriptor that becomes its number 3.
 pub fn line() -> anyhow::Result<(OwnedFd, OwnedFd)> {
     socketpair(
         AddressFamily::UNIX,
@@ -232,7 +232,7 @@ pub fn line() -> anyhow::Result<(OwnedFd, OwnedFd)> {
     .context("make the installer's socket")
 }
 
-/// Takes the delivery and holds it against the image's labels. init verifies the bytes themselves.
+/// Receives the delivery and compares it with the image's labels. init verifies the bytes themselves.
 pub async fn receive(ours: OwnedFd, candidate: &Candidate) -> anyhow::Result<InstallerOutput> {
     let socket =
         readiness::watch(ours, Interest::READABLE).context("watch the installer's socket")?;

@@ -1,6 +1,5 @@
-//! From one version to the next: what an installer image must say about itself, whether it can be taken here, how it
-//! is run, what one generation leaves to the next, and when the next one counts as good. What a version has to prove, and what follows
-//! from that, is drawn in `trial`.
+//! From one version to the next: labels of an installer image, checks, the installer's run, the hand-over between generations, and the gate
+//! that the next one has to pass. `trial` draws what a version has to prove, and how the machine goes on after that.
 
 mod check;
 mod error;

@@ -1,7 +1,7 @@
-//! A version that waits for a reboot, which starts it as the next generation.
+//! A version that is prepared for a reboot, which starts it as the next generation.
 //!
-//! It lies in memory: the sealed memfd that the installer handed over. init keeps that and its description too, so that a machined
-//! that is started again in the same generation still has it; the next generation does not.
+//! It is in memory: the sealed memfd that the installer handed over. init keeps the memfd and its description too, so that a machined that
+//! restarts in the same generation still has them; the next generation does not.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -14,20 +14,20 @@ use super::installer::InstallerOutput;
 use crate::base::sealed_json;
 use crate::init_link::{InitLink, Scope};
 
-/// The names that init keeps root filesystem and description under.
+/// The names under which init keeps root filesystem and description.
 const ROOTFS: &str = "prepared-rootfs";
 const FACTS: &str = "prepared-facts";
-/// Its name in errors.
+/// The name of the description in errors.
 const WHAT: &str = "the description of the prepared version";
-/// A name, two versions, a few digests.
+/// Size limit, in bytes: a name, two versions, a few digests.
 const LARGEST: u64 = 64 << 10;
 
-/// What a reboot starts.
+/// The version that a reboot starts.
 #[derive(Debug)]
 pub struct Prepared {
     /// The root filesystem.
     pub delivery: InstallerOutput,
-    /// Who asked for it, and for what.
+    /// The upgrade and its caller.
     pub upgrade: PendingUpgrade,
 }
 
@@ -38,13 +38,13 @@ struct Facts {
 }
 
 impl Prepared {
-    /// The bytes of memory that it takes.
+    /// Returns its size in memory, in bytes.
     pub fn bytes(&self) -> u64 {
         let size = rustix::fs::fstat(&self.delivery.memfd).map(|stat| stat.st_size);
         size.map_or(0, |size| u64::try_from(size).unwrap_or(0))
     }
 
-    /// Has init keep it.
+    /// Leaves it with init.
     pub async fn keep(&self, init: &InitLink) -> anyhow::Result<()> {
         let facts = Facts {
             blake3: self.delivery.blake3.to_hex().to_string(),
@@ -56,13 +56,13 @@ impl Prepared {
         init.keep(FACTS, Scope::Generation, &facts).await
     }
 
-    /// Has init let go of it.
+    /// Makes init drop it.
     pub async fn drop_kept(init: &InitLink) -> anyhow::Result<()> {
         init.drop_kept(FACTS).await?;
         init.drop_kept(ROOTFS).await
     }
 
-    /// Finds what an earlier machined of this generation prepared; nothing in it is worth failing for.
+    /// Finds the version that an earlier machined of this generation prepared; a problem is logged and otherwise ignored.
     pub fn adopt(kept: &mut BTreeMap<String, OwnedFd>) -> Option<Self> {
         let (rootfs, facts) = (kept.remove(ROOTFS), kept.remove(FACTS));
         let (rootfs, facts) = rootfs.zip(facts)?;

@@ -1,30 +1,30 @@
-//! What is told on the way to whoever prepares an upgrade: lines of text, as an installer prints them.
+//! Progress of an upgrade's preparation for the client that asked for it: lines of text, as an installer prints them.
 
 use tokio::sync::mpsc;
 
-/// Lines that wait for a reader who is behind; what comes while so many wait is not told.
+/// Lines that are kept for a slow reader; further ones are dropped.
 const WAITING: usize = 256;
 
-/// Takes lines for one listener; clones tell the same one.
+/// Sends lines to one listener; clones send to the same one.
 #[derive(Debug, Clone, Default)]
 pub struct ProgressSink(Option<mpsc::Sender<String>>);
 
 impl ProgressSink {
-    /// One, and what it tells, until the last of its clones is gone.
+    /// Returns a sink and the receiver of its lines, which ends when the last clone of the sink is gone.
     pub fn new() -> (Self, mpsc::Receiver<String>) {
         let (sender, receiver) = mpsc::channel(WAITING);
         (Self(Some(sender)), receiver)
     }
 
-    /// One that nobody listens to.
+    /// Returns a sink without a listener.
     pub fn silent() -> Self {
         Self::default()
     }
 
-    /// Tells a line, without its end. Never waits: an upgrade does not hang on who watches it.
+    /// Sends a line, without its newline. Never waits: an upgrade does not depend on its listener.
     pub fn say(&self, line: impl Into<String>) {
         if let Some(listener) = &self.0 {
-            // A reader who is behind, or gone, misses the line.
+            // A reader who is too slow, or gone, misses the line.
             let _ = listener.try_send(line.into());
         }
     }

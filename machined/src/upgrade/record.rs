@@ -1,4 +1,4 @@
-//! What an upgrade with a reboot leaves on STATE for whichever version boots next.
+//! The record of an upgrade with a reboot, on STATE, for the version that boots next.
 
 use std::path::Path;
 
@@ -9,21 +9,21 @@ use super::handover::PendingUpgrade;
 use crate::base::whole_file;
 use crate::state_partition::UPGRADE;
 
-/// An upgrade that a boot is to finish.
+/// An upgrade that a boot has to finish.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[derive(Default)]
 pub struct UpgradeRecord {
-    /// What was asked for.
+    /// The requested upgrade.
     pub upgrade: PendingUpgrade,
-    /// Services that were up; the upgrade is good when they are up again.
+    /// Services that were up; the upgrade succeeds when they are up again.
     pub services_up: Vec<String>,
-    /// Why the tries so far have failed, as far as they could tell.
+    /// The reasons of the failed tries, if they could note them.
     pub failures: Vec<String>,
 }
 
 impl UpgradeRecord {
-    /// Reads the record; none when no upgrade is under way.
+    /// Reads the record; None if no upgrade is under way.
     pub fn load(state: &Path) -> anyhow::Result<Option<Self>> {
         whole_file::read_json(&state.join(UPGRADE.name))
     }
@@ -44,7 +44,7 @@ impl UpgradeRecord {
         }
     }
 
-    /// Why the upgrade is given up, in one line.
+    /// Returns why the upgrade is given up, in one line.
     pub fn reason(&self) -> String {
         match self.failures.last() {
             Some(last) => format!("tried {} times; the last time: {last}", self.failures.len()),

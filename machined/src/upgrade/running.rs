@@ -1,4 +1,4 @@
-//! What runs now: this generation's version, and the kernel and init under it.
+//! The running system: this generation's version, and the kernel and init under it.
 
 use std::fs;
 use std::path::Path;
@@ -6,17 +6,17 @@ use std::path::Path;
 use anyhow::Context as _;
 use serde::Deserialize;
 
-/// Where the image says what it is (docs/contracts.md).
+/// The file in which the image describes itself (docs/contracts.md).
 const IMAGE_FACTS: &str = "/usr/lib/instar/image.json";
 
-/// The running version and what it runs on.
+/// The running version, and the kernel and init under it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunningSystem {
     /// As in `v0.1.0`.
     pub version: String,
     /// As in `amd64`.
     pub architecture: String,
-    /// BLAKE3 of the kernel image; none when another kernel was booted than this version came with.
+    /// BLAKE3 of the kernel image; None if the booted kernel is not the one of this version.
     pub kernel: Option<blake3::Hash>,
     /// BLAKE3 of the running init.
     pub init: blake3::Hash,
@@ -31,7 +31,7 @@ struct ImageFacts {
 }
 
 impl RunningSystem {
-    /// Reads the image's facts and holds them against what really runs.
+    /// Reads the image's description and compares it with the running kernel and init.
     pub fn read() -> anyhow::Result<Self> {
         let facts = fs::read(IMAGE_FACTS).with_context(|| format!("read {IMAGE_FACTS}"))?;
         let facts: ImageFacts =
@@ -50,7 +50,8 @@ impl RunningSystem {
     }
 }
 
-/// The bzImage header holds `RELEASE (BUILDER) #BUILD`, /proc/version `Linux version RELEASE (BUILDER) (COMPILER) #BUILD`.
+/// Whether both are the same kernel. The bzImage header holds `RELEASE (BUILDER) #BUILD`, /proc/version `Linux version RELEASE (BUILDER)
+/// (COMPILER) #BUILD`.
 fn same_kernel(header: &str, proc_version: &str) -> bool {
     let build = |text: &str| {
         text.split_once('#')

@@ -1,4 +1,4 @@
-//! What machined keeps of upgrades while it runs: images that failed here, and the version that waits for a reboot.
+//! machined's state of upgrades while it runs: images that failed here, and the version that is prepared for a reboot.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -9,14 +9,14 @@ use super::prepared::Prepared;
 use crate::base::lock::Lock as _;
 use crate::init_link::InitLink;
 
-/// The state of upgrades, which every operation shares.
+/// The state of upgrades; all operations share it.
 pub struct UpgradeState {
     failed: Mutex<FailedImages>,
     prepared: Mutex<Option<Prepared>>,
 }
 
 impl UpgradeState {
-    /// Begins with the failures that the previous generation knew, and with the version in `kept`, which an earlier machined of this
+    /// Starts with the failures that the previous generation knew, and with the version in `kept`, which an earlier machined of this
     /// generation prepared and left with init.
     pub fn new(failed: FailedImages, kept: &mut BTreeMap<String, OwnedFd>) -> Self {
         UpgradeState {
@@ -25,12 +25,12 @@ impl UpgradeState {
         }
     }
 
-    /// The record of images that failed here.
+    /// Returns the images that failed here.
     pub fn failed_images(&self) -> MutexGuard<'_, FailedImages> {
         self.failed.locked()
     }
 
-    /// Has a version wait for a reboot into it, in the place of another one. init keeps it over a restart of machined.
+    /// Sets the version that the next reboot starts, in place of another one. init keeps it over a restart of machined.
     pub async fn set_prepared(&self, prepared: Prepared, init: &InitLink) {
         if let Err(error) = prepared.keep(init).await {
             tracing::warn!("the prepared version is lost should machined restart: {error:#}");
@@ -38,17 +38,17 @@ impl UpgradeState {
         *self.lock_prepared() = Some(prepared);
     }
 
-    /// Takes the version that waits for a reboot into it: the caller starts it.
+    /// Takes the prepared version; the caller starts it.
     pub fn take_prepared(&self) -> Option<Prepared> {
         self.lock_prepared().take()
     }
 
-    /// The bytes of memory that the waiting version takes.
+    /// Returns the size of the prepared version in memory, in bytes.
     pub fn prepared_bytes(&self) -> u64 {
         self.lock_prepared().as_ref().map_or(0, Prepared::bytes)
     }
 
-    /// Drops the version that waits for a reboot into it, if there is one.
+    /// Drops the prepared version, if there is one.
     pub async fn forget_prepared(&self, init: &InitLink) {
         let Some(prepared) = self.take_prepared() else {
             return;

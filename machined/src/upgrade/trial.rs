@@ -1,5 +1,5 @@
-//! The trial of a version: which generation has to prove that it works, and what follows from its success or failure. A state machine
-//! without side effects: the boot gathers facts, asks here, and carries out the answer.
+//! The trial of a version: which generation has to prove that it works, and how the machine goes on after its success or failure. A state
+//! machine without side effects: the boot gathers facts, asks here, and carries out the answer.
 //!
 //! ```text
 //!  start                  standing            how the boot ends      next
@@ -23,10 +23,11 @@
 //!
 //! The facts come in two steps:
 //!
-//! 1. Before there is a disk, which may be slow or silent: init's reason for the start, the hand-over and the loader's word. They decide
-//!    whether init's deadline judges this generation ([`EarlyStanding`]). A generation without a deadline is healthy as soon as it can be
-//!    asked, and gives way to a forced reboot from then on.
-//! 2. With STATE: the record of the upgrade ([`RecordedUpgrade`]), and the entry on the disk ([`is_counted`]). They decide the [`Standing`].
+//! 1. Before there is a disk, which may be slow or not answer: init's reason for the start, the hand-over and the loader's report. They
+//!    decide whether init's deadline applies to this generation ([`EarlyStanding`]). A generation without a deadline is healthy as soon
+//!    as its API answers, and gives way to a forced reboot from then on.
+//! 2. With STATE: the record of the upgrade ([`RecordedUpgrade`]), and the entry on the disk ([`is_counted`]). They decide the
+//!    [`Standing`].
 //!
 //! A version can be on trial without a deadline: on firmware without a loader's variables only the record knows of the trial, and a
 //! machined that restarts after it was healthy, but before its entry was blessed, waits at the gate again.
@@ -42,14 +43,14 @@ pub enum HandedOver {
     Nothing,
     /// No upgrade is under way.
     NoUpgrade,
-    /// An upgrade to the version that runs. A generation replaces the hand-over when it is committed, so it has not been.
+    /// An upgrade to the running version. A generation replaces the hand-over when it is committed, so this one was not.
     ThisVersion,
     /// An upgrade to another version.
     OtherVersion,
 }
 
 impl HandedOver {
-    /// From the hand-over and the version that runs.
+    /// Derives it from the hand-over and the running version.
     pub fn of(handover: Option<&Handover>, running: &str) -> Self {
         match handover.map(|handover| &handover.upgrade) {
             None => Self::Nothing,
@@ -60,10 +61,10 @@ impl HandedOver {
     }
 }
 
-/// The boot loader's word on the start of this kernel. Reading it needs no disk.
+/// The boot loader's report on the start of this kernel. Reading it needs no disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counter {
-    /// The start was not counted, or there is no loader that could say so.
+    /// The start was not counted, or there is no loader that could report it.
     NotCounted,
     /// The start took one of the entry's tries.
     Counted,
@@ -71,38 +72,38 @@ pub enum Counter {
     Unknown,
 }
 
-/// What is known of a generation before there is a disk.
+/// The standing of a generation before there is a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EarlyStanding {
     /// Nothing to prove.
     NotOnTrial,
     /// Started by `next` and not committed: init holds the generation before it.
     SoftTrial,
-    /// The loader counts the start, or nobody knows whether it does; no generation was healthy since.
+    /// The loader counts the start, or it is unknown whether it does; no generation was healthy since.
     CountedTrial,
-    /// The generation before is back: the upgrade was rolled back by init, which says why.
+    /// The generation before is back: init rolled the upgrade back, and says why.
     RolledBack,
-    /// machined died over an upgrade, and runs as the version before: that upgrade is given up.
+    /// machined died during an upgrade, and the version before it runs: the upgrade is given up.
     Interrupted,
 }
 
-/// What a start does with the record of the last upgrade on STATE.
+/// The action of a start on the record of the last upgrade, which is on STATE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordStep {
-    /// Find out what has become of the upgrade.
+    /// Find out how the upgrade went.
     Load,
-    /// Its upgrade is given up: the record goes, with the version that it names.
+    /// The upgrade is given up: its record is removed, and the version that the record names.
     GiveUp,
-    /// It stays as it is.
+    /// The record stays as it is.
     Leave,
 }
 
-/// Whether the loader's word makes a difference, so that it has to be read.
+/// Whether the decision depends on the loader's report, so that it has to be read.
 pub fn depends_on_loader(start: StartReason, handed_over: HandedOver) -> bool {
     is_from_the_loader(start) && handed_over == HandedOver::Nothing
 }
 
-/// Whether the version is one that the loader started, at once or after machined has died.
+/// Whether the loader started the version: this start, or the one before machined died.
 pub fn is_from_the_loader(start: StartReason) -> bool {
     matches!(
         start,
@@ -111,14 +112,14 @@ pub fn is_from_the_loader(start: StartReason) -> bool {
 }
 
 impl EarlyStanding {
-    /// Decides it. `counter` counts only where [`depends_on_loader`] says so.
+    /// Decides the standing. `counter` matters only if [`depends_on_loader`] says so.
     pub fn of(start: StartReason, handed_over: HandedOver, counter: Counter) -> Self {
         use StartReason::{Boot, Fresh, Next, Restart, Rollback};
         match (start, handed_over, counter) {
             (Next, _, _) | (Restart | Fresh, HandedOver::ThisVersion, _) => Self::SoftTrial,
             (Rollback, _, _) => Self::RolledBack,
             (Restart | Fresh, HandedOver::OtherVersion, _) => Self::Interrupted,
-            // Cautious: a version that nobody would take back could lock everybody out.
+            // Cautious: a version on trial that nothing would take back could lock every caller out.
             (Boot | Restart | Fresh, HandedOver::Nothing, Counter::Counted | Counter::Unknown) => {
                 Self::CountedTrial
             }
@@ -126,13 +127,13 @@ impl EarlyStanding {
         }
     }
 
-    /// Whether init's deadline judges this generation. Every other one is healthy once it can be asked: a slow disk or network, which
-    /// starting again would not make faster, ends nothing.
+    /// Whether init's deadline applies to this generation. Any other one is healthy once its API answers: a restart would not speed up a
+    /// slow disk or network, so neither of them ends the generation.
     pub fn has_deadline(self) -> bool {
         matches!(self, Self::SoftTrial | Self::CountedTrial)
     }
 
-    /// What it is once the generation is kept, in maintenance mode: the config that ends the waiting may come after init's deadline.
+    /// Returns the standing after the commit in maintenance mode: the config that ends the wait may come after init's deadline.
     #[must_use]
     pub fn once_kept(self) -> Self {
         match self {
@@ -141,43 +142,43 @@ impl EarlyStanding {
         }
     }
 
-    /// What this start does with the record.
+    /// Returns the action of this start on the record.
     pub fn record_step(self, start: StartReason) -> RecordStep {
         match (start, self) {
             (StartReason::Boot, _) => RecordStep::Load,
-            // The caller has been told why already.
+            // The caller of the upgrade has been told the reason already.
             (_, Self::RolledBack | Self::Interrupted) => RecordStep::GiveUp,
             _ => RecordStep::Leave,
         }
     }
 }
 
-/// The entry that a record names, as it is on the disk.
+/// The state of the entry that a record names, on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordedEntry {
-    /// The record names none, or the machine does not boot from its disk.
+    /// The record names no entry, or the machine does not boot from its disk.
     NotNamed,
-    /// There is no such entry.
+    /// The entry does not exist.
     Gone,
     /// Its tries are counted.
     Counting,
-    /// Its counter was taken off.
+    /// Its counter was removed.
     Blessed,
 }
 
-/// The entry that this kernel was booted from, as the record sees it.
+/// The entry that this kernel was booted from, compared with the record's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BootedEntry {
-    /// Nobody knows, or it is none of this machine's.
+    /// Unknown, or not an entry of this machine's disk.
     Unknown,
-    /// The one that the record names.
+    /// The entry that the record names.
     Recorded,
-    /// Another one.
+    /// Another entry.
     Other,
 }
 
 impl BootedEntry {
-    /// From the order of the booted entry and that which the record names.
+    /// Compares the order of the booted entry with that of the recorded one.
     pub fn of(booted: Option<u32>, recorded: Option<u32>) -> Self {
         match booted {
             None => Self::Unknown,
@@ -187,22 +188,22 @@ impl BootedEntry {
     }
 }
 
-/// What a boot finds to have become of the upgrade that the record names.
+/// The outcome of the recorded upgrade, as a boot finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordedUpgrade {
-    /// Its version was taken off the disk; the power went before the record was removed, too.
+    /// Its version was removed from the disk; the power failed before the record was removed, too.
     TakenBack,
-    /// Its version was blessed; the power went before the record was removed, too. Nothing counts this start, and nothing would end
-    /// its trial.
+    /// Its version was blessed; the power failed before the record was removed, too. The loader does not count this start, so a trial would
+    /// never end.
     Kept,
-    /// Its version runs, and is on trial.
+    /// Its version runs and is on trial.
     OnTrial,
-    /// Another version runs: it has failed.
+    /// Another version runs: the upgrade has failed.
     Failed,
 }
 
 impl RecordedUpgrade {
-    /// Decides it. `names_running`: the record names the version that runs.
+    /// Decides the outcome. `names_running`: the record names the running version.
     pub fn of(entry: RecordedEntry, booted: BootedEntry, names_running: bool) -> Self {
         match (entry, booted) {
             (RecordedEntry::Gone, _) => Self::TakenBack,
@@ -213,27 +214,27 @@ impl RecordedUpgrade {
     }
 }
 
-/// The entry that the loader counted, as it is on the disk now.
+/// The state of the counted entry on the disk now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryNow {
-    /// It need not be looked up: the kernel has started just now, and the loader's word is no older than the entry.
+    /// No look at the disk needed: the kernel has just started, so the loader's report is up to date.
     AsBooted,
-    /// Its tries are counted still.
+    /// Its tries are still counted.
     Counting,
-    /// Its counter was taken off since: the version was kept.
+    /// Its counter was removed since: the version was kept.
     Blessed,
-    /// There is no such entry any more.
+    /// The entry no longer exists.
     Gone,
-    /// It is of another version than the one that runs, which came after it without a reboot, and was kept.
+    /// It belongs to another version than the running one, which came later without a reboot, and was kept.
     OfAnotherVersion,
-    /// The disk does not say.
+    /// The disk cannot be read.
     Unknown,
 }
 
-/// Whether the version that runs is on trial because the loader counts its start, with or without a record of who asked for it: the
-/// power may have gone before that was written, a rollback leaves none, and a version that fails may not find STATE.
+/// Whether the running version is on trial because the loader counts its start, with or without a record of the upgrade: the power may have
+/// failed before the record was written, a rollback leaves none, and a version that fails may not find STATE.
 ///
-/// Without the loader's word there is no entry that a reboot would try again, so here it is not on trial, whatever its deadline.
+/// Without the loader's report there is no entry that a reboot would try again, so the version is not on trial, whatever its deadline.
 pub fn is_counted(counter: Counter, now: EntryNow) -> bool {
     let tries_what_runs = matches!(
         now,
@@ -242,23 +243,23 @@ pub fn is_counted(counter: Counter, now: EntryNow) -> bool {
     counter == Counter::Counted && tries_what_runs
 }
 
-/// What a generation has to prove, when its steps have run.
+/// Whether a generation is on trial when its steps have run, and which rules apply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
-    /// Nothing.
+    /// It has nothing to prove.
     NotOnTrial,
-    /// It came without a reboot: init holds the generation before it.
+    /// Started without a reboot: init holds the generation before it.
     Soft {
-        /// The upgrade that brought it, where the hand-over could be read.
+        /// The upgrade that started it; None if the hand-over could not be read.
         upgrade: Option<PendingUpgrade>,
-        /// Services that were up before.
+        /// Services that were up before the upgrade.
         services_up: Vec<String>,
     },
-    /// A boot started it, and a reboot would try it again.
+    /// Started by a boot; a reboot would try it again.
     Counted {
-        /// What is known of its upgrade.
+        /// The record of its upgrade.
         record: UpgradeRecord,
-        /// It came without a reboot, too, on top of a booted version that was not blessed. The rules of the boot hold.
+        /// Whether it was then started without a reboot, over a booted version that was not blessed. The rules of the boot apply.
         is_soft: bool,
     },
 }
@@ -266,23 +267,23 @@ pub enum Standing {
 /// How a generation goes on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
-    /// It is kept.
+    /// The generation is kept.
     Commit(Commit),
-    /// It is kept, as there is nothing to go back to: the API tells the problem.
+    /// The generation is kept because there is none to return to; the API reports the problem.
     StayUp {
         /// Why the boot failed.
         problem: String,
     },
-    /// init goes back to the generation before.
+    /// init returns to the generation before.
     GiveUp {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The machine reboots: the loader has counted this try, and starts the version before when none is left.
+    /// The machine reboots: the loader has counted this try, and starts the version before when no try is left.
     TryAgain {
-        /// What the next boot finds, once the reason is added.
+        /// The record that the next boot finds, once the reason is added.
         record: UpgradeRecord,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
@@ -292,24 +293,24 @@ pub enum Next {
 pub struct Commit {
     /// The upgrade that has passed its gate.
     pub upgrade: Option<PendingUpgrade>,
-    /// What becomes of the boot entries.
+    /// The change to the boot entries.
     pub bless: Bless,
 }
 
 /// Which boot entry loses its counter, so that the loader starts it from now on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bless {
-    /// The booted one; but none while a record says that an upgrade is under way. This generation has not passed that upgrade's gate
-    /// (machined restarted meanwhile, or there is no config): the next boot tries it again, and judges.
+    /// The booted one; none while a record says that an upgrade is under way. This generation has not passed that upgrade's gate (machined
+    /// restarted meanwhile, or there is no config): the next boot tries it again, and decides.
     BootedUnlessUnderWay,
     /// The booted one.
     Booted,
-    /// The one of this order: that of an upgrade without a reboot.
+    /// The entry of this order, written by an upgrade without a reboot.
     Order(u32),
 }
 
 impl Commit {
-    /// Keeps a generation that had nothing to prove.
+    /// Keeps a generation that was not on trial.
     pub const NOT_ON_TRIAL: Self = Commit {
         upgrade: None,
         bless: Bless::BootedUnlessUnderWay,
@@ -317,7 +318,8 @@ impl Commit {
 }
 
 impl Standing {
-    /// Decides it. `record` is that of a version that a boot has on trial: see [`RecordedUpgrade::OnTrial`] and [`is_counted`].
+    /// Decides the standing. `record`: the record of a version that a boot has on trial, see [`RecordedUpgrade::OnTrial`] and
+    /// [`is_counted`].
     pub fn of(early: EarlyStanding, handover: &Handover, record: Option<UpgradeRecord>) -> Self {
         let is_soft = early == EarlyStanding::SoftTrial;
         match record {
@@ -330,7 +332,7 @@ impl Standing {
         }
     }
 
-    /// The services that were up before the upgrade, for the gate of a version on trial; none where there is no gate to pass.
+    /// Returns the services that were up before the upgrade, for the gate of a version on trial; None if there is no gate to pass.
     pub fn services_at_gate(&self) -> Option<&[String]> {
         match self {
             Self::NotOnTrial => None,
@@ -339,7 +341,7 @@ impl Standing {
         }
     }
 
-    /// How the generation goes on after its steps and, on trial, its gate.
+    /// Decides how the generation goes on after its steps and, on trial, its gate.
     pub fn next(self, outcome: Result<(), String>) -> Next {
         match (self, outcome) {
             (Self::NotOnTrial, Ok(())) => Next::Commit(Commit::NOT_ON_TRIAL),
@@ -361,9 +363,9 @@ impl Standing {
     }
 }
 
-/// How a generation goes on that can be asked and has no machine config. One that a boot has on trial would have found it; every other
-/// one has nothing else to prove, is kept, and waits in maintenance mode. What comes with a config later is not judged by its upgrade
-/// any more ([`EarlyStanding::once_kept`]).
+/// Decides how a generation goes on whose API answers and that has no machine config. A version that a boot has on trial would have found
+/// its config; any other generation has nothing else to prove, is kept, and waits in maintenance mode. A config that comes later is not
+/// part of the trial any more ([`EarlyStanding::once_kept`]).
 pub fn without_config(standing: Standing, reason: String) -> Next {
     match standing {
         Standing::Counted { .. } => standing.next(Err(reason)),
@@ -377,7 +379,7 @@ impl Bless {
         self == Self::BootedUnlessUnderWay
     }
 
-    /// The order of the entry, given that of the booted one; none where the boot came another way.
+    /// Returns the order of the entry, given that of the booted one; None if the boot came another way.
     pub fn order(self, booted: Option<u32>) -> Option<u32> {
         match self {
             Self::BootedUnlessUnderWay | Self::Booted => booted,

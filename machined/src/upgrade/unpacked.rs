@@ -1,6 +1,6 @@
-//! An installer's image, unpacked: under /var, or in memory of its own where /var has no room.
+//! An unpacked installer image: under /var, or in memory if /var has no room.
 //!
-//! /var is what containers fill. Whatever they do, an upgrade has to be possible, so its image does not depend on it.
+//! Containers fill /var. An upgrade has to be possible whatever they do, so its image does not depend on /var.
 
 use std::error::Error;
 use std::io;
@@ -14,29 +14,29 @@ use crate::mounts::filesystem::{Filesystem, MountFlags};
 use crate::mounts::transient_mount::TransientMount;
 use crate::oci::{ImageStore, Limits, PullError, PulledImage, Puller, ResolvedImage, StoreError};
 
-/// Where memory is mounted for it.
+/// The mount point of the filesystem in memory.
 const MEMORY: &str = "/run/machined/installer";
-/// A file system's own needs: pages of files that don't fill them, directories, the container's writable layer.
+/// Bytes that a filesystem itself needs: pages that files do not fill, directories, the container's writable layer.
 const OVERHEAD: u64 = 8 << 20;
 
-/// The image, and the store that it is in.
+/// An unpacked image, and its store.
 #[derive(Debug)]
 pub struct Unpacked {
     /// The image.
     pub image: PulledImage,
-    /// Where its container's layer goes, too.
+    /// The store; the container's layer goes there, too.
     pub store: ImageStore,
-    /// Unmounted, and so given back, when this goes.
+    /// The filesystem in memory; dropping it unmounts and frees it.
     _memory: Option<TransientMount>,
 }
 
-/// Whether an image was not stored because its place was full.
+/// Whether an image was not stored because the filesystem is full.
 pub fn is_full(error: &PullError) -> bool {
     let mut cause: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(error) = cause {
         cause = match error.downcast_ref::<io::Error>() {
             Some(error) if error.kind() == io::ErrorKind::StorageFull => return true,
-            // Its `source` leaves out the error that it was made of.
+            // Its `source` leaves out the inner error.
             Some(error) => error.get_ref().map(|inner| inner as &(dyn Error + 'static)),
             None => error.source(),
         };
@@ -45,10 +45,10 @@ pub fn is_full(error: &PullError) -> bool {
 }
 
 impl Unpacked {
-    /// Pulls it to where there is room. `images` is the store under /var.
+    /// Pulls the image to where there is room. `images` is the store under /var.
     ///
     /// # Errors
-    /// Nothing of it is left.
+    /// Nothing of the image is left.
     pub async fn pull(
         puller: &Puller,
         resolved: &ResolvedImage,
@@ -73,10 +73,10 @@ impl Unpacked {
         })
     }
 
-    /// Removes it: the root filesystem that it has handed over is all that is needed from here on.
+    /// Removes the image: from here on only the root filesystem that it handed over is needed.
     ///
     /// # Errors
-    /// The disk.
+    /// The disk failed.
     pub async fn remove(&self) -> Result<(), StoreError> {
         self.store.remove(self.image.digest()).await
     }

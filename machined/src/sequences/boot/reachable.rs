@@ -1,4 +1,4 @@
-//! The first half of a boot: what it takes to be asked. Config, API and network.
+//! The first half of a boot: config, API and network, the parts that callers need to reach the machine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,11 +20,11 @@ use crate::sequences::{Phase, Sequence, Task};
 use crate::status;
 use crate::store::event_log::ActorId;
 
-/// The config's server has this long until the config on STATE is used, or the machine waits for it in maintenance mode; where
-/// init's deadline is near, half of what is left of it.
+/// Time limit for the config's server; then the config on STATE is used, or the machine waits in maintenance mode. If init's deadline is
+/// near, the limit is half of the remaining time.
 const CONFIG_SERVER: Duration = Duration::from_secs(20);
 
-/// The sequence.
+/// Returns the sequence.
 pub(super) fn sequence(boot: &Boot, of_system: Vec<SystemService>) -> Sequence {
     let machine = &boot.machine;
     let handed_over = boot.handover.machine_config.clone();
@@ -75,7 +75,7 @@ async fn load_config(
             maintenance::begin(&machine).await;
             Ok(())
         }
-        // The version before understood it; that is what runs again then.
+        // The version before understood this config: init goes back to it.
         Err(error) if matches!(start, StartReason::Next) => Err(error),
         Ok(Found::NotYet(error)) | Err(error) => {
             tell_no_config(&machine, format!("{error:#}"));
@@ -88,8 +88,7 @@ async fn load_config(
     loaded
 }
 
-/// Lists the containers that an earlier machined left running as what they are, before anybody can ask. They are taken over when the
-/// disk is there.
+/// Lists the containers that an earlier machined left running as running, before a caller can ask. They are adopted when the disk is there.
 fn show_living(machine: &Arc<Machine>) {
     let Some(configured) = machine.config() else {
         return;

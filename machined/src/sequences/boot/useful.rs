@@ -1,4 +1,4 @@
-//! The second half of a boot: everything that the config asks for, with a disk that is there by then.
+//! The second half of a boot: all that the config asks for, after the disk is there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,10 +21,10 @@ use crate::status;
 use crate::upgrade::trial::RecordStep;
 use crate::upgrade::{FailedImages, UpgradeRecord};
 
-/// A disk that is not there this long before init's deadline leaves a version on trial the time to note why, and to reboot.
+/// Time before init's deadline at which the wait for a disk ends: a version on trial then has time to note the reason and to reboot.
 const BEFORE_TRY_AGAIN: Duration = Duration::from_secs(20);
 
-/// The sequence. The record of an upgrade that this boot is to finish, if it finds one, is sent to `tried`.
+/// Returns the sequence. The record of an upgrade that this boot has to finish, if there is one, is sent to `tried`.
 pub(super) fn sequence(boot: &Boot, tried: oneshot::Sender<UpgradeRecord>) -> Sequence {
     let machine = &boot.machine;
     let until = boot.early.has_deadline();
@@ -68,7 +68,7 @@ async fn mount_disk(machine: Arc<Machine>, until: Option<Instant>) -> anyhow::Re
     settings::apply_at(&machine, When::WithDisk).await;
     match FailedImages::load(&records(&machine)) {
         Ok(on_disk) => machine.upgrades.failed_images().merge(on_disk),
-        // Not worth staying down for: what failed once fails again, and is rolled back again.
+        // Not worth staying down for: an image that failed before fails again, and is rolled back again.
         Err(error) => tracing::error!("the record of failed images is lost: {error:#}"),
     }
     if let Err(error) = machine.images_in_force.open(&records(&machine)) {
@@ -77,7 +77,7 @@ async fn mount_disk(machine: Arc<Machine>, until: Option<Instant>) -> anyhow::Re
     Ok(())
 }
 
-/// Acts on the record of the last upgrade: it has failed, or this is the version that it tries.
+/// Acts on the record of the last upgrade: the upgrade has failed, or this boot tries its version.
 async fn take_up_record(
     machine: Arc<Machine>,
     step: RecordStep,
@@ -89,10 +89,10 @@ async fn take_up_record(
         RecordStep::Leave => return Ok(()),
     };
     match settled {
-        // The boot waits for it.
+        // The boot waits for the record.
         Ok(Some(record)) => drop(tried.send(record)),
         Ok(None) => {}
-        // The machine is more than its upgrades.
+        // A problem with the last upgrade does not keep the machine from working.
         Err(error) => {
             tracing::error!("the last upgrade cannot be settled: {error:#}");
             status::note_problem(&machine, "upgrade", &format!("{error:#}"));
@@ -101,8 +101,8 @@ async fn take_up_record(
     Ok(())
 }
 
-/// The driver of a watchdog, where the machine has one: init opens it within seconds, and from then on a machine that hangs is
-/// reset. Without one the machine is as good as others.
+/// Loads the driver of a watchdog, if the machine has one: init opens the watchdog within seconds, and from then on a machine that hangs is
+/// reset. A machine without one boots all the same.
 async fn bring_watchdog(machine: Arc<Machine>) -> anyhow::Result<()> {
     if let Err(error) = machine.drivers()?.load_for(Class::Watchdog).await {
         tracing::warn!(
@@ -130,7 +130,7 @@ async fn start_services(machine: Arc<Machine>) -> anyhow::Result<()> {
     }
     machine.services.attend();
     for container in &configured.config.containers {
-        // One that lives on is listed already.
+        // A container that lives on is listed already.
         if machine.services.get(container.name.as_str()).is_none() {
             let definition = intent::service(&machine, &configured, container)?;
             machine.services.add(definition)?.start();

@@ -1,4 +1,4 @@
-//! The end of a boot: the verdict on the generation, and what is done about it.
+//! The end of a boot: decides whether the generation is kept, and carries the decision out.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,10 +20,10 @@ use crate::store::{MachineStage, Problem};
 use crate::upgrade::trial::{Commit, Next, Standing, is_from_the_loader};
 use crate::upgrade::{Gate, UpgradeRecord, trial};
 
-/// The verdict is told this long before init's deadline, so that the reason is told too.
+/// Time before init's deadline at which the decision is made, so that its reason can still be reported.
 const BEFORE_DEADLINE: Duration = Duration::from_secs(5);
 
-/// What follows for a generation that can be asked and has no machine config.
+/// Decides how a generation goes on whose API answers and that has no machine config.
 pub(super) async fn without_config(boot: &Boot) -> Next {
     let record = match is_from_the_loader(boot.start) {
         true => trial_record::of_counted_start_without_config(&boot.machine, boot.start).await,
@@ -33,7 +33,7 @@ pub(super) async fn without_config(boot: &Boot) -> Next {
     trial::without_config(standing, no_config(&boot.machine))
 }
 
-/// Why there is no machine config, as far as that is an error.
+/// Returns why there is no machine config, as far as an error is the reason.
 fn no_config(machine: &Machine) -> String {
     let problem: Option<Problem> = machine.store.get("config");
     problem.map_or_else(
@@ -42,7 +42,7 @@ fn no_config(machine: &Machine) -> String {
     )
 }
 
-/// Waits until what was up before an upgrade is up again, and what the config wants asked answers.
+/// Waits until the services that were up before an upgrade are up again, and the config's probes get an answer.
 pub(super) async fn wait_at_gate(
     machine: &Arc<Machine>,
     services: Vec<String>,
@@ -66,7 +66,7 @@ pub(super) async fn wait_at_gate(
     })
 }
 
-/// Does what has been decided. Returns whether init has taken the report of health.
+/// Carries out the decision. Returns whether init has accepted the report of health.
 pub(super) async fn carry_out(boot: &Boot, next: Next, is_healthy: bool) -> bool {
     let machine = &boot.machine;
     let commit = match next {
@@ -91,7 +91,7 @@ pub(super) async fn carry_out(boot: &Boot, next: Next, is_healthy: bool) -> bool
     is_healthy
 }
 
-/// Tells init that the generation works; from then on init has no deadline for it. Gives whether init has taken that.
+/// Tells init that the generation works; from then on init has no deadline for it. Returns whether init has accepted the report.
 pub(super) async fn tell_healthy(machine: &Machine) -> bool {
     let told = machine.init.healthy(&machine.generation.boot_id).await;
     told.inspect_err(|error| tracing::error!("init did not take the report of health: {error:#}"))
@@ -105,7 +105,7 @@ async fn keep(boot: &Boot, commit: Commit) {
         tracing::info!("booted {}", machine.running.version);
     }
     if let Some(upgrade) = &commit.upgrade {
-        // Tried again by force, it has proved itself.
+        // An image that failed before and was tried again by force has proved itself.
         machine.upgrades.failed_images().forget(&upgrade.digest);
         if !upgrade.from.is_empty() {
             tracing::info!("upgraded from {} to {}", upgrade.from, upgrade.to);
@@ -116,7 +116,7 @@ async fn keep(boot: &Boot, commit: Commit) {
     {
         tracing::error!("a new boot loader is not put in place: {error:#}");
     }
-    // A boot that has waited for its config has it kept already.
+    // A boot that has waited for its config has started this task already.
     boot.handover_kept.call_once(|| {
         tokio::spawn(current_handover::keep(machine.clone()));
     });
@@ -132,7 +132,7 @@ async fn keep(boot: &Boot, commit: Commit) {
 
 async fn give_up(machine: &Machine, reason: &str) {
     tracing::error!("this generation gives itself up: {reason}");
-    // As before an upgrade: whoever asks the API meanwhile notices nothing of a rollback either.
+    // As before an upgrade: callers of the API notice nothing of a rollback either.
     system_services::drain(&machine.services).await;
     if let Err(error) = machine.init.give_up(reason).await {
         tracing::error!("init did not take it back, its deadline will: {error:#}");
@@ -140,8 +140,8 @@ async fn give_up(machine: &Machine, reason: &str) {
     std::future::pending().await
 }
 
-/// The version that was booted for the first time is not healthy: the loader has counted this try, and takes the version
-/// before when it has none left.
+/// Gives up a version that was booted for the first time and is not healthy: the loader has counted this try, and starts the version before
+/// when no try is left.
 async fn try_again(machine: &Arc<Machine>, record: UpgradeRecord, reason: &str) {
     let version = record.upgrade.to.clone();
     tracing::error!("{version} is not healthy, the machine reboots: {reason}");

@@ -1,4 +1,4 @@
-//! The boot assets of an installed machine, as sequences read and change them.
+//! The boot assets of an installed machine: functions by which sequences read and change them.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,23 +11,23 @@ use crate::base::blocking_io::{self, ANSWER};
 use crate::boot_loader::{self, Booted, Medium, MountedEsp, RefusedEntry, When};
 use crate::machine::Machine;
 
-/// The modules of the EFI system partition's filesystem.
+/// The kernel modules for the EFI system partition's filesystem.
 const FILESYSTEM: [&str; 3] = ["vfat", "nls_cp437", "nls_ascii"];
-/// For copying 100 MB from a CD or a stick to a stick.
+/// Time limit for copying 100 MB from a CD or a stick to a stick.
 const INSTALL: Duration = Duration::from_secs(30 * 60);
-/// The module that shows EFI variables.
+/// The kernel module that gives access to EFI variables.
 const EFIVARFS: &str = "efivarfs";
 
-/// Whether the machine boots from its disk, and from which entry it did.
+/// A machine that boots from its disk, and the entry that it was booted from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::sequences) struct Installed {
     /// The EFI system partition.
     pub(in crate::sequences) efi: PathBuf,
-    /// The order of the entry that was booted; none where this boot came another way.
+    /// The order of the booted entry; None if this boot came another way.
     pub(in crate::sequences) booted: Option<u32>,
 }
 
-/// What is installed on the owned disk; none without a disk, or without a loader on it.
+/// Returns the installation on the owned disk; None without a disk, or without a loader on it.
 pub(in crate::sequences) async fn installed(
     machine: &Machine,
 ) -> anyhow::Result<Option<Installed>> {
@@ -49,7 +49,7 @@ pub async fn is_installed(machine: &Machine) -> anyhow::Result<bool> {
     Ok(installed(machine).await?.is_some())
 }
 
-/// The order of the entry that was booted, where that is one of the owned disk's.
+/// Returns the order of the booted entry, if it is one of the owned disk's.
 async fn booted(machine: &Machine) -> anyhow::Result<Option<u32>> {
     let Some(booted) = started_by(machine).await? else {
         return Ok(None);
@@ -62,8 +62,8 @@ async fn booted(machine: &Machine) -> anyhow::Result<Option<u32>> {
     Ok(booted.entry.map(|entry| entry.order))
 }
 
-/// The entry that this machine was started from, where its tries are counted: a version on trial. Needs no disk, which a
-/// version that fails may not find.
+/// Returns the entry that this machine was started from, if its tries are counted: its version is on trial. Needs no disk, because a
+/// version that fails may not find one.
 pub(in crate::sequences) async fn on_trial(machine: &Machine) -> anyhow::Result<Option<EntryName>> {
     let entry = started_by(machine).await?.and_then(|booted| booted.entry);
     Ok(entry.filter(|entry| !entry.is_blessed()))
@@ -81,17 +81,17 @@ async fn started_by(machine: &Machine) -> anyhow::Result<Option<Booted>> {
     blocking(|| Ok(boot_loader::booted()?)).await
 }
 
-/// Has the kernel ready that would be booted next, for a reboot past the firmware; gives its boot entry.
+/// Loads the kernel that would be booted next, for a reboot past the firmware; returns its boot entry.
 pub(in crate::sequences) async fn load_next(installed: &Installed) -> anyhow::Result<EntryName> {
     let efi = installed.efi.clone();
     blocking(move || Ok(boot_loader::load_next(&efi)?)).await
 }
 
-/// Takes the counter off the entry of this order, which is that of the version that runs, and has the firmware lead to the loader
-/// often enough.
+/// Removes the counter from the entry of this order, which must be the running version's, and makes the firmware start the loader if its
+/// boot entries are missing.
 ///
 /// # Errors
-/// The entry leads to another version: nobody has seen that one healthy.
+/// The entry leads to another version, which has not proved to be healthy.
 pub(in crate::sequences) async fn bless(
     machine: &Machine,
     installed: &Installed,
@@ -102,7 +102,7 @@ pub(in crate::sequences) async fn bless(
     keep_boot_entries(machine, When::Missing).await
 }
 
-/// The entry of this order as it is now, with its tries; none where there is no such version.
+/// Returns the entry of this order with its current tries; None if there is no such version.
 pub(in crate::sequences) async fn entry(
     installed: &Installed,
     order: u32,
@@ -112,13 +112,13 @@ pub(in crate::sequences) async fn entry(
     Ok(state.of_order(order).map(|entry| entry.name.clone()))
 }
 
-/// Removes the version of this order; one that is gone is fine.
+/// Removes the version of this order; no error if it is gone already.
 pub(in crate::sequences) async fn forget(installed: &Installed, order: u32) -> anyhow::Result<()> {
     let efi = installed.efi.clone();
     blocking(move || Ok(boot_loader::forget(&efi, order)?)).await
 }
 
-/// Has the other version booted next that was healthy once; gives its name. The one of the order `staged` goes.
+/// Makes the other version that was healthy once the next to boot; returns its name. The version of the order `staged` is removed.
 pub(in crate::sequences) async fn prefer_other(
     machine: &Machine,
     installed: &Installed,
@@ -133,7 +133,7 @@ pub(in crate::sequences) async fn prefer_other(
     blocking(move || Ok(boot_loader::prefer_other(&efi, &from)?)).await
 }
 
-/// Writes the firmware's entries for the loader where they are missing.
+/// Writes the firmware's boot entries for the loader if they are missing.
 pub(in crate::sequences) async fn keep_boot_entries(
     machine: &Machine,
     when: When,
@@ -150,7 +150,7 @@ pub(in crate::sequences) async fn keep_boot_entries(
     Ok(())
 }
 
-/// Looks for a disk or CD that carries the version that runs.
+/// Looks for a disk or CD with the running version.
 pub(in crate::sequences) async fn find_medium(machine: &Machine) -> anyhow::Result<Option<Medium>> {
     load_disk_drivers(machine).await?;
     load_modules(machine, &FILESYSTEM).await?;
@@ -158,12 +158,12 @@ pub(in crate::sequences) async fn find_medium(machine: &Machine) -> anyhow::Resu
     blocking(move || Ok(Medium::find(Path::new("/sys"), &version)?)).await
 }
 
-/// Puts what the medium carries on this empty EFI system partition.
+/// Copies the medium's boot assets to this empty EFI system partition.
 pub(in crate::sequences) async fn install_from(medium: Medium, efi: PathBuf) -> anyhow::Result<()> {
     Ok(blocking_io::within(INSTALL, move || medium.install_to(&efi)).await??)
 }
 
-/// Has the firmware start the loader that an upgrade brought along once, if it brought one.
+/// Makes the firmware start the loader that came with an upgrade once, if one came.
 pub(in crate::sequences) async fn try_next_loader(machine: &Machine) -> anyhow::Result<()> {
     let Some(installed) = installed(machine).await? else {
         return Ok(());
@@ -179,7 +179,7 @@ pub(in crate::sequences) async fn try_next_loader(machine: &Machine) -> anyhow::
     Ok(())
 }
 
-/// Lets the loader that an upgrade brought along take the other's place, if it has started this machine.
+/// Replaces the old loader by the one that came with an upgrade, if that one has started this machine.
 pub(in crate::sequences) async fn settle_next_loader(machine: &Machine) -> anyhow::Result<()> {
     let Some(installed) = installed(machine).await? else {
         return Ok(());
@@ -196,7 +196,7 @@ pub(in crate::sequences) async fn settle_next_loader(machine: &Machine) -> anyho
         blocking(move || Ok(boot_loader::take_next_loader(&efi)?)).await?;
         tracing::info!("the new boot loader has started this machine, and stays");
     } else {
-        // What is done to the partition next removes it.
+        // The next change of the partition removes the new loader.
         tracing::warn!("the new boot loader has not started this machine; the old one stays");
     }
     blocking(|| Ok(boot_loader::forget_next_loader()?)).await
@@ -205,12 +205,12 @@ pub(in crate::sequences) async fn settle_next_loader(machine: &Machine) -> anyho
 /// The EFI system partition, mounted for the installer.
 pub(in crate::sequences) struct ForInstaller {
     mounted: MountedEsp,
-    /// The highest order of an entry before.
+    /// The highest order of an entry before the installer runs.
     highest: u32,
 }
 
 impl ForInstaller {
-    /// Mounts it, with all the room that there can be.
+    /// Mounts the partition, with as much free room as possible.
     pub(in crate::sequences) async fn mount(installed: &Installed) -> anyhow::Result<Self> {
         let efi = installed.efi.clone();
         blocking(move || {
@@ -220,7 +220,7 @@ impl ForInstaller {
                     "EFI system partition: {bytes} bytes were lost to changes that did not end, and are free again"
                 ),
                 Err(error) if error.is_of_the_disk() => return Err(error.into()),
-                // There may be room enough.
+                // The free room may be enough as it is.
                 Err(error) => tracing::warn!("{:#}", anyhow::Error::from(error)),
             }
             let mounted = MountedEsp::of(&efi)?;
@@ -230,12 +230,12 @@ impl ForInstaller {
         .await
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub(in crate::sequences) fn path(&self) -> &Path {
         self.mounted.path()
     }
 
-    /// Takes back what the installer wrote, so that no boot tries it.
+    /// Removes the entries that the installer wrote, so that no boot tries them.
     pub(in crate::sequences) async fn take_back(self) -> anyhow::Result<()> {
         let Self {
             mut mounted,

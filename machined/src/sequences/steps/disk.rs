@@ -1,4 +1,4 @@
-//! The machine's disk, and what the config wants on it.
+//! The machine's disk, and the directories that the config wants on it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,18 +18,18 @@ use crate::machine::{Configured, Machine};
 use crate::status;
 use crate::values::DiskSelector;
 
-/// Where logs are kept.
+/// The directory of logs.
 const LOGS: &str = "/var/log";
 
-/// Mounts STATE and /var as the config says, and keeps the config there; without a config they stay away.
+/// Mounts STATE and /var as the config says, and keeps the config there; does nothing without a config.
 pub(in crate::sequences) async fn mount(machine: &Machine) -> anyhow::Result<()> {
     let Some(configured) = machine.config() else {
         return Ok(());
     };
-    // An earlier machined of this generation may have done that, or have died before.
+    // An earlier machined of this generation may have mounted them, or have died before.
     let is_mounted = machine.disk.status().borrow().var_mounted;
     if is_mounted {
-        // So is a config, perhaps one that waits for the next reboot.
+        // The config is kept as well, perhaps one that waits for the next reboot.
         return Ok(());
     }
     let is_used = machine.disk.status().borrow().disk.is_some();
@@ -41,9 +41,9 @@ pub(in crate::sequences) async fn mount(machine: &Machine) -> anyhow::Result<()>
 }
 
 async fn mount_as(machine: &Machine, spec: DiskSpec) -> anyhow::Result<()> {
-    // The config need not name a disk that the machine was started from.
+    // A config need not name the disk that the machine was started from.
     let is_to_be_found = spec.disk.is_none() && boot_assets::came_from_a_disk(machine).await?;
-    // Drivers of disks take a second and two MiB, which a machine without a disk can keep.
+    // Disk drivers cost a second and two MiB, which a machine without a disk saves.
     if is_to_be_found {
         find_state(machine).await?;
     } else if spec.disk.is_some() {
@@ -53,7 +53,7 @@ async fn mount_as(machine: &Machine, spec: DiskSpec) -> anyhow::Result<()> {
     mounted.context("mount the machine's disk")
 }
 
-/// What would be done to the disk that this config gives to the machine; none where it gives none. Nothing is written.
+/// Returns the plan for the disk that this config gives to the machine; None if it gives none. Nothing is written.
 pub(in crate::sequences) async fn dry_run(
     machine: &Machine,
     config: &MachineConfig,
@@ -66,7 +66,7 @@ pub(in crate::sequences) async fn dry_run(
     Ok(machine.disk.dry_run(&spec).await?)
 }
 
-/// The disk that the config gives to the machine, or else the kernel's command line.
+/// Returns the disk that the config gives to the machine, or else the kernel's command line.
 fn spec(config: &MachineConfig) -> anyhow::Result<DiskSpec> {
     let spec = intent::disk(config)?;
     match (&spec.disk, named_on_command_line()) {
@@ -75,8 +75,8 @@ fn spec(config: &MachineConfig) -> anyhow::Result<DiskSpec> {
     }
 }
 
-/// The disk that `instar.install.disk=` gives to the machine. Whoever boots a medium may have forgotten what is on the disk, so
-/// nothing of others goes.
+/// Returns the disk that `instar.install.disk=` gives to the machine. An operator who boots a medium may have forgotten the data on the
+/// disk, so a disk with other data is refused.
 pub(in crate::sequences) fn named_on_command_line() -> Option<DiskSpec> {
     let arguments = command_line::read().ok()?;
     let disk = source::install_disk(&arguments)?;
@@ -86,7 +86,7 @@ pub(in crate::sequences) fn named_on_command_line() -> Option<DiskSpec> {
     })
 }
 
-/// Mounts the STATE of the disk that carries Instar, if there is one: without a config, or before there is one.
+/// Mounts STATE from the disk with Instar's partitions, if there is one: for a machine without a config, or one that has not loaded it yet.
 pub(in crate::sequences) async fn find_state(machine: &Machine) -> anyhow::Result<()> {
     load_disk_drivers(machine).await?;
     machine
@@ -96,7 +96,7 @@ pub(in crate::sequences) async fn find_state(machine: &Machine) -> anyhow::Resul
         .context("look for Instar's partitions on the disks")
 }
 
-/// Keeps the config over a reboot, where there is a STATE partition to keep it on.
+/// Keeps the config over a reboot, if there is a STATE partition.
 async fn keep_config(machine: &Machine, configured: Arc<Configured>) -> anyhow::Result<()> {
     let Some(state) = machine.disk.state().map(Path::to_owned) else {
         return Ok(());
@@ -116,13 +116,13 @@ pub(in crate::sequences) async fn unmount(
     machine.disk.unmount(users).await
 }
 
-/// Makes what belongs on /var: the logs and the user volumes.
+/// Prepares /var: the logs and the user volumes.
 pub(in crate::sequences) async fn prepare_volumes(machine: &Machine) {
     keep_logs(machine).await;
     make_user_volumes(machine);
 }
 
-/// Logs go to the disk, if there is one: in memory they are already.
+/// Starts keeping logs on the disk, if there is one; they are in memory already.
 async fn keep_logs(machine: &Machine) {
     let (mounted, on_disk) = {
         let status = machine.disk.status();
@@ -138,7 +138,7 @@ async fn keep_logs(machine: &Machine) {
     }
 }
 
-/// What cannot be made is a problem of its own, for the containers that wait for it and not for the machine.
+/// Makes the user volumes. A volume that cannot be made is a problem for the containers that wait for it, and does not stop the boot.
 fn make_user_volumes(machine: &Machine) {
     let Some(configured) = machine.config() else {
         return;

@@ -1,8 +1,8 @@
-//! Looking for the machine config in its sources, in order.
+//! Searches the sources for the machine config, in order.
 //!
-//! Where the kernel's command line names a server, that is asked first, for a limited time: nothing that is dead on the network
-//! keeps a machine from its API. What this machine booted with last, on STATE, is next. A machine without either waits in
-//! maintenance mode, and the server is asked on in the background.
+//! If the kernel's command line names a server, it is asked first, for a limited time: a dead server must not keep a machine from its API.
+//! Next is the config on STATE, with which this machine booted last. A machine without either waits in maintenance mode, and asks the
+//! server again in the background.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,30 +22,30 @@ use crate::machine::{Configured, Machine};
 use crate::modules::Class;
 use crate::status;
 
-/// How long one round of questions takes in the background, and the pause after it.
+/// Time limit for one background request, and the pause between two.
 const ROUND: Duration = Duration::from_secs(30);
 
-/// What the sources have.
+/// The result of the search.
 pub(in crate::sequences) enum Found {
-    /// A config that can be used.
+    /// A usable config.
     Config(Box<Configured>),
     /// No source has one.
     Nothing,
-    /// The server has not given one that can be used, and STATE has none either: why.
+    /// The server has not returned a usable config, and STATE has none either, for this reason.
     NotYet(anyhow::Error),
 }
 
-/// Reads the config from the first source that there is. A server has `patience` to be reached and to answer.
+/// Reads the config from the first source that exists. `patience`: time limit for a server to be reached and to answer.
 ///
 /// # Errors
-/// The source that was named on purpose cannot be one, or what it holds cannot be used.
+/// The first source cannot be used, or its config cannot.
 pub(in crate::sequences) async fn find_config(
     machine: &Machine,
     patience: Duration,
 ) -> anyhow::Result<Found> {
     let cmdline = command_line::read()?;
     let has_fw_cfg = look_for_fw_cfg(machine).await;
-    // The first source decides: it was named on purpose, and a config from elsewhere would be another machine's.
+    // The named source decides: a config from elsewhere would be another machine's.
     if source::names_a_server(&cmdline) {
         let report = |status: FetchStatus<'_>| tracing::warn!("machine config: {status}");
         return match ask(machine, &cmdline, patience, report).await {
@@ -66,19 +66,19 @@ pub(in crate::sequences) async fn find_config(
     }
 }
 
-/// The source that decides over what is kept on STATE, if this machine has one.
+/// Returns the source that takes precedence over the config on STATE, if this machine has one.
 pub(in crate::sequences) fn source_before_state() -> Option<&'static str> {
     let cmdline = command_line::read().ok()?;
     source::before_state(&cmdline, Path::new(FW_CFG_PATH).exists())
 }
 
-/// Whether a server is named that the config comes from.
+/// Whether the command line names a server for the config.
 pub(in crate::sequences) fn has_server() -> bool {
     command_line::read().is_ok_and(|cmdline| source::names_a_server(&cmdline))
 }
 
-/// Asks the server, where one is named, until there is a config, from it or from an administrator: either may have been made to
-/// work by then. Ends when the handle is dropped.
+/// Asks the server, if one is named, until there is a config, from the server or from an administrator: either may have been fixed
+/// meanwhile. Ends when the handle is dropped.
 pub(in crate::sequences) fn keep_asking(machine: &Arc<Machine>) -> AbortOnDropHandle<()> {
     let machine = machine.clone();
     AbortOnDropHandle::new(tokio::spawn(async move {
@@ -90,7 +90,7 @@ pub(in crate::sequences) fn keep_asking(machine: &Arc<Machine>) -> AbortOnDropHa
         }
         let mut told = String::new();
         while machine.config().is_none() {
-            // Limit: none together, as a machine without a config has nothing else to do; each round is limited.
+            // Limit: none overall, as a machine without a config has nothing else to do; each round is limited.
             tokio::time::sleep(ROUND).await;
             match ask(&machine, &cmdline, ROUND, |_| {}).await {
                 Ok(configured) if machine.config().is_none() => {
@@ -112,7 +112,7 @@ pub(in crate::sequences) fn keep_asking(machine: &Arc<Machine>) -> AbortOnDropHa
     }))
 }
 
-/// A config as it came.
+/// Parses a config as received.
 pub(in crate::sequences) fn usable(bytes: Vec<u8>) -> anyhow::Result<Configured> {
     let text = String::from_utf8(bytes).context("the machine config is not UTF-8")?;
     let parsed = config::parse(text.as_bytes()).context("the machine config is unusable")?;
@@ -122,7 +122,7 @@ pub(in crate::sequences) fn usable(bytes: Vec<u8>) -> anyhow::Result<Configured>
     Ok(Configured::new(text, parsed.config))
 }
 
-/// The config that the server has, which the command line names.
+/// Requests the config from the server that the command line names.
 async fn ask(
     machine: &Machine,
     cmdline: &str,
@@ -150,7 +150,7 @@ async fn ask(
     usable(fetch(url, &policy, report).await?)
 }
 
-/// What this machine booted with last, in place of what the server did not give.
+/// Returns the config with which this machine booted last, in place of the server's.
 async fn last_used(machine: &Machine, error: anyhow::Error) -> Found {
     let last = async { read_state(machine).await?.map(usable).transpose() };
     match last.await {
@@ -168,7 +168,7 @@ async fn last_used(machine: &Machine, error: anyhow::Error) -> Found {
     }
 }
 
-/// The config on the STATE partition of the disk that carries Instar; none without disk, partition or config.
+/// Returns the config on the STATE partition of the disk with Instar's partitions; None without disk, partition or config.
 async fn read_state(machine: &Machine) -> anyhow::Result<Option<Vec<u8>>> {
     disk::find_state(machine).await?;
     let path = machine.disk.state().map(persisted::path);
@@ -178,7 +178,7 @@ async fn read_state(machine: &Machine) -> anyhow::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Whether QEMU gave this machine a config. Its driver costs a tenth of a second, so other machines do without.
+/// Whether QEMU gave this machine a config. The driver costs a tenth of a second, so other machines skip it.
 async fn look_for_fw_cfg(machine: &Machine) -> bool {
     let vendor = std::fs::read_to_string("/sys/class/dmi/id/sys_vendor").unwrap_or_default();
     if vendor.trim() != "QEMU" {
@@ -191,7 +191,7 @@ async fn look_for_fw_cfg(machine: &Machine) -> bool {
     Path::new(FW_CFG_PATH).exists()
 }
 
-/// What a URL may ask for, as far as it does. The network must be up.
+/// Returns the values that a URL may ask for, as far as this URL does. The network must be up.
 fn identity(machine: &Machine) -> Identity {
     let dmi = |file: &str| {
         let text = std::fs::read_to_string(Path::new("/sys/class/dmi/id").join(file)).ok()?;
@@ -199,7 +199,7 @@ fn identity(machine: &Machine) -> Identity {
     };
     let status = machine.network.status();
     let status = status.borrow();
-    // The link with the default route; without one, the first that is a device.
+    // The link with the default route; without one, the first link that is a device.
     let main = status
         .routes
         .iter()
@@ -219,7 +219,7 @@ fn identity(machine: &Machine) -> Identity {
 }
 
 async fn network_is_up(machine: &Machine) -> anyhow::Result<()> {
-    // The config that says otherwise is still to be fetched.
+    // The config that may set up the network differently has not been fetched yet.
     machine.network.set_default_spec();
     machine
         .drivers()?

@@ -1,14 +1,14 @@
-//! The kernel's modules and parameters, as the config asks for them.
+//! The config's kernel modules and parameters.
 
 use crate::base::error_chain::chain;
 use crate::init_link::{InitLink, Scope};
 use crate::kernel_settings::{KernelSettingError, KernelSpec, Undo, UndoKeeper};
 use crate::machine::Machine;
 
-/// Has the kernel be as the spec says. What it takes to undo that is with init first.
+/// Makes the kernel match the spec. Before that, init gets the record by which the changes can be undone.
 ///
 /// # Errors
-/// All that failed, in one text; the rest is done.
+/// All failures in one text; the rest is done.
 pub(in crate::sequences) async fn apply(
     machine: &Machine,
     spec: &KernelSpec,
@@ -18,10 +18,10 @@ pub(in crate::sequences) async fn apply(
     all_done(settings.apply(&drivers, spec, &machine.init).await)
 }
 
-/// Unloads the config's modules, and leaves parameters as they are. The next generation takes back those that it does not set.
+/// Unloads the config's modules and leaves parameters as they are. The next generation restores those that it does not set.
 ///
 /// # Errors
-/// All that failed, in one text; the rest is done.
+/// All failures in one text; the rest is done.
 pub(in crate::sequences) async fn unload_modules(machine: &Machine) -> anyhow::Result<()> {
     let drivers = machine.drivers()?;
     let settings = &machine.kernel_settings;

@@ -1,5 +1,5 @@
-//! The last time that a machine without a hardware clock can know of: its files on STATE were written before now, and the authorities
-//! of its config were made before now.
+//! The earliest possible time for a machine without a hardware clock: its files on STATE were written before now, and the authorities of
+//! its config were made before now.
 
 use std::fs::File;
 use std::path::Path;
@@ -11,11 +11,11 @@ use crate::intent;
 use crate::machine::Machine;
 use crate::state_partition::TRUST;
 
-/// How often the time is noted while a time server vouches for it: a client's certificate that is younger than the note is of no use
-/// until a time server answers.
+/// Interval between notes of the time while a time server confirms it: after a restart, a client's certificate that is younger than the
+/// last note is not valid until a time server answers.
 const NOTED_EVERY: Duration = Duration::from_secs(6 * 3600);
 
-/// Sets the clock to it, unless the machine knows better.
+/// Sets the clock to this time, unless the machine has a better one.
 pub(in crate::sequences) fn go_on_from(machine: &Machine) {
     let state = machine.disk.state().and_then(newest_file);
     let authorities = machine.config().and_then(|configured| {
@@ -28,7 +28,7 @@ pub(in crate::sequences) fn go_on_from(machine: &Machine) {
     }
 }
 
-/// When the newest file in the folder was written.
+/// Returns the time at which the newest file in the folder was written.
 fn newest_file(folder: &Path) -> Option<SystemTime> {
     let entries = std::fs::read_dir(folder).ok()?.flatten();
     let written = entries.filter_map(|entry| {
@@ -38,7 +38,7 @@ fn newest_file(folder: &Path) -> Option<SystemTime> {
     written.max()
 }
 
-/// Notes the time on STATE now and then, for as long as the machine lives.
+/// Writes a note of the time to STATE at intervals, for as long as the machine runs.
 pub async fn note_time(machine: Arc<Machine>) {
     loop {
         tokio::time::sleep(NOTED_EVERY).await;

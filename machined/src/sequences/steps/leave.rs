@@ -1,17 +1,17 @@
-//! The last step of whatever ends the generation, and the pause before its first one.
+//! The last step of a sequence that ends the generation, and the pause before its first one.
 
 use std::time::Duration;
 
 use crate::init_link::End;
 use crate::machine::Machine;
 
-/// Clients subscribe to events at the same time as they ask, and what comes before their subscription is lost to
-/// them: nothing starts before this has passed since the reply.
+/// Pause after the reply before anything starts: clients subscribe to events at the same time as they call, and would miss events that come
+/// before their subscription.
 pub(in crate::sequences) const ANSWER_FIRST: Duration = Duration::from_millis(500);
-/// Events that were emitted just now reach their readers within this.
+/// Time that events need to reach their readers.
 const LAST_EVENTS: Duration = Duration::from_millis(200);
 
-/// Tells init how the machine is to end. Does not return when init does as it is told.
+/// Tells init how the machine has to end. Does not return if init accepts.
 pub(in crate::sequences) async fn leave(machine: &Machine, end: End) {
     tokio::time::sleep(LAST_EVENTS).await;
     match machine.init.end(end).await {

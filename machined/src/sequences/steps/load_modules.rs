@@ -1,14 +1,14 @@
-//! Kernel modules that no device asks for. The kernel would have a program of the root filesystem load them, which there is none of.
+//! Kernel modules that no device asks for. The kernel would run a program of the root filesystem to load them, but there is none.
 
 use anyhow::Context as _;
 
 use crate::machine::Machine;
 use crate::modules::Class;
 
-/// The modules of STATE's and EPHEMERAL's filesystem, where the kernel does not have them built in.
+/// The modules of STATE's and EPHEMERAL's filesystem, for kernels without them built in.
 const FILESYSTEM: [&str; 2] = ["crc32c_generic", "ext4"];
 
-/// Loads these and what they need.
+/// Loads these modules and their dependencies.
 pub(in crate::sequences) async fn load_modules(
     machine: &Machine,
     names: &[&str],
@@ -21,7 +21,7 @@ pub(in crate::sequences) async fn load_modules(
     Ok(())
 }
 
-/// Has the kernel find the disks, and read what is on them.
+/// Loads the drivers of disks, so that the kernel finds the disks and reads their partitions.
 pub(in crate::sequences) async fn load_disk_drivers(machine: &Machine) -> anyhow::Result<()> {
     let loaded = machine.drivers()?.load_for(Class::Block).await;
     loaded.context("load the drivers of disks")?;

@@ -1,13 +1,13 @@
-//! What a machine does that has no config, or cannot read it: a blank one takes a config from anybody, one that holds data takes it
-//! from those whom it believed before.
+//! Maintenance mode, for a machine that has no config or cannot read it: a blank machine takes a config from any caller, one that holds
+//! data only from callers whom its last config trusted.
 //!
 //! ```text
-//! instar.maintenance=open on the kernel's command line        ─► from anybody
+//! instar.maintenance=open on the kernel's command line        ─► from any caller
 //! trust.json on STATE, or else on EPHEMERAL: authorities      ─► from their administrators
-//!                                            reset            ─► from anybody
-//! neither, and STATE or EPHEMERAL hold data or cannot be read ─► from nobody
-//! nothing there, and instar.maintenance=closed                ─► from nobody
-//! nothing there                                               ─► from anybody
+//!                                            reset            ─► from any caller
+//! neither, and STATE or EPHEMERAL hold data or cannot be read ─► from no caller
+//! nothing there, and instar.maintenance=closed                ─► from no caller
+//! nothing there                                               ─► from any caller
 //! ```
 
 use std::path::Path;
@@ -22,7 +22,7 @@ use crate::config_source::source::{self, MaintenanceArgument};
 use crate::machine::Machine;
 use crate::trust::{Maintenance, Remembered};
 
-/// Looks what the machine holds, decides from whom it takes a config, and says so.
+/// Examines the machine's data, decides who may give the machine a config, and logs that.
 pub(in crate::sequences) async fn begin(machine: &Machine) {
     let maintenance = decide(argument(), found(machine).await);
     tracing::warn!("maintenance mode: {}", maintenance.advice());
@@ -34,13 +34,13 @@ fn argument() -> Option<MaintenanceArgument> {
     source::maintenance(&arguments)
 }
 
-/// What is on the machine's disk.
+/// The data on the machine's disk.
 #[derive(Debug)]
 enum Found {
-    /// Nothing that anybody could want: no disk of Instar's, or one that was never given to a config.
+    /// Nothing worth protecting: no disk of Instar's, or one that no config was ever given.
     Nothing,
     Remembered(Remembered),
-    /// Something, and it does not say whose it is.
+    /// Data, without a record of the trusted authorities.
     Data,
 }
 
@@ -73,7 +73,7 @@ async fn found(machine: &Machine) -> anyhow::Result<Found> {
             }
         }
     }
-    // What is wrong with STATE does not keep EPHEMERAL from knowing.
+    // A problem with STATE must not hide the record on EPHEMERAL.
     match machine.disk.look_at_ephemeral(look).await {
         Ok(Some((Ok(Some(remembered)), _))) => return Ok(Found::Remembered(remembered)),
         Ok(Some((Ok(None), holds_data))) => has_data |= holds_data,
@@ -91,7 +91,7 @@ async fn found(machine: &Machine) -> anyhow::Result<Found> {
     })
 }
 
-/// What EPHEMERAL remembers, and whether anything of a config's is on it: its logs at least, and what containers keep.
+/// Returns the record on EPHEMERAL, and whether data of a config is there: logs at least, and the data of containers.
 fn look(records: &Path, root: &Path) -> (anyhow::Result<Option<Remembered>>, bool) {
     let has_other_than = |folder: &Path, ours: &[&str]| {
         let mut entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -102,7 +102,7 @@ fn look(records: &Path, root: &Path) -> (anyhow::Result<Option<Remembered>>, boo
     (Remembered::read(records), holds_data)
 }
 
-/// Notes on EPHEMERAL that whoever comes may bring a config from now on: an administrator is about to erase the one on STATE.
+/// Notes on EPHEMERAL that any caller may give the machine a config from now on: an administrator is about to erase the one on STATE.
 pub(in crate::sequences) async fn open_after_reset(machine: &Machine) -> anyhow::Result<()> {
     let written = machine
         .disk

@@ -1,4 +1,4 @@
-//! Steps of sequences: each does one thing, and stands for itself.
+//! Steps of sequences: each does one thing, and is understood alone.
 
 pub(super) mod boot_assets;
 pub(super) mod disk;

@@ -1,4 +1,4 @@
-//! An installed disk is started by UEFI alone.
+//! Refuses installations on machines without UEFI: only UEFI starts an installed disk.
 
 use std::fmt;
 
@@ -7,8 +7,8 @@ use anyhow::bail;
 use crate::boot_loader;
 use crate::config::MachineConfig;
 
-/// Refuses a config that has an image installed on a machine that could not start it: before its disk is touched, which may hold
-/// what the machine boots from now.
+/// Refuses a config that installs an image on a machine that could not start it. To be called before the disk is touched, which may hold
+/// the system that the machine boots from now.
 pub(in crate::sequences) fn refuse_without_uefi(config: &MachineConfig) -> anyhow::Result<()> {
     let image = config.install.as_ref().and_then(|spec| spec.image.as_ref());
     refuse(image, boot_loader::is_uefi())

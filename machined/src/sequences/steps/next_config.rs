@@ -1,4 +1,4 @@
-//! The machine config that the next generation begins with: the one that a boot would find.
+//! The machine config for the next generation: the one that a boot would find.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use crate::config;
 use crate::config_source::{persisted, source};
 use crate::machine::{Configured, Machine};
 
-/// The config on STATE, where that is what decides at a boot: it may have been staged. Otherwise the one in force, unless it is only
-/// being tried. To be asked while STATE is mounted.
+/// Returns the config on STATE, if a boot would use it: it may have been staged. Otherwise the one in force, unless that one is on trial.
+/// To be called while STATE is mounted.
 pub(in crate::sequences) fn of(machine: &Machine) -> Option<Arc<Configured>> {
     let settled = machine.settled_config();
     let Some(state) = machine.disk.state() else {
@@ -35,7 +35,7 @@ pub(in crate::sequences) fn of(machine: &Machine) -> Option<Arc<Configured>> {
     }
 }
 
-/// The config on STATE, if it is another one.
+/// Returns the config on STATE, if it differs from the settled one.
 fn kept_besides(state: &Path, settled: Option<&Configured>) -> anyhow::Result<Option<Configured>> {
     let path = persisted::path(state);
     if !path.exists() {

@@ -1,5 +1,5 @@
-//! What only the boot needed is let go, in two steps: what it read, before there are services; its code, when it has ended.
-//! A machine of 256 MiB has better uses for both.
+//! Frees memory that only the boot needed, in two steps: the files that it read, before services start; its code, when it has ended. A
+//! machine of 256 MiB has better uses for both.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -9,20 +9,20 @@ use crate::base::blocking_io::{self, ANSWER};
 use crate::machine::Machine;
 use crate::sys::text;
 
-/// After the boot, when its last steps have run out: addresses of IPv6, and the certificate that names them.
+/// Pause after the boot for its last steps: addresses of IPv6, and the certificate that names them.
 const SETTLED: Duration = Duration::from_secs(3);
-/// By then apid has let go of its code. Pages that it still has mapped would stay in the page cache.
+/// Time for apid to release its code. Pages that it still has mapped would stay in the page cache.
 const APID: Duration = Duration::from_millis(200);
 
-/// What the kernel drops when it is told to (proc_sys_vm(5), `drop_caches`): only what is clean and not in use.
+/// Drops page cache, directory entries and inodes (proc_sys_vm(5), `drop_caches`): only those that are clean and not in use.
 const PAGES_AND_NAMES: &str = "3";
-/// Directory entries and inodes without pages.
+/// Drops directory entries and inodes without pages.
 const NAMES: &str = "2";
-/// Nothing: it keeps the kernel from logging what is dropped from then on. It cannot be written together with another.
+/// Drops nothing: the kernel does not log later drops. Cannot be combined with another value in one write.
 const QUIETLY: &str = "4";
 
-/// Lets go of what the boot has read: pages of the root filesystem, directory entries. Only where there are no containers, whose
-/// files must not be hit.
+/// Drops the pages of the root filesystem and the directory entries that the boot has read. Only if there are no containers, whose files
+/// must stay in the cache.
 pub(in crate::sequences) async fn before_services(machine: Arc<Machine>) -> anyhow::Result<()> {
     if machine.generation.keeps_workloads {
         return Ok(());
@@ -31,8 +31,8 @@ pub(in crate::sequences) async fn before_services(machine: Arc<Machine>) -> anyh
     Ok(())
 }
 
-/// Lets go of the code that only the boot needed, in apid and here, and of the names that its end has looked up. Files of
-/// containers keep their pages.
+/// Releases the code that only the boot needed, in apid and here, and the names that its end has looked up. Files of containers keep their
+/// pages.
 pub(in crate::sequences) async fn after_boot(machine: Arc<Machine>) {
     tokio::time::sleep(SETTLED).await;
     machine.settle();

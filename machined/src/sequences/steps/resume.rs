@@ -1,4 +1,4 @@
-//! Back to work after a sequence that failed before its point of no return.
+//! Resumes work after a sequence that failed before its point of no return.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::machine::Machine;
 use crate::sequences::settings::{self, When};
 use crate::store::MachineStage;
 
-/// Mounts the disk again where the sequence got as far as unmounting it, and starts what it stopped.
+/// Mounts the disk again if the sequence unmounted it, and starts the services that it stopped.
 pub(in crate::sequences) async fn go_on(machine: &Arc<Machine>) {
     tracing::warn!("{} goes on", machine.running.version);
     if let Err(error) = mount_again(machine).await {

@@ -1,4 +1,4 @@
-//! The phases that take the machine down to where it can be left: shared by upgrade, reboot and shutdown.
+//! The phases that take the machine down: shared by upgrade, reboot and shutdown.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use crate::disk::Users;
 use crate::machine::Machine;
 use crate::sequences::{Phase, Task, settings};
 
-/// Whoever asked for the end of the machine does not wait longer for a disk.
+/// Time limit for writing the disk's caches: the caller who ends the machine does not wait longer.
 const SYNC: Duration = Duration::from_secs(60);
 
-/// Stops what the config asked for, and leaves the API.
+/// Stops the services that the config asked for, and leaves the API up.
 pub(in crate::sequences) fn stop_services(machine: &Arc<Machine>) -> Phase {
     let machine = machine.clone();
     Phase::of("stopServices", async move {
@@ -21,7 +21,7 @@ pub(in crate::sequences) fn stop_services(machine: &Arc<Machine>) -> Phase {
     })
 }
 
-/// Stops what has to end before a change of generations, and lets go of containers that live through it.
+/// Stops the services that end with the generation, and leaves the containers that live through the change running.
 pub(in crate::sequences) fn stop_for_next_generation(machine: &Arc<Machine>) -> Phase {
     let machine = machine.clone();
     Phase::of("stopServices", async move {
@@ -30,8 +30,8 @@ pub(in crate::sequences) fn stop_for_next_generation(machine: &Arc<Machine>) -> 
     })
 }
 
-/// Takes back what the config asked of the kernel. Parameters stay while containers run on that go by them: the next generation, which
-/// finds with init what it takes to undo them, sets its own and takes back the rest.
+/// Undoes the config's kernel settings. Parameters stay while containers that depend on them run on: the next generation gets the record
+/// for the undo from init, sets its own parameters and restores the rest.
 pub(in crate::sequences) fn undo_settings(machine: &Arc<Machine>) -> Phase {
     let machine = machine.clone();
     Phase::of("undoSettings", async move {
@@ -46,7 +46,7 @@ pub(in crate::sequences) fn undo_settings(machine: &Arc<Machine>) -> Phase {
     })
 }
 
-/// Unmounts EPHEMERAL and STATE. What still holds it is named; it goes with the generation's mount namespace all the same.
+/// Unmounts EPHEMERAL and STATE. A process that still uses them is named in the log; the mounts go with the generation's mount namespace.
 pub(in crate::sequences) fn unmount(machine: &Arc<Machine>) -> Phase {
     let machine = machine.clone();
     Phase::of("unmount", async move {
@@ -67,7 +67,7 @@ pub(in crate::sequences) fn unmount(machine: &Arc<Machine>) -> Phase {
     })
 }
 
-/// The step that clients who wait for the end of the machine look for; it must be out before the link goes.
+/// Emits the event that clients wait for at the end of the machine; it must be sent before the link goes down.
 pub(in crate::sequences) fn stop_everything() -> Phase {
     Phase::new(
         "stopEverything",

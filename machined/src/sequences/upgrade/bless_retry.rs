@@ -1,5 +1,5 @@
-//! A version that has proved itself, and whose boot entry could not be blessed: it is tried again until the disk takes it. Otherwise the
-//! next boots would use up the entry's tries, and the version before would be back.
+//! Retries to bless the boot entry of a version that has proved itself, until the disk takes the change. Otherwise the next boots would use
+//! up the entry's tries, and the version before would return.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use crate::store::Problem;
 use crate::upgrade::UpgradeRecord;
 use crate::upgrade::trial::Bless;
 
-/// The machine is not ready for this.
+/// The name of the problem that keeps the machine from being ready.
 const PROBLEM: &str = "boot entry";
-/// Between two tries.
+/// Pauses between two tries.
 const PAUSES: BackOff = BackOff {
     first: Duration::from_secs(1),
     longest: Duration::from_secs(300),
@@ -26,7 +26,7 @@ const PAUSES: BackOff = BackOff {
 pub(in crate::sequences) fn start(machine: &Arc<Machine>, bless: Bless, error: &anyhow::Error) {
     tracing::error!("the boot entry of this version is not blessed: {error:#}");
     status::note_problem(machine, PROBLEM, &format!("{error:#}"));
-    // What leads elsewhere does so the next time, too.
+    // An entry that leads to another version does so at the next try, too.
     if let Some(EspError::OtherVersion { .. }) = error.downcast_ref() {
         return;
     }
@@ -60,7 +60,7 @@ async fn until_blessed(machine: &Machine, bless: Bless) {
     }
 }
 
-/// The upgrade that is under way, as far as STATE can be read.
+/// Returns the record of the upgrade under way, if STATE can be read.
 fn recorded(machine: &Machine) -> Option<UpgradeRecord> {
     trial_record::record(machine).ok().flatten()
 }

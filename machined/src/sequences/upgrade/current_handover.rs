@@ -1,7 +1,7 @@
-//! What a machined that is started again finds with init: the machine config in force, and no upgrade that has ended.
+//! The hand-over for a machined that restarts: the machine config in force, and no upgrade that has ended.
 //!
-//! Without it such a machined would go back to the config that the last upgrade left, or, on a machine without a disk that was given
-//! its config over the API, to none at all: maintenance mode, where everybody may bring one.
+//! Without it, the restarted machined would return to the config that the last upgrade left, or, on a machine without a disk that got its
+//! config over the API, to none at all: maintenance mode, in which any caller may bring one.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::init_link::Scope;
 use crate::machine::Machine;
 use crate::upgrade::{Handover, handover};
 
-/// Leaves it with init after every sequence and every change of the config, from the moment at which the generation has proved
-/// itself: all of these hold the lock of operations. And after every change of the images in force.
+/// Leaves the hand-over with init after every sequence and every change of the config, from the moment at which the generation has proved
+/// itself: all of these hold the lock of operations. Also after every change of the images in force.
 pub(in crate::sequences) async fn keep(machine: Arc<Machine>) {
     let mut holder = machine.operations.watch();
     let mut in_force = machine.images_in_force.watch();
@@ -32,7 +32,7 @@ pub(in crate::sequences) async fn keep(machine: Arc<Machine>) {
 }
 
 async fn leave(machine: &Machine) -> anyhow::Result<()> {
-    // Not one that is only being tried. The network's leases are in force already when machined alone is started again.
+    // A config on trial is left out. The network's leases are in force already when machined alone restarts.
     let configured = machine.settled_config();
     let left = Handover {
         machine_config: configured.map(|configured| configured.text.clone()),

@@ -1,28 +1,28 @@
-//! What an upgrade would do, found out without doing any of it.
+//! The dry run of an upgrade: finds out its effects without changing anything.
 
 use super::{Found, Var, look_up, plan, route};
 use crate::machine::Machine;
 use crate::upgrade::{Route, UpgradeError, UpgradeRequest};
 
-/// What an upgrade would do.
+/// The effects of an upgrade.
 pub struct UpgradePlan {
     /// The version that it would bring.
     pub version: String,
-    /// How.
+    /// How the version would be started.
     pub path: Route,
-    /// Containers that run, by name, and why those end that do.
+    /// Running containers by name, each with the reason if it would end.
     pub containers: Vec<(String, Option<String>)>,
 }
 
-/// Looks at an upgrade as if it were to begin. The image's description is read; the image is not pulled.
+/// Plans an upgrade as if it began now. Reads the image's labels, but does not pull the image.
 ///
 /// # Errors
-/// Those of an upgrade, but for what is found out by pulling the image.
+/// Those of an upgrade, except for those that only a pull of the image finds.
 pub async fn plan_upgrade(
     machine: &Machine,
     request: &UpgradeRequest,
 ) -> Result<UpgradePlan, UpgradeError> {
-    // An operation that keeps an upgrade from beginning is named here as well.
+    // An operation that would keep an upgrade from beginning is reported here as well.
     machine.operations.check_free()?;
     let Found { candidate, .. } = look_up(machine, request).await?;
     let path = route(request.mode, plan(machine, &candidate, Var::AsItSays)?.path);

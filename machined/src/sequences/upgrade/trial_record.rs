@@ -1,5 +1,5 @@
-//! The record of the upgrade under way, which lies on STATE, and the boot entry that it names: gathers what a boot needs to know of them,
-//! and changes both together as the upgrade goes on, succeeds or fails. What follows from them is decided in `upgrade::trial`.
+//! The record of the upgrade under way, on STATE, and the boot entry that it names: gathers the facts that a boot needs about them, and
+//! changes both together as the upgrade goes on, succeeds or fails. `upgrade::trial` makes the decisions.
 
 use anyhow::Context as _;
 use instar_esp::EntryName;
@@ -14,8 +14,8 @@ use crate::upgrade::trial::{
 };
 use crate::upgrade::{PendingUpgrade, UpgradeRecord};
 
-/// Reads the record of an upgrade that this boot is to finish: gives it when this is the version that is tried. An upgrade
-/// that has ended here, with another version, has failed, and is settled at once.
+/// Reads the record of an upgrade that this boot has to finish; returns it if the running version is the one on trial. If another version
+/// runs, the upgrade has failed, and is settled at once.
 pub(in crate::sequences) async fn load_record(
     machine: &Machine,
 ) -> anyhow::Result<Option<UpgradeRecord>> {
@@ -44,7 +44,7 @@ pub(in crate::sequences) async fn load_record(
     Ok(None)
 }
 
-/// What has become of the upgrade that the record names.
+/// Finds the outcome of the recorded upgrade.
 async fn recorded_upgrade(
     machine: &Machine,
     record: &UpgradeRecord,
@@ -64,7 +64,7 @@ async fn recorded_upgrade(
     Ok(RecordedUpgrade::of(entry, booted, names_running))
 }
 
-/// Tells the caller of an upgrade why another version runs, and remembers its image.
+/// Tells the caller of an upgrade why another version runs, and remembers the image as failed.
 fn tell_failure(machine: &Machine, record: &UpgradeRecord) {
     let reason = format!(
         "version {} was given up, {} runs: {}",
@@ -73,7 +73,7 @@ fn tell_failure(machine: &Machine, record: &UpgradeRecord) {
         record.reason()
     );
     tracing::error!("{reason}");
-    // A version that was tried without a record of its image (see `of_counted_start`) has none to remember.
+    // A version that was tried without a record of its image (see `of_counted_start`) names no image to remember.
     if !record.upgrade.digest.is_empty() {
         machine
             .upgrades
@@ -83,7 +83,7 @@ fn tell_failure(machine: &Machine, record: &UpgradeRecord) {
     emit_failure(&machine.events, &record.upgrade.actor, "upgrade", reason);
 }
 
-/// The loader's word on the start of this kernel, and the boot entry that it speaks of. Needs no disk.
+/// Returns the loader's report on the start of this kernel, and the boot entry in it. Needs no disk.
 pub(in crate::sequences) async fn loaders_word(machine: &Machine) -> (Counter, Option<EntryName>) {
     match boot_assets::on_trial(machine).await {
         Ok(Some(entry)) => (Counter::Counted, Some(entry)),
@@ -95,7 +95,7 @@ pub(in crate::sequences) async fn loaders_word(machine: &Machine) -> (Counter, O
     }
 }
 
-/// The record of the version that runs, if the loader counts its start; made up where STATE has none of it.
+/// Returns the record of the running version if the loader counts its start; a new record if STATE has none.
 pub(in crate::sequences) async fn of_counted_start(
     machine: &Machine,
     start: StartReason,
@@ -124,8 +124,8 @@ pub(in crate::sequences) async fn of_counted_start(
     })
 }
 
-/// The counted entry as it is on the disk now. The loader tells how it was when the kernel started: if machined has restarted since, it
-/// may have been blessed.
+/// Returns the counted entry's state on the disk now. The loader reports the state when the kernel started: if machined has restarted
+/// since, the entry may have been blessed.
 async fn entry_now(machine: &Machine, start: StartReason, booted: &EntryName) -> EntryNow {
     if start == StartReason::Boot {
         return EntryNow::AsBooted;
@@ -149,13 +149,13 @@ async fn entry_now(machine: &Machine, start: StartReason, booted: &EntryName) ->
     }
 }
 
-/// The same for a version that got nowhere near its upgrade's record: it has no machine config.
+/// The same for a version that has not read its upgrade's record, because it has no machine config.
 pub(in crate::sequences) async fn of_counted_start_without_config(
     machine: &Machine,
     start: StartReason,
 ) -> Option<UpgradeRecord> {
     let unrecorded = of_counted_start(machine, StartReason::Boot).await?;
-    // Who asked for the upgrade is told why it failed, if STATE can be had.
+    // If STATE can be mounted, the caller of the upgrade can be told why it failed.
     if let Err(error) = disk::find_state(machine).await {
         tracing::error!("STATE stays away: {error:#}");
         return (start == StartReason::Boot).then_some(unrecorded);
@@ -174,7 +174,7 @@ pub(in crate::sequences) fn note_failure(
     record.save(state)
 }
 
-/// Keeps the version that runs: blesses its boot entry and removes the record of its upgrade.
+/// Keeps the running version: blesses its boot entry and removes the record of its upgrade.
 pub(in crate::sequences) async fn finish(machine: &Machine, bless: Bless) -> anyhow::Result<()> {
     if bless.gives_way_to_a_record() && record(machine)?.is_some() {
         return Ok(());
@@ -188,7 +188,7 @@ pub(in crate::sequences) async fn finish(machine: &Machine, bless: Bless) -> any
     remove_record(machine)
 }
 
-/// Forgets the version of an upgrade that failed, so that no boot tries it again.
+/// Removes the version of a failed upgrade, so that no boot tries it again.
 pub(in crate::sequences) async fn give_up(
     machine: &Machine,
     upgrade: &PendingUpgrade,
@@ -201,7 +201,7 @@ pub(in crate::sequences) async fn give_up(
     remove_record(machine)
 }
 
-/// Forgets a version that waits for its first boot, and was never started: another one takes its place.
+/// Removes a version that waits for its first boot: another one takes its place.
 pub(in crate::sequences) async fn unstage(machine: &Machine) -> anyhow::Result<()> {
     machine.upgrades.forget_prepared(&machine.init).await;
     let Some(record) = staged(machine).await? else {
@@ -211,7 +211,7 @@ pub(in crate::sequences) async fn unstage(machine: &Machine) -> anyhow::Result<(
     give_up(machine, &record.upgrade).await
 }
 
-/// The upgrade that waits for the next boot; none when what is under way is what runs.
+/// Returns the upgrade that waits for the next boot; None if the upgrade under way is to the running version.
 pub(in crate::sequences) async fn staged(
     machine: &Machine,
 ) -> anyhow::Result<Option<UpgradeRecord>> {
@@ -223,8 +223,8 @@ pub(in crate::sequences) async fn staged(
     Ok(Some(record).filter(|record| record.upgrade.boot_entry != booted))
 }
 
-/// Notes what is up now for the version that waits for the next boot, and who brings that about: it is measured by this moment,
-/// not by that at which it was staged, and whoever waits for the boot is told when it comes to nothing. Gives whether one waits.
+/// Notes the services that are up now, and the caller who starts the version that waits for the next boot: the version is measured by this
+/// moment, not by the one at which it was staged, and this caller is told if it fails. Returns whether a version waits.
 pub(in crate::sequences) async fn mark_started(
     machine: &Machine,
     up: Vec<String>,
@@ -239,7 +239,7 @@ pub(in crate::sequences) async fn mark_started(
     Ok(true)
 }
 
-/// Forgets the version of the upgrade that the record names, if there is one.
+/// Removes the version that the record names, if there is a record.
 pub(in crate::sequences) async fn give_up_last(machine: &Machine) -> anyhow::Result<()> {
     match record(machine)? {
         Some(record) => give_up(machine, &record.upgrade).await,
@@ -247,7 +247,7 @@ pub(in crate::sequences) async fn give_up_last(machine: &Machine) -> anyhow::Res
     }
 }
 
-/// An upgrade failed before it left this version: what it wrote so far is taken back.
+/// Takes back an upgrade that failed before it left this version.
 pub(in crate::sequences) async fn withdraw(
     machine: &Machine,
     pending: &PendingUpgrade,
@@ -260,18 +260,18 @@ pub(in crate::sequences) async fn withdraw(
     }
 }
 
-/// An upgrade goes by the actor that asked for it or for the reboot into it, and by its entry.
+/// Whether both are the same upgrade: the same actor asked for it or for the reboot into it, or they have the same entry.
 fn is_same(recorded: &PendingUpgrade, pending: &PendingUpgrade) -> bool {
     recorded.actor == pending.actor
         || (pending.boot_entry.is_some() && recorded.boot_entry == pending.boot_entry)
 }
 
-/// The record of the upgrade that is under way; none without one, or while STATE is not mounted.
+/// Returns the record of the upgrade under way; None without one, or while STATE is not mounted.
 pub(in crate::sequences) fn record(machine: &Machine) -> anyhow::Result<Option<UpgradeRecord>> {
     machine.disk.state().map_or(Ok(None), UpgradeRecord::load)
 }
 
-/// No upgrade is under way any more.
+/// Removes the record: no upgrade is under way any more.
 pub(in crate::sequences) fn remove_record(machine: &Machine) -> anyhow::Result<()> {
     machine.disk.state().map_or(Ok(()), UpgradeRecord::remove)
 }

@@ -13,7 +13,7 @@ const COUNTERS: [Counter; 3] = [NotCounted, Counted, Unknown];
 
 const RUNNING: &str = "v0.2.0";
 
-/// Every pair of the two, the second one changing faster.
+/// Returns every pair of the two, the second one changing faster.
 fn pairs<A: Copy, B: Copy>(first: &[A], second: &[B]) -> Vec<(A, B)> {
     let with = |a: A| second.iter().map(move |b| (a, *b));
     first.iter().flat_map(|a| with(*a)).collect()
@@ -53,19 +53,19 @@ fn the_hand_over_is_read() {
     assert_eq!(to("v0.3.0"), OtherVersion);
 }
 
-/// (start, hand-over) → the standing by the loader's word (not counted, counted, unknown), and what is done with the record.
+/// (start, hand-over) → the standing by the loader's report (not counted, counted, unknown), and the action on the record.
 #[test]
 fn every_start_before_there_is_a_disk() {
     use EarlyStanding::{CountedTrial, Interrupted, NotOnTrial, RolledBack, SoftTrial};
     use RecordStep::{GiveUp, Leave, Load};
     #[rustfmt::skip]
     let table = [
-        // What the loader has started. It never finds a hand-over: that ends with the kernel.
+        // Started by the loader. There is never a hand-over: it ends with the kernel.
         (Boot,     Nothing,      [NotOnTrial, CountedTrial, CountedTrial], Load),
         (Boot,     NoUpgrade,    [NotOnTrial; 3],                          Load),
         (Boot,     ThisVersion,  [NotOnTrial; 3],                          Load),
         (Boot,     OtherVersion, [NotOnTrial; 3],                          Load),
-        // An upgrade without a reboot, whatever has become of its hand-over.
+        // An upgrade without a reboot, whatever the hand-over says.
         (ByNext,   Nothing,      [SoftTrial; 3],                           Leave),
         (ByNext,   NoUpgrade,    [SoftTrial; 3],                           Leave),
         (ByNext,   ThisVersion,  [SoftTrial; 3],                           Leave),
@@ -95,7 +95,7 @@ fn every_start_before_there_is_a_disk() {
             assert_eq!(standing, expected, "{cell}");
             assert_eq!(standing.record_step(start), step, "{cell}");
         }
-        // The loader is asked exactly where its word makes a difference.
+        // The loader is asked exactly if its report makes a difference.
         let differs = standings.iter().any(|standing| *standing != standings[0]);
         assert_eq!(depends_on_loader(start, handed_over), differs);
         seen.push((start, handed_over));
@@ -117,7 +117,7 @@ fn only_a_version_on_trial_has_a_deadline() {
     }
 }
 
-/// (the recorded entry, the booted one) → where the record names the running version, and where it names another.
+/// (the recorded entry, the booted one) → the outcome if the record names the running version, and if it names another one.
 #[test]
 fn every_record_that_a_boot_finds() {
     use BootedEntry::{Other, Recorded, Unknown};
@@ -125,7 +125,7 @@ fn every_record_that_a_boot_finds() {
     use RecordedUpgrade::{Failed, Kept, OnTrial, TakenBack};
     #[rustfmt::skip]
     let table = [
-        // Firmware without a loader's variables, or a machine that does not boot from its disk: the version alone tells.
+        // Firmware without a loader's variables, or a machine that does not boot from its disk: the version alone decides.
         (NotNamed, Unknown,  [OnTrial,   Failed]),
         (NotNamed, Recorded, [OnTrial,   Failed]),
         (NotNamed, Other,    [Failed,    Failed]),
@@ -134,7 +134,7 @@ fn every_record_that_a_boot_finds() {
         (Gone,     Other,    [TakenBack, TakenBack]),
         (Counting, Unknown,  [OnTrial,   Failed]),
         (Counting, Recorded, [OnTrial,   Failed]),
-        // The same version from another entry was not what the upgrade wrote.
+        // The same version from another entry: not the one that the upgrade wrote.
         (Counting, Other,    [Failed,    Failed]),
         (Blessed,  Unknown,  [OnTrial,   Failed]),
         (Blessed,  Recorded, [Kept,      Kept]),
@@ -156,7 +156,7 @@ fn every_record_that_a_boot_finds() {
     assert_eq!(BootedEntry::of(Some(7), None), Other);
 }
 
-/// The loader's word → by the entry on the disk: as booted, counting, blessed, gone, of another version, unknown.
+/// The loader's report → by the entry on the disk: as booted, counting, blessed, gone, of another version, unknown.
 #[test]
 fn every_word_of_the_loader() {
     use EntryNow::{AsBooted, Blessed, Counting, Gone, OfAnotherVersion};
@@ -181,7 +181,7 @@ fn every_word_of_the_loader() {
     assert_eq!(table.map(|(counter, _)| counter), COUNTERS);
 }
 
-/// (early standing, whether a boot has the version on trial) → the gate's services, and what comes of success and of failure.
+/// (early standing, whether a boot has the version on trial) → the gate's services, and the next step after success and after failure.
 #[test]
 fn every_end_of_a_boot() {
     use EarlyStanding::{CountedTrial, Interrupted, NotOnTrial, RolledBack, SoftTrial};
@@ -290,7 +290,7 @@ fn a_machine_without_a_config_is_kept_unless_a_boot_has_it_on_trial() {
     }
 }
 
-/// The config may come after init's deadline: nothing is given up by then that has been kept.
+/// The config may come after init's deadline: a generation that was kept is not given up by then.
 #[test]
 fn what_was_kept_without_a_config_is_not_on_trial_when_the_config_comes() {
     use EarlyStanding::{CountedTrial, Interrupted, NotOnTrial, RolledBack, SoftTrial};
