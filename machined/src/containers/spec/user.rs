@@ -48,7 +48,7 @@ pub enum UserError {
         /// The database that was searched.
         file: &'static str,
     },
-    /// The id is one of [`NOBODYS_IDS`].
+    /// The id is one of `NOBODYS_IDS`.
     #[error(
         "the {what} {id} stands for \"leave it as it is\", which is root's; give runAs another number"
     )]
