@@ -1,4 +1,4 @@
-//! The socket to init: requests and their answers, and the exits that init reports by itself.
+//! The socket to init: requests and their answers, and the exits that init reports unasked.
 //!
 //! init answers in the order of the requests, so answers are matched first in, first out.
 
@@ -21,16 +21,16 @@ use crate::base::Exit;
 use crate::base::lock::Lock as _;
 use crate::sys::readiness;
 
-/// init does nothing else meanwhile; what takes it longest is to check the digest of the next image.
+/// Timeout for an answer. init does nothing else meanwhile; its longest task is to check the digest of the next image.
 const ANSWER: Duration = Duration::from_secs(60);
 
-/// How many exits are remembered that nobody has asked for yet.
+/// Limit on the exits that are kept until a caller fetches them.
 const EXITS: usize = 1024;
 
-/// Init's answer to the greeting: who this generation is, and the descriptors that init kept for it.
+/// Init's answer to the greeting: the identity of this generation, and the descriptors that init kept for it.
 #[derive(Debug)]
 pub struct Handshake {
-    /// Who this generation is and why it was started.
+    /// The identity of this generation, and why it was started.
     pub welcome: Welcome,
     /// Kept descriptors by name.
     pub kept: BTreeMap<String, OwnedFd>,
@@ -42,13 +42,13 @@ pub struct InitLink {
     shared: Arc<Shared>,
 }
 
-/// Who waits for an answer, in the order of the requests.
+/// The callers that wait for an answer, in the order of the requests.
 type Waiting = VecDeque<oneshot::Sender<(Reply, Vec<OwnedFd>)>>;
 
 struct Shared {
     socket: AsyncFd<OwnedFd>,
     waiting: Mutex<Waiting>,
-    /// One request at a time: the order on the socket is the order in the queue.
+    /// Held while a request is sent: the order on the socket is the order in the queue.
     order: tokio::sync::Mutex<()>,
     exits: watch::Sender<BTreeMap<u32, ReportedExit>>,
 }
@@ -61,7 +61,7 @@ struct ReportedExit {
 }
 
 impl InitLink {
-    /// Takes the socket and greets init.
+    /// Takes over the socket and greets init.
     pub async fn connect(socket: OwnedFd) -> anyhow::Result<(InitLink, Handshake)> {
         rustix::io::ioctl_fionbio(&socket, true)
             .context("set the socket to init to non-blocking")?;
@@ -77,7 +77,7 @@ impl InitLink {
         };
         tokio::spawn(async move {
             let error = shared.receive_for_ever().await;
-            // Without init there is no way on; init starts a new machined.
+            // machined cannot go on without init; init starts a new machined.
             tracing::error!("the link to init is broken: {error:#}");
             std::process::exit(1);
         });
@@ -110,7 +110,7 @@ impl InitLink {
         .await
     }
 
-    /// Gives this generation up: init goes back to the previous one and tells it the reason.
+    /// Gives up this generation: init goes back to the previous one and passes it the reason.
     pub async fn give_up(&self, reason: &str) -> anyhow::Result<()> {
         self.tell(
             Request::GiveUp {
@@ -121,7 +121,7 @@ impl InitLink {
         .await
     }
 
-    /// Hands over the next generation. When this returns without an error, this process is about to end.
+    /// Hands over the next generation. If this returns without an error, this process is about to end.
     pub async fn next(
         &self,
         memfd: &impl AsFd,
@@ -139,7 +139,7 @@ impl InitLink {
         self.tell(request, Some(memfd.as_fd())).await
     }
 
-    /// Has init keep a descriptor.
+    /// Makes init keep a descriptor.
     pub async fn keep(
         &self,
         name: &str,
@@ -153,7 +153,7 @@ impl InitLink {
             .await
     }
 
-    /// Has init drop a descriptor.
+    /// Makes init drop a descriptor.
     pub async fn drop_kept(&self, name: &str) -> anyhow::Result<()> {
         let name = name
             .parse::<FdName>()
@@ -161,13 +161,13 @@ impl InitLink {
         self.tell(Request::Drop { name }, None).await
     }
 
-    /// Ends the machine. When this returns without an error, it is about to happen.
+    /// Ends the machine. If this returns without an error, the end is near.
     pub async fn end(&self, end: End) -> anyhow::Result<()> {
         self.tell(Request::End(end), None).await
     }
 
-    /// How a process ended that init reaped, once it has; each exit is given once. It lived at `since`: one that was reported before is the exit
-    /// of another process, which had the same number.
+    /// Waits until init has reaped a process, and returns how the process ended. Each exit is returned once. `since` is a time at
+    /// which the process lived: an earlier exit with the same PID is another process's.
     pub async fn exit_of(&self, pid: u32, since: Instant) -> Exit {
         let its = |exit: &ReportedExit| exit.at >= since;
         let mut exits = self.shared.exits.subscribe();
@@ -229,7 +229,8 @@ impl InitLink {
                 })
                 .await
                 .with_context(|| format!("send {} to init", request.verb()))?;
-            // What was not sent has no answer. Nobody takes one before this is in the queue: there is one thread, and no wait in between.
+            // Only a request that was sent gets an answer. The answer cannot arrive before this line: there is one thread, and no
+            // wait in between.
             self.shared.lock_waiting().push_back(answer);
         }
         answered
@@ -258,7 +259,7 @@ impl Shared {
                 Ok(Reply::Exited { pid, status }) => self.note_exit(pid, status),
                 Ok(reply) => {
                     if let Some(waiting) = self.lock_waiting().pop_front() {
-                        // Who asked may have stopped waiting.
+                        // An error means that the caller has stopped waiting.
                         let _ = waiting.send((reply, descriptors));
                     }
                 }

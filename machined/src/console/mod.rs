@@ -33,16 +33,16 @@ use crate::machine::Machine;
 use crate::services::{Cgroup, Definition};
 use crate::values::system_process;
 
-/// The name of its service.
+/// The name of the dashboard's service.
 pub const NAME: &str = system_process::DASHBOARD;
-/// The user and group that it runs as (`/etc/passwd` of the rootfs).
+/// The user and group of the dashboard (`/etc/passwd` of the rootfs).
 pub const USER: u32 = 51;
-/// How often it asks for figures.
+/// Interval of the dashboard's requests for figures.
 const INTERVAL: Duration = Duration::from_secs(3);
-/// The descriptor that its connection to machined is.
+/// The descriptor of the dashboard's connection to machined.
 const CONNECTION: std::os::fd::RawFd = 3;
 
-/// The dashboard as a service of this machine; none where there is no screen for it.
+/// Defines the dashboard as a service of this machine; none if there is no screen for it.
 pub fn definition(machine: &Arc<Machine>) -> anyhow::Result<Option<Definition>> {
     let arguments = command_line::read()?;
     if screen::is_switched_off(&arguments) || !screen::exists()? {
@@ -58,7 +58,7 @@ pub fn definition(machine: &Arc<Machine>) -> anyhow::Result<Option<Definition>> 
         health: None,
         controllable: true,
         required: false,
-        // A screen may be gone tomorrow.
+        // A new version is not judged by the dashboard: the screen may be gone tomorrow.
         judged: false,
         restart_unhealthy: false,
     }))
@@ -87,7 +87,7 @@ async fn show(connection: OwnedFd) -> anyhow::Result<()> {
         .await
         .context("talk to machined")?;
     let node = Node::connected(channel, "this machine");
-    // The kernel's fonts have no eighths of blocks.
+    // The kernel's fonts lack the characters for eighths of blocks.
     let look = Look {
         unicode: false,
         colour: true,
@@ -98,7 +98,8 @@ async fn show(connection: OwnedFd) -> anyhow::Result<()> {
     }
 }
 
-/// The way to machined: one connection and no other. When it is asked for a second one, the first has ended, and so does this process.
+/// A connector with one connection to machined. A request for a second one means that the first has ended; then this process ends
+/// too.
 struct OneConnection {
     stream: Option<UnixStream>,
     ended: Arc<Notify>,

@@ -35,7 +35,7 @@ fn read(path: &str) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("read {path}"))
 }
 
-/// A number, or 0: a column that a kernel does not have yet, or has no more.
+/// Parses a number; 0 for a column that this kernel lacks.
 fn number<T: std::str::FromStr + Default>(text: Option<&str>) -> T {
     text.and_then(|text| text.parse().ok()).unwrap_or_default()
 }
