@@ -1,4 +1,4 @@
-//! Where the machine config comes from.
+//! Chooses the source of the machine config.
 //!
 //! ```text
 //! instar.config=URL on the kernel's command line   ─► fetch

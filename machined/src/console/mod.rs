@@ -1,11 +1,12 @@
 //! The dashboard on the machine's own screen.
 //!
-//! It runs where there is a screen: a virtual terminal that is text of a VGA card or a framebuffer, and not what the kernel imagines on
-//! a machine without one. It takes the second terminal; the kernel's messages, machined's among them, go on in the first (Alt+F1). Serial
-//! consoles have no part in it. `instar.dashboard=off` on the kernel's command line leaves the screen to the messages.
+//! The dashboard runs if there is a screen: a virtual terminal on the text mode of a VGA card or on a framebuffer, as opposed to the
+//! terminal that the kernel makes up on a machine without a screen. It takes the second terminal; the kernel's messages, machined's
+//! among them, stay on the first (Alt+F1). It does not use serial consoles. `instar.dashboard=off` on the kernel's command line leaves
+//! the screen to the messages.
 //!
-//! It is a process of its own, as locked up as apid: own user, no capabilities, few system calls, no files, no network. It has the
-//! terminal, and a connection on which machined answers it as a reader ([`crate::api::serve_reader`]). Keys only change what is shown.
+//! It is a process of its own in a sandbox like apid's: own user, no capabilities, few system calls, no files, no network. It has the
+//! terminal, and a connection on which machined serves it as a reader ([`crate::api::serve_reader`]). Keys only change the view.
 
 mod sandbox;
 mod screen;

@@ -38,7 +38,7 @@ pub enum HostPathError {
     Exchanged {
         /// The source.
         path: PathBuf,
-        /// Where it is in the container.
+        /// Its path in the container.
         destination: PathBuf,
     },
 }

@@ -34,7 +34,7 @@ pub enum RootfsError {
     /// A directory cannot be made, read or removed.
     #[error("{step} {path:?} failed")]
     Io {
-        /// What was tried.
+        /// The failed step.
         step: &'static str,
         /// The directory.
         path: PathBuf,
@@ -44,7 +44,7 @@ pub enum RootfsError {
     /// The mount failed.
     #[error("mounting overlayfs at {path:?} failed at {step}{said}")]
     Mount {
-        /// What was tried.
+        /// The failed step.
         step: &'static str,
         /// The mount point.
         path: PathBuf,

@@ -114,7 +114,7 @@ pub enum RuntimeError {
     /// A file of machined's own (a bundle, a record) cannot be read or written.
     #[error("{step} {path:?} failed")]
     Io {
-        /// What was tried.
+        /// The failed step.
         step: &'static str,
         /// The file.
         path: PathBuf,

@@ -30,7 +30,7 @@ const GEOMETRIES: [(u64, u64, u64); 2] = [(1024, 8192, 1), (4096, 32768, 0)];
 /// Groups with a copy. Higher powers of 3, 5 and 7 have one too, but are not read.
 const GROUPS: [u16; 5] = [1, 3, 5, 7, 9];
 
-/// What is in a partition.
+/// The contents of a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Contents {
     /// A filesystem with its superblock. `marked`: the mark is still there, and only its removal is missing.

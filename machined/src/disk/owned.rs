@@ -37,7 +37,7 @@ use crate::mounts::mount_table::mounted_at;
 use crate::mounts::transient_mount::TransientMount;
 use crate::mounts::workload_domain::DOMAIN;
 
-/// Where STATE is mounted.
+/// Mount point of STATE.
 pub const STATE: &str = "/system/state";
 
 /// The directory of machined's own files on EPHEMERAL.
@@ -58,9 +58,9 @@ pub struct DiskSpec {
 /// The directories that the owned disk is mounted at, and those that its code reads.
 #[derive(Debug, Clone)]
 pub struct Paths {
-    /// Where EPHEMERAL is mounted.
+    /// Mount point of EPHEMERAL.
     pub var: PathBuf,
-    /// Where STATE is mounted.
+    /// Mount point of STATE.
     pub state: PathBuf,
     /// A directory that may outlive the generation, for a /var in memory. It may be missing.
     pub domain: PathBuf,

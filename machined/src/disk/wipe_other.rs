@@ -18,7 +18,7 @@ use super::{
 };
 use crate::sys;
 
-/// How a device is erased.
+/// The method of erasing a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WipeMethod {
     /// Erases a MiB at both ends, where the marks of tables, filesystems and volumes are. The rest can still be read.
@@ -38,7 +38,7 @@ pub struct WipeOrder {
     pub drop_partition: bool,
 }
 
-/// Why nothing was erased, or not all of it.
+/// Why a device was not erased, or not all of it.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum WipeOtherError {

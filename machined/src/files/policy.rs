@@ -3,8 +3,8 @@
 //! - On **filesystems that hold data**: everything but the places of secrets. Those are STATE (the machine config with the authority's
 //!   key), machined's sockets and bundles, and the container runtime's own files (both repeat a container's environment).
 //! - On **filesystems that the kernel generates**: the files that every user of the machine could read, by the file's mode.
-//!   `/proc/kcore`, the machine config in QEMU's firmware configuration, and the keys of TCP Fast Open and stable addresses are
-//! for root alone.
+//!   Root alone may read `/proc/kcore`, the machine config in QEMU's firmware configuration, and the keys of TCP Fast Open and stable
+//!   addresses.
 //! - Of **processes**: the files of a short list, without memory, environment, descriptors and roots.
 //! - On **other filesystems**: nothing. Examples are debugfs, and those whose answers come from a process (FUSE).
 

@@ -1,11 +1,11 @@
 //! Kernel drivers for the hardware that is present.
 //!
-//! Every device says in its `modalias` file under /sys/devices which driver it wants; `modules.alias` says which
-//! module that is, and `modules.dep` which modules that one needs first. Both files are text as `depmod` writes them.
-//! What to load is computed as a [`LoadPlan`], then applied with `finit_module`; the kernel unpacks .ko.xz itself.
+//! The `modalias` file of a device under /sys/devices identifies the device; `modules.alias` lists the modules for it, and `modules.dep`
+//! the modules that those need first. Both tables are text as `depmod` writes them. The modules to load are computed as a
+//! [`LoadPlan`], then loaded with `finit_module`; the kernel unpacks .ko.xz itself.
 //!
-//! Each signed module costs about 0.1 s of a boot, so callers load a [`Class`] at a time: what the boot waits for
-//! first, the rest in the background.
+//! Each signed module costs about 0.1 s of a boot, so callers load a [`Class`] at a time: first the drivers that the boot waits for,
+//! and the rest in the background.
 //!
 //! ```no_run
 //! # async fn boot() -> Result<(), machined::modules::ModuleError> {

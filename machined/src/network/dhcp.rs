@@ -1,4 +1,4 @@
-//! Keeping one link's DHCPv4 lease.
+//! Keeps one link's DHCPv4 lease.
 //!
 //! mozim speaks the protocol; this is the policy around it:
 //!
@@ -14,13 +14,13 @@
 //!                          requesting ──── ACK ──► bound
 //! ```
 //!
-//! mozim drops a NAK without a word, so a NAK looks like silence here, and both have the same answer: discover anew,
-//! and **keep the address meanwhile**, until the lease is over or another one is there. A server that still knows us
-//! offers the same address again, and nothing has changed for anybody.
+//! mozim drops a NAK without reporting it, so a NAK looks like silence here, and both have the same consequence: discover anew,
+//! and **keep the address meanwhile**, until the lease expires or there is another one. A server that still knows us
+//! offers the same address again, and then no connection notices.
 //!
-//! Renewing asks the server by unicast, over a socket that only hears what is sent to our address. Some servers acknowledge
-//! by broadcast all the same, against RFC 2131, section 4.1 (QEMU's user network does). So rebinding, which hears
-//! everything, follows within seconds instead of at the server's T2, in confirming as well.
+//! Renewing asks the server by unicast, over a socket that only receives packets to our address. Some servers acknowledge
+//! by broadcast all the same, against RFC 2131, section 4.1 (QEMU's user network does). So rebinding, which receives
+//! broadcasts too, follows within seconds instead of at the server's T2, also while a lease is confirmed.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ pub(super) struct Port {
     pub(super) mac_text: String,
 }
 
-/// What happened to a link's lease.
+/// A change of a link's lease.
 #[derive(Debug)]
 pub(super) enum DhcpEvent {
     /// The link has a lease, new or renewed.

@@ -2,8 +2,8 @@
 //!
 //! One task owns it. It keeps the spec from the config and the leases from DHCP, and whenever one of these or the
 //! kernel's links or addresses change, it reads the kernel's state, computes the difference as a [`NetworkPlan`] and
-//! applies it. So a start is a difference like any other: what the previous generation left and is right stays
-//! untouched, what does not belong goes.
+//! applies it. So a start is a difference like any other: addresses and routes of the previous generation that are right stay
+//! untouched, and all others are removed.
 //!
 //! ```no_run
 //! # async fn boot() -> Result<(), machined::network::NetlinkError> {

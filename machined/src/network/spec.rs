@@ -41,7 +41,7 @@ pub struct LinkSpec {
     pub addresses: Vec<Cidr>,
     /// Static routes.
     pub routes: Vec<RouteSpec>,
-    /// How to ask a DHCPv4 server; none does not ask.
+    /// Settings of DHCPv4; none turns it off.
     pub dhcp: Option<DhcpSpec>,
 }
 
@@ -59,7 +59,7 @@ impl LinkSpec {
     }
 }
 
-/// How to use DHCPv4 on a link.
+/// Settings of DHCPv4 on a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DhcpSpec {
     /// Metric of the routes from the lease.
