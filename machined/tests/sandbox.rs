@@ -125,7 +125,7 @@ fn sees_one_directory(seen: &str) {
         .map(|line| line.split(' ').collect())
         .collect();
     assert_eq!(mounts.len(), 1, "{mounts:?}");
-    // proc_pid_mountinfo(5): what of the filesystem, where, and how.
+    // The fields of proc_pid_mountinfo(5): path within the filesystem, mount point, mount options.
     assert_eq!(mounts[0][3..5], ["/apid", "/"], "{mounts:?}");
     let how: Vec<&str> = mounts[0][5].split(',').collect();
     for option in ["ro", "nosuid", "nodev", "noexec"] {

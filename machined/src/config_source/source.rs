@@ -7,7 +7,7 @@
 //! none of them                                     ─► maintenance mode
 //! ```
 //!
-//! [`choose`] says which, as a value; it reads nothing. The machine's identity is filled into the URL there, so that
+//! [`choose`] returns the source as a value and reads nothing. It also fills the machine's identity into the URL, so that
 //! one URL serves a whole rack.
 
 use std::{

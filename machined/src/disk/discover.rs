@@ -49,7 +49,7 @@ pub struct Disk {
     pub wwid: String,
     /// NVMe namespace UUID.
     pub uuid: String,
-    /// The modalias of the device's driver in sysfs.
+    /// The device's modalias in sysfs.
     pub modalias: String,
     /// `nvme`, `virtio`, `sata`, `scsi`, `usb`, `mmc` or `xen`; empty for any other.
     pub transport: String,

@@ -1,11 +1,11 @@
-//! The content of a resource, written down once and shown in both encodings of the wire: YAML for people and for clients that do
-//! not know the type, protobuf for those that do.
+//! The content of a resource, defined once and encoded in two ways: YAML for people and for clients that do not know the type, protobuf
+//! for clients that do.
 //!
-//! `api/proto/resource/definitions` describes the same messages. prost's types of them with serde's derive were the other choice. They do
-//! not say what YAML shows: keys are Talos's own and not the fields' names; addresses, prefixes, hardware addresses and documents are bytes
-//! or messages there and text here; a number there is a word here; and a default that protobuf leaves out is written here. So each field
-//! would need an attribute in `api/build.rs`, most of them with a function, for as many lines in another place. The numbers are not free to
-//! drift: the tests of each kind that has a message there decode its bytes with prost's types.
+//! `api/proto/resource/definitions` describes the same messages. The other choice was to derive serde for prost's types of them. But the
+//! YAML differs from them: keys are Talos's own and not the fields' names; addresses, prefixes, hardware addresses and documents are bytes
+//! or messages in protobuf and text in YAML; some numbers in protobuf are words in YAML; and a default that protobuf leaves out is written
+//! in YAML. So each field would need an attribute in `api/build.rs`, most of them with a function, for as many lines in another place. The
+//! field numbers cannot drift: the tests of each kind that has a message there decode its bytes with prost's types.
 
 use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
