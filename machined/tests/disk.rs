@@ -378,8 +378,7 @@ fn a_partition_whose_mkfs_was_interrupted_gets_a_filesystem() {
             let machine = Machine::new();
             machine.mount(Takeover::Refuse).unwrap();
             machine.unmount().unwrap();
-            // As after a power cut during mkfs: everything is there but the superblock, which comes last, and the mark is still
-            // there.
+            // As after a power cut during mkfs: everything is there but the superblock, which comes last, and the mark is still there.
             let partition = machine.partition(EPHEMERAL);
             overwrite(&partition, 0, &[0; 4096]);
             let mark = b"INSTAR: THIS PARTITION IS TO BE MADE ANEW\n";

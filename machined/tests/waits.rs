@@ -190,8 +190,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 /// Returns the functions of a file that wait, without its tests.
 fn waits_in(source: &str) -> BTreeSet<String> {
     let product = source.split("#[cfg(test)]\nmod ").next().unwrap();
-    // The code without spaces, so that it does not matter how a call is broken into lines; and for each byte the function that it
-    // is in.
+    // The code without spaces, so that it does not matter how a call is broken into lines; and for each byte the function that it is in.
     let (mut code, mut functions, mut names) = (String::new(), Vec::new(), vec![String::new()]);
     for line in product.lines() {
         let line = line.split("//").next().unwrap();

@@ -78,8 +78,7 @@ use upgrade_plan::UpgradePlanApi;
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// Flow-control windows: bytes that one caller may send before they are read, per call and in all.
 const WINDOWS: (u32, u32) = (64 << 10, 256 << 10);
-/// Limit on simultaneous calls over one connection. apid opens one for each connection of a caller, and allows fewer calls over
-/// that.
+/// Limit on simultaneous calls over one connection. apid opens one for each connection of a caller, and allows fewer calls over that.
 const STREAMS: u32 = 16 * 1024;
 
 /// Creates machined's socket, which apid and root can connect to.
@@ -172,8 +171,7 @@ fn streamed<T: Send + 'static>(
     Response::new(Box::pin(stream))
 }
 
-/// Returns whether the peer is apid or root. The socket's mode already keeps all others out; this check holds if the mode is ever
-/// wrong.
+/// Returns whether the peer is apid or root. The socket's mode already keeps all others out; this check holds if the mode is ever wrong.
 fn is_apid_or_root(connection: &UnixStream) -> bool {
     connection
         .peer_cred()

@@ -53,8 +53,7 @@ pub(super) fn stream(
             () = over(lasts) => Status::deadline_exceeded("the time for the capture is over"),
             () = sender.closed() => return,
         };
-        // While the reader does not take the rest, that rest is in memory, but the socket and the place among the captures are
-        // free.
+        // While the reader does not take the rest, that rest is in memory, but the socket and the place among the captures are free.
         for bytes in capture.end() {
             if sender.send(chunk(bytes)).await.is_err() {
                 return;

@@ -84,8 +84,7 @@ impl Readiness {
         Some(event)
     }
 
-    /// Waits until a held event may be sent, and returns it; pending while there is none. The future may be dropped and the call
-    /// repeated.
+    /// Waits until a held event may be sent, and returns it; pending while there is none. The future may be dropped and the call repeated.
     pub(super) async fn released(&mut self) -> Arc<Event> {
         if let Some(held) = &mut self.held {
             tokio::time::sleep_until(held.until).await;

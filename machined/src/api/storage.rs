@@ -62,8 +62,7 @@ fn kind(disk: &Disk) -> DiskType {
     }
 }
 
-/// Returns the disk that the machine uses. A disk of Instar's that was found counts only if there is a config or its STATE is
-/// mounted.
+/// Returns the disk that the machine uses. A disk of Instar's that was found counts only if there is a config or its STATE is mounted.
 fn in_use(machine: &Machine) -> Option<PathBuf> {
     let is_used = machine.config().is_some() || machine.disk.state().is_some();
     let disk = machine.disk.status().borrow().disk.clone();

@@ -1,5 +1,4 @@
-//! DNS lookups for apid. machined makes them because the resolver reads the current /etc/resolv.conf and /etc/hosts, and blocks a
-//! thread.
+//! DNS lookups for apid. machined makes them because the resolver reads the current /etc/resolv.conf and /etc/hosts, and blocks a thread.
 
 use std::net::{IpAddr, ToSocketAddrs as _};
 

@@ -66,8 +66,7 @@ fn partition(variable: &str) -> Result<Option<Uuid>, EfiError> {
     Ok(content.and_then(|content| utf16(&content)?.parse().ok()))
 }
 
-/// Returns the boot entry that the loader started, with its tries if the loader counts them; none if the entry is not one of
-/// ours.
+/// Returns the boot entry that the loader started, with its tries if the loader counts them; none if the entry is not one of ours.
 pub(super) fn selected_entry() -> Result<Option<EntryName>, EfiError> {
     mount()?;
     let text = |name| utf16(&read(name, LOADER)?);

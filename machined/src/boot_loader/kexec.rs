@@ -126,8 +126,7 @@ fn part<'a>(uki: &'a mut File, section: &Section) -> io::Result<io::Take<&'a mut
     Ok(uki.take(section.bytes as u64))
 }
 
-/// Copies to a file in memory that can be read but no longer written: the kernel takes no file that a process could still write
-/// to.
+/// Copies to a file in memory that can be read but no longer written: the kernel takes no file that a process could still write to.
 fn memfd(part: &mut impl Read) -> io::Result<File> {
     let memfd = rustix::fs::memfd_create("kexec", MemfdFlags::CLOEXEC)?;
     let mut written = File::from(memfd);

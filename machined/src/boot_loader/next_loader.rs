@@ -1,6 +1,5 @@
 //! A new systemd-boot. The firmware starts it once, beside the installed one, and only a machine that it has started puts it in
-//! the installed one's place. A new loader that the firmware refuses, or that hangs, costs one start: the firmware does not try
-//! it again.
+//! the installed one's place. A new loader that the firmware refuses, or that hangs, costs one start: the firmware does not try it again.
 
 use std::path::Path;
 

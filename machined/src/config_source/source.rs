@@ -140,8 +140,7 @@ pub fn names_a_server(cmdline: &str) -> bool {
     arguments.any(|argument| last_argument(cmdline, argument).is_some())
 }
 
-/// Describes the source that takes precedence over the config on STATE; none if there is no such source. Arguments as for
-/// [`choose`].
+/// Describes the source that takes precedence over the config on STATE; none if there is no such source. Arguments as for [`choose`].
 #[must_use]
 pub fn before_state(cmdline: &str, fw_cfg: bool) -> Option<&'static str> {
     if names_a_server(cmdline) {

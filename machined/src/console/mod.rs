@@ -99,8 +99,7 @@ async fn show(connection: OwnedFd) -> anyhow::Result<()> {
     }
 }
 
-/// A connector with one connection to machined. A request for a second one means that the first has ended; then this process ends
-/// too.
+/// A connector with one connection to machined. A request for a second one means that the first has ended; then this process ends too.
 struct OneConnection {
     stream: Option<UnixStream>,
     ended: Arc<Notify>,

@@ -67,8 +67,8 @@ impl ImagesInForce {
         self.shared.state.locked()
     }
 
-    /// Keeps the record in this directory from now on. A record that is there already is newer than the handed-over one, and
-    /// replaces it.
+    /// Keeps the record in this directory from now on. The entries of a record that is there already are newer, and replace the
+    /// handed-over ones.
     pub fn open(&self, directory: &Path) -> anyhow::Result<()> {
         let file = directory.join(IMAGES_IN_FORCE.name);
         let read = whole_file::read_json::<InForce>(&file);

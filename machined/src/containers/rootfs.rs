@@ -1,7 +1,6 @@
 //! The root filesystem of a container: the image below, a writable layer above, joined by overlayfs.
 //!
-//! The image itself is never written to, and a container that starts again starts from the image: data that is to last belongs on a
-//! mount.
+//! The image itself is never written to, and a container that starts again starts from the image: data that is to last belongs on a mount.
 //!
 //! The overlay is configured with one call for each option: in the single text that mount(2) takes, a comma or a colon of a path would
 //! be read as the next option. Only these calls give the kernel's log of a failed mount.

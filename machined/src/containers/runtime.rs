@@ -52,8 +52,7 @@ const LOG_TAIL: usize = 1000;
 const LONGEST_LOG: u64 = 64 * 1024;
 /// Name of the file in a bundle that holds the container's [`Identity`].
 const IDENTITY: &str = "identity.json";
-/// Timeout for the rest of a program's standard error after the program has ended: a child that it left behind may keep it open
-/// for ever.
+/// Timeout for the rest of a program's standard error after the program has ended: a child that it left behind may keep it open for ever.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// The container runtime: the path of crun, and the directories that it works in.
@@ -274,8 +273,7 @@ impl Runtime {
             let host_paths = HostPaths::open(&spec).map_err(host_path)?;
             self.write_bundle(&spec, image, store, host)?;
             self.create(&spec, streams, preserved).await?;
-            // The container has its own copy of this mount by now. Left in place, this one would tie the container to the
-            // generation.
+            // The container has its own copy of this mount by now. Left in place, this one would tie the container to the generation.
             let target = self.bundle(name).join("rootfs");
             rootfs::unmount_here(&target).map_err(|source| RuntimeError::Rootfs {
                 name: name.clone(),
@@ -316,8 +314,7 @@ impl Runtime {
                 });
             }
         };
-        // crun compares the process's start time: the same PID after the pidfd was opened means that the pidfd is of the right
-        // process.
+        // crun compares the process's start time: the same PID after the pidfd was opened means that the pidfd is of the right process.
         Ok((self.running_pid(name).await? == Some(pid)).then_some(running))
     }
 
@@ -685,8 +682,7 @@ impl Runtime {
             source,
         };
         let child = command.spawn().map_err(program)?;
-        // The command holds copies of the container's streams. Close them: a reader at the other end waits until every copy is
-        // closed.
+        // The command holds copies of the container's streams. Close them: a reader at the other end waits until every copy is closed.
         drop(command);
         let said = |end: String| {
             let tail = tail(&log, before);

@@ -24,8 +24,7 @@ const MARK: &[u8] = b"INSTAR: THIS PARTITION IS TO BE MADE ANEW\n";
 /// Bytes that a disk writes atomically.
 const SECTOR: usize = 512;
 
-/// Places of ext4's superblock copies: block size, blocks in a group, first block (ext4(5)). mkfs takes small blocks for small
-/// partitions.
+/// Places of ext4's superblock copies: block size, blocks in a group, first block (ext4(5)). mkfs takes small blocks for small partitions.
 const GEOMETRIES: [(u64, u64, u64); 2] = [(1024, 8192, 1), (4096, 32768, 0)];
 /// Groups with a copy. Higher powers of 3, 5 and 7 have one too, but are not read.
 const GROUPS: [u16; 5] = [1, 3, 5, 7, 9];

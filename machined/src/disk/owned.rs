@@ -199,8 +199,7 @@ impl OwnedDisk {
         }
     }
 
-    /// Returns the plan that [`mount`](Self::mount) would carry out on the owned disk; none if /var is to be in memory. Writes
-    /// nothing.
+    /// Returns the plan that [`mount`](Self::mount) would carry out on the owned disk; none if /var is to be in memory. Writes nothing.
     pub async fn dry_run(&self, spec: &DiskSpec) -> Result<Option<DiskPlan>, OwnedDiskError> {
         let found = self.status.borrow().disk.clone();
         let selector = spec.disk.clone().or(found.map(DiskSelector::Path));
@@ -276,8 +275,7 @@ impl OwnedDisk {
         Ok(())
     }
 
-    /// Calls `look` with two directories of EPHEMERAL, mounted or not: its records and its root. Returns none if EPHEMERAL holds
-    /// nothing.
+    /// Calls `look` with two directories of EPHEMERAL, mounted or not: its records and its root. Returns none if EPHEMERAL holds nothing.
     pub async fn look_at_ephemeral<T: Send + 'static>(
         &self,
         look: impl FnOnce(&Path, &Path) -> T + Send + 'static,

@@ -67,8 +67,7 @@ pub(super) fn read(file: &mut File, size: u64, sector: u64) -> io::Result<Option
     }))
 }
 
-/// Returns the whole copies in the order in which to change them: with a flush after each, one of them can be read at every
-/// moment.
+/// Returns the whole copies in the order in which to change them: with a flush after each, one of them can be read at every moment.
 pub(super) fn whole_copies(file: &mut File, size: u64, sector: u64) -> io::Result<Vec<WholeCopy>> {
     let primary = WholeCopy::read(file, size, 1, sector)?;
     // On a disk that has grown, the backup copy is where the disk ended before.

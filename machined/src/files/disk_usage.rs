@@ -29,8 +29,7 @@ pub struct DiskUsage {
 }
 
 impl DiskUsage {
-    /// Counts over a walk to the bottom. `shown` limits the depth of the reported entries; `files` says whether files are
-    /// reported too.
+    /// Counts over a walk to the bottom. `shown` limits the depth of the reported entries; `files` says whether files are reported too.
     pub fn new(walk: Walk, shown: Depth, files: bool) -> Self {
         DiskUsage {
             walk,

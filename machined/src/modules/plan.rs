@@ -98,8 +98,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds a module after its needs. The needs of a loaded module are loaded too, so a module that is done is skipped with its
-    /// needs.
+    /// Adds a module after its needs. The needs of a loaded module are loaded too, so a module that is done is skipped with its needs.
     fn add(&mut self, name: &ModuleName) {
         if self.done.contains(name) {
             return;

@@ -7,8 +7,7 @@ use crate::values::{Cidr, RouteSpec};
 
 /// Metric of a route whose config names none. DHCP routes and the kernel's own IPv6 routes have the same.
 const DEFAULT_METRIC: u32 = 1024;
-/// Lower limit on an MTU from DHCP. Below it IPv6 is off and IPv4 hardly works (RFC 791 asks for 576), so the DHCP server is
-/// wrong.
+/// Lower limit on an MTU from DHCP. Below it IPv6 is off and IPv4 hardly works (RFC 791 asks for 576), so the DHCP server is wrong.
 const LEAST_DHCP_MTU: u16 = 576;
 
 /// The state to reach.
@@ -140,8 +139,7 @@ fn from_config(spec: &LinkSpec) -> DesiredLink {
     }
 }
 
-/// Converts a route of the config; none for one without destination and gateway, which the config check refuses, as the kernel
-/// would.
+/// Converts a route of the config; none for one without destination and gateway, which the config check refuses, as the kernel would.
 fn route_from_config(spec: &RouteSpec) -> Option<DesiredRoute> {
     let destination = spec
         .destination

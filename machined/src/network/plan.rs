@@ -112,8 +112,7 @@ pub fn plan(
             steps.extend(link_steps(wanted, link, kernel));
         }
     }
-    // Remove old routes before adding new ones that would be the same route to the kernel, and while their source addresses still
-    // exist.
+    // Remove old routes before adding new ones that would be the same route to the kernel, and while their source addresses still exist.
     steps.extend(routes_to_remove(desired, kernel, cleanup, ours));
     steps.extend(routes_to_add(desired, kernel));
     steps.extend(addresses_to_remove(desired, kernel, cleanup, ours));

@@ -12,8 +12,7 @@ const ITS_OWN: [&str; 12] = [
     "zero",
 ];
 
-/// Lists the device nodes below a directory, as the runtime specification describes them. A node that disappears meanwhile is
-/// left out.
+/// Lists the device nodes below a directory, as the runtime specification describes them. A node that disappears meanwhile is left out.
 pub(super) fn below(directory: &Path) -> Vec<Value> {
     let mut found = Vec::new();
     let mut directories = vec![directory.to_owned()];

@@ -7,8 +7,7 @@ use instar_pki::CertificateAuthority;
 use super::{Item, Kind, Namespace, Record, Sensitivity, Source, Value};
 use crate::config::{MachineConfig, Trust};
 
-/// The API's authority, and the authorities that it accepts. Absent if the config lacks the authority's key: such a node signs
-/// nothing.
+/// The API's authority, and the authorities that it accepts. Absent if the config lacks the authority's key: such a node signs nothing.
 pub(super) const OS_ROOT_SECRETS: Kind = Kind {
     name: "OSRootSecrets.secrets.talos.dev",
     singular: "OSRootSecret",
