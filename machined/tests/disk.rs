@@ -19,17 +19,17 @@ use namespace::{block_on, isolated, run};
 const SIZE: u64 = 256 * 1024 * 1024;
 /// The number of the partition at /var; STATE comes before it.
 const EPHEMERAL: u32 = 3;
-/// Mounts stay in here: unshare makes them private.
+/// Mounts do not leave the namespace: unshare makes them private.
 const NAMESPACES: &[&str] = &["--mount"];
 
-/// An image file on a loop device, and a place to mount to.
+/// An image file on a loop device, and a directory to mount in.
 struct Machine {
     device: String,
     directory: tempfile::TempDir,
     disk: OwnedDisk,
 }
 
-/// Mounts go below this directory, and `device` is the only disk that is seen: other tests have theirs.
+/// All mounts are below this directory, and `device` is the only visible disk: other tests have theirs.
 fn paths(directory: &Path, device: Option<&str>) -> Paths {
     let paths = Paths {
         domain: directory.join("domain"),
@@ -72,7 +72,7 @@ impl Machine {
         }
     }
 
-    /// The same machine, started again.
+    /// Returns the same machine's disk after a restart.
     fn again(&self) -> OwnedDisk {
         OwnedDisk::new(paths(self.directory.path(), Some(&self.device)))
     }
@@ -108,7 +108,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // Usually it is not mounted.
+        // Usually it is unmounted already.
         let _ = self.unmount();
         run("losetup", &["--detach", &self.device]);
     }
@@ -198,7 +198,7 @@ fn state_is_found_without_a_config() {
         block_on(after_reboot.find_state()).unwrap();
         assert_eq!(after_reboot.state(), Some(state.as_path()));
         assert_eq!(fs::read(state.join("config.yaml")).unwrap(), b"kept");
-        // A config that names no disk leaves it at the one that was found.
+        // A config that names no disk keeps the one that was found.
         let nothing = DiskSpec {
             disk: None,
             takeover: Takeover::Refuse,
@@ -209,7 +209,7 @@ fn state_is_found_without_a_config() {
             status.var.as_deref(),
             Some(Path::new(&machine.partition(EPHEMERAL)))
         );
-        // What a machined that is started again takes over.
+        // A restarted machined takes over the mounts.
         let restarted = machine.again();
         restarted.adopt();
         let adopted = restarted.status().borrow().clone();
@@ -255,7 +255,7 @@ fn a_disk_image_that_was_written_gets_its_other_partitions() {
     );
 }
 
-/// Whether these bytes are anywhere on the disk.
+/// Returns whether these bytes are anywhere on the disk.
 fn holds(machine: &Machine, bytes: &[u8]) -> bool {
     run("sync", &[]);
     let image = fs::read(machine.image()).unwrap();
@@ -325,7 +325,7 @@ fn a_grown_disk_gives_its_space() {
         assert_eq!(grown.size, small + SIZE);
         assert!(!grown.fresh);
         assert_eq!(fs::read_to_string(machine.var("keep")).unwrap(), "kept");
-        // That the filesystem follows is tested in a machine (tests/e2e/disk.rs): a container may not grow one.
+        // The test in a machine (tests/e2e/disk.rs) checks that the filesystem grows too: a container may not grow one.
         assert!(run("sgdisk", &["--verify", &machine.device]).contains("No problems found"));
     });
 }
@@ -355,7 +355,7 @@ fn a_lost_primary_table_is_repaired() {
     });
 }
 
-/// Writes to a partition that nobody has mounted.
+/// Writes to a partition that is not mounted.
 fn overwrite(partition: &str, at: u64, bytes: &[u8]) {
     let device = fs::OpenOptions::new().write(true).open(partition).unwrap();
     device.write_all_at(bytes, at).unwrap();
@@ -378,7 +378,7 @@ fn a_partition_whose_mkfs_was_interrupted_gets_a_filesystem() {
             let machine = Machine::new();
             machine.mount(Takeover::Refuse).unwrap();
             machine.unmount().unwrap();
-            // All but the superblock, which comes last, and the mark that it has not come yet.
+            // As after a power cut during mkfs: everything is there but the superblock, which comes last, and the mark is still there.
             let partition = machine.partition(EPHEMERAL);
             overwrite(&partition, 0, &[0; 4096]);
             let mark = b"INSTAR: THIS PARTITION IS TO BE MADE ANEW\n";
@@ -387,7 +387,7 @@ fn a_partition_whose_mkfs_was_interrupted_gets_a_filesystem() {
             assert!(machine.mount(Takeover::Refuse).unwrap().fresh);
             fs::write(machine.var("keep"), "kept").unwrap();
             machine.unmount().unwrap();
-            // The mark has gone with it: a superblock that is lost later is no reason to make it anew.
+            // The mark has gone with the new filesystem: a superblock that is lost later is no reason to make it anew.
             overwrite(&partition, 0, &[0; 4096]);
             assert!(!machine.mount(Takeover::Refuse).unwrap().fresh);
             assert_eq!(fs::read_to_string(machine.var("keep")).unwrap(), "kept");
@@ -405,7 +405,7 @@ fn what_nobody_knows_is_left_as_it_is() {
         let garbage = vec![0xA5; usize::try_from(size_of(&partition)).unwrap()];
         overwrite(&partition, 0, &garbage);
         let before = fs::read(&partition).unwrap();
-        // A config that says wipe does not mean partitions that are ours.
+        // "wipe" in a config does not apply to partitions that are ours.
         for takeover in [Takeover::Refuse, Takeover::Wipe] {
             let error = machine.mount(takeover).unwrap_err();
             assert!(
@@ -433,7 +433,7 @@ fn an_older_filesystem_in_the_place_of_a_new_partition_is_not_found_again() {
         machine.mount(Takeover::Refuse).unwrap();
         fs::write(machine.var("old"), "old").unwrap();
         machine.unmount().unwrap();
-        // What a reset of the whole disk leaves when the power goes early, and what somebody's `wipefs` leaves.
+        // The state of a disk after a reset that a power cut interrupted early, or after `wipefs`.
         let end = size_of(&machine.device) - (1 << 20);
         for at in [0, end] {
             overwrite(&machine.device, at, &[0; 1 << 20]);
@@ -450,7 +450,7 @@ fn a_damaged_filesystem_is_repaired() {
         machine.mount(Takeover::Refuse).unwrap();
         fs::write(machine.var("keep"), "kept").unwrap();
         machine.unmount().unwrap();
-        // A cleared root directory is more than -p dares to repair.
+        // The -p of e2fsck does not repair a cleared root directory.
         run(
             "debugfs",
             &["-w", "-R", "clri <2>", &machine.partition(EPHEMERAL)],

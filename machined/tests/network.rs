@@ -17,15 +17,15 @@ use machined::network::{
 use machined::values::{HostnamePolicy, RouteSpec};
 use namespace::{block_on, isolated, run};
 
-/// Hostname and links of this machine stay as they are.
+/// In namespaces of its own, the test leaves hostname and links of this machine as they are.
 const NAMESPACES: &[&str] = &["--net", "--uts", "--mount"];
 
-/// Kills what a test has started.
+/// A process of a test, which is killed when this value is dropped.
 struct Started(Child);
 
 impl Drop for Started {
     fn drop(&mut self) {
-        // It may have ended.
+        // An error means that it has ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -71,7 +71,7 @@ impl Lab {
         lab
     }
 
-    /// Runs a program at the server's end.
+    /// Runs a program in the server's namespace.
     fn there(&self, program: &str, arguments: &[&str]) -> String {
         let net = format!("--net=/proc/{}/ns/net", self.namespace.0.id());
         run("nsenter", &[&[net.as_str(), program], arguments].concat())
@@ -87,7 +87,7 @@ impl Lab {
         );
         let directory = self.directory.path().display();
         let log = fs::File::create(self.log()).unwrap();
-        // Usually there is none.
+        // Usually there is no such file.
         let _ = fs::remove_file(self.directory.path().join("leases"));
         let server = Command::new("nsenter")
             .arg(format!("--net=/proc/{}/ns/net", self.namespace.0.id()))
@@ -164,7 +164,7 @@ fn dhcp_on_eth0() -> NetworkSpec {
     }
 }
 
-/// Waits until the status is as wanted; what it is instead is the test's failure.
+/// Waits until the status fulfils the condition. If it does not in time, the test fails and shows the status.
 async fn wait_for(
     network: &Network,
     seconds: u64,
@@ -327,7 +327,7 @@ fn the_generation_before_leaves_things_behind() {
     );
 }
 
-/// Written to the file, from now on.
+/// Starts a program that writes changes of addresses to the file from now on.
 fn changes_of_addresses(events: &Path) -> Started {
     let mut monitor = Command::new("ip");
     monitor
@@ -338,7 +338,7 @@ fn changes_of_addresses(events: &Path) -> Started {
     monitor
 }
 
-/// And nothing of what was left is there.
+/// Checks also that addresses and routes of the earlier generation are gone.
 async fn an_inherited_lease_is_not_waited_for(network: &Network, started: Instant) {
     let status = wait_for(network, 5, |status| {
         status.ready && status.connectivity_ready
@@ -379,7 +379,7 @@ fn a_refused_lease_is_replaced() {
         let mut lab = Lab::new();
         lab.serve(1, &[]);
         let leases = block_on(leased(&lab));
-        // The same cable, another network: nobody acknowledges the old address.
+        // The same cable leads to another network, where no server acknowledges the old address.
         lab.serve(2, &[]);
         block_on(async {
             let network = Network::start(
@@ -588,7 +588,7 @@ async fn what_others_remove_comes_back_and_what_they_add_stays(network: &Network
     .await;
 }
 
-/// What others have added stays.
+/// Addresses and routes that other programs have added stay.
 async fn another_static_config_takes_the_place_of_the_first(network: &Network) {
     let status = wait_for(network, 5, |status| {
         has_address(status, "192.0.2.8") && !has_address(status, "192.0.2.7")

@@ -12,17 +12,17 @@ use machined::packet_capture::{Capture, CaptureError};
 use machined::sys::packet_socket;
 use namespace::{block_on, isolated, run};
 
-/// Links of this machine stay as they are.
+/// In namespaces of its own, the test leaves the links of this machine as they are.
 const NAMESPACES: &[&str] = &["--net", "--mount"];
-/// Captures that there may be at a time.
+/// Limit on simultaneous captures.
 const CAPTURES: usize = 4;
-/// An EtherType that nobody else uses: for local experiments (IEEE 802).
+/// An EtherType for local experiments (IEEE 802), which no other program uses.
 const EXPERIMENT: u16 = 0x88b5;
 
-/// Of a packet: what it was long, and what there is of it.
+/// A packet: its original length, and the bytes that were kept.
 type Packet = (usize, Vec<u8>);
 
-/// Runs the test where `lo` is up, and sysfs shows the namespace's links.
+/// Runs the test in namespaces where `lo` is up and sysfs shows the namespace's links.
 fn with_loopback(test: &str, body: impl FnOnce()) {
     isolated(test, NAMESPACES, || {
         run("mount", &["-t", "sysfs", "none", "/sys"]);
@@ -38,7 +38,7 @@ fn capture(link: &str) -> Result<Capture, CaptureError> {
     })
 }
 
-/// The first so many packets.
+/// Waits for the first `count` packets.
 async fn packets(capture: &mut Capture, count: usize) -> Vec<Packet> {
     let mut file = Vec::new();
     let enough = async {
@@ -55,7 +55,7 @@ async fn packets(capture: &mut Capture, count: usize) -> Vec<Packet> {
     enough.unwrap_or_else(|_| panic!("{count} packets did not come; what came is {file:?}"))
 }
 
-/// The packets of a file, which is whole.
+/// Parses the packets of a file, which must be complete.
 fn read(file: &[u8]) -> Vec<Packet> {
     let mut rest = &file[24..];
     let mut packets = Vec::new();
@@ -91,7 +91,7 @@ fn a_packet_on_a_loopback_is_there_once_and_as_long_as_wanted() {
                 .iter()
                 .map(|(original, packet)| (*original, packet.len()))
                 .collect();
-            // Behind headers of Ethernet, IPv4 and UDP.
+            // The payload follows the headers of Ethernet, IPv4 and UDP.
             let headers = 14 + 20 + 8;
             assert_eq!(
                 lengths,
@@ -110,12 +110,12 @@ fn only_what_the_filter_wants_comes_and_tags_are_where_they_were() {
             "link", "add", "eth0", "type", "veth", "peer", "name", "eth1",
         ];
         run("ip", &pair);
-        // Each has something to say by then: IPv6 asks for routers.
+        // Both ends send packets as soon as they are up: IPv6 asks for routers.
         run("ip", &["link", "set", "eth1", "up"]);
         run("ip", &["link", "set", "eth0", "up"]);
         let promiscuous = || run("ip", &["-d", "link", "show", "eth0"]).contains("promiscuity 1");
         let instruction = |op, jf, k| BpfInstruction { op, jt: 0, jf, k };
-        // Half a word at 12, the EtherType; the whole packet if it is ours, else nothing.
+        // Load the half-word at 12, the EtherType; return the whole packet if it is ours, else nothing.
         let filter = [
             instruction(0x28, 0, 12),
             instruction(0x15, 1, EXPERIMENT.into()),
@@ -153,7 +153,7 @@ fn only_what_the_filter_wants_comes_and_tags_are_where_they_were() {
 fn there_are_few_at_a_time_and_none_of_a_link_that_is_down() {
     let name = "there_are_few_at_a_time_and_none_of_a_link_that_is_down";
     with_loopback(name, || {
-        // Below a line of titles.
+        // The first line is a heading.
         let sockets = || {
             fs::read_to_string("/proc/net/packet")
                 .unwrap()
@@ -166,7 +166,7 @@ fn there_are_few_at_a_time_and_none_of_a_link_that_is_down() {
             assert_eq!(sockets(), CAPTURES);
             assert!(matches!(capture("lo"), Err(CaptureError::TooMany)));
             assert_eq!(sockets(), CAPTURES);
-            // The header, which waits for nothing.
+            // The file's header is due at once.
             let mut last = captures.pop().unwrap();
             last.piece_is_due().await.unwrap();
             assert_eq!(last.piece().len(), 24);

@@ -1,4 +1,4 @@
-//! apid's sandbox from inside, and from beside it. Needs root.
+//! apid's sandbox, tested from inside and from beside it. Needs root.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod namespace;
@@ -18,10 +18,10 @@ use rustix::net::{AddressFamily, SocketType, socket};
 use rustix::process::{Pid, Signal, kill_process, pivot_root};
 use rustix::thread::{Uid, gettid, set_thread_uid};
 
-/// What is tried, and what comes of it.
+/// An action that is attempted, and its result.
 type Attempt = (&'static str, Result<(), io::Error>);
 
-/// Whatever a program could want that has been taken over.
+/// Attempts everything that an attacker could want to do in a program that was taken over.
 fn attempts() -> Vec<Attempt> {
     let dropped = |result: Result<(), Errno>| result.map_err(io::Error::from);
     vec![
@@ -72,12 +72,12 @@ fn leaves_a_socket_and_nothing_else() {
 
         let (tell, told) = channel();
         let (go_on, stay) = channel::<()>();
-        // User, capabilities, mounts and filter are a thread's.
+        // User, capabilities, mounts and filter belong to a thread, so the sandbox is entered in a thread of its own.
         let inside = std::thread::spawn(move || {
             enter_sandbox().unwrap();
             let reached = UnixStream::connect(SOCKET).map(drop);
             tell.send((gettid(), attempts(), reached)).unwrap();
-            // It stays until the sender is dropped.
+            // The thread waits here until the sender is dropped.
             let _ = stay.recv();
         });
         let (thread, attempts, reached) = told.recv().expect("it did not get inside");
@@ -92,12 +92,12 @@ fn leaves_a_socket_and_nothing_else() {
         sees_one_directory(&seen);
         drop(go_on);
         inside.join().unwrap();
-        // This thread is as it was.
+        // The thread outside the sandbox is unchanged.
         assert_eq!(fs::read_to_string("/run/beside").unwrap(), "not for apid");
     });
 }
 
-/// As proc_pid_status(5) has it.
+/// Checks the user and capabilities in the format of proc_pid_status(5).
 fn is_nobody(status: &str) {
     let user = [USER; 4].map(|id| id.to_string()).join("\t");
     for (field, expected) in [
@@ -117,7 +117,7 @@ fn is_nobody(status: &str) {
     }
 }
 
-/// Its root is the directory with the socket, nothing else is mounted, and not even root could write there.
+/// Checks that the root is the directory with the socket, that nothing else is mounted, and that not even root could write there.
 fn sees_one_directory(seen: &str) {
     let mounts = fs::read_to_string(format!("{seen}/mountinfo")).unwrap();
     let mounts: Vec<Vec<&str>> = mounts
@@ -125,7 +125,7 @@ fn sees_one_directory(seen: &str) {
         .map(|line| line.split(' ').collect())
         .collect();
     assert_eq!(mounts.len(), 1, "{mounts:?}");
-    // proc_pid_mountinfo(5): what of the filesystem, where, and how.
+    // The fields of proc_pid_mountinfo(5): path within the filesystem, mount point, mount options.
     assert_eq!(mounts[0][3..5], ["/apid", "/"], "{mounts:?}");
     let how: Vec<&str> = mounts[0][5].split(',').collect();
     for option in ["ro", "nosuid", "nodev", "noexec"] {

@@ -1,7 +1,7 @@
-//! Every wait is in docs/waits.md, with its limit and what comes after it: the sources are searched for the ways to wait.
+//! Every wait is in docs/waits.md, with its limit and the consequence: this test searches the sources for calls that wait.
 //!
-//! A row of the table names a file and the functions in it that wait; a function that waits and is in no row fails this test, and so
-//! does a row whose function does not wait any more.
+//! A row of the table names a file and the functions in it that wait. A function that waits and is in no row fails this test, and so does
+//! a row whose function does not wait any more.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Each of these waits, or limits or begins a wait.
+/// Each of these calls waits, or limits or begins a wait.
 const WAITS: [&str; 34] = [
     "timeout(",
     "timeout_at(",
@@ -47,7 +47,7 @@ const WAITS: [&str; 34] = [
     "::connect(",
 ];
 
-/// Each of these waits where it is awaited; others have the same names.
+/// Each of these calls waits only with `.await`; other functions have the same names.
 const AWAITED: [&str; 28] = [
     ".lock()",
     ".lock_owned()",
@@ -79,7 +79,7 @@ const AWAITED: [&str; 28] = [
     "get_time(",
 ];
 
-/// A function of a file, both by name.
+/// The names of a file and of a function in it.
 type Place = (String, String);
 
 #[test]
@@ -135,8 +135,8 @@ fn there_is_one_way_to_a_thread_for_blocking_work() {
     );
 }
 
-/// The folders that the table is about, and its rows: `| file | functions | what for | limit | what then |` below a heading with the
-/// folder of the files.
+/// Parses the folders that the table covers, and its rows: `| file | functions | what for | limit | what then |` below a heading
+/// with the folder of the files.
 fn read_table(text: &str) -> (Vec<String>, BTreeSet<Place>) {
     let (mut folders, mut rows) = (Vec::new(), BTreeSet::new());
     for line in text.lines() {
@@ -165,7 +165,7 @@ fn read_table(text: &str) -> (Vec<String>, BTreeSet<Place>) {
     (folders, rows)
 }
 
-/// What is between backticks.
+/// Returns the texts between backticks.
 fn quoted(text: &str) -> Vec<String> {
     let words = text.split('`').skip(1).step_by(2);
     words
@@ -187,10 +187,10 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The functions of a file that wait, but for its tests.
+/// Returns the functions of a file that wait, without its tests.
 fn waits_in(source: &str) -> BTreeSet<String> {
     let product = source.split("#[cfg(test)]\nmod ").next().unwrap();
-    // Without spaces, so that it does not matter how a call is broken into lines; with the function that each byte is in.
+    // The code without spaces, so that it does not matter how a call is broken into lines; and for each byte the function that it is in.
     let (mut code, mut functions, mut names) = (String::new(), Vec::new(), vec![String::new()]);
     for line in product.lines() {
         let line = line.split("//").next().unwrap();
@@ -198,7 +198,7 @@ fn waits_in(source: &str) -> BTreeSet<String> {
             names.push(name);
         }
         for part in line.split_whitespace() {
-            // `match within(…)` is a call of `within`, and `fn within(…)` is none.
+            // `match within(…)` calls `within`, and `fn within(…)` does not.
             if code.ends_with(is_of_a_name) && part.starts_with(is_of_a_name) {
                 code.push(' ');
             }
@@ -234,7 +234,7 @@ fn name_of_function(line: &str) -> Option<String> {
     (is_word && end > 0).then(|| after[..end].to_owned())
 }
 
-/// Whether a name begins here, and is called.
+/// Returns whether a name begins here and is called.
 fn is_call(code: &str, at: usize) -> bool {
     let before = &code[..at];
     let is_definition = before.ends_with("fn ");
@@ -243,7 +243,7 @@ fn is_call(code: &str, at: usize) -> bool {
     has_own_start || !(is_definition || is_longer_name)
 }
 
-/// What follows the parenthesis that is closed, from the one that opens it.
+/// Returns the text after a call's closing parenthesis; `code` begins at the opening one.
 fn after_parenthesis(code: &str) -> &str {
     let mut depth = 0_usize;
     for (at, c) in code.char_indices() {

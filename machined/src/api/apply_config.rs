@@ -1,4 +1,4 @@
-//! ApplyConfiguration: modes and errors between the wire and the sequence.
+//! `ApplyConfiguration`: converts modes and errors between the API and the sequence.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use crate::config;
 use crate::machine::Machine;
 use crate::sequences::{ApplyError, ApplyMode, apply_config};
 
-/// How long a config is tried when the request does not say.
+/// Duration of a config's trial if the request names none.
 const TRIAL: prost_types::Duration = prost_types::Duration {
     seconds: 60,
     nanos: 0,
 };
 
-/// Takes the config of a request; the reply lacks its metadata.
+/// Applies the config of a request; the reply lacks its metadata.
 pub(super) async fn apply(
     machine: &Arc<Machine>,
     mut request: wire::ApplyConfigurationRequest,
@@ -40,7 +40,7 @@ pub(super) async fn apply(
     })
 }
 
-/// What a client of Talos brings lacks our documents, because it was never shown them: they stay.
+/// Keeps our own documents in a config from a client of Talos, which lacks them because the client was never shown them.
 fn keep_own(machine: &Machine, brought: &[u8]) -> Option<config::Kept> {
     let in_force = machine.config()?;
     config::keep_own(&in_force.text, std::str::from_utf8(brought).ok()?)

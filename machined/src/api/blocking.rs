@@ -1,4 +1,4 @@
-//! Work that may wait for a disk, away from the thread that serves everyone.
+//! Runs work that may wait for a disk, away from the thread that serves all calls.
 
 use std::sync::LazyLock;
 
@@ -10,16 +10,17 @@ use super::caller::Holder;
 use super::shares::Shares;
 use crate::base::blocking_io;
 
-/// So many calls wait for disks at a time, each a thread; the others wait for them. A slow reader of a stream holds no place.
+/// Limits on the calls that wait for disks at a time, each with a thread. Further calls wait for a place. A slow reader of a
+/// stream holds none.
 static PLACES: LazyLock<Shares> = LazyLock::new(|| Shares::new(8, 6, 2));
 
-/// Does something once.
+/// Runs the work once and returns its result.
 pub(super) async fn once<T: Send + 'static>(
     holder: &Holder,
     work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
 ) -> Result<T, Status> {
     let place = PLACES.wait(holder).await;
-    // The thread has the place: it goes on where the caller has gone.
+    // The thread holds the place, because the work goes on after the caller has disconnected.
     let work = move || {
         let done = work();
         drop(place);
@@ -31,8 +32,8 @@ pub(super) async fn once<T: Send + 'static>(
         .map_err(|error| Status::internal(format!("{error:#}")))
 }
 
-/// Streams what an iterator gives, `batch` items read ahead. An item of `None` says that it is still looking: it is not sent,
-/// but a reader that has gone is noticed.
+/// Streams the items of an iterator, reading `batch` items ahead. An item of `None` means "still looking": it is not sent, but a
+/// reader that has disconnected is noticed.
 pub(super) fn stream<T: Send + 'static>(
     holder: Holder,
     source: impl Iterator<Item = Option<Result<T, Status>>> + Send + 'static,
@@ -97,7 +98,7 @@ mod tests {
 
     #[tokio::test]
     async fn nobody_reads_on_for_a_reader_that_has_gone() {
-        // Ends this test only if it is noticed.
+        // This test ends only if the disconnected reader is noticed.
         let endless = std::iter::repeat_with(|| None::<Result<(), Status>>);
         drop(stream(holder(), endless, 4));
         once(&holder(), || Ok(())).await.ok();

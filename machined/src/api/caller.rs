@@ -1,4 +1,4 @@
-//! Who calls, by apid's word.
+//! The caller of a request, as apid reports it.
 
 use std::sync::Arc;
 
@@ -14,33 +14,33 @@ const PEER: &str = "instar-peer";
 /// The metadata key of the caller's roles; apid sets it, callers cannot.
 pub(super) const ROLES: &str = "instar-roles";
 
-/// What the caller may do.
+/// Returns the roles of the caller.
 pub(super) fn roles(metadata: &MetadataMap) -> Vec<Role> {
     let list = metadata.get(ROLES).and_then(|list| list.to_str().ok());
     instar_pki::roles_from_list(list.unwrap_or_default())
 }
 
-/// Whose places a call takes.
+/// The holder of a call's places in the quotas.
 #[derive(Debug, Clone)]
 pub(super) struct Holder {
-    /// The caller's connection.
+    /// The caller's connection, by its address and port.
     pub(super) connection: Arc<str>,
-    /// Whether it is an administrator's.
+    /// Whether the caller is an administrator.
     pub(super) rank: Rank,
 }
 
 impl Holder {
-    /// Of a call.
+    /// Returns the holder for a call.
     pub(super) fn of<T>(request: &Request<T>) -> Self {
         Holder {
-            // Its port tells it from all others of that address.
+            // The port tells this connection from others of the same address.
             connection: peer(request).into(),
             rank: Rank::of(&roles(request.metadata())),
         }
     }
 }
 
-/// The caller's address for the log.
+/// Returns the caller's address for the log.
 pub(super) fn peer<T>(request: &Request<T>) -> &str {
     request
         .metadata()
@@ -49,13 +49,13 @@ pub(super) fn peer<T>(request: &Request<T>) -> &str {
         .unwrap_or("this machine")
 }
 
-/// Whether the call is talosctl's, by what that always says of itself.
+/// Returns whether the caller is talosctl, by the metadata that it always sends.
 pub(super) fn is_talosctl<T>(request: &Request<T>) -> bool {
     let runtime = request.metadata().get("runtime");
     runtime.is_some_and(|name| name == "Talos")
 }
 
-/// The reply's metadata: clients that name their target by `nodes` want the name back in each element.
+/// Builds the reply's metadata: clients that name their targets by `nodes` expect the name in each element.
 pub(super) fn reply_metadata(request: &MetadataMap) -> Option<instar_api::common::Metadata> {
     let target = request.get(instar_api::NODES_KEY)?.to_str().ok()?;
     Some(instar_api::common::Metadata {

@@ -1,9 +1,9 @@
-//! Whether a caller may still do what it asked for at the moment when the request is whole.
+//! Checks whether a caller is still allowed to make its call at the moment when the request is complete.
 //!
-//! apid judges a call by its headers. Its body may come much later, or wait on its way, and the node may have got its config meanwhile,
-//! or have taken back the caller's authority. So apid passes on the certificates of whoever calls a method that changes the node or may
-//! tell its secrets, and they are judged here once more, by the config in force: at the end of the request's body, before anything
-//! looks at the message, and by [`CallerCredentials::check`] wherever a call has waited since.
+//! apid authorizes a call by its headers. Its body may come much later, or wait on its way; meanwhile the node may have got its config,
+//! or have revoked the caller's authority. So for methods that change the node or may reveal its secrets, apid passes on the caller's
+//! certificates. They are checked here once more by the config in force: at the end of the request's body, before any code reads the
+//! message, and by [`CallerCredentials::check`] wherever a call has waited since.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,31 +22,31 @@ use tower_service::Service;
 use crate::machine::Machine;
 use crate::{apid, intent};
 
-/// The metadata key of the caller's certificates, each DER in base64, its own first, with commas between them; apid sets it, callers
-/// cannot.
+/// The metadata key of the caller's certificates: each as DER in base64, the caller's own first, separated by commas. apid sets
+/// it; callers cannot.
 const CERTIFICATES: HeaderName = HeaderName::from_static("instar-certificates");
 
-/// The longest header that this makes: what a TLS handshake lets through, in base64.
+/// Size limit of that header, in bytes: the limit of a TLS handshake, in base64.
 pub(super) const LONGEST_HEADERS: u32 = 128 << 10;
 
 /// The certificates of one call's caller.
 #[derive(Clone)]
 pub(super) struct CallerCredentials {
     machine: Arc<Machine>,
-    /// None where nobody was asked for any.
+    /// None if the caller was not asked for a certificate.
     certificates: Option<HeaderValue>,
 }
 
 impl CallerCredentials {
-    /// Of the caller of a request; none where it is a process of the machine's own.
+    /// Returns the credentials of a request's caller; none if the caller is a process of the machine's own.
     pub(super) fn of<T>(request: &tonic::Request<T>) -> Option<Self> {
         request.extensions().get().cloned()
     }
 
-    /// Whether the caller would be let in now.
+    /// Checks that the caller would be admitted now.
     pub(super) fn check(&self) -> Result<(), Status> {
         let Some(configured) = self.machine.config() else {
-            // Everybody is let in, and may do little.
+            // Without a config every caller is admitted, and may do little.
             return Ok(());
         };
         let accepted = intent::accepted_authorities(&configured.config)
@@ -55,7 +55,7 @@ impl CallerCredentials {
     }
 }
 
-/// Whether a caller with these certificates is let in where these authorities are accepted.
+/// Checks that a caller with these certificates is admitted when these authorities are accepted.
 fn judge(accepted: &[Vec<u8>], certificates: Option<&HeaderValue>) -> Result<(), Status> {
     let Some(certificates) = certificates else {
         return Err(Status::permission_denied(
@@ -76,7 +76,7 @@ fn judge(accepted: &[Vec<u8>], certificates: Option<&HeaderValue>) -> Result<(),
     }
 }
 
-/// Checks the certificates of callers once more, in front of all services.
+/// A layer in front of all services that checks callers' certificates once more.
 #[derive(Clone)]
 pub(super) struct RecheckCredentials(pub(super) Arc<Machine>);
 
@@ -91,7 +91,7 @@ impl<S> Layer<S> for RecheckCredentials {
     }
 }
 
-/// Services behind the second check.
+/// A service behind that check.
 #[derive(Clone)]
 pub(super) struct Rechecking<S> {
     machine: Arc<Machine>,
@@ -125,10 +125,10 @@ impl<S: Service<Request<Body>>> Service<Request<Body>> for Rechecking<S> {
     }
 }
 
-/// A request's body whose end comes only if a check allows it. Without its end a request is answered by nobody.
+/// A request's body that ends only if a check allows it. A request whose body does not end reaches no method.
 struct CheckedAtEnd<B, C> {
     body: B,
-    /// Taken when it is asked.
+    /// Taken when the check is made.
     check: Option<C>,
 }
 
@@ -198,11 +198,11 @@ mod tests {
         );
         let nonsense = HeaderValue::from_static("AQ==,,?");
         assert_eq!(code(&[der(&one)], Some(&nonsense)), no_longer);
-        // Whoever came before there was a config.
+        // A caller from the time before the node had a config.
         assert_eq!(code(&[der(&one)], None), Some(Code::PermissionDenied));
     }
 
-    /// The frames that come through, and how it ends.
+    /// Returns the number of frames that come through, and the result at the end.
     async fn read(frames: &[Frame<Bytes>], may: &Cell<bool>) -> (usize, Result<(), Code>) {
         let copies = frames.iter().map(|frame| match frame.data_ref() {
             Some(data) => Frame::data(data.clone()),

@@ -1,5 +1,5 @@
-//! Calls that change the machine: each runs in a task of its own, to its end. A call's own future is dropped when its caller hangs up,
-//! wherever it is; what it changes would be left half done.
+//! Calls that change the machine. Each runs in a task of its own, to its end: the call's own future is dropped at any point when
+//! its caller hangs up, which would leave the change half done.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use super::caller_credentials::CallerCredentials;
 use crate::machine::Machine;
 use crate::operation_lock::{Busy, Operation};
 
-/// What takes a moment waits for others that do so, too.
+/// Timeout for the operation lock: a short operation waits for another short one.
 const MOMENT: Duration = Duration::from_secs(5);
 
-/// Goes on to the end of the work when the caller hangs up.
+/// Runs the work to its end, even if the caller hangs up.
 pub(super) async fn to_its_end<T: Send + 'static>(
     work: impl Future<Output = Result<T, Status>> + Send + 'static,
 ) -> Result<T, Status> {
@@ -24,7 +24,8 @@ pub(super) async fn to_its_end<T: Send + 'static>(
     })
 }
 
-/// The same for work that nothing else may come between. Its caller may have lost its right while it waited for that.
+/// Like [`to_its_end`], with the operation lock held. Checks the caller's credentials again, because they may have been revoked
+/// while the call waited for the lock.
 pub(super) async fn alone<T: Send + 'static>(
     machine: &Arc<Machine>,
     credentials: Option<CallerCredentials>,
@@ -43,7 +44,7 @@ pub(super) async fn alone<T: Send + 'static>(
     .await
 }
 
-/// The status for a call that has to wait for another operation.
+/// Builds the status of a call that is refused because another operation runs.
 pub(super) fn busy(busy: Busy) -> Status {
     Status::failed_precondition(busy.to_string())
 }
@@ -59,11 +60,11 @@ mod tests {
         let (begin, begins) = oneshot::channel::<()>();
         let (ended, ends) = oneshot::channel();
         let call = to_its_end(async move {
-            // A dropped sender is a word to begin, too.
+            // The work begins when the sender is dropped, too.
             let _ = begins.await;
             Ok(ended.send(7).is_ok())
         });
-        // Polled once, then dropped.
+        // The call is polled once, then dropped.
         assert!(tokio::time::timeout(Duration::ZERO, call).await.is_err());
         assert!(begin.send(()).is_ok());
         assert_eq!(ends.await, Ok(7));

@@ -1,4 +1,4 @@
-//! `cluster.ClusterService`: the node's own health checks, told until they pass.
+//! `cluster.ClusterService`: the node's own health checks, reported until they pass.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +17,12 @@ use crate::machine::Machine;
 use crate::status::assess;
 use crate::store::MachineStatus;
 
-/// How long it goes on where the caller does not say; Talos's clients say 20 minutes.
+/// Timeout if the caller gives none; Talos's clients ask for 20 minutes.
 const PATIENCE: Duration = Duration::from_secs(20 * 60);
-/// The longest that a caller may ask for.
+/// Limit on the timeout that a caller may ask for.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
-/// The service. A node without Kubernetes is a cluster of its own.
+/// The service. A node without Kubernetes is a cluster of one.
 pub(super) struct ClusterApi {
     machine: Arc<Machine>,
 }
@@ -35,7 +35,7 @@ impl ClusterApi {
 
 type Sender = mpsc::Sender<Result<HealthCheckProgress, Status>>;
 
-/// Tells what is not there, whenever that changes, until nothing is missing or the time is over.
+/// Reports the failing checks, whenever they change, until all pass or the time is over.
 async fn check(machine: Arc<Machine>, until: Instant, sender: Sender, metadata: Option<Metadata>) {
     let mut changes = machine.store.watch();
     let tell = |message: String| {
@@ -55,16 +55,16 @@ async fn check(machine: Arc<Machine>, until: Instant, sender: Sender, metadata: 
         }
         if unmet.is_empty() {
             let ready = "healthy: the machine runs, its network is up, and so are its services";
-            // A caller who has gone needs no answer.
+            // An error means that the caller has disconnected.
             let _ = tell(ready.to_owned()).await;
             return;
         }
         told = unmet;
         tokio::select! {
-            // Lagging behind only means that much has changed.
+            // A lagging receiver only means that there were many changes.
             changed = timeout_at(until, changes.recv()) => if changed.is_err() {
                 let missing = told.join("; ");
-                // A caller who has gone needs no answer.
+                // An error means that the caller has disconnected.
                 let _ = sender.send(Err(Status::deadline_exceeded(missing))).await;
                 return;
             },

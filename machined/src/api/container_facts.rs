@@ -1,4 +1,4 @@
-//! What is to be known about the containers of the machine config: from the config, their services and their cgroups.
+//! Facts about the containers of the machine config: from the config, their services and their cgroups.
 
 use std::fs;
 use std::path::Path;
@@ -6,24 +6,24 @@ use std::path::Path;
 use crate::machine::Machine;
 use crate::services::{Cgroup, Phase};
 
-/// A container.
+/// The facts about one container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ContainerFacts {
     /// Its name.
     pub(super) name: String,
     /// Its image, as the config names it.
     pub(super) image: String,
-    /// What its service does.
+    /// The phase of its service.
     pub(super) phase: Phase,
-    /// Its first process, while there is one.
+    /// PID of its first process, while it runs.
     pub(super) pid: Option<u32>,
-    /// Memory that it and what it has cached take.
+    /// Memory of its processes and caches, in bytes.
     pub(super) memory_bytes: u64,
-    /// Processor time since it started.
+    /// Processor time since it started, in nanoseconds.
     pub(super) cpu_nanoseconds: u64,
 }
 
-/// All of them, in the order of the config. Those that don't run take nothing.
+/// Lists all containers in the order of the config. A container that does not run has 0 for memory and processor time.
 pub(super) fn containers(machine: &Machine) -> anyhow::Result<Vec<ContainerFacts>> {
     let Some(configured) = machine.config() else {
         return Ok(Vec::new());
@@ -59,7 +59,7 @@ fn read_number(path: &Path) -> u64 {
     text.trim().parse().unwrap_or(0)
 }
 
-/// `usage_usec` of cpu.stat (Documentation/admin-guide/cgroup-v2.rst).
+/// Reads `usage_usec` of cpu.stat (Documentation/admin-guide/cgroup-v2.rst).
 fn cpu_time(cgroup: &Path) -> u64 {
     let stat = fs::read_to_string(cgroup.join("cpu.stat")).unwrap_or_default();
     let microseconds = stat

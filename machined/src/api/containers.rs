@@ -5,15 +5,15 @@ use instar_api::machine::{ContainerInfo, Stat};
 
 use super::container_facts::ContainerFacts;
 
-/// The namespace that clients ask for when they mean the machine's own containers.
+/// The namespace by which clients ask for the machine's own containers.
 const NAMESPACE: &str = "system";
 
-/// Whether a request is about the machine's own containers; there are no others, as there is no Kubernetes.
+/// Returns whether a request asks for the machine's own containers. There are no others, as there is no Kubernetes.
 pub(super) fn are_meant(namespace: &str, driver: ContainerDriver) -> bool {
     driver == ContainerDriver::Containerd && matches!(namespace, "" | NAMESPACE)
 }
 
-/// A container as `Containers` shows it.
+/// Converts a container for `Containers`.
 pub(super) fn info(container: &ContainerFacts) -> ContainerInfo {
     ContainerInfo {
         namespace: NAMESPACE.to_owned(),
@@ -27,7 +27,7 @@ pub(super) fn info(container: &ContainerFacts) -> ContainerInfo {
     }
 }
 
-/// A container as `Stats` shows it.
+/// Converts a container for `Stats`.
 pub(super) fn stat(container: &ContainerFacts) -> Stat {
     Stat {
         namespace: NAMESPACE.to_owned(),

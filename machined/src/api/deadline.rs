@@ -1,15 +1,15 @@
-//! How long a caller waits for the end of an answer. The server holds that against the beginning of a stream alone.
+//! The caller's timeout for the whole answer. The server's own timeout covers only the beginning of a stream.
 
 use std::time::Duration;
 
 use tonic::metadata::MetadataMap;
 
-/// The metadata key, of the gRPC protocol over HTTP/2.
+/// The metadata key, from the gRPC protocol over HTTP/2.
 const TIMEOUT: &str = "grpc-timeout";
-/// The longest value, by the same protocol.
+/// Limit on the digits of the value, from the same protocol.
 const DIGITS: usize = 8;
 
-/// The time that the caller gives the call; none if it does not say, or not in the protocol's words.
+/// Returns the timeout that the caller set; none if it is missing or not in the protocol's format.
 pub(super) fn of(request: &MetadataMap) -> Option<Duration> {
     let text = request.get(TIMEOUT)?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;

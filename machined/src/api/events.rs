@@ -1,4 +1,4 @@
-//! `Events`: replay and follow.
+//! `Events`: replays old events and follows new ones.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -13,10 +13,10 @@ use super::readiness::Readiness;
 use crate::machine::Machine;
 use crate::store::event_log::{Event, Start};
 
-/// Events on their way to one reader.
+/// Limit on the events that wait for one reader.
 const AHEAD: usize = 16;
 
-/// Where the request wants to start.
+/// Returns the start of the stream that the request asks for.
 fn start(request: &EventsRequest) -> Result<Start, Status> {
     let given = [
         request.tail_events != 0,
@@ -50,7 +50,7 @@ fn start(request: &EventsRequest) -> Result<Start, Status> {
     )
 }
 
-/// The stream for one reader.
+/// Opens the stream for one reader.
 pub(super) fn stream(
     machine: &Machine,
     request: EventsRequest,
@@ -62,7 +62,7 @@ pub(super) fn stream(
         (start == Start::Now).then(|| Readiness::new(machine.operations.watch(), &machine.events));
     let (sender, receiver) = mpsc::channel(AHEAD);
     tokio::spawn(async move {
-        // Clients drop the first message whatever it is, and do nothing until it comes.
+        // Clients drop the first message, whatever it is, and do nothing until it arrives.
         let hello = WireEvent {
             metadata: metadata.clone(),
             ..instar_api::events::hello()
@@ -72,7 +72,7 @@ pub(super) fn stream(
         }
         loop {
             let event = tokio::select! {
-                // What is told next may make what is held untrue.
+                // New events first: the next one may make the held one untrue.
                 biased;
                 () = sender.closed() => return,
                 event = reader.next() => match &mut readiness {

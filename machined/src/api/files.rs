@@ -1,4 +1,4 @@
-//! `Read`, `List`, `Copy`, `DiskUsage`, `Statfs`: the machine's files, as far as they are given out.
+//! `Read`, `List`, `Copy`, `DiskUsage`, `Statfs`: the machine's files, as far as the policy shows them.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -20,18 +20,18 @@ use crate::statistics;
 
 type Stream<T> = ReceiverStream<Result<T, Status>>;
 
-/// Pieces of content that are read ahead for one reader.
+/// Limit on the pieces of content that are read ahead for one reader.
 const PIECES_AHEAD: usize = 2;
-/// Entries that are looked at ahead for one reader.
+/// Limit on the entries that are looked up ahead for one reader.
 const ENTRIES_AHEAD: usize = 64;
 
-/// Walks at a time that are not over, read or not: each holds a directory open for each level. 64 of all who are no administrators, 8 on
-/// one connection.
+/// Limits on simultaneous walks, including those whose reader is slow, because each holds a directory open for each level: 128 in
+/// all, 64 of all callers who are no administrators, 8 on one connection.
 static WALKS: LazyLock<Shares> = LazyLock::new(|| Shares::new(128, 64, 8));
-/// Paths in one call, which are looked at one after the other.
+/// Limit on the paths in one call, which are handled one after the other.
 const MOST_PATHS: usize = 64;
 
-/// A place for a walk.
+/// Takes a place for a walk.
 fn place_for_walk(holder: &Holder) -> Result<Share, Status> {
     WALKS.take(holder).ok_or_else(|| {
         Status::resource_exhausted(
@@ -40,7 +40,7 @@ fn place_for_walk(holder: &Holder) -> Result<Share, Status> {
     })
 }
 
-/// How a refusal looks on the wire.
+/// Converts an error to a gRPC status.
 fn status(error: FileError) -> Status {
     let text = error.to_string();
     match error {
@@ -57,7 +57,7 @@ fn status(error: FileError) -> Status {
     }
 }
 
-/// Looks for a file on a thread that may wait.
+/// Finds a file, on a thread that may block.
 async fn find<T: Send + 'static>(
     holder: &Holder,
     path: String,
@@ -71,7 +71,7 @@ async fn find<T: Send + 'static>(
     found.await?.map_err(status)
 }
 
-/// The content of a file.
+/// Streams the content of a file.
 pub(super) async fn read(
     path: String,
     holder: Holder,
@@ -82,7 +82,7 @@ pub(super) async fn read(
     Ok(blocking::stream(holder, pieces, PIECES_AHEAD))
 }
 
-/// A directory, or a file, as a packed archive.
+/// Streams a directory or a file as a packed archive.
 pub(super) async fn copy(
     root: String,
     holder: Holder,
@@ -98,7 +98,7 @@ pub(super) async fn copy(
     Ok(blocking::stream(holder, pieces, PIECES_AHEAD))
 }
 
-/// The same items; the place is held for as long as there may be more.
+/// Returns the same items, and holds the place until the iterator is dropped.
 fn with<T>(place: Share, items: impl Iterator<Item = T>) -> impl Iterator<Item = T> {
     items.inspect(move |_| {
         let _held = &place;
@@ -117,7 +117,7 @@ fn pieces(
     })
 }
 
-/// A directory's entries, the directory itself first.
+/// Streams a directory's entries, the directory itself first.
 pub(super) async fn list(
     request: wire::ListRequest,
     holder: Holder,
@@ -201,7 +201,7 @@ fn file_info(entry: &Entry, with_attributes: bool) -> wire::FileInfo {
     }
 }
 
-/// The bits of Go's `fs.FileMode`, which is what clients read.
+/// Converts to the bits of Go's `fs.FileMode`, which clients expect.
 fn go_mode(kind: Kind, mode: u32) -> u32 {
     let kind = match kind {
         Kind::Regular => 0,
@@ -220,13 +220,13 @@ fn go_mode(kind: Kind, mode: u32) -> u32 {
     kind | special | mode & 0o777
 }
 
-/// Room that directories take, each after what is in it.
+/// Streams the room that directories take, each after its contents.
 pub(super) async fn disk_usage(
     request: wire::DiskUsageRequest,
     holder: Holder,
     metadata: Option<Metadata>,
 ) -> Result<Stream<wire::DiskUsageInfo>, Status> {
-    // One more than the levels that are asked for, so that 0 can mean all of them.
+    // The depth is one more than the requested levels, because 0 means all levels.
     let shown = match usize::try_from(request.recursion_depth) {
         Ok(levels @ 1..) => Depth::Levels(levels - 1),
         _ => Depth::All,
@@ -241,12 +241,12 @@ pub(super) async fn disk_usage(
     }
     let place = place_for_walk(&holder)?;
     for path in &request.paths {
-        // What is not there is an error of the call, whatever is.
+        // A missing path is an error of the call, whatever the other paths are.
         find(&holder, path.clone(), |_, _| Ok(())).await?;
     }
     let (files, threshold) = (request.all, request.threshold);
     let usages = request.paths.into_iter().flat_map(move |path| {
-        // Opened when its turn comes.
+        // Each path is opened only when its turn comes.
         let (usage, trouble) = match View::of_this_machine().find(&path) {
             Ok(found) => {
                 let walk = Walk::new(found, &path, Depth::All);
@@ -286,7 +286,7 @@ fn usage_info(usage: Usage) -> wire::DiskUsageInfo {
     }
 }
 
-/// As `du --threshold`: a negative one leaves out what is larger.
+/// As in `du --threshold`: a negative threshold leaves out larger entries.
 fn is_above(threshold: i64, info: &wire::DiskUsageInfo) -> bool {
     match threshold {
         0 => true,
@@ -295,8 +295,8 @@ fn is_above(threshold: i64, info: &wire::DiskUsageInfo) -> bool {
     }
 }
 
-/// Room on the filesystem of a path. What is mounted where, and how full it is, everybody is told by `Mounts`: a mount point has an
-/// answer here too, whether its files are given out or not.
+/// Returns the room on the filesystem of a path. `Mounts` already tells every caller the mount points and how full they are, so a
+/// mount point has an answer here too, even if its files are hidden.
 pub(super) async fn statfs(
     path: String,
     holder: &Holder,
@@ -378,7 +378,7 @@ mod tests {
         }
         let refused = of("walks").await.err().unwrap();
         assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
-        // Others are served, and so is whoever ends one.
+        // Other connections get a place, and so does this one when one of its walks has ended.
         of("other walks").await.unwrap();
         unread.pop();
         for _ in 0..1000 {

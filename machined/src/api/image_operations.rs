@@ -1,4 +1,4 @@
-//! Images at a caller's request: listed, pulled as the config says, removed unless something needs them.
+//! Image calls: lists images, pulls one as the config says, and removes one unless it is needed.
 
 use std::sync::Arc;
 
@@ -10,48 +10,48 @@ use crate::oci::{Limits, Progress, PullError, PulledImage, StoreError};
 use crate::operation_lock::{Busy, Holder, Interrupted, Operation};
 use crate::values::{ImageReference, ReferenceError};
 
-/// Pulls at a time that callers asked for: they go on when these have gone.
+/// Limit on the pulls that callers started. A pull goes on after its caller has hung up.
 const MOST_PULLS: usize = 4;
 static PULLS: Semaphore = Semaphore::const_new(MOST_PULLS);
 
 /// Why an image was not pulled or removed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ImageError {
-    /// It is no name of an image.
+    /// The name is not an image reference.
     #[error("{name:?} is no name of an image")]
     Name {
-        /// As it was given.
+        /// The name, as given.
         name: String,
         /// Why.
         source: ReferenceError,
     },
-    /// Without a disk, /var is there only when the machine has booted.
+    /// /var does not exist yet: on a machine without a disk it is there only after the boot.
     #[error("there is no place for images: /var is not mounted; wait until the machine has booted")]
     NoPlace,
-    /// It could not be had.
+    /// The pull failed.
     #[error("the image was not pulled")]
     Pull(#[source] Box<PullError>),
-    /// It is not here.
+    /// The image is not in the store.
     #[error("there is no image {0} on this machine")]
     Unknown(Box<ImageReference>),
-    /// A container is made of it.
+    /// A container needs the image.
     #[error("the image {image} is needed by the container {container} of the machine config")]
     Needed {
-        /// As it was given.
+        /// The name, as given.
         image: Box<ImageReference>,
-        /// The first one that needs it.
+        /// The first container that needs it.
         container: String,
     },
-    /// An upgrade may be using it.
+    /// Another operation holds the lock: an upgrade may be using the image.
     #[error(transparent)]
     Busy(#[from] Busy),
-    /// Each takes a thread, and memory to unpack with.
+    /// Too many pulls: each takes a thread, and memory to unpack with.
     #[error("{MOST_PULLS} images are being pulled already; try again when one of them is here")]
     TooMany,
-    /// The machine goes down.
+    /// The machine shuts down or reboots.
     #[error("the image was not pulled")]
     Interrupted(#[from] Interrupted),
-    /// The disk.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -62,13 +62,13 @@ impl From<PullError> for ImageError {
     }
 }
 
-/// All images, by digest.
+/// Lists all images, by digest.
 pub(super) fn list(machine: &Machine) -> Result<Vec<PulledImage>, StoreError> {
     machine.images.list()
 }
 
-/// Brings an image into the store, unless it is there; tells how far it is. It disturbs no operation, and goes on beside them; the
-/// one that ends the machine ends it, too.
+/// Pulls an image into the store, unless it is there already, and reports the progress. A pull runs beside other operations; an
+/// operation that ends the machine ends the pull too.
 pub(super) async fn pull(
     machine: &Arc<Machine>,
     name: &str,
@@ -96,7 +96,7 @@ pub(super) async fn pull(
     }
 }
 
-/// Ends when an operation begins that ends the machine: gives which one.
+/// Waits until an operation begins that ends the machine, and returns it.
 async fn the_end(machine: &Machine) -> Option<Operation> {
     let mut holder = machine.operations.watch();
     let is_end =
@@ -130,7 +130,7 @@ fn parse(name: &str) -> Result<ImageReference, ImageError> {
     })
 }
 
-/// The first container of the config that this image is for.
+/// Returns the first container of the config that needs this image.
 fn needed_by(machine: &Machine, image: &PulledImage) -> Option<String> {
     if let Some(container) = machine
         .images_in_force

@@ -18,10 +18,10 @@ use crate::machine::Machine;
 use crate::oci::{Progress, PulledImage};
 use crate::services::timestamp;
 
-/// Between two messages of progress, in bytes: a pull makes no more than some hundreds.
+/// Bytes between two progress messages, so that a pull sends no more than some hundreds.
 const STEP: u64 = 1 << 20;
 
-/// The service. It has one store, whichever instance and namespace of containerd a caller names.
+/// The service. It has one store, and ignores the instance and namespace of containerd that a caller names.
 pub(super) struct ImageApi {
     machine: Arc<Machine>,
 }
@@ -32,7 +32,7 @@ impl ImageApi {
     }
 }
 
-/// How a refusal looks on the wire.
+/// Converts an error to a gRPC status.
 pub(super) fn status(error: ImageError) -> Status {
     let text = chain(&error);
     match error {
@@ -48,7 +48,7 @@ pub(super) fn status(error: ImageError) -> Status {
     }
 }
 
-/// One line of a listing for each name of each image.
+/// Builds one line of a listing for each name of each image.
 fn lines(machine: &Machine) -> Result<Vec<wire::ImageServiceListResponse>, Status> {
     let images = image_operations::list(machine).map_err(|error| status(error.into()))?;
     Ok(images
@@ -94,7 +94,7 @@ pub(super) fn old_list(
     Ok(Response::new(Box::pin(tokio_stream::iter(lines))))
 }
 
-/// What a pull ends with: the name that means this very image for ever.
+/// Returns the name that identifies this very image for ever: the last message of a pull.
 fn pinned(image: &PulledImage, asked: &str) -> String {
     let name = asked.parse::<crate::values::ImageReference>();
     name.map_or_else(
@@ -118,7 +118,7 @@ fn progress_message(progress: Progress) -> wire::ImageServicePullResponse {
     };
     wire::ImageServicePullResponse {
         response: Some(Pulled::PullProgress(wire::ImageServicePullProgress {
-            // Layers come one after the other; they are told as one.
+            // Layers come one after the other and are reported as one.
             layer_id: "layers".to_owned(),
             progress: Some(layer),
         })),
@@ -153,7 +153,7 @@ impl ImageService for ImageApi {
                 let before = told.load(std::sync::atomic::Ordering::Relaxed);
                 if progress.bytes >= before + STEP || progress.bytes >= progress.total {
                     told.store(progress.bytes, std::sync::atomic::Ordering::Relaxed);
-                    // A reader that is behind gets the next one.
+                    // If the channel is full, the reader gets the next message instead.
                     let _ = sender.try_send(Ok(progress_message(progress)));
                 }
             };
@@ -163,7 +163,7 @@ impl ImageService for ImageApi {
                 .map(|image| wire::ImageServicePullResponse {
                     response: Some(Pulled::Name(pinned(&image, &name))),
                 });
-            // A caller who has gone needs no answer.
+            // An error means that the caller has disconnected.
             let _ = sender.send(last).await;
         });
         Ok(streamed(ReceiverStream::new(receiver)))

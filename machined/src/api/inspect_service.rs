@@ -1,4 +1,4 @@
-//! `inspect.InspectService`: which parts of the daemon feed which.
+//! `inspect.InspectService`: the dependencies between controllers.
 
 use instar_api::inspect as wire;
 use instar_api::inspect::inspect_service_server::InspectService;
@@ -6,8 +6,8 @@ use tonic::{Request, Response, Status};
 
 use super::caller;
 
-/// The service. machined has domains that watch a store instead of controllers with declared inputs, so there are no edges to
-/// show: the answer is there, and empty.
+/// The service. Its answer is always empty: machined has domains that watch a store instead of controllers with declared inputs,
+/// so there are no edges to show.
 pub(super) struct InspectApi;
 
 #[tonic::async_trait]

@@ -1,4 +1,4 @@
-//! The kernel's log as the API shows it: records of /dev/kmsg, one line each.
+//! The kernel's log for the API: records of /dev/kmsg, one line each.
 //!
 //! Source of the format: Documentation/ABI/testing/dev-kmsg in the kernel's source.
 
@@ -15,7 +15,8 @@ use tokio::io::unix::AsyncFd;
 
 use crate::sys::readiness;
 
-/// The largest record that the kernel hands out (`PRINTK_MESSAGE_MAX`) is 2 KiB; with continuation fields, less than this.
+/// Buffer for one record, in bytes. The kernel's largest record (`PRINTK_MESSAGE_MAX`) is 2 KiB; with continuation fields it is
+/// still smaller than this.
 const LARGEST_RECORD: usize = 8192;
 
 const FACILITIES: [&str; 12] = [
@@ -33,7 +34,7 @@ pub struct KernelLog {
 }
 
 impl KernelLog {
-    /// Opens the log at its beginning, or at its end for news only.
+    /// Opens the log at its beginning, or at its end to read new records only.
     pub fn open(only_new: bool) -> anyhow::Result<Self> {
         let mut device = File::options()
             .read(true)
@@ -57,21 +58,21 @@ impl KernelLog {
         })
     }
 
-    /// The next record that is there already, as a line; none at the end of the log.
+    /// Returns the next existing record as a line; none at the end of the log.
     pub fn next_kept(&mut self) -> anyhow::Result<Option<String>> {
         let mut record = [0; LARGEST_RECORD];
         loop {
             match rustix::io::read(self.device.get_ref(), &mut record) {
                 Ok(length) => return Ok(format_record(&record[..length], self.boot)),
                 Err(Errno::AGAIN) => return Ok(None),
-                // Records were overwritten before they were read; the next read goes on with the oldest one.
+                // Records were overwritten before they were read; the next read continues with the oldest record.
                 Err(Errno::PIPE) => {}
                 Err(error) => return Err(error).context("read /dev/kmsg"),
             }
         }
     }
 
-    /// The next record, waiting for it.
+    /// Waits for the next record and returns it as a line.
     pub async fn next(&mut self) -> anyhow::Result<String> {
         loop {
             if let Some(line) = self.next_kept()? {
@@ -83,7 +84,7 @@ impl KernelLog {
     }
 }
 
-/// `facility: priority: [time]: message` with a newline; none for what is no record.
+/// Formats a record as `facility: priority: [time]: message` with a newline; none if it is not a record.
 fn format_record(record: &[u8], boot: SystemTime) -> Option<String> {
     let record = String::from_utf8_lossy(record);
     let (prefix, rest) = record.split_once(';')?;

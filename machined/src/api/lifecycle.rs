@@ -1,5 +1,5 @@
-//! `machine.LifecycleService`: an upgrade in two steps. The caller sees the first, the preparation, line by line, and takes the
-//! second by a call of Reboot.
+//! `machine.LifecycleService`: an upgrade in two steps. The first prepares the version and reports to the caller line by line;
+//! the second is the caller's Reboot call.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::upgrade::{ProgressSink, UpgradeError, UpgradeMode, UpgradeRequest};
 /// The exit code of an installation that failed.
 const INSTALL_FAILED: i32 = 7;
 
-/// The service. It has one store of images, whichever instance and namespace of containerd a caller names.
+/// The service. It has one store of images, and ignores the instance and namespace of containerd that a caller names.
 pub(super) struct LifecycleApi {
     machine: Arc<Machine>,
 }
@@ -45,8 +45,8 @@ fn install_status(error: InstallError) -> Status {
     }
 }
 
-/// Does what takes long, whoever listens, and tells of it line by line, in messages of the method's own type; the last that is told
-/// is the exit code. The work ends with its last words and that code.
+/// Runs long work, even if the caller disconnects, and reports it line by line in messages of the method's own type. The last
+/// message is the exit code. `work` returns its last line and the exit code.
 async fn narrate<Message>(
     work: impl AsyncFnOnce(&ProgressSink) -> (String, i32),
     caller: mpsc::Sender<Result<Message, Status>>,
@@ -56,14 +56,14 @@ async fn narrate<Message>(
         let progress = wire::LifecycleServiceInstallProgress {
             response: Some(told),
         };
-        // A caller who went away left something that goes on.
+        // An error means that the caller has disconnected; the work goes on.
         let _ = caller.send(Ok(message(Some(progress)))).await;
     };
     let (progress, mut lines) = ProgressSink::new();
     let working = async {
         let (last_words, code) = work(&progress).await;
         progress.say(last_words);
-        // The lines end with it.
+        // This closes the channel, so `lines` ends.
         drop(progress);
         code
     };
@@ -76,7 +76,7 @@ async fn narrate<Message>(
     tell(Progress::ExitCode(code)).await;
 }
 
-/// Prepares a version for the reboot that its caller is going to ask for.
+/// Prepares a version for the reboot that the caller will ask for.
 async fn prepare(
     machine: Arc<Machine>,
     lock: OperationLock,

@@ -1,4 +1,4 @@
-//! `Logs` and `Dmesg`: output as chunks of bytes.
+//! `Logs` and `Dmesg`: stream output as chunks of bytes.
 
 use instar_api::common::{Data, Metadata};
 use instar_api::machine::{DmesgRequest, LogsRequest};
@@ -13,7 +13,7 @@ use super::kernel_log::KernelLog;
 use crate::config_source::Secrets;
 use crate::services::{LogDisk, LogRing, OldLines, Tail};
 
-/// Chunks on their way to one reader. A slow reader makes only its own task wait.
+/// Limit on the chunks that wait for one reader. A slow reader makes only its own task wait.
 const AHEAD: usize = 16;
 
 type Chunks = ReceiverStream<Result<Data, Status>>;
@@ -25,7 +25,7 @@ fn chunk(metadata: &Option<Metadata>, bytes: Vec<u8>) -> Data {
     }
 }
 
-/// A service's output: what is on disk of it, then what is in memory, then what comes.
+/// Streams a service's output: first from disk, then from memory, then new lines.
 pub(super) fn service(
     log: &LogRing,
     disk: LogDisk,
@@ -47,7 +47,7 @@ pub(super) fn service(
             if let Err(error) = sent {
                 let note = format!("[older lines cannot be read: {error}]\n");
                 let note = chunk(&metadata, note.into_bytes());
-                // A reader that has gone is noticed below.
+                // If the reader has disconnected, that is noticed below.
                 let _ = sender.send(Ok(note)).await;
             }
         }
@@ -72,7 +72,7 @@ pub(super) fn service(
     ReceiverStream::new(receiver)
 }
 
-/// Sends lines from the disk, which may take its time. A reader who takes his holds no thread.
+/// Sends lines from the disk, which may be slow. A slow reader does not keep a thread busy.
 async fn send_old(
     mut lines: OldLines,
     holder: Holder,
@@ -91,7 +91,7 @@ async fn send_old(
     Ok(())
 }
 
-/// The kernel's log, which begins with its command line.
+/// Streams the kernel's log, which begins with the kernel's command line.
 pub(super) fn kernel(
     request: &DmesgRequest,
     secrets: Secrets,

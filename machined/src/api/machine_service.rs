@@ -1,4 +1,4 @@
-//! `machine.MachineService`: what each method does is in the file of its group.
+//! `machine.MachineService`: each method calls the module of its group.
 
 mod about;
 mod configuration;
@@ -26,7 +26,7 @@ use crate::machine::Machine;
 use crate::meta::Meta;
 use kubernetes::no_kubernetes;
 
-/// What a method answers.
+/// A method's result.
 type Reply<Message> = Result<Response<Message>, Status>;
 
 /// The service, over the machine.

@@ -74,14 +74,14 @@ use storage::StorageApi;
 use time_service::TimeApi;
 use upgrade_plan::UpgradePlanApi;
 
-/// How long nobody is let in after an attempt that failed for want of descriptors or memory.
+/// Pause after a connection could not be accepted for want of descriptors or memory.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
-/// What one caller may send that waits to be read, per call and in all, in bytes.
+/// Flow-control windows: bytes that one caller may send before they are read, per call and in all.
 const WINDOWS: (u32, u32) = (64 << 10, 256 << 10);
-/// Calls at a time over one connection. apid has one for each of its callers' connections, and lets fewer in over those.
+/// Limit on simultaneous calls over one connection. apid opens one for each connection of a caller, and allows fewer calls over that.
 const STREAMS: u32 = 16 * 1024;
 
-/// Makes machined's socket, reachable for apid and root.
+/// Creates machined's socket, which apid and root can connect to.
 pub fn bind() -> anyhow::Result<UnixListener> {
     use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, chown};
     let directory = Path::new(apid::ROOT);
@@ -91,7 +91,7 @@ pub fn bind() -> anyhow::Result<UnixListener> {
         .create(directory)
         .with_context(|| format!("make {}", directory.display()))?;
     let path = directory.join(apid::SOCKET);
-    // One of an earlier machined of this generation.
+    // The socket may be left from an earlier machined of this generation.
     if let Err(error) = std::fs::remove_file(&path)
         && error.kind() != std::io::ErrorKind::NotFound
     {
@@ -119,7 +119,7 @@ pub async fn serve(listener: UnixListener, machine: Arc<Machine>) -> anyhow::Res
         .context("serve the API")
 }
 
-/// Connections of apid and root. Where none can be taken, it is tried again after a pause: the server would do so at once, for ever.
+/// Returns the connections of apid and root. After an error it pauses, because the server would try again at once, for ever.
 fn connections(listener: UnixListener) -> impl Stream<Item = std::io::Result<UnixStream>> {
     futures_util::stream::unfold(listener, async |listener| {
         loop {
@@ -137,13 +137,13 @@ fn connections(listener: UnixListener) -> impl Stream<Item = std::io::Result<Uni
     })
 }
 
-/// Every service.
+/// Registers every service.
 fn routes(machine: &Arc<Machine>) -> Routes {
     let machine_service = MachineServiceServer::new(MachineApi::new(machine.clone()))
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
     let storage = StorageApi::new(machine.clone());
-    // Without a word about any one service it says that all are served, which is true from here on.
+    // Without an entry for a single service, the reply is that all are served, which is true from here on.
     let (_, health) = tonic_health::server::health_reporter();
     Routes::new(machine_service)
         .add_service(ImageServiceServer::new(ImageApi::new(machine.clone())))
@@ -164,14 +164,14 @@ fn routes(machine: &Arc<Machine>) -> Routes {
         .add_service(reflection::V1Alpha)
 }
 
-/// A boxed stream, as the generated traits want it.
+/// Boxes a stream, as the generated traits require.
 fn streamed<T: Send + 'static>(
     stream: ReceiverStream<Result<T, Status>>,
 ) -> Response<BoxStream<T>> {
     Response::new(Box::pin(stream))
 }
 
-/// Others may not even reach the socket by its mode; this holds should the mode ever be wrong.
+/// Returns whether the peer is apid or root. The socket's mode already keeps all others out; this check holds if the mode is ever wrong.
 fn is_apid_or_root(connection: &UnixStream) -> bool {
     connection
         .peer_cred()

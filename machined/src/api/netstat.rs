@@ -1,11 +1,11 @@
-//! `Netstat`: which sockets are asked for.
+//! `Netstat`: the selection of sockets.
 
 use instar_api::machine::NetstatRequest;
 use instar_api::machine::netstat_request::Filter;
 
 use crate::statistics::{Namespaces, Protocol, Shown, SocketQuery};
 
-/// The query that a request means. Without any protocol it is about all of them, without a namespace about the machine's own.
+/// Converts a request to a query. Without any protocol it covers all of them; without a namespace, the machine's own.
 pub(super) fn query(request: &NetstatRequest) -> SocketQuery {
     let wanted = request.l4proto.unwrap_or_default();
     let protocols = [

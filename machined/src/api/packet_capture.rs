@@ -1,4 +1,4 @@
-//! `PacketCapture`: a capture as chunks of its file.
+//! `PacketCapture`: streams a capture as chunks of its file.
 
 use std::future::pending;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use tonic::Status;
 use crate::base::error_chain::chain;
 use crate::packet_capture::{Capture, CaptureError};
 
-/// Chunks on their way to the reader. While it does not take them, packets wait in the kernel, or are dropped there.
+/// Limit on the chunks that wait for the reader. If the reader is slow, packets wait in the kernel or are dropped there.
 const AHEAD: usize = 1;
 
 type Chunks = ReceiverStream<Result<Data, Status>>;
 type Sender = mpsc::Sender<Result<Data, Status>>;
 
-/// How a refusal looks on the wire.
+/// Converts an error to a gRPC status.
 fn status(error: &CaptureError) -> Status {
     let text = chain(error);
     match error {
@@ -33,7 +33,7 @@ fn status(error: &CaptureError) -> Status {
     }
 }
 
-/// Captures until the reader goes, or for as long as it `lasts`.
+/// Captures until the reader disconnects, or for as long as it `lasts`.
 pub(super) fn stream(
     request: &PacketCaptureRequest,
     lasts: Option<Duration>,
@@ -53,19 +53,20 @@ pub(super) fn stream(
             () = over(lasts) => Status::deadline_exceeded("the time for the capture is over"),
             () = sender.closed() => return,
         };
-        // A reader that does not take the rest holds memory for it, but neither socket nor place.
+        // While the reader does not take the rest, that rest is in memory, but the socket and the place among the captures are free.
         for bytes in capture.end() {
             if sender.send(chunk(bytes)).await.is_err() {
                 return;
             }
         }
-        // A reader that has gone knows.
+        // An error means that the reader has disconnected.
         let _ = sender.send(Err(end)).await;
     });
     Ok(ReceiverStream::new(receiver))
 }
 
-/// Sends what is captured until there is a reason not to. When dropped, what was not sent is still with the capture.
+/// Sends captured packets until the capture fails or the reader disconnects. If this future is dropped, unsent packets are still
+/// in the capture.
 async fn pass_on(
     capture: &mut Capture,
     sender: &Sender,

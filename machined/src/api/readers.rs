@@ -1,4 +1,4 @@
-//! The API for a process of the machine's own that may look and nothing else, over a connection that it was given.
+//! The API for a process of the machine's own, with the role of a reader, over a connection that the process was given.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::{caller, routes};
 use crate::apid;
 use crate::machine::Machine;
 
-/// Serves one connection until its end. Whatever the other side claims to be, it is a reader.
+/// Serves one connection until it closes. The peer has the role of a reader, whatever its metadata claims.
 pub async fn serve_reader(stream: UnixStream, machine: Arc<Machine>) -> anyhow::Result<()> {
     let roles = [Role::Reader];
     let list = HeaderValue::try_from(roles_to_list(&roles))?;

@@ -1,15 +1,15 @@
-//! When a stream of events from now on tells that the node is ready: neither too early nor too late for a client that sees an
-//! upgrade or a reboot through. The first "running and ready" that such a client reads is its goal.
+//! Delays or repeats the event "running and ready" on streams that start from now on, so that a client that follows an upgrade or
+//! a reboot gets it neither too early nor too late. The first such event that the client reads is its goal.
 //!
-//! *Too early.* A client subscribes and asks for its upgrade at the same moment. From its goal on it only waits for another boot
-//! id, which a rollback brings as well. So a node that turns ready in that very moment would make it tell of a success whatever
-//! came of the upgrade. That news is held back while a stream is young, and while somebody changes the machine. It is told after
-//! that, unless there is another status by then.
+//! *Too early.* A client subscribes and asks for its upgrade at the same moment. After its goal it only waits for another boot id, which
+//! a rollback brings as well. So a node that becomes ready in that very moment would make the client report a success, however the
+//! upgrade ended. The event is held back while a stream is young and while an operation changes the machine. It is sent after that,
+//! unless the status has changed by then.
 //!
-//! *Too late.* A client that knows of a reboot leaves its stream, and subscribes again a second later, to events from now on. While
-//! nobody answers, that call waits in its connection, and gets through when the machine is up again: by then it may be ready, and has
-//! said so. So who subscribes soon after that news is told it once more, unless he asks for something. If an upgrade came to nothing
-//! before, he is told that first: readiness alone would be its success to him.
+//! *Too late.* A client that knows of a reboot leaves its stream, and subscribes again a second later, to events from now on. While the
+//! node is down, that call waits in its connection, and gets through when the machine is up again: by then the node may be ready, with
+//! the event in the past. So a client that subscribes soon after the event gets it once more, unless it starts an operation. If an
+//! upgrade failed before, the client gets that event first: readiness alone would count as success.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,30 +23,32 @@ use tokio::time::Instant;
 use crate::operation_lock::Holder;
 use crate::store::event_log::{Event, EventLog};
 
-/// Between a client's subscription and its request; they are sent together.
+/// Longest time between a client's subscription and its request; they are sent together.
 const YOUNG: Duration = Duration::from_secs(1);
-/// The same for news of before, which all who subscribe would take for their goal, on however slow a link.
+/// The same for an event from before the subscription. It is longer because every new subscriber would take the event for its
+/// goal, on however slow a link.
 const IDLE: Duration = Duration::from_secs(5);
-/// How long a client's call may have waited in its connection: gRPC gives a connection 20 s, TCP asks again after 1, 3, 7 and 15.
+/// Longest time that a client's call may have waited in its connection: gRPC gives a connection 20 s, and TCP tries again after
+/// 1, 3, 7 and 15 s.
 const NEWS: Duration = Duration::from_secs(60);
 
-/// The news that one stream is not told yet.
+/// The event that one stream does not send yet.
 pub(super) struct Readiness {
-    /// Since when the stream is no longer young.
+    /// The time from which the stream is no longer young.
     grown: Instant,
-    /// What changes the machine.
+    /// The operation that changes the machine.
     holder: watch::Receiver<Option<Holder>>,
     held: Option<Held>,
 }
 
 struct Held {
     until: Instant,
-    /// In their order.
+    /// The events, in order.
     events: VecDeque<Arc<Event>>,
 }
 
 impl Readiness {
-    /// For a stream that begins now, after these events.
+    /// Creates the state of a stream that begins now, after the events in `before`.
     pub(super) fn new(holder: watch::Receiver<Option<Holder>>, before: &EventLog) -> Self {
         let now = Instant::now();
         let is_news = |event: &Arc<Event>| is_goal(event) && event.since.elapsed() < NEWS;
@@ -65,12 +67,12 @@ impl Readiness {
         }
     }
 
-    /// Takes the next event, and gives it back if it is to be told at once.
+    /// Takes the next event. Returns it if it is to be sent at once.
     pub(super) fn pass(&mut self, event: Arc<Event>) -> Option<Arc<Event>> {
         if !is_status(&event.payload) {
             return Some(event);
         }
-        // What was held is no longer true.
+        // The status has changed, so the held event is no longer true.
         self.held = None;
         if is_goal(&event) && (Instant::now() < self.grown || self.holder.borrow().is_some()) {
             self.held = Some(Held {
@@ -82,11 +84,11 @@ impl Readiness {
         Some(event)
     }
 
-    /// The next of what was held, once it may be told; pending while there is nothing. May be dropped and asked again.
+    /// Waits until a held event may be sent, and returns it; pending while there is none. The future may be dropped and the call repeated.
     pub(super) async fn released(&mut self) -> Arc<Event> {
         if let Some(held) = &mut self.held {
             tokio::time::sleep_until(held.until).await;
-            // Without a sender the machine is gone, and so is whoever could change it.
+            // An error means that the machine's sender is gone: then no operation can run.
             let _ = self.holder.wait_for(Option::is_none).await;
             if let Some(event) = held.events.pop_front() {
                 return event;
@@ -159,7 +161,7 @@ mod tests {
         })
     }
 
-    /// Of a stream that was young that long ago.
+    /// Creates the state of a stream that is no longer young.
     fn grown(operations: &Operations) -> Readiness {
         Readiness {
             grown: Instant::now(),
@@ -228,7 +230,7 @@ mod tests {
         assert_eq!(begun.elapsed(), IDLE);
         assert!(is_silent(&mut late).await, "it is told twice");
 
-        // His call takes the lock, and the status changes.
+        // The client's call takes the lock, and the status changes.
         let mut asks = Readiness::new(operations.watch(), &log);
         let upgrade = operations.lock(Operation::Upgrade);
         assert!(is_silent_for(IDLE * 2, &mut asks).await);
@@ -237,7 +239,7 @@ mod tests {
         drop(upgrade);
         assert!(is_silent(&mut asks).await);
 
-        // Nor is it news a minute later, or where another status has followed.
+        // A minute later the event is not repeated, nor after another status.
         tokio::time::sleep(NEWS).await;
         let mut later = Readiness::new(operations.watch(), &log);
         assert!(is_silent_for(IDLE * 2, &mut later).await);

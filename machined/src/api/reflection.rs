@@ -1,6 +1,6 @@
-//! gRPC reflection: clients without our protos ask which services there are.
+//! gRPC reflection: tells clients without our protos which services exist.
 //!
-//! The descriptors are unpacked for a call and forgotten after it: half a megabyte that most machines never need.
+//! The descriptors are unpacked for each call and freed after it: they take half a megabyte that most machines never need.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -23,15 +23,15 @@ use tonic::server::NamedService;
 use tonic_reflection::server::{Builder, Error};
 use tower_service::Service;
 
-/// Reflection as it is now.
+/// Reflection, version v1.
 #[derive(Clone, Copy)]
 pub(super) struct V1;
 
-/// Reflection as older clients, such as Python's, know it.
+/// Reflection, version v1alpha, for older clients such as Python's.
 #[derive(Clone, Copy)]
 pub(super) struct V1Alpha;
 
-/// What is served. The descriptors hold more than that.
+/// The services that this node serves. The descriptors hold more than these.
 const SERVED: [&str; 11] = [
     machine_service_server::SERVICE_NAME,
     lifecycle_service_server::SERVICE_NAME,

@@ -1,4 +1,4 @@
-//! Reset: what may be asked for, between the wire and the sequence.
+//! Reset: checks a request and converts it for the sequence.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
-//! Services as the wire shows them.
+//! Converts services to messages of the API.
 
 use instar_api::machine::{ServiceEvent, ServiceEvents, ServiceInfo};
 
 use crate::services::{Service, timestamp, wire_health};
 
-/// One row of `ServiceList`. Clients need `events` and `health` even when there is nothing in them.
+/// Builds one row of `ServiceList`. Clients need `events` and `health` even if they are empty.
 pub(super) fn row(service: &Service) -> ServiceInfo {
     let status = service.status();
     let events = status.history.iter().map(|entry| ServiceEvent {

@@ -1,5 +1,5 @@
-//! Places that calls hold, bounded three times: in all, for those who are no administrators, and for each connection of a caller. So one
-//! caller does not take what others need, and all of them together leave enough for an administrator.
+//! A quota of places for calls, limited three times: in all, for callers who are no administrators, and for each connection. So
+//! one caller cannot take the places of others, and all of them together leave enough for an administrator.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -10,23 +10,24 @@ use super::caller::Holder;
 use crate::base::lock::Lock as _;
 use crate::base::quota::{Permit, Quota};
 
-/// The places.
+/// The quota.
 pub(super) struct Shares {
     quota: Quota,
-    /// For each connection.
+    /// Places for each connection.
     each: usize,
-    /// Of connections that hold places, or wait for them.
+    /// Connections that hold places or wait for them.
     connections: Mutex<HashMap<Arc<str>, Weak<Semaphore>>>,
 }
 
-/// A place, given back when this is dropped.
+/// A place, which is given back when this value is dropped.
 pub(super) struct Share {
     _own: Option<OwnedSemaphorePermit>,
     _place: Permit,
 }
 
 impl Shares {
-    /// So many places in all, so many of them for those who are no administrators, and so many for each connection.
+    /// Creates a quota with `all` places: at most `others` of them for callers who are no administrators, and at most `each` for
+    /// each connection.
     pub(super) fn new(all: usize, others: usize, each: usize) -> Self {
         Shares {
             quota: Quota::new(all, others),
@@ -35,7 +36,7 @@ impl Shares {
         }
     }
 
-    /// A place, if one is free for this holder.
+    /// Takes a place, if one is free for this holder.
     pub(super) fn take(&self, holder: &Holder) -> Option<Share> {
         let own = self.of(holder).try_acquire_owned().ok()?;
         Some(Share {
@@ -44,7 +45,7 @@ impl Shares {
         })
     }
 
-    /// The next place that is free for this holder.
+    /// Waits for the next place that is free for this holder.
     pub(super) async fn wait(&self, holder: &Holder) -> Share {
         // The semaphore is never closed.
         let own = self.of(holder).acquire_owned().await.ok();
@@ -54,7 +55,7 @@ impl Shares {
         }
     }
 
-    /// The places of one connection. They are forgotten when nobody holds or awaits one.
+    /// Returns the places of one connection. The entry is removed when no call holds or awaits one.
     fn of(&self, holder: &Holder) -> Arc<Semaphore> {
         let mut connections = self.connections.locked();
         if let Some(known) = connections.get(&holder.connection).and_then(Weak::upgrade) {
@@ -95,7 +96,7 @@ mod tests {
         assert!(shares.take(&administrator).is_none(), "more than there are");
         held.clear();
         held.push(shares.take(&two).unwrap());
-        // Those who hold nothing are forgotten.
+        // Entries of connections without a place are removed.
         let connections = shares.connections.lock().unwrap();
         assert!(connections.len() <= 3, "{}", connections.len());
     }

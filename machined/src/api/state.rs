@@ -1,4 +1,4 @@
-//! `cosi.resource.State`: the machine's state as resources that can be read and watched.
+//! `cosi.resource.State`: the machine's state as resources, to read and to watch.
 
 use std::sync::Arc;
 
@@ -22,10 +22,10 @@ use crate::config_source::Secrets;
 use crate::machine::Machine;
 use crate::services::timestamp;
 
-/// Watches at a time, each of which keeps what it has told: of all callers, of all who are no administrators, and on one connection. A
-/// dashboard has twenty.
+/// Limits on simultaneous watches, each of which keeps the resources that it has sent: of all callers together, of all callers
+/// who are no administrators, and on one connection. A dashboard has twenty.
 const WATCHES: (usize, usize, usize) = (512, 256, 48);
-/// Messages on their way to one watcher.
+/// Limit on the messages that wait for one watcher.
 const AHEAD: usize = 16;
 
 /// The service.
@@ -43,7 +43,7 @@ impl StateApi {
         }
     }
 
-    /// All resources of a kind; none in a namespace that it is not in.
+    /// Lists all resources of a kind; none in a namespace that is not the kind's.
     async fn list_in(
         &self,
         kind: &'static Kind,
@@ -57,7 +57,7 @@ impl StateApi {
     }
 }
 
-/// Who looks.
+/// The caller, and what it may see.
 struct Looker {
     holder: Holder,
     secrets: Secrets,
@@ -92,7 +92,8 @@ impl Looker {
                 blocking::once(&self.holder, move || list(&machine, kind, secrets, viewer)).await
             }
         };
-        // Who watches the machine config is told the one that takes back his authority, if nobody asks: with the key of the next.
+        // Check the caller again: a watcher of the machine config would otherwise receive even the config that revokes its
+        // authority, with the key of the next one.
         if secrets == Secrets::Shown
             && let Some(credentials) = &self.credentials
         {
@@ -102,9 +103,9 @@ impl Looker {
     }
 }
 
-/// The kind and the namespace that a request names, for a caller who may look at them.
+/// Returns the kind and the namespace that a request names, if the caller may see them.
 ///
-/// A kind that does not exist is refused like one that may not be seen: clients go on without it, and stop at any other answer.
+/// A kind that does not exist gives the same error as a forbidden one: clients go on after this error, and stop at any other.
 fn find(name: &str, namespace: &str, roles: &[Role]) -> Result<(&'static Kind, Namespace), Status> {
     let kind = kind(name).ok_or_else(|| {
         Status::permission_denied(format!(
@@ -122,7 +123,7 @@ fn find(name: &str, namespace: &str, roles: &[Role]) -> Result<(&'static Kind, N
     Ok((kind, namespace))
 }
 
-/// What is served by no node must not look as if it were.
+/// Refuses queries that no node serves, so that an unfiltered list is not taken for the result.
 fn refuse_queries(labels: &[wire::Query], ids: Option<&wire::Query>) -> Result<(), Status> {
     if labels.is_empty() && ids.is_none() {
         Ok(())
@@ -176,7 +177,7 @@ fn resource(kind: &Kind, listed: &Listed) -> wire::Resource {
     }
 }
 
-/// A resource that is not there. Clients want metadata and a document even then.
+/// Builds the message for a missing resource. Clients want metadata and a document even then.
 fn absent(kind: &Kind, id: &str) -> wire::Resource {
     wire::Resource {
         metadata: Some(wire::Metadata {
@@ -208,15 +209,15 @@ fn event(kind: &Kind, difference: &Difference) -> wire::Event {
     }
 }
 
-/// What one watcher wants.
+/// A running watch.
 struct Watch {
     machine: Arc<Machine>,
     kind: &'static Kind,
     namespace: Namespace,
     id: Option<String>,
-    /// Tell what is there already.
+    /// Whether to send the existing resources first.
     bootstrap: bool,
-    /// Several events may be in one message.
+    /// Whether a message may hold several events.
     aggregated: bool,
     looker: Looker,
     _place: Share,
@@ -224,7 +225,7 @@ struct Watch {
 
 type Sender = mpsc::Sender<Result<wire::WatchResponse, Status>>;
 
-/// The watcher has gone.
+/// The watcher has disconnected.
 struct Gone;
 
 impl Watch {
@@ -240,10 +241,10 @@ impl Watch {
     }
 
     async fn run(self, sender: Sender) {
-        // Before the first look, so that nothing falls between the two.
+        // Subscribe before the first look, so that no change between the two is missed.
         let mut changes = Changes::of(&self.machine, self.kind.sources);
         let mut last_sent = LastSent::default();
-        // Clients take the first message for the sign that the watch stands, whatever it is.
+        // Clients take any first message as the sign that the watch is set up.
         if sender
             .send(Ok(wire::WatchResponse::default()))
             .await
@@ -256,7 +257,7 @@ impl Watch {
             let differences = match self.look().await {
                 Ok(listed) => last_sent.differences(listed),
                 Err(status) => {
-                    // A caller who has gone needs no answer.
+                    // An error means that the caller has disconnected.
                     let _ = sender.send(Err(status)).await;
                     return;
                 }
@@ -279,7 +280,7 @@ impl Watch {
         }
     }
 
-    /// What is told of what was there before.
+    /// Selects the first events: those of the resources that existed before the watch.
     fn beginning(&self, events: Vec<wire::Event>) -> Vec<wire::Event> {
         let of_type = |event_type: wire::EventType, resource| wire::Event {
             resource,
@@ -287,7 +288,7 @@ impl Watch {
             ..Default::default()
         };
         match &self.id {
-            // One resource is told as it is, or that it is not there.
+            // A watch of one resource begins with the resource, or with the news that it does not exist.
             Some(id) if events.is_empty() => {
                 let absent = Some(absent(self.kind, id));
                 vec![of_type(wire::EventType::Destroyed, absent)]
@@ -488,7 +489,7 @@ mod tests {
         );
     }
 
-    /// As a client does it: every short name means one kind, and every name of the contract finds it.
+    /// As in a client: every short name means one kind, and every name of the contract finds its kind.
     #[test]
     fn every_name_means_one_kind() {
         let definitions = crate::api::resources::definitions(&KINDS);
@@ -555,7 +556,7 @@ mod tests {
         assert_eq!(metadata.annotations["a"], "b");
         assert_eq!(metadata.created.unwrap().seconds, 5);
         assert_eq!(shown.spec.unwrap().proto_spec, [1]);
-        // One that is gone has its last content, one that never was a document without any.
+        // A deleted resource is sent with its last content; one that never existed, with a document without content.
         let gone = event(kind, &Difference::Destroyed(listed));
         assert_eq!(gone.event_type(), wire::EventType::Destroyed);
         assert!(

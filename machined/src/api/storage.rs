@@ -19,10 +19,10 @@ use crate::disk::{Disk, WipeError, WipeMethod, WipeOrder, WipeOtherError, discov
 use crate::machine::Machine;
 use crate::operation_lock::Operation;
 
-/// Devices that are wiped by one call.
+/// Limit on the devices that one call wipes.
 const MOST_DEVICES: usize = 64;
 
-/// Both services.
+/// Implements both services.
 #[derive(Clone)]
 pub(super) struct StorageApi {
     machine: Arc<Machine>,
@@ -62,7 +62,7 @@ fn kind(disk: &Disk) -> DiskType {
     }
 }
 
-/// The disk that the machine has in use; a machine that found one of Instar's and could use nothing of it has none.
+/// Returns the disk that the machine uses. A disk of Instar's that was found counts only if there is a config or its STATE is mounted.
 fn in_use(machine: &Machine) -> Option<PathBuf> {
     let is_used = machine.config().is_some() || machine.disk.state().is_some();
     let disk = machine.disk.status().borrow().disk.clone();
@@ -115,7 +115,7 @@ impl DiskService for StorageApi {
         let owned = self.machine.disk.status().borrow().disk.clone();
         let disks = disks
             .into_iter()
-            // Loop devices and the like are no disks of the machine.
+            // Loop devices and the like are not disks of the machine.
             .filter(|disk| !disk.software)
             .map(|disk| row(disk, owned.as_deref()));
         let message = wire::Disks {
@@ -132,7 +132,8 @@ impl DiskService for StorageApi {
         request: Request<wire::BlockDeviceWipeRequest>,
     ) -> Result<Response<wire::BlockDeviceWipeResponse>, Status> {
         let metadata = caller::reply_metadata(request.metadata());
-        // apid lets callers without a certificate in here, too, where anybody may bring a config. It judged when the call began.
+        // apid admits callers without a certificate here too, while the node has no config and any caller may bring one. Its
+        // check was at the start of the call, so check again.
         let is_admin = caller::roles(request.metadata()).contains(&Role::Admin);
         if !is_admin && !self.machine.is_open() {
             return Err(Status::permission_denied("not authorized"));
@@ -145,7 +146,7 @@ impl DiskService for StorageApi {
             .map_err(|busy| Status::failed_precondition(busy.to_string()))?;
         let owned = in_use(&self.machine);
         tracing::warn!("wipe of {orders:?} asked for by {peer}");
-        // It goes on to its end whoever hangs up, and holds the lock until then.
+        // The wipe runs to its end even if the caller hangs up, and holds the lock until then.
         let wiping = blocking_io::to_its_end(move || {
             let wiped = wipe_others(Path::new("/sys"), owned.as_deref(), &orders);
             drop(lock);

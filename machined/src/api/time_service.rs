@@ -1,4 +1,4 @@
-//! `time.TimeService`: the machine's clock against a time server.
+//! `time.TimeService`: compares the machine's clock with a time server's.
 
 use std::sync::{Arc, LazyLock};
 
@@ -26,7 +26,7 @@ impl TimeApi {
     }
 }
 
-/// Servers that are asked at a time, each perhaps a thread that waits for a name.
+/// Limits on simultaneous queries; each may take a thread that waits for a DNS answer.
 static QUESTIONS: LazyLock<Shares> = LazyLock::new(|| Shares::new(8, 6, 2));
 
 async fn answer<T>(
@@ -51,8 +51,8 @@ async fn answer<T>(
     }))
 }
 
-/// Whether a caller with these roles may have this server asked. Readers may have the node's own asked, and not any address on its
-/// networks.
+/// Returns whether a caller with these roles may have this server queried. Readers may use the node's own servers, but not any
+/// address on its networks.
 fn may_ask(server: &str, roles: &[Role], own: &[String]) -> Result<(), Status> {
     let may_ask_others = [Role::Admin, Role::Operator];
     if roles.iter().any(|role| may_ask_others.contains(role))

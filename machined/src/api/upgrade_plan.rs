@@ -1,4 +1,4 @@
-//! `instar.UpgradeService`: what an upgrade would do.
+//! `instar.UpgradeService`: shows what an upgrade would do.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! An upgrade as the API says it: the request that comes, and the status of one that does not begin.
+//! Conversions for upgrades: the request, and the status if the upgrade does not begin.
 
 use instar_api::machine as wire;
 use instar_api::machine::upgrade_request::RebootMode;
@@ -7,7 +7,7 @@ use tonic::Status;
 use crate::base::error_chain::chain;
 use crate::upgrade::{UpgradeError, UpgradeMode, UpgradeRequest};
 
-/// The upgrade that a request asks for.
+/// Converts the request of the API.
 pub(super) fn wanted(request: &wire::UpgradeRequest) -> UpgradeRequest {
     UpgradeRequest {
         image: request.image.clone(),
@@ -20,7 +20,7 @@ pub(super) fn wanted(request: &wire::UpgradeRequest) -> UpgradeRequest {
     }
 }
 
-/// The status that says why it does not begin.
+/// Converts the reason why the upgrade does not begin.
 pub(super) fn status(error: UpgradeError) -> Status {
     let text = chain(&error);
     match error {

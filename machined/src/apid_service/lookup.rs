@@ -1,5 +1,4 @@
-//! Names that apid asks for. They are looked up here because the resolver reads /etc/resolv.conf and /etc/hosts, as they are at the
-//! time, and waits in a thread.
+//! DNS lookups for apid. machined makes them because the resolver reads the current /etc/resolv.conf and /etc/hosts, and blocks a thread.
 
 use std::net::{IpAddr, ToSocketAddrs as _};
 
@@ -9,17 +8,18 @@ use tokio::sync::{Semaphore, mpsc};
 use crate::apid::{Answer, Found, LOOKUPS, Question, receive_question};
 use crate::base::blocking_io;
 
-/// An apid that asks for more waits; one that was started anew shares them with what is still looked up for the last one.
+/// Limit on simultaneous lookups; a further question waits. A restarted apid shares the places with lookups that still run for
+/// the previous one.
 static PLACES: Semaphore = Semaphore::const_new(LOOKUPS);
 
-/// Who has more addresses than this is not tried at each of them.
+/// Limit on the addresses of a name in an answer. A server with more is not tried at each of them.
 const MOST_ADDRESSES: usize = 8;
 
 /// Answers apid's questions until their stream ends.
 ///
 /// # Errors
 ///
-/// When the stream breaks, or what comes is no question.
+/// When the stream breaks, or a message is not a question.
 pub(super) async fn answer(
     mut questions: impl AsyncRead + Unpin,
     answers: mpsc::Sender<Answer>,
@@ -32,20 +32,20 @@ pub(super) async fn answer(
         let Question { number, name } = question;
         let answers = answers.clone();
         tokio::spawn(async move {
-            // It ends by the resolver's own patience: some seconds for each domain that it searches.
+            // The resolver has its own timeout: some seconds for each domain that it searches.
             let looked_up = blocking_io::to_its_end(move || addresses(&name)).await;
             let found = looked_up.unwrap_or_else(|error| Err(error.to_string()));
             drop(place);
-            // An apid that has ended needs no answer.
+            // An error means that apid has ended and needs no answer.
             let _ = answers.send(Answer { number, found }).await;
         });
     }
 }
 
 fn addresses(name: &str) -> Found {
-    // A resolver gives them in the order of preference (RFC 6724); the port is the caller's business.
+    // The resolver sorts the addresses by preference (RFC 6724). The port is a placeholder: apid sets it.
     let mut found = (name, 0).to_socket_addrs();
-    // Names are the same in capitals (RFC 4343), but musl compares those of /etc/hosts byte by byte.
+    // Upper and lower case are equal in names (RFC 4343), but musl compares the names in /etc/hosts byte by byte.
     let lower = name.to_ascii_lowercase();
     if found.is_err() && lower != name {
         found = (lower.as_str(), 0).to_socket_addrs();
@@ -66,7 +66,7 @@ mod tests {
         let (mut apid, machined) = tokio::io::duplex(4096);
         let (sender, mut answers) = mpsc::channel(1);
         let answering = tokio::spawn(answer(machined, sender));
-        // The last is no name at all, so that no server is asked for it.
+        // The last one is not a valid name, so that no server is asked for it.
         let names = [
             "localhost".to_owned(),
             "10.9.8.7".to_owned(),

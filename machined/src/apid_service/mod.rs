@@ -1,5 +1,5 @@
-//! apid as a service: a process of the rootfs that gets the listening socket and, over a stream, its orders: who to be above all. The
-//! stream's other half brings the names that it has looked up.
+//! apid as a service: a process of the rootfs that gets the listening socket, and a stream with control messages, above all its
+//! identity (keys and certificates). The other direction of the stream carries the names that apid wants to be looked up.
 
 mod lookup;
 
@@ -32,13 +32,13 @@ use crate::values::system_process;
 /// The name of the service.
 pub const NAME: &str = system_process::APID;
 
-/// What apid may hold, in bytes: a quarter of the machine's memory, within reason. A caller with a certificate can have it hold a lot,
-/// by asking much and reading nothing; it is apid that ends then, and starts again, and nothing else.
+/// Memory limit of apid, in bytes: a quarter of the machine's memory, within bounds. A caller with a certificate can make it use
+/// a lot, by requesting much and reading nothing; then only apid ends, and starts again.
 fn memory_limit(total: u64) -> u64 {
     (total / 4).clamp(64 << 20, 512 << 20)
 }
 
-/// apid as a service of this machine, on the API's listening socket.
+/// Defines apid as a service of this machine, on the API's listening socket.
 pub fn definition(machine: &Arc<Machine>, listener: OwnedFd) -> anyhow::Result<Definition> {
     let keys = intent::keep_identity(machine);
     Ok(Definition {
@@ -60,12 +60,12 @@ pub fn definition(machine: &Arc<Machine>, listener: OwnedFd) -> anyhow::Result<D
         controllable: false,
         required: true,
         judged: true,
-        // A process that runs and does not answer would lock everybody out.
+        // An apid that runs but does not answer would lock out every client.
         restart_unhealthy: true,
     })
 }
 
-/// What apid needs to be started, again and again.
+/// Everything that apid needs at each start.
 struct Apid {
     listener: OwnedFd,
     keys: Keys,
@@ -74,7 +74,8 @@ struct Apid {
 }
 
 impl Apid {
-    /// From the listening socket, the newest keys, whether the boot is over, its cgroup, and the machine's memory in bytes.
+    /// Creates it from the listening socket, the newest identity, whether the boot is over, apid's cgroup, and the machine's
+    /// memory in bytes.
     fn new(
         listener: OwnedFd,
         keys: Keys,
@@ -106,7 +107,7 @@ impl Apid {
             .env_clear()
             .stdin(Stdio::from(self.listener.as_fd().try_clone_to_owned()?))
             .stdout(Stdio::from(theirs));
-        // Until it has its identity it waits.
+        // apid waits until it has its identity.
         let mut command = Command::from(command);
         let process = OwnProcess::start(&mut command, &self.cgroup, oom_score::KEPT, log)?;
         send_control(&mut ours, &ControlMessage::Identity(first))
@@ -117,7 +118,7 @@ impl Apid {
         let (found, answers) = mpsc::channel(1);
         let (drain, to_drain) = watch::channel(false);
         let feeder = tokio::spawn(async move {
-            // An end is apid's own, or machined's.
+            // Both end when apid ends or machined does, so their results say nothing new.
             tokio::select! {
                 _ = give_orders(orders, identity, settled, answers, to_drain) => {}
                 _ = lookup::answer(questions, found) => {}
@@ -132,7 +133,7 @@ impl Apid {
     }
 }
 
-/// Every new identity, every answer, and once each the orders to forget how it was started and to end.
+/// Sends apid every new identity, every answer, and once each the orders to forget its start and to drain.
 async fn give_orders(
     mut apid: OwnedWriteHalf,
     mut identity: watch::Receiver<Option<Identity>>,
@@ -153,7 +154,7 @@ async fn give_orders(
                 Some(ControlMessage::ForgetStart)
             }
             Some(answer) = answers.recv() => Some(ControlMessage::TakeAddresses(answer)),
-            // Its end is that of the running apid, and of this task.
+            // When the sender goes, the running apid has ended, and so does this task.
             Ok(()) = to_drain.changed() => Some(ControlMessage::Drain),
         };
         if let Some(order) = order {
@@ -164,7 +165,7 @@ async fn give_orders(
 
 impl Workload for Apid {
     fn prepare(&self) -> Step<'_, anyhow::Result<()>> {
-        // One that an earlier machined started would go on with an identity that nobody renews.
+        // An apid that an earlier machined started would go on with an identity that is not renewed any more.
         Box::pin(async { self.cgroup.kill_all() })
     }
 
@@ -195,7 +196,7 @@ impl Workload for Apid {
         let is_full = |queue: u64| queue >= u64::from(listen::BACKLOG);
         listening.is_ok_and(|sockets| {
             let mut sockets = sockets.iter();
-            // Connections that wait for apid to take them.
+            // The queue holds connections that apid has not accepted yet.
             sockets.any(|socket| socket.localport == u32::from(PORT) && is_full(socket.rxqueue))
         })
     }

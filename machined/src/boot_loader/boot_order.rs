@@ -1,20 +1,20 @@
-//! Keeping the loader in the firmware's boot order, as the plan of the crate `esp` says.
+//! Keeps the loader in the firmware's boot order, by a plan of the crate `esp`.
 
 use instar_esp::boot_order::{self, BOOT_ORDER, Change};
 
 use super::efi_variables::{self as variables, EfiError};
 use crate::disk::EfiPartition;
 
-/// When the firmware's order is written.
+/// The occasion of writing the firmware's order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// With an installation: the loader comes first from then on.
+    /// An installation: the loader comes first from then on.
     Installing,
-    /// When an entry is missing; an order that somebody chose among all of them stays.
+    /// Any other boot: the order is written only if an entry is missing. An order that a person chose among all entries stays.
     Missing,
 }
 
-/// Sees to it that the firmware has its entries for the loader on this partition. Gives whether something was written.
+/// Makes sure that the firmware has its entries for the loader on this partition. Returns whether a variable was written.
 pub fn keep_boot_entries(efi: &EfiPartition, when: When) -> Result<bool, EfiError> {
     let present = variables::all_boot()?;
     let changes = boot_order::plan(&present, &partition(efi));
@@ -40,7 +40,7 @@ pub(super) fn carry_out(changes: &[Change]) -> Result<(), EfiError> {
     Ok(())
 }
 
-/// As device paths name it.
+/// Converts the partition for device paths.
 pub(super) fn partition(efi: &EfiPartition) -> boot_order::Partition {
     let EfiPartition { partition, sector } = efi;
     boot_order::Partition {

@@ -1,4 +1,4 @@
-//! What this kernel was started from.
+//! The boot entry and the partition that this kernel was started from.
 
 use instar_esp::EntryName;
 use uuid::Uuid;
@@ -6,18 +6,18 @@ use uuid::Uuid;
 use super::efi_variables::{self as variables, EfiError};
 use super::kexec;
 
-/// What started this kernel, where it came from a disk.
+/// The origin of this kernel, if it came from a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Booted {
-    /// The boot entry, with its tries where they are counted; none where it was none of ours.
+    /// The boot entry, with its tries if they are counted; none if it is not one of ours.
     pub entry: Option<EntryName>,
-    /// The loader's partition; none where the version before started this kernel, from the disk that it ran on.
+    /// The loader's partition; none if the previous version started this kernel by kexec, from the disk that it ran on.
     pub partition: Option<Uuid>,
 }
 
-/// What started this kernel; none where it did not come from a disk. The module efivarfs must be loaded where there is UEFI.
+/// Returns the origin of this kernel; none if it did not come from a disk. With UEFI, the module efivarfs must be loaded.
 pub fn booted() -> Result<Option<Booted>, EfiError> {
-    // First: past the loader, its variables tell of the boot before.
+    // This comes first, because after a kexec the loader's variables describe the boot before.
     if let Some(entry) = kexec::entry() {
         return Ok(Some(Booted {
             entry: Some(entry),
@@ -37,8 +37,9 @@ pub fn booted() -> Result<Option<Booted>, EfiError> {
     }))
 }
 
-/// The loader's partition, where the UKI that runs comes from there too. Where the firmware refused all that the loader started, and
-/// took another way in the end, such as the network, the loader's variables are still there, and tell of something else.
+/// Returns the loader's partition, if the running UKI comes from there too. If the firmware refused everything that the loader
+/// started, and booted in another way in the end, for example from the network, the loader's variables still exist and describe a
+/// failed start.
 fn by_the_loader(loader: Option<Uuid>, uki: Option<Uuid>) -> Option<Uuid> {
     loader.filter(|loader| uki == Some(*loader))
 }

@@ -1,4 +1,4 @@
-//! EFI variables: a file each in efivarfs, four bytes of attributes and then the content.
+//! EFI variables: each is a file in efivarfs, with four bytes of attributes and then the content.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,9 +12,9 @@ use uuid::Uuid;
 use crate::mounts::filesystem::{Filesystem, MountFlags};
 use crate::mounts::mount_table::is_mounted;
 
-/// Where the kernel shows them, once efivarfs is mounted there.
+/// Mount point of efivarfs.
 const FOLDER: &str = "/sys/firmware/efi/efivars";
-/// The boot loader's (systemd's Boot Loader Interface).
+/// GUID of the boot loader's variables (systemd's Boot Loader Interface).
 const LOADER: &str = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f";
 
 /// Why EFI variables could not be read or written.
@@ -29,12 +29,12 @@ pub enum EfiError {
     Write { name: String, source: io::Error },
 }
 
-/// Whether the firmware is a UEFI.
+/// Returns whether the firmware is a UEFI.
 pub fn is_uefi() -> bool {
     Path::new("/sys/firmware/efi").exists()
 }
 
-/// Makes the variables readable. The module efivarfs must be loaded.
+/// Mounts efivarfs. The module efivarfs must be loaded.
 pub(super) fn mount() -> Result<(), EfiError> {
     let folder = Path::new(FOLDER);
     if is_mounted(folder) {
@@ -49,12 +49,12 @@ pub(super) fn mount() -> Result<(), EfiError> {
     variables.mount(folder).map_err(EfiError::Mount)
 }
 
-/// The partition that the loader was started from; none where another loader was, or none.
+/// Returns the partition that the loader was started from; none without a loader that reports it.
 pub(super) fn loader_partition() -> Result<Option<Uuid>, EfiError> {
     partition("LoaderDevicePartUUID")
 }
 
-/// The partition of the UKI that was started, as the stub in it says; none where the kernel did not come as a UKI, or not from a
+/// Returns the partition of the started UKI, as the stub in it reports; none if the kernel did not come as a UKI, or not from a
 /// disk.
 pub(super) fn uki_partition() -> Result<Option<Uuid>, EfiError> {
     partition("StubDevicePartUUID")
@@ -66,7 +66,7 @@ fn partition(variable: &str) -> Result<Option<Uuid>, EfiError> {
     Ok(content.and_then(|content| utf16(&content)?.parse().ok()))
 }
 
-/// The boot entry that the loader started, with its tries where it counts them; none where it was none of ours.
+/// Returns the boot entry that the loader started, with its tries if the loader counts them; none if the entry is not one of ours.
 pub(super) fn selected_entry() -> Result<Option<EntryName>, EfiError> {
     mount()?;
     let text = |name| utf16(&read(name, LOADER)?);
@@ -75,9 +75,9 @@ pub(super) fn selected_entry() -> Result<Option<EntryName>, EfiError> {
     Ok(entry_of(selected.as_deref(), counted.as_deref()))
 }
 
-/// The entry of the loader's last start. Each start writes `LoaderEntrySelected`, without the counter. `LoaderBootCountPath` has
-/// the counter as it is since that start, but is only written where there is one: when the firmware refuses what the loader
-/// starts, and goes on to the loader again, it may still name the entry that was refused.
+/// Returns the entry of the loader's last start. Each start writes `LoaderEntrySelected`, without the counter.
+/// `LoaderBootCountPath` has the counter after that start, but is only written if there is a counter. When the firmware refuses
+/// the loader's choice and starts the loader again, `LoaderBootCountPath` may still name the refused entry.
 fn entry_of(selected: Option<&str>, counted: Option<&str>) -> Option<EntryName> {
     let selected: EntryName = selected?.parse().ok()?;
     let counted = counted
@@ -86,28 +86,28 @@ fn entry_of(selected: Option<&str>, counted: Option<&str>) -> Option<EntryName> 
     Some(counted.unwrap_or(selected))
 }
 
-/// The path of the loader on its partition, as the firmware has it; none where it does not tell.
+/// Returns the path of the loader on its partition, as the firmware reports it; none if it does not.
 pub(super) fn loader_path() -> Result<Option<String>, EfiError> {
     mount()?;
     let content = read("LoaderImageIdentifier", LOADER);
     Ok(content.and_then(|content| utf16(&content)))
 }
 
-/// The entry of a path as the loader writes it, with backslashes.
+/// Parses the entry in a path as the loader writes it, with backslashes.
 fn entry_at(path: &str) -> Option<EntryName> {
     path.rsplit(['\\', '/']).next()?.parse().ok()
 }
 
-/// A variable's content; none when there is no such variable.
+/// Reads a variable's content; none if the variable does not exist.
 fn read(name: &str, vendor: &str) -> Option<Vec<u8>> {
     let bytes = fs::read(path(name, vendor)).ok()?;
     bytes.get(4..).map(<[u8]>::to_vec)
 }
 
-/// Variables by name.
+/// Contents of variables, by name.
 pub(super) type BootVariables = BTreeMap<String, Vec<u8>>;
 
-/// The firmware's variables that say what it boots.
+/// Reads the firmware's variables that control booting.
 pub(super) fn all_boot() -> Result<BootVariables, EfiError> {
     mount()?;
     let mut found = BootVariables::new();
@@ -124,7 +124,7 @@ pub(super) fn all_boot() -> Result<BootVariables, EfiError> {
     Ok(found)
 }
 
-/// Writes one of the firmware's variables, in one write as efivarfs wants it.
+/// Writes one of the firmware's variables, in a single write(2), as efivarfs requires.
 pub(super) fn write(name: &str, content: &[u8]) -> Result<(), EfiError> {
     fs::write(
         path(name, VENDOR),
@@ -148,7 +148,7 @@ fn path(name: &str, vendor: &str) -> PathBuf {
     Path::new(FOLDER).join(format!("{name}-{vendor}"))
 }
 
-/// UTF-16, little endian, up to its NUL.
+/// Decodes UTF-16, little endian, up to its NUL.
 fn utf16(bytes: &[u8]) -> Option<String> {
     let units = bytes
         .chunks_exact(2)

@@ -1,7 +1,7 @@
-//! A reboot past the firmware: the kernel of what would be booted next is taken out of its UKI and loaded.
+//! A reboot without the firmware (kexec): loads the kernel from the UKI that would be booted next.
 //!
-//! The loader has no part in such a start. It counts no try, and its EFI variables still tell of the boot before. So the kernel's
-//! arguments name the boot entry: [`entry`] reads it, and everything that asks what was booted asks there first.
+//! The boot loader has no part in such a start. It counts no try, and its EFI variables still describe the boot before. So the kernel's
+//! arguments name the boot entry: [`entry`] reads it, and all code that asks for the booted entry asks there first.
 
 use std::ffi::{CString, NulError};
 use std::fs::File;
@@ -18,10 +18,10 @@ use crate::{command_line, sys};
 
 /// The kernel argument with the name of the boot entry that was started.
 const ARGUMENT: &str = "instar.boot-entry=";
-/// A program's headers are shorter than this.
+/// Limit on the length of a program's headers, in bytes.
 const HEADERS: u64 = 16 << 10;
 
-/// Why no kernel was loaded. Nothing has changed.
+/// Why no kernel was loaded. Nothing has changed then.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum KexecError {
@@ -47,14 +47,14 @@ pub enum KexecError {
     Memory(#[source] io::Error),
     #[error("the arguments of {} have a NUL in them", path.display())]
     Arguments { path: PathBuf, source: NulError },
-    /// Of a signed kernel under Secure Boot the key must be known, and Debian's is not in db.
+    /// Under Secure Boot, the firmware must know the key of a signed kernel, and Debian's is not in db.
     #[error(
         "the running kernel does not take another one (under Secure Boot it takes none that its firmware does not trust)"
     )]
     Refused(#[source] io::Error),
 }
 
-/// The entry that this kernel was started from past the loader; none where the loader started it.
+/// Returns the entry that this kernel was started from by kexec; none if the loader started it.
 pub(super) fn entry() -> Option<EntryName> {
     entry_in(&command_line::read().ok()?)
 }
@@ -64,7 +64,7 @@ fn entry_in(arguments: &str) -> Option<EntryName> {
     arguments.find_map(|argument| argument.strip_prefix(ARGUMENT)?.parse().ok())
 }
 
-/// Loads what this partition would boot next; gives its entry.
+/// Loads the kernel that this partition would boot next, and returns its entry.
 pub fn load_next(device: &Path) -> Result<EntryName, KexecError> {
     let esp = MountedEsp::of(device)?;
     let state = esp.state()?;
@@ -126,7 +126,7 @@ fn part<'a>(uki: &'a mut File, section: &Section) -> io::Result<io::Take<&'a mut
     Ok(uki.take(section.bytes as u64))
 }
 
-/// A copy that can be read and no longer written: the kernel takes nothing that somebody could still write to.
+/// Copies to a file in memory that can be read but no longer written: the kernel takes no file that a process could still write to.
 fn memfd(part: &mut impl Read) -> io::Result<File> {
     let memfd = rustix::fs::memfd_create("kexec", MemfdFlags::CLOEXEC)?;
     let mut written = File::from(memfd);
@@ -136,7 +136,7 @@ fn memfd(part: &mut impl Read) -> io::Result<File> {
     File::open(format!("/proc/self/fd/{number}"))
 }
 
-/// The UKI's own arguments, and which entry it was started from.
+/// Returns the UKI's own arguments with the name of the boot entry added.
 fn with_entry(arguments: &str, entry: &EntryName) -> String {
     let own = arguments.trim_end_matches(['\0', '\n', ' ']);
     format!("{own} {ARGUMENT}{entry}")

@@ -1,7 +1,7 @@
-//! The medium that carries the version that runs, a CD or a USB stick with the ISO: what an installation without a registry copies.
+//! The medium with the running version, a CD or a USB stick with the ISO: the source of an installation without a registry.
 //!
-//! It is known by what is on it: a GPT, and in that an EFI system partition with this version. The kernel looks for no partitions
-//! on a CD, so the partition is mounted through a loop device, read only, on whatever it is.
+//! It is recognized by its contents: a GPT, and in that an EFI system partition with this version. The kernel looks for no partitions on a
+//! CD, so the partition of any medium is mounted through a loop device, read-only.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -20,14 +20,14 @@ use super::partition::{EspError, MountedEsp};
 use crate::mounts::filesystem::{Filesystem, MountFlags};
 use crate::mounts::transient_mount::TransientMount;
 
-/// Where it is mounted; nobody else's.
+/// Mount point, used for nothing else.
 const TARGET: &str = "/run/instar/medium";
-/// An ISO's table counts such sectors, whatever those of the medium are.
+/// Sector size in an ISO's partition table, whatever the medium's own.
 const SECTOR: u64 = 512;
-/// Devices that are made of memory or of others.
+/// Devices that are made of memory or of other devices.
 const NOT_A_MEDIUM: [&str; 5] = ["loop", "ram", "zram", "dm-", "md"];
 
-/// Why nothing was taken from a medium.
+/// Why an installation from a medium failed.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum MediumError {
@@ -43,12 +43,12 @@ pub enum MediumError {
     Refused(#[from] instar_esp::Refused),
 }
 
-/// A medium with the version that runs, mounted; dropping it unmounts.
+/// The mounted medium of the running version, which is unmounted when this value is dropped.
 pub struct Medium {
     device: PathBuf,
     volume: Mounted,
     entry: Entry,
-    // In this order: the loop device goes with its last user.
+    // Dropped in this order: the loop device goes with its last user.
     #[expect(dead_code, reason = "held, not used")]
     mount: TransientMount,
     #[expect(dead_code, reason = "held, not used")]
@@ -56,10 +56,10 @@ pub struct Medium {
 }
 
 impl Medium {
-    /// Looks for one among the block devices that sysfs shows. The modules loop, vfat and nls_* must be loaded.
+    /// Searches the block devices in sysfs for the medium. The modules loop, vfat and nls_* must be loaded.
     ///
     /// # Errors
-    /// The devices cannot be listed, or one that looks right cannot be read.
+    /// The devices cannot be listed, or a fitting one cannot be read.
     pub fn find(sysfs: &Path, version: &str) -> Result<Option<Self>, MediumError> {
         let path = sysfs.join("block");
         let failed = |source| MediumError::List {
@@ -73,7 +73,7 @@ impl Medium {
                 continue;
             }
             let device = Path::new("/dev").join(name);
-            // A drive without a medium, or with one of somebody else's.
+            // A drive without a medium, or with a foreign one.
             let Some((start, length)) = partition(&device) else {
                 continue;
             };
@@ -84,7 +84,7 @@ impl Medium {
         Ok(None)
     }
 
-    /// The medium, if it carries this version.
+    /// Mounts the medium; none if it does not carry this version.
     fn with(
         device: &Path,
         start: u64,
@@ -115,7 +115,7 @@ impl Medium {
             flags: MountFlags::RDONLY,
             options: "codepage=437,iocharset=ascii,shortname=mixed",
         };
-        // Another system's partition may hold anything.
+        // Another system's partition may hold anything, so a failed mount only means that this is not the medium.
         let Ok(mount) = TransientMount::new(filesystem, Path::new(TARGET)) else {
             return Ok(None);
         };
@@ -136,12 +136,12 @@ impl Medium {
         }))
     }
 
-    /// Which device it is.
+    /// Returns the path of its device.
     pub fn device(&self) -> &Path {
         &self.device
     }
 
-    /// Copies what is on it to an empty EFI system partition: the version, the loader, and keys that the loader enrols.
+    /// Copies its contents to an empty EFI system partition: the version, the loader, and keys that the loader enrols.
     ///
     /// # Errors
     /// The medium cannot be read or is damaged, or the partition cannot be written.
@@ -190,7 +190,7 @@ impl Medium {
     }
 }
 
-/// Where the EFI system partition of a device is: start and length in bytes; none without a table or such a partition.
+/// Returns the EFI system partition of a device: start and length in bytes; none without a table or such a partition.
 fn partition(device: &Path) -> Option<(u64, u64)> {
     let file = File::open(device).ok()?;
     let table = GptConfig::new()

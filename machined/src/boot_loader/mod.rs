@@ -1,7 +1,7 @@
-//! What an installed machine boots: the versions on the EFI system partition, and the firmware's entries for the loader.
+//! The boot of an installed machine: the versions on the EFI system partition, and the firmware's entries for the loader.
 //!
-//! The partition is mounted for the time of a change only. Every change is a plan of the crate `esp`, which survives a power
-//! cut at any of its writes.
+//! The partition is mounted only for the time of a change. Every change is a plan of the crate `esp`, which survives a power cut at any
+//! of its writes.
 
 mod boot_order;
 mod booted;

@@ -1,5 +1,5 @@
-//! A new systemd-boot: started once by the firmware, beside the one that is there, and put in its place only by a machine that it
-//! has started. One that the firmware refuses, or that hangs, costs one start: the firmware asks for it no more.
+//! A new systemd-boot. The firmware starts it once, beside the installed one, and only a machine that it has started puts it in
+//! the installed one's place. A new loader that the firmware refuses, or that hangs, costs one start: the firmware does not try it again.
 
 use std::path::Path;
 
@@ -11,15 +11,15 @@ use super::kexec;
 use super::partition::{EspError, MountedEsp};
 use crate::disk::EfiPartition;
 
-/// Has the firmware start it at the next boot, and only then.
+/// Makes the firmware start the new loader at the next boot, and only then.
 pub fn start_next_loader_once(efi: &EfiPartition) -> Result<(), EfiError> {
     let present = variables::all_boot()?;
     carry_out(&boot_order::start_once(&present, &partition(efi)))
 }
 
-/// Whether this kernel was started by it.
+/// Returns whether the new loader started this kernel.
 pub fn was_started_by_next_loader() -> Result<bool, EfiError> {
-    // Past the loader, its variables tell of the boot before.
+    // After a kexec, the loader's variables describe the boot before.
     if kexec::entry().is_some() {
         return Ok(false);
     }
@@ -30,14 +30,14 @@ pub fn was_started_by_next_loader() -> Result<bool, EfiError> {
     Ok(path.eq_ignore_ascii_case(paths::NEW_LOADER))
 }
 
-/// Lets it take the other's place on this partition.
+/// Replaces the installed loader on this partition by the new one.
 pub fn take_next_loader(device: &Path) -> Result<(), EspError> {
     let mut esp = MountedEsp::of(device)?;
     let plan = instar_esp::take_loader(&esp.state()?)?;
     esp.perform(&plan)
 }
 
-/// The firmware need not know of it any more.
+/// Removes the firmware's entry for the new loader.
 pub fn forget_next_loader() -> Result<(), EfiError> {
     carry_out(&boot_order::started_once(&variables::all_boot()?))
 }

@@ -1,4 +1,4 @@
-//! The EFI system partition, mounted for as long as it is read or changed.
+//! The EFI system partition, mounted only while it is read or changed.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -11,13 +11,14 @@ use crate::disk::{ApplyError, ProbeError, Signature, open_exclusively, probe_par
 use crate::mounts::filesystem::{Filesystem, MountFlags};
 use crate::mounts::transient_mount::TransientMount;
 
-/// How it is mounted. vfat would turn read-only when it removes a file of which a power cut has left half, and whatever comes
-/// after that in a plan would fail; what a plan writes is read back, so that nothing has to be feared from going on.
+/// Mount options. By default, vfat would turn read-only when it removes a file of which a power cut has left half, and the rest
+/// of a plan would fail. Going on (`errors=continue`) is safe, because all writes of a plan are read back.
 const OPTIONS: &str = "umask=0077,codepage=437,iocharset=ascii,shortname=mixed,errors=continue";
-/// Where it is mounted; in memory, and nobody else's.
+/// Mount point; in memory, and used for nothing else.
 const TARGET: &str = "/run/instar/efi";
 
-/// Whoever has it mounted. Reads asked for over the API come while a version is blessed, and a second mount in the same place fails.
+/// Held while the partition is mounted. Reads from the API may come while a version is blessed, and a second mount at the same
+/// place would fail.
 static IN_USE: LazyLock<Arc<Mutex<()>>> = LazyLock::new(Arc::default);
 
 /// Why the boot assets could not be read or changed.
@@ -42,13 +43,13 @@ pub enum EspError {
         "this machine seems to come from the boot entry of {entry}, but {running} runs: that entry keeps its tries"
     )]
     OtherVersion { entry: String, running: String },
-    /// Nothing to roll back to.
+    /// There is no version to roll back to.
     #[error("there is no other version on this machine that was healthy once")]
     NoOther,
 }
 
 impl EspError {
-    /// Whether the disk could not be read or written, when lost clusters were to be freed.
+    /// Returns whether freeing lost clusters failed because the disk could not be read or written.
     pub fn is_of_the_disk(&self) -> bool {
         matches!(
             self,
@@ -60,19 +61,20 @@ impl EspError {
     }
 }
 
-/// The mounted partition; dropping it unmounts.
+/// The mounted partition, which is unmounted when this value is dropped.
 pub struct MountedEsp {
     device: PathBuf,
     volume: Mounted,
     #[expect(dead_code, reason = "held, not used")]
     mount: TransientMount,
-    /// Let go after that, the fields being dropped in this order.
+    /// Dropped last, as the fields are dropped in this order.
     #[expect(dead_code, reason = "held, not used")]
     in_use: OwnedMutexGuard<()>,
 }
 
 impl MountedEsp {
-    /// Mounts it, when nobody else has it mounted any more: so not from an async task. The modules vfat and nls_* must be loaded.
+    /// Mounts the partition. Blocks until it is not mounted elsewhere, so it must not be called from an async task. The modules
+    /// vfat and nls_* must be loaded.
     pub fn of(device: &Path) -> Result<Self, EspError> {
         let failed = |source| EspError::Mount {
             device: device.to_owned(),
@@ -94,12 +96,12 @@ impl MountedEsp {
         })
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn path(&self) -> &Path {
         Path::new(TARGET)
     }
 
-    /// What is on it.
+    /// Reads the contents of the partition.
     pub fn state(&self) -> Result<State, EspError> {
         State::read(&self.volume).map_err(|source| EspError::Read {
             device: self.device.clone(),
@@ -115,7 +117,7 @@ impl MountedEsp {
         }
     }
 
-    /// Removes the versions whose orders are above this one.
+    /// Removes the versions with an order above this one.
     pub fn forget_above(&mut self, order: u32) -> Result<(), EspError> {
         let orders = |state: &State| -> Vec<u32> {
             let orders = state.whole_entries().map(|entry| entry.name.order);
@@ -136,7 +138,7 @@ impl MountedEsp {
         Ok(self.perform_with(plan, none)?)
     }
 
-    /// Carries out a plan with what it needs.
+    /// Carries out a plan with its assets.
     pub(super) fn perform_with(
         &mut self,
         plan: &Plan,
@@ -147,7 +149,7 @@ impl MountedEsp {
     }
 }
 
-/// Whether the machine boots from this partition: it has a loader. Before there is a filesystem it has none.
+/// Returns whether the machine boots from this partition, which then holds a loader. A partition without a filesystem holds none.
 pub fn is_installed(device: &Path) -> Result<bool, EspError> {
     match probe_partition(device)? {
         Some(Signature::Vfat) => Ok(MountedEsp::of(device)?.state()?.has_loader),
@@ -155,10 +157,10 @@ pub fn is_installed(device: &Path) -> Result<bool, EspError> {
     }
 }
 
-/// Takes the counter off the entry of this order, which is that of the version that runs: it was healthy.
+/// Removes the boot counter from the entry of this order, after the running version was healthy.
 ///
 /// # Errors
-/// The entry leads to another version: nobody has seen that one healthy.
+/// The entry leads to another version, which has not been seen healthy.
 pub fn bless(device: &Path, order: u32, running: &str) -> Result<(), EspError> {
     let mut esp = MountedEsp::of(device)?;
     let state = esp.state()?;
@@ -174,7 +176,7 @@ pub fn bless(device: &Path, order: u32, running: &str) -> Result<(), EspError> {
     esp.perform(&instar_esp::bless(&state, order)?)
 }
 
-/// Gives back the room that interrupted and failed changes have taken from it, in bytes.
+/// Frees the clusters that interrupted and failed changes have left. Returns their size in bytes.
 pub fn free_lost_clusters(device: &Path) -> Result<u64, EspError> {
     let _in_use = IN_USE.clone().blocking_lock_owned();
     let partition = open_exclusively(device)?;
@@ -184,28 +186,28 @@ pub fn free_lost_clusters(device: &Path) -> Result<u64, EspError> {
     })
 }
 
-/// What is on the partition.
+/// Reads the contents of the partition.
 pub fn state(device: &Path) -> Result<State, EspError> {
     MountedEsp::of(device)?.state()
 }
 
-/// Removes the version of this order; one that is gone is fine.
+/// Removes the version of this order. A version that is gone already is no error.
 pub fn forget(device: &Path, order: u32) -> Result<(), EspError> {
     MountedEsp::of(device)?.forget(order)
 }
 
-/// What a machine turns away from when it goes back to another version.
+/// The entries that a machine leaves behind when it goes back to another version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefusedEntry {
-    /// The order of the entry that was booted, where it is known.
+    /// The order of the booted entry, if it is known.
     pub booted: Option<u32>,
-    /// The version that runs: another one than was booted, after an upgrade without a reboot.
+    /// The running version. After an upgrade without a reboot it differs from the booted one.
     pub version: String,
-    /// The order of a version that waits for its first boot. It goes: it would be tried when the other one fails.
+    /// The order of a version that waits for its first boot. It is removed, because it would be tried if the other one failed.
     pub staged: Option<u32>,
 }
 
-/// Has the newest version booted next that was healthy once and is not the one that runs; gives its name.
+/// Makes the newest version that was healthy once and is not the running one the next to boot. Returns its name.
 pub fn prefer_other(device: &Path, from: &RefusedEntry) -> Result<String, EspError> {
     let mut esp = MountedEsp::of(device)?;
     let state = esp.state()?;
@@ -214,7 +216,7 @@ pub fn prefer_other(device: &Path, from: &RefusedEntry) -> Result<String, EspErr
     let running = booted
         .filter(is_running)
         .or_else(|| state.whole_entries().find(is_running))
-        // Where this boot came another way, the one that would be booted is what is turned away from.
+        // If this boot was not from one of the entries, the entry that would be booted next is the one to leave.
         .or(state.next_boot());
     let slot = running.map(|entry| entry.slot);
     let other = state

@@ -1,8 +1,7 @@
 //! Fetches a config over HTTP.
 //!
-//! The server may not be up yet, and a provisioning server may not know the machine yet: every failure is tried again until
-//! the time for all tries is over, and each try tells the console what happened. Limits hold for every try: time, size,
-//! redirects.
+//! The server may not be up yet, and a provisioning server may not know the machine yet. So every failure is tried again until the time
+//! for all tries is over, and each try reports its outcome to the console. Every try has its limits: time, size, redirects.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -18,16 +17,16 @@ use crate::base::back_off::BackOff;
 use crate::base::error_chain::chain;
 use crate::config::MAX_CONFIG_BYTES;
 
-/// How hard to try.
+/// Timeouts and limits for fetching a config.
 #[derive(Debug, Clone)]
 pub struct FetchPolicy {
-    /// Time for all tries; one that is under way at its end is cut off.
+    /// Timeout for all tries together; a try that runs at its end is cut off.
     pub within: Duration,
     /// The pauses between tries.
     pub pauses: BackOff,
-    /// Time of one try, from the name to the last byte.
+    /// Timeout for one try, from the name to the last byte.
     pub timeout: Duration,
-    /// Redirects followed in one try.
+    /// Limit on redirects in one try.
     pub redirects: usize,
     /// Certificates to trust for https, PEM.
     pub ca_bundle: PathBuf,
@@ -48,24 +47,24 @@ impl Default for FetchPolicy {
     }
 }
 
-/// What happens, for the console.
+/// Progress, for the console.
 #[derive(Debug)]
 pub enum FetchStatus<'a> {
     /// A try begins.
     Trying {
         /// The address, without secrets.
         url: String,
-        /// Which try, from 1.
+        /// Number of the try, from 1.
         attempt: u32,
     },
-    /// A try failed and there will be another.
+    /// A try failed, and there will be another.
     Failed {
         /// Why.
         error: &'a FetchError,
-        /// When the next one begins.
+        /// Time until the next try begins.
         again_in: Duration,
     },
-    /// It is here.
+    /// The config has arrived.
     Received {
         /// Its length, unpacked.
         bytes: usize,
@@ -93,7 +92,7 @@ impl fmt::Display for FetchStatus<'_> {
 /// Why a config could not be fetched.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
-    /// There is no answer.
+    /// The server could not be reached or did not answer.
     #[error("{url} cannot be fetched")]
     Http {
         /// The address, without secrets.
@@ -101,21 +100,21 @@ pub enum FetchError {
         /// Why.
         source: HttpError,
     },
-    /// It answers, with something else.
+    /// The server answered with another status than success.
     #[error("{url} answers {status}")]
     Status {
         /// The address, without secrets.
         url: String,
-        /// What it says.
+        /// The status.
         status: StatusCode,
     },
-    /// It is no config, or an attack.
+    /// The answer is longer than a config may be.
     #[error("the answer of {url} is longer than {MAX_CONFIG_BYTES} bytes")]
     TooLong {
         /// The address, without secrets.
         url: String,
     },
-    /// The compression is broken.
+    /// The answer is gzip, and damaged.
     #[error("the answer of {url} is gzip that cannot be decompressed")]
     Gzip {
         /// The address, without secrets.
@@ -123,20 +122,20 @@ pub enum FetchError {
         /// Why.
         source: std::io::Error,
     },
-    /// It takes too long.
+    /// The try ran into its timeout.
     #[error("{url} did not answer within {} s", after.as_secs())]
     Timeout {
         /// The address, without secrets.
         url: String,
-        /// How long it had.
+        /// The timeout.
         after: Duration,
     },
 }
 
-/// Fetches a config, trying again as the policy says. `report` is called with everything that happens.
+/// Fetches a config, and tries again as the policy says. Calls `report` with all progress.
 ///
 /// # Errors
-/// What the last try failed with.
+/// The failure of the last try.
 pub async fn fetch(
     url: &Uri,
     policy: &FetchPolicy,
@@ -147,7 +146,7 @@ pub async fn fetch(
         bundle: policy.ca_bundle.clone(),
         ..Trust::default()
     };
-    // The config names the proxies, and it is not here yet.
+    // The config would name the proxies, and there is no config yet.
     let client = Client::new(trust, &Proxies::default());
     let mut attempt = 1;
     let mut last = None;
@@ -170,7 +169,7 @@ pub async fn fetch(
                     url: shown(url),
                     after: limit,
                 };
-                // One that the time for all cut off says less than the one before it.
+                // A try that was cut off by the time for all tries tells less than the failure of the try before it.
                 last.filter(|_| limit < policy.timeout).unwrap_or(late)
             }
         };
@@ -188,7 +187,7 @@ pub async fn fetch(
     }
 }
 
-/// One try, redirects followed.
+/// Makes one try, and follows redirects.
 async fn once(client: &Client, url: &Uri, redirections: usize) -> Result<Vec<u8>, FetchError> {
     let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static("*/*"))]);
     let get = Get {

@@ -22,7 +22,7 @@ use crate::base::error_chain::chain;
 use crate::config::MAX_CONFIG_BYTES;
 use instar_http_client::HttpError;
 
-/// One try: the pause after it would be longer than all the time.
+/// A policy with one try: the pause after it would be longer than the time for all tries.
 fn once() -> FetchPolicy {
     FetchPolicy {
         within: Duration::from_secs(10),
@@ -36,7 +36,7 @@ fn once() -> FetchPolicy {
     }
 }
 
-/// As many tries as fit into the time, quickly.
+/// A policy with as many quick tries as fit into the time.
 fn again_and_again(within: Duration) -> FetchPolicy {
     FetchPolicy {
         within,
@@ -48,8 +48,8 @@ fn again_and_again(within: Duration) -> FetchPolicy {
     }
 }
 
-/// A server that gives each connection the next of these answers, the last one for ever. Returns its address and how many
-/// connections it had.
+/// Starts a server that gives each connection the next of these answers, and the last one for ever. Returns its address and its
+/// number of connections.
 async fn server(answers: Vec<Vec<u8>>) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -78,7 +78,7 @@ async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, answer: Vec<u8>)
         "{}",
         String::from_utf8_lossy(&request)
     );
-    // The client may have ended: its side of the test says so.
+    // The client may have ended; the test checks the client's side.
     let _ = stream.write_all(&answer).await;
     let _ = stream.shutdown().await;
 }
@@ -183,7 +183,7 @@ async fn the_time_for_all_tries_is_bounded() {
 
 #[tokio::test]
 async fn a_try_ends_with_the_time_for_all() {
-    // Connections wait in its queue, and nobody takes them.
+    // Connections wait in the listener's queue, and are never accepted.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let begun = Instant::now();
@@ -224,7 +224,7 @@ async fn a_silent_server_is_given_up() {
 
 #[tokio::test]
 async fn what_is_too_long_is_not_read_to_its_end() {
-    // No length: it goes on until the connection ends.
+    // Without a length, the body goes on until the connection ends.
     let mut answer = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n".to_vec();
     answer.resize(answer.len() + 2 * MAX_CONFIG_BYTES, b'#');
     let (address, _) = server(vec![answer]).await;
@@ -305,7 +305,7 @@ async fn redirects_are_followed_a_few_times() {
     }
 }
 
-/// A server of https with a certificate of its own for `localhost`, and the PEM to trust.
+/// Starts a server of https with a certificate of its own for `localhost`. Returns its port and the PEM to trust.
 async fn tls_server(answers: Vec<Vec<u8>>) -> (u16, String) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let key = rustls_pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
@@ -362,7 +362,7 @@ async fn https_trusts_the_bundle_and_nobody_else() {
         b"secret config"
     );
 
-    // The right certificate, but for another name.
+    // The certificate is trusted, but it is for another name.
     let error = get(&format!("https://127.0.0.1:{port}/"), &trusting)
         .await
         .unwrap_err();

@@ -1,5 +1,5 @@
-//! Where the machine config comes from: which source there is, fetching from a server, the copy on STATE. What it says is the business of
-//! the crate `instar-config`.
+//! The sources of the machine config: choosing one, fetching from a server, and the copy on STATE. The crate `instar-config`
+//! parses the config.
 
 pub mod fetch;
 #[cfg(test)]

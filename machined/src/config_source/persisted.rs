@@ -1,4 +1,4 @@
-//! The machine config on STATE: what a machine boots with when nobody else gives it one.
+//! The copy of the machine config on STATE. A machine boots with it if there is no other source.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use crate::base::whole_file;
 use crate::state_partition::MACHINE_CONFIG;
 
-/// Where the config is, below the place that STATE is mounted at.
+/// Returns the path of the config below the mount point of STATE.
 pub fn path(state: &Path) -> PathBuf {
     state.join(MACHINE_CONFIG.name)
 }
 
-/// Writes the config, whole or not at all; nothing when it is there already.
+/// Writes the config atomically. An equal config is not written again.
 ///
 /// # Errors
 /// STATE cannot be written.

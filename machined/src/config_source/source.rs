@@ -1,4 +1,4 @@
-//! Where the machine config comes from.
+//! Chooses the source of the machine config.
 //!
 //! ```text
 //! instar.config=URL on the kernel's command line   ─► fetch
@@ -7,7 +7,7 @@
 //! none of them                                     ─► maintenance mode
 //! ```
 //!
-//! [`choose`] says which, as a value; it reads nothing. The machine's identity is filled into the URL there, so that
+//! [`choose`] returns the source as a value and reads nothing. It also fills the machine's identity into the URL, so that
 //! one URL serves a whole rack.
 
 use std::{
@@ -21,23 +21,24 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::config::MAX_CONFIG_BYTES;
 
-/// Where the kernel shows what QEMU was given as `-fw_cfg name=opt/dev.instar/config,file=…`, once its module is loaded.
+/// Path where the kernel shows the config from QEMU's `-fw_cfg name=opt/dev.instar/config,file=…`, once its module is loaded.
 pub const FW_CFG_PATH: &str = "/sys/firmware/qemu_fw_cfg/by_name/opt/dev.instar/config/raw";
 
-/// Kernel arguments that name the config, ours first. The other is what people type who come from Talos.
+/// Kernel arguments that name the config, ours first. The other one is for users who come from Talos.
 const ARGUMENTS: [&str; 2] = ["instar.config", "talos.config"];
 
-/// All but RFC 3986's unreserved characters: a value stays one part of a path or query, whatever a vendor wrote into its SMBIOS.
+/// All characters but RFC 3986's unreserved ones. With these escaped, a value stays one part of a path or query, whatever a
+/// vendor wrote into its SMBIOS.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
     .remove(b'_')
     .remove(b'~');
 
-/// A place that may hold the config.
+/// A source that may hold the config.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// Fetch it from here.
+    /// Fetch it from this URL.
     Url(http::Uri),
     /// Read it from QEMU, if it has one.
     FwCfg,
@@ -48,7 +49,7 @@ pub enum Source {
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // Only host and path: a query may hold a token, and the console is not private.
+            // Show only host and path: a query may hold a token, and the console is not private.
             Self::Url(url) => f.write_str(&shown(url)),
             Self::FwCfg => f.write_str("QEMU fw_cfg"),
             Self::State => f.write_str("STATE"),
@@ -56,7 +57,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// A URL without user and query, to be shown.
+/// Formats a URL without user and query.
 pub(super) fn shown(url: &http::Uri) -> String {
     let authority = url.authority().map_or("", http::uri::Authority::as_str);
     let host = authority
@@ -69,57 +70,57 @@ pub(super) fn shown(url: &http::Uri) -> String {
     )
 }
 
-/// What a URL may ask for. None is unknown.
+/// The values of the variables in a URL. None means unknown.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Identity {
     /// `${uuid}`: the machine's UUID, from SMBIOS.
     pub uuid: Option<String>,
-    /// `${mac}`: the hardware address of the link that has the default route, or the first.
+    /// `${mac}`: the hardware address of the link that has the default route, or of the first link.
     pub mac: Option<String>,
     /// `${serial}`: the machine's serial number, from SMBIOS.
     pub serial: Option<String>,
-    /// `${hostname}`: as DHCP gave it.
+    /// `${hostname}`: the hostname from DHCP.
     pub hostname: Option<String>,
 }
 
-/// Why none can be chosen. Nothing was tried; the machine goes to maintenance mode.
+/// Why no source can be chosen. Nothing was tried; the machine goes to maintenance mode.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoSource {
-    /// The argument is no URL of http or https.
+    /// The argument is not a URL of http or https.
     #[error(
         "the kernel argument {argument} is no URL of http or https; write for example {argument}=http://10.0.2.2:8080/config.yaml"
     )]
     NotAUrl {
-        /// Which argument.
+        /// The kernel argument.
         argument: &'static str,
     },
-    /// The URL has a `${…}` that nobody knows.
+    /// The URL has an unknown variable `${…}`.
     #[error(
         "the kernel argument {argument} has the variable ${{{variable}}}, which is not one of ${{uuid}}, ${{mac}}, ${{serial}}, ${{hostname}}"
     )]
     UnknownVariable {
-        /// Which argument.
+        /// The kernel argument.
         argument: &'static str,
-        /// What it asks for.
+        /// The variable.
         variable: String,
     },
-    /// The URL asks for something that this machine doesn't have.
+    /// The URL has a variable without a value on this machine.
     #[error("the kernel argument {argument} asks for ${{{variable}}}, and this machine has none")]
     NoValue {
-        /// Which argument.
+        /// The kernel argument.
         argument: &'static str,
-        /// What it asks for.
+        /// The variable.
         variable: &'static str,
     },
 }
 
-/// The source that decides: the first that there is.
+/// Returns the first source that exists.
 ///
-/// `cmdline` is the kernel's command line, `identity` what is known of the machine. `fw_cfg`: whether this is QEMU with that
+/// `cmdline` is the kernel's command line, `identity` holds the known values for the URL. `fw_cfg` tells whether this is QEMU with that
 /// entry (see [`FW_CFG_PATH`]).
 ///
 /// # Errors
-/// The kernel's command line names a URL that can't be one.
+/// The kernel's command line names an invalid URL.
 pub fn choose(cmdline: &str, identity: &Identity, fw_cfg: bool) -> Result<Source, NoSource> {
     for argument in ARGUMENTS {
         if let Some(value) = last_argument(cmdline, argument) {
@@ -132,14 +133,14 @@ pub fn choose(cmdline: &str, identity: &Identity, fw_cfg: bool) -> Result<Source
     Ok(if fw_cfg { Source::FwCfg } else { Source::State })
 }
 
-/// Whether the command line has a URL for the config, right or wrong.
+/// Returns whether the command line has a URL for the config, valid or not.
 #[must_use]
 pub fn names_a_server(cmdline: &str) -> bool {
     let mut arguments = ARGUMENTS.iter();
     arguments.any(|argument| last_argument(cmdline, argument).is_some())
 }
 
-/// What decides over the config on STATE, in words; none when that decides. Arguments as for [`choose`].
+/// Describes the source that takes precedence over the config on STATE; none if there is no such source. Arguments as for [`choose`].
 #[must_use]
 pub fn before_state(cmdline: &str, fw_cfg: bool) -> Option<&'static str> {
     if names_a_server(cmdline) {
@@ -148,16 +149,16 @@ pub fn before_state(cmdline: &str, fw_cfg: bool) -> Option<&'static str> {
     fw_cfg.then_some("QEMU's fw_cfg")
 }
 
-/// What the command line says about a machine without a config.
+/// The command line's setting for a machine without a config.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MaintenanceArgument {
-    /// It takes a config from anybody, whatever it holds.
+    /// The machine takes a config from any caller, whatever is on its disk.
     Open,
-    /// It takes none from callers without a certificate, even if it holds nothing.
+    /// The machine takes none from callers without a certificate, even if its disk is empty.
     Closed,
 }
 
-/// `instar.maintenance=` on the command line; another value than the two says nothing.
+/// Parses `instar.maintenance=` on the command line; any other value than the two is ignored.
 #[must_use]
 pub fn maintenance(cmdline: &str) -> Option<MaintenanceArgument> {
     match last_argument(cmdline, "instar.maintenance")? {
@@ -167,26 +168,26 @@ pub fn maintenance(cmdline: &str) -> Option<MaintenanceArgument> {
     }
 }
 
-/// The disk that the command line has the machine install on.
+/// Returns the disk to install on, from the command line.
 #[must_use]
 pub fn install_disk(cmdline: &str) -> Option<PathBuf> {
     last_argument(cmdline, "instar.install.disk").map(PathBuf::from)
 }
 
-/// Whether somebody is shown secrets.
+/// Whether a caller is shown secrets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Secrets {
-    /// As they are.
+    /// Secrets are shown.
     Shown,
-    /// Hidden.
+    /// Secrets are hidden.
     Hidden,
 }
 
-/// What stands for a secret that is not shown.
+/// The text in place of a hidden secret.
 const HIDDEN: &str = "<hidden>";
 
 impl Secrets {
-    /// As they are to a caller with these roles.
+    /// Returns the setting for a caller with these roles.
     #[must_use]
     pub fn of(roles: &[Role]) -> Self {
         match roles.contains(&Role::Admin) {
@@ -195,8 +196,8 @@ impl Secrets {
         }
     }
 
-    /// A line that may have the kernel's command line in it: the URL of the machine config may hold a password or a token, and is a
-    /// way to the config.
+    /// Returns a line, without the config's URL if secrets are hidden. The line may hold the kernel's command line; the URL may
+    /// hold a password or a token, and leads to the config.
     #[must_use]
     pub fn shown(self, line: String) -> String {
         match self {
@@ -206,7 +207,7 @@ impl Secrets {
     }
 }
 
-/// Without the values of the arguments that name the config.
+/// Replaces the values of the arguments that name the config.
 fn hide_sources(line: String) -> String {
     let next = |text: &str| {
         let places = ARGUMENTS.iter().filter_map(|argument| {
@@ -230,7 +231,7 @@ fn hide_sources(line: String) -> String {
     hidden + rest
 }
 
-/// A value ends at a blank that is not in double quotes; those may begin before the name.
+/// Returns the length of an argument's value. It ends at a blank that is not in double quotes; those may begin before the name.
 fn length_of_value(before: &str, value: &str) -> usize {
     let word = before.rsplit(|it: char| it.is_ascii_whitespace()).next();
     let mut is_quoted = word.is_some_and(|word| word.starts_with('"'));
@@ -241,11 +242,11 @@ fn length_of_value(before: &str, value: &str) -> usize {
     ends.next().map_or(value.len(), |(at, _)| at)
 }
 
-/// The value of an argument. The last one wins, as with the kernel's own; a value may be in double quotes.
+/// Returns the value of an argument. The last one wins, as with the kernel's own; a value may be in double quotes.
 fn last_argument<'a>(cmdline: &'a str, name: &str) -> Option<&'a str> {
     cmdline
         .split_ascii_whitespace()
-        // After `--` come the arguments of init.
+        // The arguments after `--` are init's.
         .take_while(|word| *word != "--")
         .filter_map(|word| word.trim_matches('"').strip_prefix(name)?.strip_prefix('='))
         .map(|value| value.trim_matches('"'))
@@ -286,7 +287,7 @@ fn substitute(
     Ok(url)
 }
 
-/// A URL of http or https with a host; a fragment is left out.
+/// Parses a URL of http or https with a host; a fragment is left out.
 pub(super) fn parse_url(text: &str) -> Option<http::Uri> {
     let text = text.split('#').next().unwrap_or(text);
     let url: http::Uri = text.parse().ok()?;
@@ -294,37 +295,37 @@ pub(super) fn parse_url(text: &str) -> Option<http::Uri> {
     (matches!(url.scheme_str(), Some("http" | "https")) && host).then_some(url)
 }
 
-/// Why a config that is there could not be read.
+/// Why an existing config could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// Reading failed.
     #[error("cannot read the machine config from {path}")]
     Io {
-        /// From where.
+        /// The file.
         path: String,
         /// Why.
         source: std::io::Error,
     },
-    /// It is longer than a config may be.
+    /// The file is longer than a config may be.
     #[error("the machine config at {path} is longer than {MAX_CONFIG_BYTES} bytes")]
     TooLong {
-        /// Where.
+        /// The file.
         path: String,
     },
-    /// It is compressed, and the compression is broken.
+    /// The file is gzip, and damaged.
     #[error("the machine config at {path} is gzip that cannot be decompressed")]
     Gzip {
-        /// Where.
+        /// The file.
         path: String,
         /// Why.
         source: std::io::Error,
     },
 }
 
-/// Reads the config from a file, such as QEMU's entry ([`FW_CFG_PATH`]), and unpacks it when it is gzip.
+/// Reads the config from a file, for example QEMU's entry ([`FW_CFG_PATH`]), and unpacks it if it is gzip.
 ///
 /// # Errors
-/// It is not there, cannot be read, or is too long.
+/// The file is missing, cannot be read, or is too long.
 pub fn read(path: &Path) -> Result<Vec<u8>, ReadError> {
     let shown = || path.display().to_string();
     let failed = |source| ReadError::Io {
@@ -333,7 +334,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>, ReadError> {
     };
     let file = std::fs::File::open(path).map_err(failed)?;
     let mut bytes = Vec::new();
-    // The size that sysfs reports is a page; what counts is where reading ends.
+    // sysfs reports a page as the size, so the file is read to its end.
     file.take(MAX_CONFIG_BYTES as u64 + 1)
         .read_to_end(&mut bytes)
         .map_err(failed)?;
@@ -349,16 +350,16 @@ pub fn read(path: &Path) -> Result<Vec<u8>, ReadError> {
     })
 }
 
-/// Why gzip could not be decompressed.
+/// Why gzip data could not be decompressed.
 #[derive(Debug)]
 pub(super) enum GunzipError {
-    /// To more than a config may have.
+    /// It is longer than a config may be.
     TooLong,
-    /// At all.
+    /// The data is damaged.
     Broken(std::io::Error),
 }
 
-/// Decompresses what begins as gzip does; returns everything else as it is.
+/// Decompresses gzip data; returns any other data as it is.
 pub(super) fn gunzip(bytes: Vec<u8>) -> Result<Vec<u8>, GunzipError> {
     if !bytes.starts_with(&[0x1f, 0x8b]) {
         return Ok(bytes);

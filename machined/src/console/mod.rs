@@ -1,11 +1,12 @@
 //! The dashboard on the machine's own screen.
 //!
-//! It runs where there is a screen: a virtual terminal that is text of a VGA card or a framebuffer, and not what the kernel imagines on
-//! a machine without one. It takes the second terminal; the kernel's messages, machined's among them, go on in the first (Alt+F1). Serial
-//! consoles have no part in it. `instar.dashboard=off` on the kernel's command line leaves the screen to the messages.
+//! The dashboard runs if there is a screen: a virtual terminal on the text mode of a VGA card or on a framebuffer, as opposed to the
+//! terminal that the kernel makes up on a machine without a screen. It takes the second terminal; the kernel's messages, machined's
+//! among them, stay on the first (Alt+F1). It does not use serial consoles. `instar.dashboard=off` on the kernel's command line leaves
+//! the screen to the messages.
 //!
-//! It is a process of its own, as locked up as apid: own user, no capabilities, few system calls, no files, no network. It has the
-//! terminal, and a connection on which machined answers it as a reader ([`crate::api::serve_reader`]). Keys only change what is shown.
+//! It is a process of its own in a sandbox like apid's: own user, no capabilities, few system calls, no files, no network. It has the
+//! terminal, and a connection on which machined serves it as a reader ([`crate::api::serve_reader`]). Keys only change the view.
 
 mod sandbox;
 mod screen;
@@ -33,16 +34,16 @@ use crate::machine::Machine;
 use crate::services::{Cgroup, Definition};
 use crate::values::system_process;
 
-/// The name of its service.
+/// The name of the dashboard's service.
 pub const NAME: &str = system_process::DASHBOARD;
-/// The user and group that it runs as (`/etc/passwd` of the rootfs).
+/// The user and group of the dashboard (`/etc/passwd` of the rootfs).
 pub const USER: u32 = 51;
-/// How often it asks for figures.
+/// Interval of the dashboard's requests for figures.
 const INTERVAL: Duration = Duration::from_secs(3);
-/// The descriptor that its connection to machined is.
+/// The descriptor of the dashboard's connection to machined.
 const CONNECTION: std::os::fd::RawFd = 3;
 
-/// The dashboard as a service of this machine; none where there is no screen for it.
+/// Defines the dashboard as a service of this machine; none if there is no screen for it.
 pub fn definition(machine: &Arc<Machine>) -> anyhow::Result<Option<Definition>> {
     let arguments = command_line::read()?;
     if screen::is_switched_off(&arguments) || !screen::exists()? {
@@ -58,7 +59,7 @@ pub fn definition(machine: &Arc<Machine>) -> anyhow::Result<Option<Definition>> 
         health: None,
         controllable: true,
         required: false,
-        // A screen may be gone tomorrow.
+        // A new version is not judged by the dashboard: the screen may be gone tomorrow.
         judged: false,
         restart_unhealthy: false,
     }))
@@ -87,7 +88,7 @@ async fn show(connection: OwnedFd) -> anyhow::Result<()> {
         .await
         .context("talk to machined")?;
     let node = Node::connected(channel, "this machine");
-    // The kernel's fonts have no eighths of blocks.
+    // The kernel's fonts lack the characters for eighths of blocks.
     let look = Look {
         unicode: false,
         colour: true,
@@ -98,7 +99,7 @@ async fn show(connection: OwnedFd) -> anyhow::Result<()> {
     }
 }
 
-/// The way to machined: one connection and no other. When it is asked for a second one, the first has ended, and so does this process.
+/// A connector with one connection to machined. A request for a second one means that the first has ended; then this process ends too.
 struct OneConnection {
     stream: Option<UnixStream>,
     ended: Arc<Notify>,

@@ -1,11 +1,11 @@
-//! What the dashboard gives up before it reads a key or a byte of anybody's log.
+//! The sandbox that the dashboard enters before it reads a key or a byte of a log.
 
 use anyhow::Context as _;
 
 use super::USER;
 use crate::sys::confinement::Confinement;
 
-/// A directory without files, which becomes its root.
+/// An empty directory, which becomes the dashboard's root.
 const ROOT: &str = "/run/dashboard";
 
 /// Enters the sandbox. Must run before the process has a second thread: user and capabilities belong to the thread.
@@ -21,7 +21,7 @@ const SANDBOX: Confinement = Confinement {
     only: &[],
 };
 
-/// The system calls that remain; every other one fails with EPERM.
+/// The system calls that stay allowed; every other one fails with EPERM.
 const ALLOWED: &[(i64, &str)] = &[
     (libc::SYS_read, "the terminal and the connection"),
     (libc::SYS_readv, "the connection"),

@@ -1,4 +1,4 @@
-//! Whether there is a screen, and who has it.
+//! The machine's screen: whether there is one, and whether the dashboard or the kernel's messages have it.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -8,12 +8,12 @@ use anyhow::Context as _;
 
 use crate::sys::virtual_terminal;
 
-/// The kernel's messages.
+/// Number of the terminal with the kernel's messages.
 const MESSAGES: u8 = 1;
-/// The dashboard.
+/// Number of the dashboard's terminal.
 const DASHBOARD: u8 = 2;
 
-/// Whether the kernel's command line leaves the screen to messages.
+/// Returns whether the kernel's command line leaves the screen to the messages.
 pub(super) fn is_switched_off(command_line: &str) -> bool {
     let said = command_line
         .split_ascii_whitespace()
@@ -22,7 +22,7 @@ pub(super) fn is_switched_off(command_line: &str) -> bool {
     said.last() == Some("off")
 }
 
-/// Whether virtual terminals are shown anywhere.
+/// Returns whether a screen shows the virtual terminals.
 pub(super) fn exists() -> anyhow::Result<bool> {
     let class = Path::new("/sys/class/vtconsole");
     if !class.exists() {
@@ -44,10 +44,10 @@ pub(super) fn exists() -> anyhow::Result<bool> {
     Ok(false)
 }
 
-/// The driver's name and whether terminals are bound to it (`show_name` and `show_bind` of drivers/tty/vt/vt.c in the kernel's
-/// source).
+/// Returns whether a console driver shows a screen, by its name and whether terminals are bound to it (`show_name` and
+/// `show_bind` of drivers/tty/vt/vt.c in the kernel's source).
 ///
-/// `VGA+` is text of a graphics card, as drivers/video/console/vgacon.c calls it. Without a card the same driver believes in a
+/// `VGA+` is the text mode of a graphics card, as drivers/video/console/vgacon.c calls it. Without a card the same driver reports a
 /// `*CGA`, which no machine of this architecture has had, and other kernels have a `dummy device`.
 fn is_screen(name: &str, bind: &str) -> bool {
     bind.trim() == "1" && (name.contains("VGA+") || name.contains("frame buffer"))
@@ -60,7 +60,7 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// Opens the dashboard's terminal and brings it to the front. The kernel's messages stay on theirs.
+    /// Opens the dashboard's terminal and brings it to the front. The kernel's messages stay on their terminal.
     pub(super) fn take() -> anyhow::Result<(Self, OwnedFd)> {
         let terminal = open(&format!("/dev/tty{DASHBOARD}"))?;
         let console = open("/dev/tty0")?;
@@ -70,7 +70,7 @@ impl Screen {
         Ok((Screen { console }, terminal.into()))
     }
 
-    /// Shows the kernel's messages again.
+    /// Brings the kernel's messages to the front again.
     pub(super) fn give_back(&self) -> anyhow::Result<()> {
         virtual_terminal::show(&self.console, MESSAGES).context("show the messages' terminal")
     }

@@ -1,4 +1,5 @@
-//! The dashboard on the screen as a service: a process of the rootfs that gets the terminal, and a connection on which it is a reader.
+//! The dashboard on the screen as a service: a process of the rootfs with the terminal, and with a connection on which it has the
+//! role of a reader.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
@@ -18,14 +19,14 @@ use crate::services::{Adopted, Cgroup, LogRing, OwnProcess, Running, Signal, Ste
 use crate::sys::container::pass_descriptors;
 use crate::sys::oom_score;
 
-/// What the dashboard needs to be started, again and again.
+/// Everything that the dashboard needs at each start.
 pub(super) struct Dashboard {
     machine: Arc<Machine>,
     cgroup: Cgroup,
 }
 
 impl Dashboard {
-    /// Of this machine.
+    /// Creates it for this machine.
     pub(super) fn new(machine: Arc<Machine>, cgroup: Cgroup) -> Self {
         Dashboard { machine, cgroup }
     }
@@ -46,7 +47,7 @@ impl Dashboard {
         drop(passing);
         let machine = self.machine.clone();
         let server = tokio::spawn(async move {
-            // Its end is that of the dashboard, which the service sees.
+            // The connection ends with the dashboard, and the service notices that by itself.
             let _ = api::serve_reader(ours, machine).await;
         });
         Ok(Box::new(RunningDashboard {
@@ -59,7 +60,7 @@ impl Dashboard {
 
 impl Workload for Dashboard {
     fn prepare(&self) -> Step<'_, anyhow::Result<()>> {
-        // One that an earlier machined started has lost its connection.
+        // A dashboard that an earlier machined started has lost its connection.
         Box::pin(async { self.cgroup.kill_all() })
     }
 
@@ -92,7 +93,7 @@ impl Running for RunningDashboard {
     }
 
     fn signal(&mut self, _signal: Signal) -> anyhow::Result<()> {
-        // The terminal is set up anew by the next one.
+        // No need to end gently: the next dashboard sets up the terminal anew.
         self.process.kill().context("kill the dashboard")
     }
 

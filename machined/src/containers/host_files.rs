@@ -1,5 +1,6 @@
-//! The machine's files that containers see: resolvers and hosts. They lie where workloads live, outlast a generation with them, and are
-//! written in place, as a container that has one mounted would go on seeing a file that was replaced.
+//! The machine's files that containers see: resolvers and hosts. The copies lie in the workload domain, so they outlast a
+//! generation as the workloads do. They are written in place: a container that has one mounted would keep seeing the old file if
+//! it were replaced.
 
 use std::fs;
 use std::io;
@@ -10,7 +11,7 @@ pub use crate::mounts::workload_domain::{DOMAIN, has_domain};
 
 const FILES: [&str; 2] = ["resolv.conf", "hosts"];
 
-/// Where containers' copies are, and where each is seen: those that exist.
+/// Lists the copies that exist, each with its path in a container.
 pub(super) fn seen() -> Vec<(PathBuf, PathBuf)> {
     let folder = match has_domain() {
         true => Path::new(DOMAIN).join("etc"),
@@ -23,10 +24,10 @@ pub(super) fn seen() -> Vec<(PathBuf, PathBuf)> {
         .collect()
 }
 
-/// Writes a file of the machine's /etc to where containers see it, if it is one of those.
+/// Copies a file of the machine's /etc for containers, if they see it.
 ///
 /// # Errors
-/// It cannot be written.
+/// The copy cannot be written.
 pub fn show(name: &str, text: &str) -> io::Result<()> {
     if !has_domain() || !FILES.contains(&name) {
         return Ok(());
@@ -43,10 +44,10 @@ pub fn show(name: &str, text: &str) -> io::Result<()> {
     fs::write(path, text)
 }
 
-/// Removes what an earlier generation left in the domain, when nothing of it lives on.
+/// Empties the domain of an earlier generation's files. Call it only when none of its workloads lives on.
 ///
 /// # Errors
-/// Something of it stays.
+/// A file cannot be removed.
 pub fn clear_domain() -> io::Result<()> {
     if !has_domain() {
         return Ok(());

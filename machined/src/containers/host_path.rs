@@ -1,8 +1,8 @@
-//! What of the machine's files is mounted into a container, held against links that another container made.
+//! The machine's files that are mounted into a container, checked against links that another container may have made.
 //!
-//! Containers write below /var: a name there may be a link by the time that crun looks, and crun follows it, with the machine's eyes. So
-//! the source is opened first, without following any link, and what crun mounted is held against it before anything of the container
-//! runs.
+//! Containers write below /var. A path there may become a link before crun resolves it, and crun follows links with the machine's
+//! privileges. So each source is opened first, without following any link, and is compared with the file that crun mounted before
+//! anything of the container runs.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,18 +14,18 @@ use rustix::process::Pid;
 
 use super::spec::ContainerSpec;
 
-/// Where containers may write. Elsewhere links are the machine's own: /sys is full of them.
+/// The directory that containers may write to. Links elsewhere are the machine's own: /sys is full of them.
 const WRITTEN_BY_CONTAINERS: &str = "/var";
 
 /// Why a file of the machine is not mounted.
 #[derive(Debug, thiserror::Error)]
 pub enum HostPathError {
-    /// A link.
+    /// The path leads over a symbolic link.
     #[error(
         "{0:?} leads over a symbolic link; name the place that it points to, for links below /var may be a container's"
     )]
     Link(PathBuf),
-    /// The kernel's word.
+    /// The source cannot be opened.
     #[error("{path:?} cannot be mounted")]
     Open {
         /// The source.
@@ -33,17 +33,17 @@ pub enum HostPathError {
         /// Why.
         source: io::Error,
     },
-    /// It was exchanged while the container was made.
+    /// The source was replaced while the container was made.
     #[error("what was mounted at {destination:?} is not {path:?}, which was exchanged meanwhile")]
     Exchanged {
         /// The source.
         path: PathBuf,
-        /// Where it is in the container.
+        /// Its path in the container.
         destination: PathBuf,
     },
 }
 
-/// Sources below /var, as they were when they were opened. They stay open, so that their numbers are no other file's.
+/// The opened sources below /var. They stay open, so that their inode numbers are not reused.
 pub(super) struct HostPaths(Vec<HostPath>);
 
 struct HostPath {
@@ -53,7 +53,7 @@ struct HostPath {
 }
 
 impl HostPaths {
-    /// Opens those of a container.
+    /// Opens the sources of a container's mounts.
     pub(super) fn open(spec: &ContainerSpec) -> Result<Self, HostPathError> {
         Self::open_below(Path::new(WRITTEN_BY_CONTAINERS), spec)
     }
@@ -86,7 +86,7 @@ impl HostPaths {
         opened.collect::<Result<_, _>>().map(HostPaths)
     }
 
-    /// Compares them with what a container has, whose first process is made and has not been started.
+    /// Compares the opened sources with the mounts of a container. Its first process `first` is made and has not been started.
     pub(super) fn compare(&self, first: Pid) -> Result<(), HostPathError> {
         self.compare_below(Path::new(&format!("/proc/{}/root", first.as_raw_nonzero())))
     }
@@ -125,7 +125,7 @@ impl HostPath {
             Mode::empty(),
             ResolveFlags::empty(),
         )?;
-        // The image's links are the container's own.
+        // Links of the image resolve within the container, so they are allowed.
         let mounted = openat2(
             &root,
             &self.destination,
@@ -173,7 +173,7 @@ mod tests {
             assert!(matches!(open(link), Err(HostPathError::Link(_))), "{link}");
         }
         assert!(matches!(open("data/none"), Err(HostPathError::Open { .. })));
-        // The machine's own links are its own business.
+        // Links outside /var are not checked.
         let elsewhere =
             HostPaths::open_below(Path::new("/nonexistent"), &mounting(&var.join("data/root")));
         assert!(elsewhere.unwrap().0.is_empty());

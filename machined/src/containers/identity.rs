@@ -1,4 +1,4 @@
-//! What a running container is made of, in a record beside its bundle: a machined that comes later takes a container over only if it would
+//! The identity of a running container, in a record beside its bundle: a later machined takes a container over only if it would
 //! make the same one.
 
 use std::path::Path;
@@ -9,21 +9,22 @@ use super::spec::{ContainerSpec, HostView, SpecError, runtime_config};
 use crate::oci::PulledImage;
 use crate::values::Digest;
 
-/// The image of a container, and everything that the runtime was told about it.
+/// The image of a container and a hash of its runtime configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Identity {
-    /// Of the image's manifest.
+    /// Digest of the image's manifest.
     image: Digest,
-    /// BLAKE3 of the runtime configuration: what the machine config says, and this version's own rules.
+    /// BLAKE3 of the runtime configuration, which comes from the machine config and from this version's own rules.
     definition: String,
 }
 
 impl Identity {
-    /// Of the container that would be made now. The host's name and resolvers are left out: they may change while it runs.
+    /// Computes the identity of the container that would be made now. The host's name and resolvers are left out: they may change
+    /// while it runs.
     ///
     /// # Errors
-    /// There is no such container.
+    /// The specification is invalid.
     pub fn of(spec: &ContainerSpec, image: &PulledImage) -> Result<Self, SpecError> {
         let config = runtime_config(
             spec,
@@ -40,7 +41,7 @@ impl Identity {
         })
     }
 
-    /// How a container that runs differs from this one; `None` if it does not.
+    /// Names the difference to a running container; `None` if there is none.
     pub fn difference(&self, running: &Identity) -> Option<&'static str> {
         if running.image != self.image {
             Some("another image is in force")

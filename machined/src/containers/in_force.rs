@@ -1,7 +1,7 @@
 //! The images in force: for each container, the digest that its image's name meant when it was looked up.
 //!
-//! What runs is a digest. A name with a tag leads to one when a container first starts, and again only when somebody asks for
-//! it: by another config for the container, or by restarting it over the API. A crash, an upgrade or a reboot starts what ran.
+//! A container runs a digest. A tag is resolved when a container first starts, and again only on request: by another config for the
+//! container, or by a restart over the API. After a crash, an upgrade or a reboot the same digest starts again.
 //!
 //! ```text
 //! file      restarts of machined; with a disk (it is on STATE) everything else too
@@ -22,19 +22,19 @@ use crate::state_partition::IMAGES_IN_FORCE;
 use crate::values::Digest;
 use crate::values::ImageReference;
 
-/// By container.
+/// The images in force, by container.
 pub type InForce = BTreeMap<String, ImageInForce>;
 
-/// What a container runs.
+/// The image of one container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageInForce {
-    /// As the config names it. Under another name it is not in force.
+    /// The image's name in the config. If the config names another image, this entry does not count.
     pub reference: ImageReference,
-    /// What that meant.
+    /// The digest that the name was resolved to.
     pub digest: Digest,
 }
 
-/// The record; clones share it.
+/// The record of the images in force; clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct ImagesInForce {
     shared: Arc<Shared>,
@@ -43,7 +43,7 @@ pub struct ImagesInForce {
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    /// Held while the file is written, so that what was written last is what holds.
+    /// Held while the file is written, so that the newest record is the one on disk.
     writing: tokio::sync::Mutex<()>,
     changes: watch::Sender<()>,
 }
@@ -51,12 +51,12 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     images: InForce,
-    /// None until there is a place for it.
+    /// None until [`open`](ImagesInForce::open) has set a directory.
     file: Option<PathBuf>,
 }
 
 impl ImagesInForce {
-    /// What the previous generation left.
+    /// Starts from the record that the previous generation handed over.
     pub fn new(images: InForce) -> Self {
         let record = Self::default();
         record.lock().images = images;
@@ -67,7 +67,8 @@ impl ImagesInForce {
         self.shared.state.locked()
     }
 
-    /// Keeps the record in this directory from now on. What it says there is newer than what was handed over.
+    /// Keeps the record in this directory from now on. The entries of a record that is there already are newer, and replace the
+    /// handed-over ones.
     pub fn open(&self, directory: &Path) -> anyhow::Result<()> {
         let file = directory.join(IMAGES_IN_FORCE.name);
         let read = whole_file::read_json::<InForce>(&file);
@@ -77,7 +78,7 @@ impl ImagesInForce {
         Ok(())
     }
 
-    /// The digest that a container is to run, if it has been looked up under this name.
+    /// Returns the digest that a container is to run, if this name has been looked up for it.
     pub fn get(&self, container: &str, reference: &ImageReference) -> Option<Digest> {
         let state = self.lock();
         let image = state.images.get(container)?;
@@ -99,7 +100,7 @@ impl ImagesInForce {
         }
     }
 
-    /// Has the images of these containers looked up again at their next start.
+    /// Removes these containers' entries: their images are looked up again at their next start.
     pub async fn forget(&self, containers: impl IntoIterator<Item = &String>) {
         let mut has_changed = false;
         for container in containers {
@@ -110,30 +111,30 @@ impl ImagesInForce {
         }
     }
 
-    /// All of it.
+    /// Returns the whole record.
     pub fn all(&self) -> InForce {
         self.lock().images.clone()
     }
 
-    /// The digests.
+    /// Returns all digests in force.
     pub fn digests(&self) -> BTreeSet<Digest> {
         let state = self.lock();
         state.images.values().map(|image| image.digest).collect()
     }
 
-    /// The containers that this digest is in force for.
+    /// Lists the containers that run this digest.
     pub fn containers_of(&self, digest: Digest) -> Vec<String> {
         let state = self.lock();
         let of_it = state.images.iter().filter(|(_, it)| it.digest == digest);
         of_it.map(|(container, _)| container.clone()).collect()
     }
 
-    /// Told about every change.
+    /// Returns a receiver that is notified about every change.
     pub fn watch(&self) -> watch::Receiver<()> {
         self.shared.changes.subscribe()
     }
 
-    /// A record that cannot be written holds until machined ends; containers run all the same.
+    /// Writes the file. If that fails, the record holds until machined ends; containers run all the same.
     async fn changed(&self) {
         self.shared.changes.send_replace(());
         let _order = self.shared.writing.lock().await;
@@ -164,7 +165,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let record = ImagesInForce::default();
         let (one, two) = (Digest::of(b"1"), Digest::of(b"2"));
-        // Before there is a place for it.
+        // Before the record has a directory.
         record.set("web", &name("r.io/web:v1"), one).await;
         record.open(directory.path()).unwrap();
         record.set("db", &name("r.io/db:v1"), two).await;

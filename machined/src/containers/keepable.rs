@@ -1,4 +1,4 @@
-//! Whether a container can outlive the generation that it was started in: nothing of it may lead into that.
+//! Whether a container can outlive the generation that it was started in: no file or mount of it may belong to the generation.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -10,31 +10,31 @@ use crate::values::MountOption;
 /// Why a container ends with its generation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotKeepable {
-    /// The machine's init is of a version before this.
+    /// The machine's init is too old to have a workload domain.
     #[error("this machine's init keeps no containers")]
     NoDomain,
-    /// /var is new in each generation.
+    /// /var is in memory and new in each generation.
     #[error("/var is in memory that ends with the generation")]
     VarInMemory,
-    /// Mounts of the generation would come and go in it.
+    /// A mount of it is shared with the generation, so mounts of the generation would come and go in the container.
     #[error("its mount at {0:?} is shared with the generation")]
     Shared(PathBuf),
-    /// It has files of the generation open, by its mounts.
+    /// A mount of it has its source on a filesystem of the generation.
     #[error("it mounts {0:?}, which belongs to the generation")]
     OfTheGeneration(PathBuf),
 }
 
-/// Says why a container cannot be kept, if so.
+/// Checks that a container can be kept.
 ///
 /// # Errors
-/// The first reason.
+/// The first reason why it cannot.
 pub fn keepable(spec: &ContainerSpec) -> Result<(), NotKeepable> {
     if !has_domain() {
         return Err(NotKeepable::NoDomain);
     }
     let device = |path: &Path| std::fs::metadata(path).map(|it| it.dev()).ok();
     let var = device(Path::new("/var"));
-    // A filesystem without a disk has no major number; in memory, /var has to be a part of the domain.
+    // A filesystem without a disk has major number 0. A /var in memory lasts only as a part of the domain.
     let lasts = |var| rustix::fs::major(var) != 0 || Some(var) == device(Path::new(DOMAIN));
     if !var.is_some_and(lasts) {
         return Err(NotKeepable::VarInMemory);

@@ -1,13 +1,12 @@
-//! A container's own view of its image: the image below, a writable layer above, joined by overlayfs.
+//! The root filesystem of a container: the image below, a writable layer above, joined by overlayfs.
 //!
-//! The image itself is never written to, and a container that starts again starts from the image: what is to last
-//! belongs on a mount.
+//! The image itself is never written to, and a container that starts again starts from the image: data that is to last belongs on a mount.
 //!
-//! The overlay is mounted with the calls for one option each: in the one text that mount(2) takes, a comma or a colon of a path would
-//! be read as the next option, and the kernel's log of the attempt is only to be had this way.
+//! The overlay is configured with one call for each option: in the single text that mount(2) takes, a comma or a colon of a path would
+//! be read as the next option. Only these calls give the kernel's log of a failed mount.
 //!
-//! Where /var is full the writable layer is a little memory: a container that fills /var must not keep others from starting, an
-//! upgrade's least of all. It is mounted beside the container's root, and nobody can take its room.
+//! If /var is full, the writable layer is a little memory: a container that fills /var must not keep other containers from starting,
+//! least of all during an upgrade. That memory is mounted beside the container's root, where no other container can use it up.
 
 use std::fs;
 use std::io;
@@ -23,34 +22,34 @@ use rustix::mount::{
 
 use crate::mounts::filesystem::{Filesystem, MountFlags};
 
-/// Why a container has no file system.
+/// Why a container's root filesystem cannot be mounted.
 #[derive(Debug, thiserror::Error)]
 pub enum RootfsError {
-    /// The kernel does not know it.
+    /// The kernel has no overlayfs.
     #[error(
         "overlayfs is not available; the kernel needs its module \"overlay\" to run containers"
     )]
     NoOverlay,
-    /// Directories.
+    /// A directory cannot be made, read or removed.
     #[error("{step} {path:?} failed")]
     Io {
-        /// What was tried.
+        /// The failed step.
         step: &'static str,
-        /// Where.
+        /// The directory.
         path: PathBuf,
-        /// The kernel's word.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The mount itself.
+    /// The mount failed.
     #[error("mounting overlayfs at {path:?} failed at {step}{said}")]
     Mount {
-        /// What was tried.
+        /// The failed step.
         step: &'static str,
-        /// Where.
+        /// The mount point.
         path: PathBuf,
         /// The kernel's log of this mount, ready to follow the sentence.
         said: String,
-        /// The kernel's word.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -63,14 +62,14 @@ fn failed<'a>(step: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> R
     }
 }
 
-/// Below this, in bytes and in inodes, a filesystem is full: the runtime makes a few directories in a layer, and those of some more
-/// containers may be about to start.
+/// A filesystem with fewer free bytes or inodes than this counts as full: the runtime makes a few directories in a layer, and
+/// some more containers may be about to start.
 const LEAST_BYTES: u64 = 16 << 20;
 const LEAST_INODES: u64 = 512;
-/// What a container may write to its root where that is the case.
+/// Options of the writable layer in memory, for a filesystem that is full.
 const IN_MEMORY: &str = "size=8m,nr_inodes=2048";
 
-/// Mounts an image with a fresh writable layer in `layer`, or in memory where there is no room, at `target`. Both are made.
+/// Mounts an image at `target` with a fresh writable layer: in `layer`, or in memory if there is no room. Makes both directories.
 pub(super) fn mount(image: &Path, layer: &Path, target: &Path) -> Result<(), RootfsError> {
     remove_tree(layer)?;
     let in_memory;
@@ -91,7 +90,7 @@ pub(super) fn mount(image: &Path, layer: &Path, target: &Path) -> Result<(), Roo
         fs::create_dir_all(directory).map_err(failed("creating", directory))?;
     }
     fs::create_dir_all(target).map_err(failed("creating", target))?;
-    // The root of the joined tree is the upper one: it has to look like the image's.
+    // The upper directory is the root of the joined tree, so it gets the owner and mode of the image's root.
     let root = fs::metadata(image).map_err(failed("reading", image))?;
     let permissions = fs::Permissions::from_mode(root.mode() & 0o7777);
     fs::set_permissions(&upper, permissions).map_err(failed("changing", &upper))?;
@@ -114,7 +113,7 @@ pub(super) fn mount(image: &Path, layer: &Path, target: &Path) -> Result<(), Roo
     }
     fsconfig_create(&context)
         .map_err(|errno| mount_failed("create", target, kernel_log(&context), errno))?;
-    // Images bring no devices; whatever else might is of no use here.
+    // No device nodes: images bring none, and a node from elsewhere is of no use here.
     let mounted = fsmount(
         &context,
         FsMountFlags::FSMOUNT_CLOEXEC,
@@ -131,14 +130,15 @@ pub(super) fn mount(image: &Path, layer: &Path, target: &Path) -> Result<(), Roo
     .map_err(|errno| mount_failed("move_mount", target, String::new(), errno))
 }
 
-/// Whether the filesystem of a path that is still to be made has room for a layer. What cannot be looked at is left to fail by itself.
+/// Returns whether the filesystem of a path that is still to be made has room for a layer. If that is unknown, the answer is yes:
+/// the next step fails with the reason.
 fn has_room(layer: &Path) -> bool {
     let there = layer.ancestors().find(|path| path.exists());
     let Some(Ok(room)) = there.map(rustix::fs::statvfs) else {
         return true;
     };
     let bytes = room.f_bavail.saturating_mul(room.f_frsize);
-    // Some kinds of filesystem don't count inodes.
+    // Some kinds of filesystem do not count inodes.
     let inodes = if room.f_files == 0 {
         u64::MAX
     } else {
@@ -147,7 +147,7 @@ fn has_room(layer: &Path) -> bool {
     bytes >= LEAST_BYTES && inodes >= LEAST_INODES
 }
 
-/// Beside the joined tree.
+/// Path of the layer in memory, beside the joined tree.
 fn layer_in_memory(target: &Path) -> PathBuf {
     target.with_file_name("layer")
 }
@@ -174,7 +174,7 @@ fn mount_failed(step: &'static str, path: &Path, said: String, errno: Errno) -> 
     }
 }
 
-/// What the kernel wrote about this mount into its context: far more than an error number.
+/// Reads the kernel's log of this mount from its context: it says far more than an error number.
 fn kernel_log(context: &impl std::os::fd::AsFd) -> String {
     let mut said = String::new();
     let mut message = [0_u8; 512];
@@ -185,18 +185,18 @@ fn kernel_log(context: &impl std::os::fd::AsFd) -> String {
     said
 }
 
-/// Unmounts what `mount` mounted and removes the writable layer. Nothing there is as good as removed.
+/// Unmounts the root filesystem and removes the writable layer. If either is missing, that is no error.
 pub(super) fn unmount_and_remove(layer: &Path, target: &Path) -> Result<(), RootfsError> {
     unmount_here(target)?;
     remove_tree(layer)
 }
 
-/// Unmounts what `mount` mounted from where it is seen here; a container that has a copy of the mount keeps that.
+/// Unmounts the root filesystem in this mount namespace. A container that has a copy of the mount keeps it.
 pub(super) fn unmount_here(target: &Path) -> Result<(), RootfsError> {
     for mounted in [target, &layer_in_memory(target)] {
         match unmount(mounted, UnmountFlags::NOFOLLOW) {
             Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
-            // Somebody looks into it from outside; the last one out closes it.
+            // Another process has a file of it open. The kernel finishes the unmount when the last one is closed.
             Err(Errno::BUSY) => unmount(mounted, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)
                 .map_err(|errno| failed("unmounting", mounted)(errno.into()))?,
             Err(errno) => return Err(failed("unmounting", mounted)(errno.into())),

@@ -1,15 +1,15 @@
 //! Containers as processes, made by crun.
 //!
-//! crun runs as a process of its own and is gone when the container's first process runs: that one then belongs to
-//! init, which reaps it and tells its exit status. Here it is watched, and signalled, by its pidfd, so that no signal
-//! can ever reach another process of the same number.
+//! crun runs as a process of its own and has ended when the container's first process runs. That process then belongs to init, which
+//! reaps it and reports its exit status. machined watches and signals it by its pidfd, so that no signal can ever reach another process
+//! with the same PID.
 //!
 //! ```text
 //! <run>/<name>/rootfs/       the joined file system, mounted until the container has a mount of its own
-//!             /config.json   what crun was told
-//!             /identity.json what it is made of
+//!             /config.json   the runtime configuration for crun
+//!             /identity.json the container's image and definition
 //!             /pid, crun.log
-//!             /service.json, log  what was known of it, and the end of its log, when it was left to run on
+//!             /service.json, log  the service's last state and the end of its log, if the container was left running
 //! ```
 
 use std::ffi::OsStr;
@@ -43,37 +43,38 @@ use crate::sys::oom_score;
 use crate::sys::readiness;
 use crate::values::ContainerName;
 
-/// crun needs some 50 ms; on a machine that is out of memory, much more.
+/// Timeout for one call of crun. crun needs some 50 ms; on a machine that is out of memory, much more.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How much of crun's log, or of what a program says, goes into an error.
+/// Length limit of the quotes in an error, of crun's log or of a program's output, in bytes.
 const LOG_TAIL: usize = 1000;
-/// What is longer than this of crun's log in a bundle goes before a program is run: a check that cannot be run leaves a line each time.
+/// Size limit of crun's log in a bundle, in bytes. A longer log is emptied before a program is run: each health check that crun
+/// cannot run adds a line.
 const LONGEST_LOG: u64 = 64 * 1024;
-/// The record of what a container is made of, in its bundle.
+/// Name of the file in a bundle that holds the container's [`Identity`].
 const IDENTITY: &str = "identity.json";
-/// How long the words of a program that has ended are waited for: what it left behind may hold its standard error for ever.
+/// Timeout for the rest of a program's standard error after the program has ended: a child that it left behind may keep it open for ever.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// The runtime's program and places.
+/// The container runtime: the path of crun, and the directories that it works in.
 #[derive(Debug, Clone)]
 pub struct Runtime {
     crun: PathBuf,
-    /// crun's own state.
+    /// Directory of crun's own state.
     state: PathBuf,
-    /// Bundles and mounts.
+    /// Directory of the bundles and mounts.
     run: PathBuf,
 }
 
-/// What is left beside a container that runs on when nobody looks after it any more.
+/// A file that machined leaves beside a container that goes on running without machined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Record {
-    /// What was known of its service.
+    /// The last known state of the container's service.
     Service,
     /// The end of its log.
     Log,
 }
 
-/// A container's streams.
+/// The output streams of a container.
 #[derive(Debug)]
 pub struct Streams {
     /// Its standard output.
@@ -82,10 +83,10 @@ pub struct Streams {
     pub stderr: OwnedFd,
 }
 
-/// Why a container does not run, or could not be looked after.
+/// Why a container does not run, or cannot be watched.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
-    /// What it is to be makes no sense.
+    /// The container's specification is invalid.
     #[error("container {name} cannot be described")]
     Spec {
         /// The container.
@@ -93,7 +94,7 @@ pub enum RuntimeError {
         /// Why.
         source: SpecError,
     },
-    /// Its files.
+    /// The container's root filesystem cannot be made.
     #[error("container {name} has no root file system")]
     Rootfs {
         /// The container.
@@ -101,7 +102,7 @@ pub enum RuntimeError {
         /// Why.
         source: RootfsError,
     },
-    /// Files of the machine that it is to see.
+    /// A file of the machine cannot be mounted into the container.
     #[error("container {name} does not get what it mounts")]
     HostPath {
         /// The container.
@@ -109,17 +110,17 @@ pub enum RuntimeError {
         /// Why.
         source: HostPathError,
     },
-    /// Files of ours.
+    /// A file of machined's own (a bundle, a record) cannot be read or written.
     #[error("{step} {path:?} failed")]
     Io {
-        /// What was tried.
+        /// The failed step.
         step: &'static str,
-        /// Where.
+        /// The file.
         path: PathBuf,
-        /// The kernel's word.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// crun could not be run at all.
+    /// crun could not be started.
     #[error("{program:?} could not be run")]
     Program {
         /// crun.
@@ -127,17 +128,17 @@ pub enum RuntimeError {
         /// Why.
         source: io::Error,
     },
-    /// crun said no.
+    /// crun failed.
     #[error("crun {step} of container {name} failed: {said}")]
     Crun {
         /// `create`, `start`, `delete` or `state`.
         step: &'static str,
         /// The container.
         name: ContainerName,
-        /// The end of its log, or how it ended.
+        /// The end of crun's log, or how crun ended.
         said: String,
     },
-    /// A program in it.
+    /// A program that ran in the container failed.
     #[error("{command} in container {name} failed ({status}){said}")]
     Exec {
         /// The program and its arguments.
@@ -146,20 +147,20 @@ pub enum RuntimeError {
         name: ContainerName,
         /// How it ended.
         status: std::process::ExitStatus,
-        /// What it said to its standard error, ready to follow the sentence.
+        /// The end of the program's standard error, ready to follow the sentence.
         said: String,
     },
-    /// The process.
+    /// The container's first process cannot be watched.
     #[error("the process of container {name} cannot be watched")]
     Watch {
         /// The container.
         name: ContainerName,
-        /// The kernel's word.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
-/// A container whose first process has been started. Dropping this changes nothing about it.
+/// A container whose first process has been started. Dropping this value does not end the container.
 #[derive(Debug)]
 pub struct RunningContainer {
     name: ContainerName,
@@ -180,30 +181,30 @@ impl RunningContainer {
         })
     }
 
-    /// Its name.
+    /// Returns the container's name.
     pub fn name(&self) -> &ContainerName {
         &self.name
     }
 
-    /// Its first process, as the machine numbers it: the number that init tells its exit status by.
+    /// Returns the PID of the first process on the machine. init reports the exit status under this number.
     pub fn pid(&self) -> u32 {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// When the first process was taken under watch: until then the number may have been another's.
+    /// Returns when the watch of the first process began. Before that the PID may have been another process's.
     pub fn since(&self) -> Instant {
         self.since
     }
 
-    /// Returns when the first process has ended. Its status comes from init.
+    /// Waits until the first process has ended. Its exit status comes from init.
     pub async fn wait(&self) -> io::Result<()> {
-        // A pidfd stays readable once the process has ended, so that the readiness may stay as well.
+        // A pidfd stays readable once the process has ended, so the readiness is kept.
         self.pidfd.readable().await?.retain_ready();
         Ok(())
     }
 
-    /// Asks the first process to end. One that cannot hear SIGTERM, as most programs that were not written to be first in a
-    /// container, would only be waited for in vain: it is killed at once.
+    /// Sends SIGTERM to the first process. A first process that ignores SIGTERM, as most programs do that were not written to be
+    /// first in a container, gets SIGKILL at once: waiting for it would be in vain.
     pub fn terminate(&self) -> io::Result<()> {
         match ignores_signal(self.pid, Signal::TERM) {
             true => self.kill(Signal::KILL),
@@ -211,7 +212,7 @@ impl RunningContainer {
         }
     }
 
-    /// Sends a signal to the first process; one that has ended has got it.
+    /// Sends a signal to the first process. A process that has ended already is no error.
     pub fn kill(&self, signal: Signal) -> io::Result<()> {
         match pidfd_send_signal(self.pidfd.get_ref(), signal) {
             Ok(()) | Err(Errno::SRCH) => Ok(()),
@@ -220,7 +221,7 @@ impl RunningContainer {
     }
 }
 
-/// What `crun state` prints, as far as it matters.
+/// The fields of the output of `crun state` that are used here.
 #[derive(Deserialize)]
 struct State {
     pid: i32,
@@ -241,13 +242,13 @@ impl Default for Runtime {
 }
 
 impl Runtime {
-    /// With that program, directory of crun's state, and directory of bundles.
+    /// Creates a runtime from crun's path, the directory of crun's state, and the directory of the bundles.
     pub fn new(crun: PathBuf, state: PathBuf, run: PathBuf) -> Self {
         Runtime { crun, state, run }
     }
 
-    /// Starts a container from an image, over whatever is left of one of that name. The preserved descriptors become
-    /// 3, 4, … in it. After an error nothing of it is left.
+    /// Starts a container from an image, and removes the remains of an older container of that name first. The preserved
+    /// descriptors become 3, 4, … in the container. After an error nothing of it is left.
     pub async fn start(
         &self,
         spec: &ContainerSpec,
@@ -272,7 +273,7 @@ impl Runtime {
             let host_paths = HostPaths::open(&spec).map_err(host_path)?;
             self.write_bundle(&spec, image, store, host)?;
             self.create(&spec, streams, preserved).await?;
-            // The container has a mount of its own by now. This one would be what leads from it into the generation.
+            // The container has its own copy of this mount by now. Left in place, this one would tie the container to the generation.
             let target = self.bundle(name).join("rootfs");
             rootfs::unmount_here(&target).map_err(|source| RuntimeError::Rootfs {
                 name: name.clone(),
@@ -294,7 +295,7 @@ impl Runtime {
         }
     }
 
-    /// A container that an earlier machined started and that still runs.
+    /// Takes over a container that an earlier machined started; `None` if it does not run any more.
     pub async fn adopt(
         &self,
         name: &ContainerName,
@@ -304,7 +305,7 @@ impl Runtime {
         };
         let running = match RunningContainer::watch(name, pid) {
             Ok(running) => running,
-            // It has ended between the two calls.
+            // The container has ended between the two calls.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::SRCH) => return Ok(None),
             Err(source) => {
                 return Err(RuntimeError::Watch {
@@ -313,12 +314,12 @@ impl Runtime {
                 });
             }
         };
-        // crun compares the start time: the same number now means that the pidfd is of the right process.
+        // crun compares the process's start time: the same PID after the pidfd was opened means that the pidfd is of the right process.
         Ok((self.running_pid(name).await? == Some(pid)).then_some(running))
     }
 
-    /// Runs a program in a running container, as its user and with its limits; an end with anything but 0 is an error that
-    /// says what the program said. Dropping this ends the program.
+    /// Runs a program in a running container, as the container's user and within its limits. An exit status other than 0 is an
+    /// error that quotes the program's standard error. Dropping the future ends the program.
     pub async fn exec(&self, name: &ContainerName, command: &[String]) -> Result<(), RuntimeError> {
         let program = ExecProgram {
             pid_file: self.bundle(name).join("exec.pid"),
@@ -345,15 +346,15 @@ impl Runtime {
             () = hear(&mut stderr, &mut words) => child.wait().await,
         };
         let status = ended.map_err(program_error)?;
-        // It is not there where crun did not come to write it.
+        // The file is missing if crun failed before it wrote it.
         let _ = fs::remove_file(&program.pid_file);
         if status.success() {
             return Ok(());
         }
         words.hurry();
-        // What was heard by then is what is told.
+        // After the timeout, the error quotes the output so far.
         let _ = tokio::time::timeout(LAST_WORDS, hear(&mut stderr, &mut words)).await;
-        // crun's own words, when it did not come to run the program, are in its log.
+        // If crun could not start the program, the reason is in crun's log.
         let mut said = one_line(words.bytes());
         if said.is_empty() {
             said = tail(&log, before);
@@ -370,7 +371,7 @@ impl Runtime {
         })
     }
 
-    /// Names of all containers that something is left of, running or not.
+    /// Lists the containers that have a bundle, running or not.
     pub fn names(&self) -> Result<Vec<ContainerName>, RuntimeError> {
         let entries = match fs::read_dir(&self.run) {
             Ok(entries) => entries,
@@ -381,7 +382,7 @@ impl Runtime {
         Ok(names.collect())
     }
 
-    /// Ends a container if it runs (SIGKILL) and removes all that belongs to it. One that is not there is removed.
+    /// Ends a container if it runs (SIGKILL) and removes all its files. A container that does not exist is no error.
     pub async fn delete(
         &self,
         name: &ContainerName,
@@ -426,7 +427,8 @@ impl Runtime {
         })
     }
 
-    /// Of bundles and of crun's state. Each bundle has the environment of its container, and crun keeps a copy.
+    /// Makes the directories of the bundles and of crun's state. Only root may read them: a bundle holds the container's
+    /// environment, and crun keeps a copy.
     fn make_directories(&self) -> Result<(), RuntimeError> {
         for directory in [&self.run, &self.state] {
             fs::DirBuilder::new()
@@ -442,10 +444,10 @@ impl Runtime {
         self.run.join(name.as_str())
     }
 
-    /// Notes what a running container is made of.
+    /// Writes the identity of a running container into its bundle.
     ///
     /// # Errors
-    /// The record cannot be written: nobody will take the container over.
+    /// The record cannot be written. A later machined will not take the container over then.
     pub fn note_identity(
         &self,
         name: &ContainerName,
@@ -457,19 +459,19 @@ impl Runtime {
             .map_err(failed("writing", &path))
     }
 
-    /// What a running container is made of; `None` where there is no record that can be read.
+    /// Returns the identity of a running container; `None` if the record is missing or unreadable.
     pub fn identity(&self, name: &ContainerName) -> Option<Identity> {
         let record = fs::read(self.bundle(name).join(IDENTITY)).ok()?;
         serde_json::from_slice(&record).ok()
     }
 
-    /// The number of the first process of a container, as it was when it was made; `None` where nothing is left of one.
+    /// Returns the PID of the container's first process as crun noted it at the start; `None` if no note is left.
     pub fn noted_pid(&self, name: &ContainerName) -> Option<u32> {
         let pid = self.read_pid(name).ok()?;
         Some(pid.as_raw_nonzero().get().unsigned_abs())
     }
 
-    /// Where crun writes the number of a container's first process.
+    /// Path of the file that crun writes the first process's PID to.
     fn pid_file(&self, name: &ContainerName) -> PathBuf {
         self.bundle(name).join("pid")
     }
@@ -480,10 +482,10 @@ impl Runtime {
         pid.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Leaves a record beside a container, in one piece. It goes when the container is deleted.
+    /// Writes a record beside a container, atomically. It is removed with the container.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The record cannot be written.
     pub fn leave(
         &self,
         name: &ContainerName,
@@ -494,10 +496,10 @@ impl Runtime {
         whole_file::replace(&path, 0o644, bytes).map_err(failed("writing", &path))
     }
 
-    /// The record beside a container, at most so many bytes of it; `None` where there is none.
+    /// Returns the record beside a container, at most `most` bytes of it; `None` if there is none.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The record cannot be read.
     pub fn left(
         &self,
         name: &ContainerName,
@@ -518,7 +520,7 @@ impl Runtime {
     /// Removes the record beside a container.
     ///
     /// # Errors
-    /// It stays.
+    /// The record cannot be removed.
     pub fn remove_left(&self, name: &ContainerName, record: Record) -> Result<(), RuntimeError> {
         let path = self.record(name, record);
         fs::remove_file(&path).map_err(failed("removing", &path))
@@ -606,7 +608,7 @@ impl Runtime {
     fn watch_created(&self, name: &ContainerName) -> Result<RunningContainer, RuntimeError> {
         let read = self.read_pid(name);
         let pid = read.map_err(failed("reading", &self.pid_file(name)))?;
-        // It waits for `start`: it cannot have ended, and its number cannot be another's.
+        // The process waits for `crun start`: it cannot have ended, so its PID cannot have been reused.
         RunningContainer::watch(name, pid).map_err(|source| RuntimeError::Watch {
             name: name.clone(),
             source,
@@ -643,7 +645,7 @@ impl Runtime {
             .arg("--root")
             .arg(&self.state)
             .arg("--cgroup-manager=cgroupfs")
-            // Its standard error is the container's: what it has to say itself goes elsewhere.
+            // crun's standard error is the container's, so crun writes its own messages to a log file.
             .arg("--log")
             .arg(self.log(name))
             .arg(step)
@@ -656,7 +658,7 @@ impl Runtime {
         command
     }
 
-    /// In the bundle, or beside all of them for one that has none (any more).
+    /// Path of crun's log: in the bundle, or beside the bundles for a container that has none (any more).
     fn log(&self, name: &ContainerName) -> PathBuf {
         let bundle = self.bundle(name);
         if bundle.is_dir() {
@@ -680,7 +682,7 @@ impl Runtime {
             source,
         };
         let child = command.spawn().map_err(program)?;
-        // The command holds copies of the container's streams; the reader of their other end waits for all of them.
+        // The command holds copies of the container's streams. Close them: a reader at the other end waits until every copy is closed.
         drop(command);
         let said = |end: String| {
             let tail = tail(&log, before);
@@ -703,7 +705,7 @@ impl Runtime {
     }
 }
 
-/// A program that crun was asked to run in a container. crun is its parent, so ending crun does not end it.
+/// A program that crun runs in a container. crun is the program's parent, so ending crun alone would not end the program.
 struct ExecProgram {
     pid_file: PathBuf,
 }
@@ -711,12 +713,12 @@ struct ExecProgram {
 impl Drop for ExecProgram {
     fn drop(&mut self) {
         let text = fs::read_to_string(&self.pid_file).unwrap_or_default();
-        // Gone with a program that has ended: its number may be another's by then.
+        // Remove the file with its program: the PID in it may be reused. A file that is missing is as good.
         let _ = fs::remove_file(&self.pid_file);
         if let Some(pid) = text.trim().parse().ok().and_then(Pid::from_raw)
             && let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty())
         {
-            // It may have ended meanwhile.
+            // An error means that the program has ended meanwhile.
             let _ = pidfd_send_signal(&pidfd, Signal::KILL);
         }
     }
@@ -730,14 +732,14 @@ fn failed<'a>(step: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> R
     }
 }
 
-/// Reads what a program says to its end. What it says is the container's: as much as it likes, as fast as it can.
+/// Reads a program's standard error to its end. The container controls this text, so neither its amount nor its speed is bounded.
 async fn hear(stderr: &mut Option<ChildStderr>, words: &mut Tail) {
     if let Some(stderr) = stderr {
         words.follow(stderr).await;
     }
 }
 
-/// Writes what only root may read: a container's environment holds passwords.
+/// Writes a file that only root may read: a container's environment holds passwords.
 fn write_secret(path: &Path, text: &str) -> io::Result<()> {
     let mut file = fs::OpenOptions::new()
         .write(true)
@@ -751,7 +753,7 @@ fn length_of(file: &Path) -> u64 {
     fs::metadata(file).map_or(0, |metadata| metadata.len())
 }
 
-/// The last lines that came into a log after `before`, on one line.
+/// Returns the last lines that were added to a log after byte `before`, on one line.
 fn tail(log: &Path, before: u64) -> String {
     let bytes = fs::read(log).unwrap_or_default();
     let new = bytes

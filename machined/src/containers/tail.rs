@@ -1,27 +1,27 @@
-//! The end of what a program says, and none of the rest.
+//! The end of a program's output, without the rest.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-/// So much is read as fast as it comes.
+/// Bytes that are read without a pause.
 const FREE: usize = 64 * 1024;
-/// From then on there is a pause after each piece: who says that much says it in its own time, not in machined's only thread.
+/// Pause after each further piece: a program that writes that much must not keep machined's only thread busy.
 const PAUSE: Duration = Duration::from_millis(10);
 const PIECE: usize = 4096;
 
-/// The last bytes.
+/// The last bytes of an output.
 #[derive(Debug)]
 pub(super) struct Tail {
     bytes: VecDeque<u8>,
     most: usize,
-    /// Bytes to come before the first pause.
+    /// Bytes left until the first pause.
     free: usize,
 }
 
 impl Tail {
-    /// An empty one for so many.
+    /// Creates an empty tail that keeps at most `most` bytes.
     pub(super) fn of(most: usize) -> Self {
         Tail {
             bytes: VecDeque::with_capacity(most),
@@ -30,12 +30,12 @@ impl Tail {
         }
     }
 
-    /// Who talked has ended: what is left is as much as a pipe holds, and is read at once.
+    /// Ends the pauses: the program has ended, and only what is left in the pipe is to be read.
     pub(super) fn hurry(&mut self) {
         self.free = usize::MAX;
     }
 
-    /// Reads to the end. May be dropped and called again.
+    /// Reads the output to its end. The future may be dropped, and the call repeated.
     pub(super) async fn follow(&mut self, output: &mut (impl AsyncRead + Unpin)) {
         let mut piece = [0; PIECE];
         while let Ok(length @ 1..) = output.read(&mut piece).await {
@@ -54,7 +54,7 @@ impl Tail {
         self.bytes.extend(new);
     }
 
-    /// What is kept.
+    /// Returns the bytes that are kept.
     pub(super) fn bytes(&mut self) -> &[u8] {
         self.bytes.make_contiguous()
     }

@@ -1,7 +1,6 @@
-//! Whose a user volume is: the user's of the first container that may write to it.
+//! The owner of a user volume: the user of the first container that may write to it.
 //!
-//! Only a volume that nobody has used is given away, one that is empty and still root's. From then on its owner is what its
-//! containers made it.
+//! Only an unused volume changes its owner: one that is empty and root's. After that, its containers decide about the owner.
 
 use std::io;
 use std::path::Path;
@@ -11,7 +10,7 @@ use rustix::process::{Gid, Uid};
 
 use super::spec::User;
 
-/// Gives the volume to the user, if nobody has used it yet. Whether it did.
+/// Gives an unused volume to the user. Returns whether it did.
 pub(super) fn hand_over(volume: &Path, user: &User) -> io::Result<bool> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let directory = openat(CWD, volume, flags, Mode::empty())?;
@@ -55,7 +54,7 @@ mod tests {
         }
     }
 
-    /// Needs root, as machined is; others cannot give files away, and the kernel says so.
+    /// Needs root, as machined has it: only root may change a file's owner, and the kernel's refusal is shown to others.
     #[test]
     fn only_an_unused_volume_changes_hands() {
         let volume = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Carrying a plan out: the only code that opens a disk for writing, and only the one that the plan names.
+//! Carries out a plan. This is the only code that opens a disk for writing, and only the disk that the plan names.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -17,14 +17,14 @@ use super::{
 };
 use crate::sys;
 
-/// The kernel makes nodes in /dev by itself; this is for slow controllers.
+/// Timeout for a node in /dev. The kernel makes the nodes by itself; slow controllers take a while.
 const NODE_DEADLINE: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 
 /// Why a plan could not be carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
-    /// Busy or gone.
+    /// The disk is busy or gone.
     #[error("cannot open {disk} for writing; something may have it mounted or mapped")]
     Open {
         /// The disk.
@@ -40,7 +40,7 @@ pub enum ApplyError {
         /// Why.
         source: io::Error,
     },
-    /// The kernel keeps what it knows.
+    /// The kernel did not take over the new table.
     #[error("the kernel does not take the new partitions of {disk}; something uses one of them")]
     Announce {
         /// The disk.
@@ -48,15 +48,15 @@ pub enum ApplyError {
         /// Why.
         source: io::Error,
     },
-    /// No node.
+    /// The partition's node in /dev did not appear.
     #[error("{partition} has not appeared within {} s; see the kernel log", NODE_DEADLINE.as_secs())]
     NoNode {
-        /// The partition's device.
+        /// The path of the node.
         partition: PathBuf,
     },
 }
 
-/// Makes the disk as planned. Blocks: run it where that is fine.
+/// Applies the plan to its disk. Blocks the thread: do not call it on the runtime's.
 pub fn apply(plan: &DiskPlan, sysfs: &Path) -> Result<(), ApplyError> {
     let path = plan.disk.as_path();
     let guid = match &plan.action {
@@ -69,8 +69,8 @@ pub fn apply(plan: &DiskPlan, sysfs: &Path) -> Result<(), ApplyError> {
     };
     if let Some(guid) = guid {
         let disk = open_exclusively(path)?;
-        // The table comes last: once it is there, the disk is ours and what its partitions hold is reused. So what an
-        // old filesystem has left in their place must be gone before.
+        // The table comes last: once it is there, the disk is ours and the contents of its partitions are reused. So remains of
+        // an old filesystem in their places must be gone before.
         erase(&disk, plan)
             .and_then(|()| write_table(&disk, plan, guid))
             .map_err(|source| ApplyError::Write {
@@ -84,7 +84,7 @@ pub fn apply(plan: &DiskPlan, sysfs: &Path) -> Result<(), ApplyError> {
         .try_for_each(|partition| wait_for_node(plan, partition, sysfs))
 }
 
-/// The device of a partition: `/dev/vda1`, `/dev/nvme0n1p1`.
+/// Returns the path of a partition: `/dev/vda1`, `/dev/nvme0n1p1`.
 pub fn partition_path(disk: &Path, number: u32) -> PathBuf {
     let disk = disk.display().to_string();
     let separator = if disk.ends_with(|c: char| c.is_ascii_digit()) {
@@ -109,8 +109,8 @@ pub(crate) fn open_exclusively(path: &Path) -> Result<File, ApplyError> {
         })
 }
 
-/// Makes the beginning of each new partition zero, and both ends of a disk that is taken over. What else is in a partition's place,
-/// an older filesystem's copies of its superblock among it, is not to be found again: it gets the mark of one that is to be made.
+/// Zeroes the beginning of each new partition, and both ends of a disk that is taken over. Older data deeper in the partition,
+/// for example superblock copies of an older filesystem, cannot all be found: the mark "to be made anew" makes it void.
 fn erase(disk: &File, plan: &DiskPlan) -> io::Result<()> {
     let zeros = vec![0; usize::try_from(ALIGNMENT.min(plan.size)).unwrap_or(0)];
     let ends: &[u64] = match plan.action {
@@ -142,7 +142,7 @@ fn write_table(disk: &File, plan: &DiskPlan, guid: uuid::Uuid) -> io::Result<()>
     write_table::write(disk, plan.size, block, guid, &entries)
 }
 
-/// A partition as the kernel knows it, in bytes.
+/// A partition in the kernel's list, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Known {
     number: u32,
@@ -150,7 +150,7 @@ struct Known {
     length: u64,
 }
 
-/// Tells the kernel what it does not know yet of the planned partitions; nothing on most boots.
+/// Tells the kernel about planned partitions that are not in its list; on most boots there are none.
 fn announce(plan: &DiskPlan, sysfs: &Path) -> Result<(), ApplyError> {
     let path = plan.disk.as_path();
     let failed = |source| ApplyError::Announce {
@@ -178,7 +178,7 @@ fn announce(plan: &DiskPlan, sysfs: &Path) -> Result<(), ApplyError> {
     let deadline = Instant::now() + NODE_DEADLINE;
     loop {
         match bring_up_to_date(&disk, &planned, path, sysfs) {
-            // Something that probes new devices may hold the disk for a moment.
+            // A program that probes new devices may hold the disk for a moment.
             Err(error)
                 if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline =>
             {
@@ -210,7 +210,7 @@ fn bring_up_to_date(disk: &File, planned: &[Known], path: &Path, sysfs: &Path) -
     Ok(())
 }
 
-/// The partitions of a disk that the kernel knows, from `/sys/class/block/DISK/PARTITION/{partition,start,size}`.
+/// Reads the kernel's list of a disk's partitions, from `/sys/class/block/DISK/PARTITION/{partition,start,size}`.
 fn known_to_kernel(disk: &Path, sysfs: &Path) -> io::Result<Vec<Known>> {
     let mut known = Vec::new();
     for entry in fs::read_dir(sysfs.join("class/block").join(block_name(disk)))? {
@@ -219,7 +219,7 @@ fn known_to_kernel(disk: &Path, sysfs: &Path) -> io::Result<Vec<Known>> {
             let text = fs::read_to_string(folder.join(file)).ok()?;
             text.trim().parse::<u64>().ok()
         };
-        // sysfs counts in units of 512 bytes, whatever the disk's sectors are.
+        // sysfs counts in units of 512 bytes, whatever the disk's sector size.
         if let (Some(partition), Some(start), Some(length)) =
             (number("partition"), number("start"), number("size"))
         {
@@ -233,7 +233,7 @@ fn known_to_kernel(disk: &Path, sysfs: &Path) -> io::Result<Vec<Known>> {
     Ok(known)
 }
 
-/// The name of a block device in sysfs.
+/// Returns the name of a block device in sysfs.
 fn block_name(node: &Path) -> String {
     node.strip_prefix("/dev")
         .unwrap_or(node)

@@ -1,8 +1,8 @@
-//! What a partition of ours holds before it is mounted, and whether it may be given a new filesystem.
+//! The contents of a partition of ours before it is mounted, and whether it may be given a new filesystem.
 //!
-//! A filesystem is made in two cases only: the partition is blank, or it carries the mark of one that is to be made anew. The mark
-//! is written before mkfs and before a wipe, and goes when the new filesystem is whole, so that a power cut in between leaves
-//! nothing in doubt. It lies in the last bytes of the partition, which the filesystem leaves out.
+//! A filesystem is made in two cases only: the partition is blank, or it carries the mark "to be made anew". The mark is written before
+//! mkfs and before a wipe, and is removed when the new filesystem is complete, so that a power cut in between leaves nothing in doubt.
+//! It lies in the last bytes of the partition, which the filesystem leaves out.
 
 use std::{
     fs::File,
@@ -19,40 +19,39 @@ use super::{
 /// Bytes at the end of a partition that its filesystem leaves out: one sector of any disk.
 pub(super) const TAIL: u64 = 4096;
 
-/// What the mark begins with; the rest of its sector is zero.
+/// The beginning of the mark; the rest of its sector is zero.
 const MARK: &[u8] = b"INSTAR: THIS PARTITION IS TO BE MADE ANEW\n";
-/// A disk writes so much whole or not at all.
+/// Bytes that a disk writes atomically.
 const SECTOR: usize = 512;
 
-/// Where ext4 has copies of its superblock: the size of its blocks, how many make a group, the first block (ext4(5)). mkfs takes
-/// small blocks for small partitions.
+/// Places of ext4's superblock copies: block size, blocks in a group, first block (ext4(5)). mkfs takes small blocks for small partitions.
 const GEOMETRIES: [(u64, u64, u64); 2] = [(1024, 8192, 1), (4096, 32768, 0)];
-/// Groups with a copy, beside higher powers of 3, 5 and 7.
+/// Groups with a copy. Higher powers of 3, 5 and 7 have one too, but are not read.
 const GROUPS: [u16; 5] = [1, 3, 5, 7, 9];
 
-/// What is in a partition.
+/// The contents of a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Contents {
-    /// A filesystem by its superblock; marked where what the mark was for has ended but for the mark.
+    /// A filesystem with its superblock. `marked`: the mark is still there, and only its removal is missing.
     Filesystem { marked: bool },
-    /// Nothing that is to be kept.
+    /// Nothing that has to be kept.
     Free,
-    /// Somebody else's.
+    /// The data of another system or program.
     Foreign(Signature),
-    /// Something without a superblock in its place; with the copies of ext4's that are left.
+    /// Data, but no superblock in its place; with the copies of ext4's superblock that are left.
     Damaged(Vec<Backup>),
 }
 
 /// A copy of ext4's superblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Backup {
-    /// In blocks from the partition's beginning.
+    /// The block, counted from the partition's beginning.
     pub(super) block: u64,
-    /// Bytes of a block.
+    /// Block size in bytes.
     pub(super) block_size: u64,
 }
 
-/// Reads what decides.
+/// Reads the parts of a partition that show whether it may be given a new filesystem.
 pub(super) fn examine(path: &Path) -> Result<Contents, ProbeError> {
     let failed = |source| ProbeError::of(path, source);
     let mut file = File::open(path).map_err(failed)?;
@@ -62,7 +61,7 @@ pub(super) fn examine(path: &Path) -> Result<Contents, ProbeError> {
     let marked = is_mark(&tail);
     let is_kept = match signature(&head, &[]) {
         Some(Signature::Ext) => return Ok(Contents::Filesystem { marked }),
-        // Written by us where we were about to make a filesystem: what is under it was given up.
+        // We wrote the mark before making a filesystem: the older data was given up then.
         _ if marked => return Ok(Contents::Free),
         Some(other) => return Ok(Contents::Foreign(other)),
         None => !is_zero(&head),
@@ -91,7 +90,8 @@ fn backups(file: &mut File, size: u64) -> io::Result<Vec<Backup>> {
     Ok(found)
 }
 
-/// Whether this is a superblock of blocks of this size, in this group: magic number, log2 of the blocks' KiB, number of the group.
+/// Returns whether this is a superblock for this block size and group: by the magic number, log2 of the blocks' KiB, and the
+/// group's number.
 fn is_copy(superblock: &[u8], block_size: u64, group: u16) -> bool {
     let log: u32 = if block_size == 1024 { 0 } else { 2 };
     let is = |at: usize, bytes: &[u8]| superblock.get(at..at + bytes.len()) == Some(bytes);
@@ -102,14 +102,14 @@ fn is_mark(tail: &[u8]) -> bool {
     tail.starts_with(MARK)
 }
 
-/// Marks a partition that ends at this byte of the device: what it holds is not to be kept. The caller flushes.
+/// Marks the partition that ends at this byte of the device: its contents need not be kept. The caller flushes.
 pub(super) fn mark(device: &File, end: u64) -> io::Result<()> {
     let mut sector = [0; SECTOR];
     sector[..MARK.len()].copy_from_slice(MARK);
     device.write_all_at(&sector, end.saturating_sub(TAIL))
 }
 
-/// Takes the mark away. The caller flushes.
+/// Removes the mark. The caller flushes.
 pub(super) fn unmark(device: &File, end: u64) -> io::Result<()> {
     device.write_all_at(&[0; SECTOR], end.saturating_sub(TAIL))
 }
@@ -121,7 +121,7 @@ mod tests {
 
     use super::*;
 
-    /// A file of so many MiB with a filesystem as the node makes it, and what writes to it.
+    /// Makes a file of that many MiB with a filesystem as the node makes it, and writes to the filesystem.
     fn filesystem(mebibytes: u64) -> (tempfile::NamedTempFile, u64) {
         let file = tempfile::NamedTempFile::new().unwrap();
         let size = mebibytes << 20;
@@ -151,7 +151,7 @@ mod tests {
                 unreachable!("{:?}", examined())
             };
             assert_eq!(backups[0].block, first);
-            // Nor is one whose first MiB is gone altogether.
+            // A partition whose first MiB is gone is not free either.
             zero(&file, 0, 1 << 20);
             assert_eq!(examined(), Contents::Damaged(backups));
         }

@@ -1,4 +1,4 @@
-//! The disks of the machine, read from sysfs. Nothing here opens a disk.
+//! Lists the disks of the machine from sysfs. Nothing here opens a disk.
 
 use std::{
     fmt, fs, io,
@@ -7,18 +7,18 @@ use std::{
 
 use serde::Serialize;
 
-/// The path of a block device, such as `/dev/vda`.
+/// The path of a block device, for example `/dev/vda`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct DevPath(PathBuf);
 
 impl DevPath {
-    /// Of a device by the name that the kernel gave it.
+    /// Returns the path of a device by its kernel name.
     pub fn of_kernel_name(name: &str) -> Self {
         // The kernel writes a slash in a name (cciss/c0d0) as an exclamation mark.
         Self(Path::new("/dev").join(name.replace('!', "/")))
     }
 
-    /// As a path.
+    /// Returns the path.
     pub fn as_path(&self) -> &Path {
         &self.0
     }
@@ -33,37 +33,37 @@ impl fmt::Display for DevPath {
 /// A whole disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Disk {
-    /// Its device.
+    /// The device's path.
     pub dev_path: DevPath,
-    /// The kernel's name, such as `vda`.
+    /// The kernel's name, for example `vda`.
     pub name: String,
-    /// In bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Logical sector, in bytes.
+    /// Logical sector size in bytes.
     pub sector_size: u64,
-    /// As the device says, trimmed.
+    /// Model, as the device reports it, trimmed.
     pub model: String,
-    /// As the device says, trimmed.
+    /// Serial number, as the device reports it, trimmed.
     pub serial: String,
-    /// World-wide name, such as `naa.5000…` or `eui.0025…`.
+    /// World-wide name, for example `naa.5000…` or `eui.0025…`.
     pub wwid: String,
     /// NVMe namespace UUID.
     pub uuid: String,
-    /// The driver's own alias.
+    /// The device's modalias in sysfs.
     pub modalias: String,
-    /// `nvme`, `virtio`, `sata`, `scsi`, `usb`, `mmc`, `xen`; empty for what has none.
+    /// `nvme`, `virtio`, `sata`, `scsi`, `usb`, `mmc` or `xen`; empty for any other.
     pub transport: String,
-    /// Has a spinning platter.
+    /// Whether it has a spinning platter.
     pub rotational: bool,
-    /// Cannot be written.
+    /// Whether it is read-only.
     pub readonly: bool,
-    /// A CD or DVD drive.
+    /// Whether it is a CD or DVD drive.
     pub cdrom: bool,
-    /// Where it hangs, below /sys/devices, such as `/pci0000:00/0000:00:02.0/virtio1`.
+    /// Place on the bus, below /sys/devices, for example `/pci0000:00/0000:00:02.0/virtio1`.
     pub bus_path: String,
-    /// Names that udev would give it below /dev/disk/by-id, for configs written elsewhere.
+    /// Names that udev would give it below /dev/disk/by-id, so that configs written for other systems fit.
     pub symlinks: Vec<String>,
-    /// Made by software: loop, device-mapper, zram.
+    /// Whether software made it: loop, device-mapper, zram.
     pub software: bool,
 }
 
@@ -75,7 +75,7 @@ pub struct DiscoverError {
     source: io::Error,
 }
 
-/// All whole disks below `sysfs` (`/sys`), sorted by name. Empty drives (size 0) are none.
+/// Lists all whole disks below `sysfs` (`/sys`), sorted by name. Empty drives (size 0) are left out.
 pub fn discover(sysfs: &Path) -> Result<Vec<Disk>, DiscoverError> {
     let path = sysfs.join("class/block");
     let entries = fs::read_dir(&path).map_err(|source| DiscoverError {
@@ -92,7 +92,7 @@ pub fn discover(sysfs: &Path) -> Result<Vec<Disk>, DiscoverError> {
     Ok(disks)
 }
 
-/// None when the device vanished meanwhile.
+/// Reads one disk; none if the device vanished meanwhile.
 fn read_disk(class: &Path, name: &str) -> Option<Disk> {
     let node = class.join(name);
     let attribute = |file: &str| {
@@ -107,7 +107,7 @@ fn read_disk(class: &Path, name: &str) -> Option<Disk> {
             .find(|text| !text.is_empty())
             .unwrap_or_default()
     };
-    // The kernel counts in 512 bytes here, whatever the sector size of the disk.
+    // The kernel counts in units of 512 bytes here, whatever the disk's sector size.
     let size = attribute("size").parse::<u64>().ok()?.checked_mul(512)?;
     let real = fs::canonicalize(&node)
         .unwrap_or_else(|_| node.clone())
@@ -146,7 +146,7 @@ fn read_disk(class: &Path, name: &str) -> Option<Disk> {
     Some(disk)
 }
 
-/// SCSI keeps the serial in a page of binary data: four bytes of header, then text.
+/// Reads the serial number of a SCSI disk from a page of binary data: four bytes of header, then text.
 fn scsi_serial(node: &Path) -> String {
     let page = fs::read(node.join("device/vpd_pg80")).unwrap_or_default();
     String::from_utf8_lossy(page.get(4..).unwrap_or_default())
@@ -200,7 +200,7 @@ pub(super) mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
     use super::*;
 
-    /// A sysfs with the given files; a directory `class/block/NAME` links to each device.
+    /// Makes a sysfs with the given files; a directory `class/block/NAME` links to each device.
     pub(crate) fn fixture(devices: &[(&str, &[(&str, &str)])]) -> tempfile::TempDir {
         let sys = tempfile::tempdir().unwrap();
         fs::create_dir_all(sys.path().join("class/block")).unwrap();

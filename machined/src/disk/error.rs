@@ -1,4 +1,4 @@
-//! Why the machine's disk is not there, or does not go away.
+//! The error of mounting, unmounting and erasing the machine's disk.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use super::tools::ToolError;
 use super::wipe::WipeError;
 use crate::base::blocking_io::{self, ANSWER, NoAnswer};
 
-/// Why the disk is not there, or does not go away.
+/// Why the machine's disk cannot be mounted, unmounted or erased.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum OwnedDiskError {
@@ -33,12 +33,12 @@ pub enum OwnedDiskError {
     Wipe(#[from] WipeError),
     #[error("this machine owns no disk; there is nothing on it to wipe")]
     NoDisk,
-    /// Two disks could be meant, and a machine has one.
+    /// More than one disk has a STATE partition, and a machine has one.
     #[error(
         "{} each hold a STATE partition of Instar's; take all but one out, or name the one to use in the config", list(.0)
     )]
     Several(Vec<DevPath>),
-    /// A partition holds something else than its filesystem.
+    /// A partition holds a known format other than ext4.
     #[error(
         "the {label} partition {} holds {found} instead of ext4; wipe the disk to make it anew", device.display()
     )]
@@ -47,7 +47,7 @@ pub enum OwnedDiskError {
         device: PathBuf,
         found: Signature,
     },
-    /// A partition holds something, and it cannot be found out what.
+    /// A partition holds data of an unknown format.
     #[error(
         "the {label} partition {} holds data but no superblock of ext4, and {why}; it is left as it is. To give up what is on it, erase it (instarctl reset --system-labels-to-wipe {label})", device.display()
     )]
@@ -79,7 +79,7 @@ pub enum OwnedDiskError {
 }
 
 impl OwnedDiskError {
-    /// Whether the kernel refused to mount because of what it found in the filesystem.
+    /// Returns whether the kernel refused to mount because of damage in the filesystem.
     pub(super) fn is_damage(&self) -> bool {
         let damage = rustix::io::Errno::UCLEAN.raw_os_error();
         matches!(self, Self::Mount { source, .. } if source.raw_os_error() == Some(damage))
@@ -91,7 +91,7 @@ fn list(disks: &[DevPath]) -> String {
     names.join(" and ")
 }
 
-/// Does work that waits for the disk, for a limited time.
+/// Runs blocking disk work on another thread, with a timeout.
 pub(super) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, OwnedDiskError> {

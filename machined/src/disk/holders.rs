@@ -1,4 +1,4 @@
-//! Who keeps a filesystem busy: for errors that say what to stop.
+//! The processes and mounts that keep a filesystem busy, for errors that say what to stop.
 
 use std::{
     fmt, fs,
@@ -7,35 +7,35 @@ use std::{
 
 use crate::mounts::mount_table::mounts;
 
-/// Something that keeps a filesystem from being unmounted.
+/// A process or mount that keeps a filesystem from being unmounted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Holder {
     /// A process with an open file, a working directory or a program on it.
     Process {
-        /// Its number.
+        /// Its PID.
         pid: u32,
         /// Its name.
         name: String,
-        /// What it holds.
+        /// The file that it holds.
         path: PathBuf,
     },
-    /// Another filesystem mounted below.
+    /// Another filesystem is mounted below.
     Mount(PathBuf),
     /// A process whose mount namespace still has it mounted.
     Namespace {
-        /// Its number.
+        /// Its PID.
         pid: u32,
         /// Its name.
         name: String,
-        /// Where.
+        /// The mount point in that namespace.
         path: PathBuf,
     },
 }
 
-/// So many are named in an error; more do not help anybody.
+/// Limit on the holders in an error; a longer list is of no more help.
 const MOST: usize = 8;
 
-/// What holds the mount at `target`: processes of every namespace by their files, and mounts below it.
+/// Lists the holders of the mount at `target`: processes of every namespace by their files, and mounts below it.
 pub fn holders(procfs: &Path, target: &Path) -> Vec<Holder> {
     let own_mounts = fs::read_to_string(procfs.join("self/mountinfo")).unwrap_or_default();
     let below =
@@ -68,7 +68,7 @@ pub fn holders(procfs: &Path, target: &Path) -> Vec<Holder> {
     found
 }
 
-/// Processes in whose namespace a filesystem of this device (`8:1`) is still mounted.
+/// Lists the processes in whose mount namespace a filesystem of this device (`8:1`) is still mounted.
 pub(super) fn still_mounted(procfs: &Path, device: &str) -> Vec<Holder> {
     let mut found = Vec::new();
     for (pid, directory) in processes(procfs) {
@@ -118,7 +118,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// A list for an error.
+/// Formats the holders for an error.
 pub(super) fn list(holders: &[Holder]) -> String {
     match holders {
         [] => "something that /proc does not show".to_owned(),

@@ -5,31 +5,31 @@ use std::{fmt, str::FromStr};
 use gpt::partition_types::{self, Type};
 use serde::Serialize;
 
-/// Partitions start and end on multiples of this: whole erase blocks of every common disk.
+/// Alignment of partitions, in bytes: whole erase blocks of every common disk.
 pub(super) const ALIGNMENT: u64 = 1024 * 1024;
 
 const MIB: u64 = 1024 * 1024;
 
-/// The name of a partition in the GPT, by which it is found again.
+/// The name of a partition in the GPT. Instar finds its partitions by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Label {
-    /// Boot assets, FAT32: what the firmware and the boot loader read.
+    /// Boot assets on FAT32, read by the firmware and the boot loader.
     Efi,
-    /// What the machine is: its config and the record of its upgrades.
+    /// The machine's identity: its config and the record of its upgrades.
     State,
-    /// What can be made again, at /var.
+    /// Data that can be made again, at /var.
     Ephemeral,
 }
 
-/// How large a partition becomes.
+/// The size of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PartitionSize {
-    /// This many bytes.
+    /// A fixed number of bytes.
     Bytes(u64),
-    /// What is left; only for the last one.
+    /// The rest of the disk; only for the last partition.
     Rest {
-        /// Less than this many bytes is an error.
+        /// The fewest bytes that are enough.
         least: u64,
     },
 }
@@ -66,7 +66,7 @@ pub const LAYOUT: &[PartitionSpec] = &[
 ];
 
 impl Label {
-    /// As it stands in the GPT.
+    /// Returns the name as in the GPT.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Efi => "EFI",
@@ -75,7 +75,7 @@ impl Label {
         }
     }
 
-    /// The partition of the layout with this name and type GUID; none for somebody else's.
+    /// Returns the partition of the layout with this name and type GUID; none for a foreign partition.
     pub(super) fn of(name: &str, kind: &uuid::Uuid) -> Option<Self> {
         let spec = LAYOUT
             .iter()
@@ -83,7 +83,7 @@ impl Label {
         Some(spec.label)
     }
 
-    /// What the layout says about it.
+    /// Returns the partition's entry in the layout.
     pub(super) fn spec(self) -> &'static PartitionSpec {
         &LAYOUT[self as usize]
     }

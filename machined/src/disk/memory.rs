@@ -1,7 +1,7 @@
 //! /var in memory, on a machine without a disk.
 //!
-//! Where init has a workload domain, /var is a directory of that: containers live through a change of generations, and what they are made
-//! of has to. The next generation finds what is in it, as it would on a disk. When no workload lives on, the domain is cleared before
+//! If init has a workload domain, /var is a directory of it: containers live through a change of generations, so their files have to
+//! as well. The next generation finds those files, as it would on a disk. When no workload lives on, the domain is cleared before
 //! anything is mounted, and /var is new.
 
 use std::{
@@ -19,13 +19,13 @@ use super::{
 };
 use crate::mounts::filesystem::{Filesystem, MountFlags};
 
-/// The directory of the domain.
+/// Path of /var in the domain.
 fn directory(domain: &Path) -> PathBuf {
     domain.join("var")
 }
 
-/// Mounts memory of at most so many bytes at `target`: of the domain if there is one, which has its limit from init (half of the
-/// machine's memory: tmpfs(5)), and else of this generation.
+/// Mounts memory at `target`: a directory of the domain if there is one, else a tmpfs of this generation with at most `size`
+/// bytes. init limits the domain to half of the machine's memory (tmpfs(5)).
 pub(super) fn mount_memory(
     target: &Path,
     domain: &Path,
@@ -55,7 +55,7 @@ pub(super) fn mount_memory(
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Found::Filesystem,
         Err(error) => return Err(failed(&format!("{source:?}"))(error)),
     };
-    // A bind takes over the flags of what it shows: those of /run/workloads are the same.
+    // A bind mount takes over the flags of its source: /run/workloads has the same flags.
     let bind = Filesystem {
         kind: "",
         source: &source,
@@ -66,7 +66,7 @@ pub(super) fn mount_memory(
     Ok(found)
 }
 
-/// Gives back the memory of a /var that has moved to a disk.
+/// Frees the memory of a /var that has moved to a disk.
 pub(super) fn forget_memory(domain: &Path) {
     let directory = directory(domain);
     match fs::remove_dir_all(&directory) {

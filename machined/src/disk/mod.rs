@@ -1,7 +1,7 @@
-//! The machine's disks: which there are, what is on them, and STATE and EPHEMERAL on the one that Instar owns.
+//! The machine's disks: finds them, recognizes their contents, and mounts STATE and EPHEMERAL of the one that Instar owns.
 //!
-//! Discovery and probing open disks for reading only. A config names at most one disk to own; what happens to it is
-//! computed as a [`DiskPlan`] (its `Display` is the dry run), and only [`apply`](apply::apply) writes, to that disk.
+//! Discovery opens no disk, and probing opens disks for reading only. A config names at most one disk to own. The changes to it are
+//! computed as a [`DiskPlan`] (its `Display` is the dry run), and only [`apply`](apply::apply) writes them, to that disk alone.
 //! A disk that holds something else is refused unless the config says to wipe it.
 //!
 //! ```no_run

@@ -1,4 +1,4 @@
-//! The disk that Instar owns: STATE and EPHEMERAL of it mounted, or /var in memory where there is none.
+//! The disk that Instar owns: mounts its STATE and EPHEMERAL, or /var in memory on a machine without one.
 
 use std::{
     path::{Path, PathBuf},
@@ -29,7 +29,7 @@ use super::{
 };
 use crate::base::blocking_io;
 
-/// Overwriting a large disk that cannot zero by itself takes hours.
+/// Timeout for a wipe: overwriting a large disk that cannot zero by itself takes hours.
 const WIPE: Duration = Duration::from_secs(24 * 3600);
 
 use crate::mounts::filesystem::{Filesystem, MountFlags};
@@ -37,36 +37,36 @@ use crate::mounts::mount_table::mounted_at;
 use crate::mounts::transient_mount::TransientMount;
 use crate::mounts::workload_domain::DOMAIN;
 
-/// Where STATE is mounted.
+/// Mount point of STATE.
 pub const STATE: &str = "/system/state";
 
-/// Where machined has files of its own on EPHEMERAL.
+/// The directory of machined's own files on EPHEMERAL.
 pub const EPHEMERAL_RECORDS: &str = "/var/lib/instar";
 
-/// Where EPHEMERAL is mounted while somebody looks at it.
+/// Mount point of EPHEMERAL while it is not at /var and machined reads or writes its records.
 const LOOK: &str = "/run/machined/ephemeral";
 
-/// What the config says about the owned disk.
+/// The machine config's settings of the owned disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiskSpec {
-    /// Which one; none keeps /var in memory, unless the machine was found to have its STATE on one.
+    /// The disk. None keeps /var in memory, unless the machine was found to have its STATE on a disk.
     pub disk: Option<DiskSelector>,
-    /// What happens when something else is on it.
+    /// Whether to take over a disk that holds something else.
     pub takeover: Takeover,
 }
 
-/// The directories that the owned disk is used by.
+/// The directories that the owned disk is mounted at, and those that its code reads.
 #[derive(Debug, Clone)]
 pub struct Paths {
-    /// Where EPHEMERAL is mounted.
+    /// Mount point of EPHEMERAL.
     pub var: PathBuf,
-    /// Where STATE is mounted.
+    /// Mount point of STATE.
     pub state: PathBuf,
-    /// A directory that may outlive the generation, for a /var in memory; it need not exist.
+    /// A directory that may outlive the generation, for a /var in memory. It may be missing.
     pub domain: PathBuf,
-    /// The mounted sysfs.
+    /// Mount point of sysfs.
     pub sysfs: PathBuf,
-    /// The mounted procfs.
+    /// Mount point of procfs.
     pub procfs: PathBuf,
 }
 
@@ -82,34 +82,34 @@ impl Default for Paths {
     }
 }
 
-/// What is mounted, for the resource store.
+/// The state of the mounts, for the resource store.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OwnedDiskStatus {
-    /// /var is mounted.
+    /// Whether /var is mounted.
     pub var_mounted: bool,
-    /// The partition at /var; none when it is in memory.
+    /// The partition at /var; none if /var is in memory.
     pub var: Option<PathBuf>,
     /// The partition of STATE, while it is mounted.
     pub state: Option<PathBuf>,
     /// The owned disk.
     pub disk: Option<PathBuf>,
-    /// Its EFI system partition; that alone does not mean that the machine boots from it.
+    /// The owned disk's EFI system partition; it may be there on a machine that boots from something else.
     pub efi: Option<PathBuf>,
-    /// Bytes of EPHEMERAL, or the limit in memory.
+    /// Size of EPHEMERAL, or the limit of /var in memory, in bytes.
     pub size: u64,
-    /// The filesystem at /var was made in this boot.
+    /// Whether the filesystem at /var was made in this boot.
     pub fresh: bool,
-    /// The filesystem at /var was not checked, because containers that live on use it.
+    /// Whether the filesystem at /var was mounted unchecked, because containers that live on use it.
     pub unchecked: bool,
-    /// One line for people.
+    /// One line for a person to read.
     pub description: String,
 }
 
-/// The EFI system partition, as a device path of the firmware names it.
+/// The EFI system partition, with the facts that the firmware's device path of it needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EfiPartition {
-    /// Its entry in the table.
+    /// The partition's entry in the table.
     pub partition: Partition,
     /// Bytes of a logical sector of the disk.
     pub sector: u64,
@@ -123,7 +123,7 @@ pub struct OwnedDisk {
 }
 
 impl OwnedDisk {
-    /// Nothing is mounted yet.
+    /// Creates the owned disk with nothing mounted yet.
     pub fn new(paths: Paths) -> Self {
         Self {
             paths,
@@ -131,18 +131,18 @@ impl OwnedDisk {
         }
     }
 
-    /// The state, to be watched.
+    /// Returns a receiver of the state.
     pub fn status(&self) -> watch::Receiver<OwnedDiskStatus> {
         self.status.subscribe()
     }
 
-    /// Where STATE is mounted; none while it is not.
+    /// Returns the mount point of STATE; none while it is not mounted.
     pub fn state(&self) -> Option<&Path> {
         let mounted = self.status.borrow().state.is_some();
         mounted.then_some(self.paths.state.as_path())
     }
 
-    /// Takes what an earlier machined of this generation has mounted.
+    /// Takes over the mounts of an earlier machined of this generation.
     pub fn adopt(&self) {
         let device = |target: &Path| {
             let mounted = mounted_at(&self.paths.procfs, target)?;
@@ -166,13 +166,13 @@ impl OwnedDisk {
             status.state = state.flatten();
             let partition = status.var.as_ref().or(status.state.as_ref());
             status.disk = partition.and_then(|it| disk_of(&self.paths.sysfs, it));
-            // The first one of the layout.
+            // EFI is the first partition of the layout.
             status.efi = status.disk.as_ref().map(|disk| partition_path(disk, 1));
         });
     }
 
-    /// Looks for the disk that carries Instar already, and mounts its STATE if it has been used. Makes no filesystem,
-    /// and opens disks that are not Instar's for reading only.
+    /// Looks for the disk that carries Instar already, and mounts its STATE if that has been used. Makes no filesystem, and opens
+    /// disks that are not Instar's for reading only.
     pub async fn find_state(&self) -> Result<(), OwnedDiskError> {
         if self.state().is_some() {
             return Ok(());
@@ -191,7 +191,7 @@ impl OwnedDisk {
         let Some(plan) = self.dry_run(&spec).await? else {
             return Ok(());
         };
-        // Before anything of it is mounted: then the table can no longer be written.
+        // Before a partition is mounted: after that the table can no longer be written.
         self.apply(&plan).await?;
         match self.volume(&plan, Label::State) {
             Some(volume) if !volume.is_free().await? => self.mount_state(&volume).await,
@@ -199,7 +199,7 @@ impl OwnedDisk {
         }
     }
 
-    /// What [`mount`](Self::mount) would do to the owned disk; none when /var is to be in memory. Writes nothing.
+    /// Returns the plan that [`mount`](Self::mount) would carry out on the owned disk; none if /var is to be in memory. Writes nothing.
     pub async fn dry_run(&self, spec: &DiskSpec) -> Result<Option<DiskPlan>, OwnedDiskError> {
         let found = self.status.borrow().disk.clone();
         let selector = spec.disk.clone().or(found.map(DiskSelector::Path));
@@ -212,7 +212,7 @@ impl OwnedDisk {
             .map(Some)
     }
 
-    /// Makes what is missing and mounts STATE and /var.
+    /// Makes missing partitions and filesystems, and mounts STATE and /var.
     pub async fn mount(&self, spec: &DiskSpec) -> Result<(), OwnedDiskError> {
         match self.dry_run(spec).await? {
             Some(plan) => self.mount_disk(plan).await?,
@@ -250,7 +250,7 @@ impl OwnedDisk {
             && found != Found::Nothing
             && let Err(error) = tools::grow_filesystem(&volume.device, size - TAIL).await
         {
-            // Smaller than it could be is no reason not to boot.
+            // A filesystem that stays smaller than its partition is no reason not to boot.
             warn!(%error, "the filesystem keeps its old size");
         }
         let how = match found {
@@ -275,17 +275,17 @@ impl OwnedDisk {
         Ok(())
     }
 
-    /// Has somebody read what is on EPHEMERAL, mounted or not: its folder for records, and its root. None where nothing is kept on it.
+    /// Calls `look` with two directories of EPHEMERAL, mounted or not: its records and its root. Returns none if EPHEMERAL holds nothing.
     pub async fn look_at_ephemeral<T: Send + 'static>(
         &self,
         look: impl FnOnce(&Path, &Path) -> T + Send + 'static,
     ) -> Result<Option<T>, OwnedDiskError> {
-        // As it is: even a journal that was left is not replayed.
+        // Read-only, and without replaying a journal that was left.
         self.at_ephemeral((MountFlags::RDONLY, "noload"), look)
             .await
     }
 
-    /// Has somebody write to the folder for records on EPHEMERAL, mounted or not. None where nothing is kept on it.
+    /// Calls `write` with the directory of the records on EPHEMERAL, mounted or not. Returns none if EPHEMERAL holds nothing.
     pub async fn write_to_ephemeral<T: Send + 'static>(
         &self,
         write: impl FnOnce(&Path) -> T + Send + 'static,
@@ -405,7 +405,7 @@ impl OwnedDisk {
         Ok(())
     }
 
-    /// What the partition table says of the EFI system partition.
+    /// Reads the EFI system partition's entry from the partition table.
     pub async fn efi_partition(&self) -> Result<EfiPartition, OwnedDiskError> {
         let disk = self.status.borrow().disk.clone();
         let disk = disk.ok_or(OwnedDiskError::NoDisk)?;
@@ -420,7 +420,7 @@ impl OwnedDisk {
         Ok(EfiPartition { partition, sector })
     }
 
-    /// Makes an empty filesystem on the EFI system partition: only while nothing boots from it.
+    /// Makes an empty filesystem on the EFI system partition. Call it only while nothing boots from it.
     pub async fn format_efi(&self) -> Result<PathBuf, OwnedDiskError> {
         let efi = self.status.borrow().efi.clone();
         let efi = efi.ok_or(OwnedDiskError::NoDisk)?;
@@ -428,14 +428,14 @@ impl OwnedDisk {
         Ok(efi)
     }
 
-    /// Erases what the owned disk holds; nothing of it may be mounted.
+    /// Erases the owned disk or partitions of it, none of which may be mounted.
     pub async fn wipe(&self, what: Wipe) -> Result<(), OwnedDiskError> {
         let disk = self.status.borrow().disk.clone();
         let disk = disk.ok_or(OwnedDiskError::NoDisk)?;
         Ok(blocking_io::within(WIPE, move || wipe(&disk, &what)).await??)
     }
 
-    /// Unmounts /var and STATE. Users of /var who must be gone and are not are named in the error.
+    /// Unmounts /var and STATE. If the users of /var must be gone and some are not, the error names them.
     pub async fn unmount(&self, users: Users) -> Result<(), OwnedDiskError> {
         let (procfs, var) = (self.paths.procfs.clone(), self.paths.var.clone());
         run_blocking(move || unmount(&procfs, &var, users)).await??;
@@ -454,7 +454,7 @@ impl OwnedDisk {
     }
 }
 
-/// The disk of a partition: its parent in sysfs.
+/// Returns the disk of a partition: its parent in sysfs.
 fn disk_of(sysfs: &Path, partition: &Path) -> Option<PathBuf> {
     let link = sysfs.join("class/block").join(partition.file_name()?);
     let folder = link.canonicalize().ok()?;
@@ -481,7 +481,7 @@ fn find_owned(sysfs: &Path) -> Result<Option<DevPath>, OwnedDiskError> {
     }
 }
 
-/// Whether the disk carries Instar already. One that cannot be read carries nothing.
+/// Returns whether the disk carries Instar already. A disk that cannot be read does not.
 fn is_owned(disk: &Disk) -> bool {
     matches!(probe(disk), Ok(Content::Ours(_)))
 }

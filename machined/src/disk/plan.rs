@@ -1,4 +1,4 @@
-//! What to do with the owned disk: a value to look at (and to show as a dry run) before anything is written.
+//! The plan for the owned disk: a value that can be inspected (and shown as a dry run) before anything is written.
 
 use std::fmt;
 
@@ -11,59 +11,59 @@ use super::{
     table::Table,
 };
 
-/// What may happen to what is on a disk that is not Instar's.
+/// What to do with a disk that holds something other than Instar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Takeover {
-    /// It is left alone: an error.
+    /// Leave it alone and return an error.
     Refuse,
-    /// The disk is taken over whatever is on it.
+    /// Take it over and destroy its contents.
     Wipe,
 }
 
-/// What to do with one disk.
+/// The plan for one disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiskPlan {
     /// The disk.
     pub disk: DevPath,
-    /// In bytes.
+    /// Size of the disk, in bytes.
     pub size: u64,
-    /// Logical sector in bytes.
+    /// Logical sector size, in bytes.
     pub sector_size: u64,
-    /// What to do.
+    /// The action to take.
     pub action: Action,
 }
 
-/// The two things that can be done.
+/// The actions that a plan can hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// The partitions are there.
+    /// Keep the partitions that exist.
     Reuse {
-        /// The disk's own GUID, which stays.
+        /// The disk's own GUID, which is kept.
         guid: uuid::Uuid,
-        /// All of them, as they shall be afterwards.
+        /// All partitions, as they will be afterwards.
         partitions: Vec<PlannedPartition>,
         /// Write the table again: a copy is broken, a partition is missing, or the disk has grown.
         rewrite_table: bool,
-        /// The number of the last partition when it is to take new space.
+        /// The number of the last partition if it is to grow.
         grow: Option<u32>,
     },
-    /// Make them.
+    /// Make all partitions.
     Create {
-        /// What is destroyed by that; none for a blank disk.
+        /// The contents that this destroys; none for a blank disk.
         destroys: Option<String>,
-        /// The new ones.
+        /// The partitions to make.
         partitions: Vec<PlannedPartition>,
     },
 }
 
-/// A partition as it shall be.
+/// A partition as it will be after the plan is applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedPartition {
     /// Its number, from 1.
     pub number: u32,
     /// Its name.
     pub label: Label,
-    /// Its own GUID, which stays; none for a new one.
+    /// Its own GUID, which is kept; none for a new partition.
     pub guid: Option<uuid::Uuid>,
     /// First byte.
     pub start: u64,
@@ -71,42 +71,42 @@ pub struct PlannedPartition {
     pub length: u64,
 }
 
-/// Why there is no plan.
+/// Why the disk cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// Somebody else's disk.
+    /// The disk holds something else than Instar.
     #[error(
         "{disk} holds {content}; it is not touched. To give it to Instar, set wipe in the config, or name another disk"
     )]
     Foreign {
         /// The disk.
         disk: DevPath,
-        /// What is on it.
+        /// The contents of the disk.
         content: String,
     },
-    /// Made by another layout.
+    /// The disk was partitioned with another layout.
     #[error(
         "{disk} has Instar's partitions, but not {missing}, and no room for it in its place; set wipe in the config to make them all anew"
     )]
     Incomplete {
         /// The disk.
         disk: DevPath,
-        /// What is not there.
+        /// The missing partition.
         missing: Label,
     },
-    /// Cannot be written.
+    /// The disk is read-only.
     #[error("{0} is read-only; name another disk in the config")]
     ReadOnly(DevPath),
-    /// Not enough space.
+    /// The disk is too small.
     #[error(
         "{disk} has {size}, and the partitions need {needed}; name a larger disk in the config"
     )]
     TooSmall {
         /// The disk.
         disk: DevPath,
-        /// What it has.
+        /// The disk's size.
         size: String,
-        /// What is needed.
+        /// The size that the partitions need.
         needed: String,
     },
     /// A sector size that no GPT is defined for.
@@ -119,7 +119,7 @@ pub enum PlanError {
     },
 }
 
-/// The plan for `disk`, on which `content` was found.
+/// Makes the plan for `disk`, on which `content` was found.
 pub fn plan(disk: &Disk, content: &Content, takeover: Takeover) -> Result<DiskPlan, PlanError> {
     if block_size(disk.sector_size).is_none() {
         return Err(PlanError::SectorSize {
@@ -138,8 +138,8 @@ pub fn plan(disk: &Disk, content: &Content, takeover: Takeover) -> Result<DiskPl
         })
     };
     let action = match (content, takeover) {
-        // Asked to wipe a disk that is Instar's already: it was wiped for us once. A config that keeps saying
-        // "wipe" must not cost the data at every boot; that is what reset is for.
+        // The disk carries Instar already, so it was wiped before. A config that keeps saying "wipe" must not cost the data at
+        // every boot; erasing it again is the job of reset.
         (Content::Ours(table), _) => match (reuse(disk, table), takeover) {
             (Err(PlanError::Incomplete { .. }), Takeover::Wipe) => {
                 create(Some("partitions of Instar's in another layout".to_owned()))
@@ -161,13 +161,13 @@ pub fn plan(disk: &Disk, content: &Content, takeover: Takeover) -> Result<DiskPl
     })
 }
 
-/// The first byte after the last one that partitions may use: the backup table takes 33 sectors.
+/// Returns the first byte after the usable space: the backup table takes 33 sectors at the end.
 fn usable_end(size: u64, sector_size: u64) -> u64 {
     let table = 33 * 512_u64.max(sector_size);
     size.saturating_sub(table) / ALIGNMENT * ALIGNMENT
 }
 
-/// Places new partitions one after the other, with numbers from `number` and bytes from `start`.
+/// Places new partitions one after the other, with numbers from `number` and offsets from `start`.
 fn lay_out(
     disk: &Disk,
     specs: &[PartitionSpec],
@@ -200,7 +200,7 @@ fn lay_out(
     Ok(partitions)
 }
 
-/// The bytes that this partition and those after it need at least.
+/// Returns the fewest bytes that this partition and the following ones need.
 fn remaining(specs: &[PartitionSpec], from: &PartitionSpec) -> u64 {
     let rest = specs.iter().skip_while(|spec| *spec != from);
     rest.map(|spec| match spec.size {
@@ -210,7 +210,7 @@ fn remaining(specs: &[PartitionSpec], from: &PartitionSpec) -> u64 {
     .sum()
 }
 
-/// Keeps what is there, adds what a disk image leaves to be made, and lets the last one grow.
+/// Keeps the existing partitions, adds those that a disk image leaves to be made, and grows the last one.
 fn reuse(disk: &Disk, found: &Table) -> Result<Action, PlanError> {
     let labelled = found.partitions.iter().filter_map(|partition| {
         let label = Label::of(&partition.label, &partition.kind)?;
@@ -224,7 +224,7 @@ fn reuse(disk: &Disk, found: &Table) -> Result<Action, PlanError> {
     });
     let mut partitions: Vec<PlannedPartition> = labelled.collect();
     let is_there = |label| partitions.iter().any(|there| there.label == label);
-    // New ones go behind the others, so only the end of the layout can be added.
+    // New partitions go behind the existing ones, so only the end of the layout can be added.
     let there = LAYOUT
         .iter()
         .take_while(|spec| is_there(spec.label))
@@ -261,14 +261,14 @@ fn reuse(disk: &Disk, found: &Table) -> Result<Action, PlanError> {
 }
 
 impl DiskPlan {
-    /// The partitions after the plan is applied.
+    /// Returns the partitions as they will be after the plan is applied.
     pub fn partitions(&self) -> &[PlannedPartition] {
         match &self.action {
             Action::Reuse { partitions, .. } | Action::Create { partitions, .. } => partitions,
         }
     }
 
-    /// The partition with this name.
+    /// Returns the partition with this name.
     pub fn partition(&self, label: Label) -> Option<&PlannedPartition> {
         self.partitions().iter().find(|it| it.label == label)
     }

@@ -1,4 +1,4 @@
-//! What is on a disk, found out by reading only.
+//! Recognizes the contents of a disk, by reading only.
 
 use std::{
     collections::BTreeSet,
@@ -18,17 +18,17 @@ use super::{
 };
 use crate::sys;
 
-/// Both ends of a disk that are looked at; every signature below lies in them, and so do both GPTs.
+/// Bytes at each end of a disk that are read; every signature below and both GPTs lie in them.
 pub(super) const END: u64 = 1024 * 1024;
 
-/// What a disk holds.
+/// The contents of a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
-    /// Both ends are zero, or hold nothing but the beginnings of our own partition table (a cut while it was made).
+    /// Both ends are zero, or hold nothing but the beginning of our own partition table (a power cut while it was made).
     Blank,
     /// A GPT with Instar's partitions and no others.
     Ours(Table),
-    /// A GPT with other partitions, or none.
+    /// A GPT with other partitions, or with none.
     ForeignGpt(Table),
     /// A GPT of which neither copy is whole.
     BrokenGpt,
@@ -36,11 +36,11 @@ pub enum Content {
     Mbr,
     /// A filesystem or a volume right on the disk.
     Signature(Signature),
-    /// Something else.
+    /// Data of an unknown format.
     Unknown,
 }
 
-/// What is recognized without a partition table.
+/// A format that is recognized without a partition table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[allow(missing_docs)]
 pub enum Signature {
@@ -76,18 +76,18 @@ impl ProbeError {
 }
 
 impl Content {
-    /// Whether a partition table or filesystem may be made without asking.
+    /// Returns whether a partition table or filesystem may be made without asking.
     pub fn is_blank(&self) -> bool {
         matches!(self, Self::Blank)
     }
 }
 
-/// Reads both ends of a disk and says what is on it. Opens it for reading only.
+/// Reads both ends of a disk and returns its contents. Opens it for reading only.
 pub fn probe(disk: &Disk) -> Result<Content, ProbeError> {
     probe_file(disk.dev_path.as_path(), disk.size, disk.sector_size)
 }
 
-/// The same for a disk by its path; with the size of its logical sectors.
+/// Like [`probe`], for a disk by its path; also returns the size of its logical sectors.
 pub(super) fn probe_device(path: &Path) -> Result<(Content, u64), ProbeError> {
     let failed = |source| ProbeError {
         path: path.to_owned(),
@@ -99,7 +99,7 @@ pub(super) fn probe_device(path: &Path) -> Result<(Content, u64), ProbeError> {
     Ok((probe_file(path, size, sector)?, sector))
 }
 
-/// The same for a file or device of `size` bytes.
+/// Like [`probe`], for a file or device of `size` bytes.
 pub fn probe_file(path: &Path, size: u64, sector_size: u64) -> Result<Content, ProbeError> {
     let failed = |source| ProbeError {
         path: path.to_owned(),
@@ -131,7 +131,7 @@ pub fn probe_file(path: &Path, size: u64, sector_size: u64) -> Result<Content, P
         let labels: Option<Vec<Label>> = labels.collect();
         let ours = labels.is_some_and(|labels| {
             let each_once = labels.iter().collect::<BTreeSet<_>>().len() == labels.len();
-            // Other systems have partitions with the name EFI as well.
+            // Other systems have partitions with the name EFI as well, so that name alone does not make the disk ours.
             each_once && labels.iter().any(|label| *label != Label::Efi)
         });
         return Ok(if ours {
@@ -141,7 +141,7 @@ pub fn probe_file(path: &Path, size: u64, sector_size: u64) -> Result<Content, P
         });
     }
     if is_interrupted_table(&head) && is_interrupted_table(&tail) {
-        // Where the first partition of anybody would begin there must be nothing either.
+        // A foreign first partition would begin in the next MiB, so that must be empty too.
         let beyond = read_at(&mut file, END, END).map_err(failed)?;
         if signature(&beyond, &[]).is_none() {
             return Ok(Content::Blank);
@@ -160,7 +160,7 @@ pub fn probe_file(path: &Path, size: u64, sector_size: u64) -> Result<Content, P
     })
 }
 
-/// The signature at the start of a partition, if it holds something known.
+/// Returns the signature at the start of a partition, if the format is known.
 pub fn probe_partition(path: &Path) -> Result<Option<Signature>, ProbeError> {
     let failed = |source| ProbeError::of(path, source);
     let mut file = File::open(path).map_err(failed)?;
@@ -172,7 +172,7 @@ pub(super) fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| *byte == 0)
 }
 
-/// GPTs are laid out in logical sectors; other sizes than these do not exist.
+/// Converts a sector size: a GPT is laid out in logical sectors, and no other sizes exist.
 pub(super) fn block_size(sector_size: u64) -> Option<LogicalBlockSize> {
     match sector_size {
         512 => Some(LogicalBlockSize::Lb512),
@@ -181,8 +181,8 @@ pub(super) fn block_size(sector_size: u64) -> Option<LogicalBlockSize> {
     }
 }
 
-/// Whether nothing but sectors of a table as we write it is in this end of the disk: the power went while we wrote it,
-/// before there was anything to lose.
+/// Returns whether this end of the disk holds nothing but sectors of a table as we write it: the power went while we wrote it,
+/// before the disk held any data.
 fn is_interrupted_table(end: &[u8]) -> bool {
     end.chunks(512).all(|sector| {
         is_zero(sector)
@@ -192,7 +192,7 @@ fn is_interrupted_table(end: &[u8]) -> bool {
     })
 }
 
-/// No boot code, and one entry of type 0xEE.
+/// Returns whether the MBR has no boot code and one entry, of type 0xEE.
 fn is_protective_mbr(sector: &[u8]) -> bool {
     sector.len() == 512
         && is_zero(&sector[..440])
@@ -201,7 +201,7 @@ fn is_protective_mbr(sector: &[u8]) -> bool {
         && sector.ends_with(&[0x55, 0xAA])
 }
 
-/// Entries with a name and type of the layout, and unused ones.
+/// Returns whether all entries are unused or have a name and type of the layout.
 fn holds_only_our_entries(sector: &[u8]) -> bool {
     sector.chunks(128).all(|entry| {
         let is_ours = || {

@@ -1,4 +1,4 @@
-//! Selects the disk that is meant among those of the machine: by path, by a CEL expression, or by properties.
+//! Selects one of the machine's disks: by path, by a CEL expression, or by properties.
 
 use std::{collections::HashMap, path::Path};
 
@@ -12,45 +12,45 @@ use crate::values::{DiskFields, DiskKind, DiskSelector};
 /// Why no disk was selected.
 #[derive(Debug, thiserror::Error)]
 pub enum SelectError {
-    /// The expression is not CEL.
+    /// The expression is not valid CEL.
     #[error("the disk selector {source_text:?} is not a CEL expression: {reason}")]
     Syntax {
-        /// What was written.
+        /// The expression.
         source_text: String,
-        /// Where and why.
+        /// Position and reason.
         reason: String,
     },
-    /// The expression does not give true or false.
+    /// The expression gives neither true nor false.
     #[error("the disk selector {source_text:?} fails on {disk}: {reason}")]
     Evaluation {
-        /// What was written.
+        /// The expression.
         source_text: String,
-        /// The disk that it was tried on.
+        /// The disk that it was evaluated for.
         disk: String,
         /// Why.
         reason: String,
     },
-    /// Nothing fits.
+    /// No disk matches.
     #[error("no disk matches {selector}; the machine has: {candidates}")]
     None {
-        /// What was asked for.
+        /// The selector.
         selector: String,
-        /// The disks that there are.
+        /// The machine's disks.
         candidates: String,
     },
-    /// More than one fits.
+    /// More than one disk matches.
     #[error(
         "{selector} matches more than one disk ({candidates}); narrow it down, for example by serial"
     )]
     Ambiguous {
-        /// What was asked for.
+        /// The selector.
         selector: String,
         /// The disks that match.
         candidates: String,
     },
 }
 
-/// Whether a selector can be tried at all: whether its expression is one.
+/// Checks that a selector's expression is valid.
 pub fn check(selector: &DiskSelector) -> Result<(), SelectError> {
     match selector {
         DiskSelector::Cel(text) => on_a_large_stack(|| compile(text).map(drop)),
@@ -58,9 +58,9 @@ pub fn check(selector: &DiskSelector) -> Result<(), SelectError> {
     }
 }
 
-/// The one disk that is meant. `is_system` tells which disk carries the system, if one does.
+/// Returns the one disk that matches. `is_system` tells which disk carries the system, if one does.
 ///
-/// What software made (loop, device-mapper) is selected by path only: nobody means it by "larger than 10 GiB".
+/// A disk made by software (loop, device-mapper) is selected by path only: a selector such as "larger than 10 GiB" is not meant for it.
 pub(super) fn select<'a>(
     selector: &DiskSelector,
     disks: &'a [Disk],
@@ -120,12 +120,12 @@ fn list(disks: &[&Disk]) -> String {
     disks.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// The longest expression, in bytes.
+/// Length limit of an expression, in bytes.
 const LONGEST: usize = 1024;
-/// The most brackets, signs and question marks in one expression: each may nest, and the parser recurses with each until the
+/// Limit on the brackets, signs and question marks in one expression: each may nest, and the parser recurses with each until the
 /// stack ends, which would end machined.
 const MOST_NESTING: usize = 40;
-/// Enough for what is allowed above (in a debug build, whose frames are large). Only what is used of it takes memory.
+/// Stack size that is enough for the limits above (in a debug build, whose frames are large). Only the used part takes memory.
 const LARGE_STACK: usize = 64 << 20;
 
 fn compile(text: &str) -> Result<Program, SelectError> {
@@ -144,7 +144,8 @@ fn compile(text: &str) -> Result<Program, SelectError> {
     Program::compile(text).map_err(|errors| refused(errors.to_string()))
 }
 
-/// The parser and the evaluation recurse with the length of an expression; a thread of the runtime has 2 MiB.
+/// Runs work on a thread with a large stack: the parser and the evaluation recurse with the length of an expression, and a thread
+/// of the runtime has 2 MiB.
 fn on_a_large_stack<T: Send>(
     work: impl FnOnce() -> Result<T, SelectError> + Send,
 ) -> Result<T, SelectError> {
@@ -198,7 +199,7 @@ fn evaluate(text: &str, disk: &Disk, is_system: bool) -> Result<bool, SelectErro
     }
 }
 
-/// What an expression sees as `disk`.
+/// Returns the variable `disk` of an expression.
 fn facts(disk: &Disk) -> Value {
     let text = |text: &str| Value::from(text);
     let facts: HashMap<Key, Value> = [

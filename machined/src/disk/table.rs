@@ -1,8 +1,7 @@
-//! Reading a GPT, as the UEFI specification (2.10, chapter 5) lays it out.
+//! Reads a GPT, as the UEFI specification (2.10, chapter 5) lays it out.
 //!
-//! Own code, because the gpt crate does not compare the checksum of the entries: it takes a header whose entries were
-//! never written, which is what a power cut leaves. What is read here may come from anybody, so every number in it is
-//! checked before it is used.
+//! This is own code, because the gpt crate does not compare the checksum of the entries: it accepts a header whose entries were never
+//! written, which is the result of a power cut. A table may come from any system, so every number in it is checked before it is used.
 
 use std::{
     fs::File,
@@ -14,9 +13,9 @@ use uuid::Uuid;
 
 /// The first bytes of a header.
 pub(super) const MAGIC: &[u8] = b"EFI PART";
-/// Bytes of an entry; the specification allows more, nobody makes them.
+/// Bytes of an entry. The specification allows more, but no partitioning program makes larger ones.
 const ENTRY: usize = 128;
-/// Everybody makes 128 entries; more than this is no table.
+/// Limit on the entries. Partitioning programs make 128; a header with more than this is no table.
 const MOST_ENTRIES: u32 = 1024;
 
 /// A partition table.
@@ -26,7 +25,7 @@ pub struct Table {
     pub guid: Uuid,
     /// Its partitions by number.
     pub partitions: Vec<Partition>,
-    /// Not both copies are whole, the same and in their places, or the protective MBR is missing.
+    /// True if the two copies are not both whole, equal and in their places, or if the protective MBR is missing.
     pub needs_repair: bool,
 }
 
@@ -47,7 +46,7 @@ pub struct Partition {
     pub length: u64,
 }
 
-/// The table on a disk of `size` bytes; none when neither copy is whole. The primary one counts when both are.
+/// Reads the table of a disk of `size` bytes; none if neither copy is whole. The primary copy counts if both are.
 pub(super) fn read(file: &mut File, size: u64, sector: u64) -> io::Result<Option<Table>> {
     let last = (size / sector).saturating_sub(1);
     let primary = WholeCopy::read(file, size, 1, sector)?;
@@ -68,10 +67,10 @@ pub(super) fn read(file: &mut File, size: u64, sector: u64) -> io::Result<Option
     }))
 }
 
-/// The copies that are whole, in the order in which they may be changed: with a flush after each, one of them can be read at every moment.
+/// Returns the whole copies in the order in which to change them: with a flush after each, one of them can be read at every moment.
 pub(super) fn whole_copies(file: &mut File, size: u64, sector: u64) -> io::Result<Vec<WholeCopy>> {
     let primary = WholeCopy::read(file, size, 1, sector)?;
-    // A disk that has grown has it where its end was.
+    // On a disk that has grown, the backup copy is where the disk ended before.
     let other = match &primary {
         Some(primary) => primary.fields.other_lba,
         None => (size / sector).saturating_sub(1),
@@ -80,11 +79,11 @@ pub(super) fn whole_copies(file: &mut File, size: u64, sector: u64) -> io::Resul
     Ok(backup.into_iter().chain(primary).collect())
 }
 
-/// A copy of the table as it is written, with its checksums right.
+/// A copy of the table as it is on the disk, with matching checksums.
 pub(super) struct WholeCopy {
     fields: Header,
     header: Vec<u8>,
-    /// Where its entries are, in bytes.
+    /// Offset of its entries, in bytes.
     offset: u64,
     entries: Vec<u8>,
     lba: u64,
@@ -92,7 +91,7 @@ pub(super) struct WholeCopy {
 }
 
 impl WholeCopy {
-    /// The copy whose header is in this sector; none when a checksum or a number is wrong.
+    /// Reads the copy whose header is in this sector; none if a checksum or a number is wrong.
     fn read(file: &mut File, size: u64, lba: u64, sector: u64) -> io::Result<Option<Self>> {
         let Some(at) = lba.checked_mul(sector).filter(|at| *at < size) else {
             return Ok(None);
@@ -102,7 +101,7 @@ impl WholeCopy {
             return Ok(None);
         };
         let length = u64::from(fields.entries) * ENTRY as u64;
-        // A place beyond the disk cannot even be sought.
+        // A read beyond the end of the disk would be an error.
         let offset = fields.entries_lba.checked_mul(sector);
         let Some(offset) = offset.filter(|offset| *offset < size) else {
             return Ok(None);
@@ -128,12 +127,12 @@ impl WholeCopy {
             .collect()
     }
 
-    /// Whether it has a partition of this number.
+    /// Returns whether it has a partition of this number.
     pub(super) fn has(&self, number: u32) -> bool {
         self.partitions().iter().any(|it| it.number == number)
     }
 
-    /// Takes a partition out. All others keep their numbers, names and flags.
+    /// Removes a partition. All others keep their numbers, names and flags.
     pub(super) fn remove(&mut self, number: u32) {
         let index = number
             .checked_sub(1)
@@ -148,7 +147,7 @@ impl WholeCopy {
         put_u32(&mut self.header, HEADER_CRC, checksum);
     }
 
-    /// Writes it where it was read.
+    /// Writes the copy to its place.
     pub(super) fn write(&self, file: &File) -> io::Result<()> {
         file.write_all_at(&self.entries, self.offset)?;
         file.write_all_at(&self.header, self.lba * self.sector)?;
@@ -156,12 +155,12 @@ impl WholeCopy {
     }
 }
 
-/// Where a header has its own checksum, and that of the entries.
+/// Offsets of the two checksums in a header: the header's own, and that of the entries.
 const HEADER_CRC: usize = 16;
 const ENTRIES_CRC: usize = 88;
 
 struct Header {
-    /// Its bytes that are in its checksum.
+    /// Length of the header in bytes, as far as its checksum covers it.
     length: usize,
     guid: Uuid,
     other_lba: u64,
@@ -193,7 +192,7 @@ impl Header {
     }
 }
 
-/// Type GUID, own GUID, first and last sector, flags, then 36 UTF-16 units of name; none for an unused entry.
+/// Parses an entry: type GUID, own GUID, first and last sector, flags, then 36 UTF-16 units of name; none for an unused entry.
 fn partition(number: u32, entry: &[u8], sector: u64) -> Option<Partition> {
     let kind = guid_at(entry, 0).filter(|kind| !kind.is_nil())?;
     let (first, last) = (u64_at(entry, 32)?, u64_at(entry, 40)?);
@@ -210,7 +209,7 @@ fn partition(number: u32, entry: &[u8], sector: u64) -> Option<Partition> {
     })
 }
 
-/// The name of an entry.
+/// Returns the name in an entry.
 pub(super) fn label(entry: &[u8]) -> String {
     let name = entry.get(56..ENTRY).unwrap_or_default();
     let units = name
@@ -220,14 +219,14 @@ pub(super) fn label(entry: &[u8]) -> String {
     String::from_utf16_lossy(&units)
 }
 
-/// Whether the first sector says that the disk has a GPT: without that the kernel does not look for one.
+/// Returns whether the first sector says that the disk has a GPT: without that the kernel does not look for one.
 pub(super) fn has_protective_mbr(sector: &[u8]) -> bool {
     let kinds = [450, 466, 482, 498];
     sector.get(510..512) == Some(&[0x55, 0xAA])
         && kinds.iter().any(|at| sector.get(*at) == Some(&0xEE))
 }
 
-/// At most `length` bytes from `offset`; less at the end of the device.
+/// Reads at most `length` bytes from `offset`; fewer at the end of the device.
 pub(super) fn read_at(file: &mut File, offset: u64, length: u64) -> io::Result<Vec<u8>> {
     file.seek(SeekFrom::Start(offset))?;
     let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
@@ -245,7 +244,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// The field has to be there.
+/// Writes a field, which must lie within `bytes`.
 fn put_u32(bytes: &mut [u8], at: usize, value: u32) {
     bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
 }
@@ -265,7 +264,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// A header in sector 1 with these fields and right checksums.
+    /// Makes a header in sector 1 with these fields and matching checksums.
     fn header(entries_lba: u64, count: u32, entry_size: u32, entries: &[u8]) -> Vec<u8> {
         let mut header = vec![0; 512];
         header[..8].copy_from_slice(MAGIC);
@@ -347,7 +346,7 @@ mod tests {
             assert!(copy.has(2) && !copy.has(4));
             copy.remove(2);
             copy.write(&file).unwrap();
-            // With the other copy still as it was, the table can be read.
+            // The other copy is still unchanged, so the table can be read.
             assert!(read(&mut file, size, 512).unwrap().is_some());
         }
         assert_eq!(copies(&mut file).len(), 2);
@@ -358,7 +357,7 @@ mod tests {
         let numbers: Vec<u32> = table.partitions.iter().map(|it| it.number).collect();
         assert_eq!((numbers, table.needs_repair), (vec![1, 3], false));
 
-        // What has grown has its second copy where the end was.
+        // A disk that has grown has its second copy where it ended before.
         file.set_len(2 * size).unwrap();
         assert_eq!(whole_copies(&mut file, 2 * size, 512).unwrap().len(), 2);
         file.write_all_at(&[0; 512], 512).unwrap();

@@ -1,7 +1,7 @@
-//! The programs of the root filesystem that know ext4 and FAT: mkfs.ext4, e2fsck, resize2fs, mkfs.fat.
+//! The programs of the root filesystem that work on ext4 and FAT: mkfs.ext4, e2fsck, resize2fs, mkfs.fat.
 //!
-//! Each has a time limit, as a disk may not answer. One that is over is asked to end by SIGTERM, on which e2fsck stops at a point that
-//! its next run can go on from; SIGKILL would cut a repair off anywhere. The same happens when whoever waits for it goes away.
+//! Each has a timeout, as a disk may not answer. After the timeout the program gets SIGTERM, on which e2fsck stops at a point that its
+//! next run can go on from; SIGKILL would cut a repair off anywhere. It also gets SIGTERM when the caller drops the future.
 
 use std::{io, path::Path, process::Stdio, time::Duration};
 
@@ -14,59 +14,59 @@ use super::contents::Backup;
 use super::layout::Label;
 use crate::sys::oom_score;
 
-/// Why one of the programs did not do its work.
+/// Why one of the programs failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ToolError {
-    /// It could not be started.
+    /// The program could not be started.
     #[error("cannot start {program}; the image must hold it in PATH")]
     Start {
-        /// Its name.
+        /// The program's name.
         program: &'static str,
         /// Why.
         source: io::Error,
     },
-    /// It did not end.
+    /// The program did not end within its timeout.
     #[error(
         "{program} on {device} did not end within {} min and was stopped; the disk may be failing, or be too slow for a repair", limit.as_secs() / 60
     )]
     Late {
-        /// Its name.
+        /// The program's name.
         program: &'static str,
-        /// What it worked on.
+        /// The device that it worked on.
         device: String,
-        /// How long it had.
+        /// The timeout.
         limit: Duration,
     },
-    /// It failed.
+    /// The program failed.
     #[error("{program} on {device} failed ({status}): {words}")]
     Failed {
-        /// Its name.
+        /// The program's name.
         program: &'static str,
-        /// What it worked on.
+        /// The device that it worked on.
         device: String,
         /// Exit code or signal.
         status: String,
-        /// The end of what it said.
+        /// The end of its output.
         words: String,
     },
 }
 
-/// This much of what a failing program said goes into the error.
+/// Limit on a failed program's output in the error, in bytes.
 const WORDS: usize = 1024;
 
-/// A new filesystem takes seconds on the slowest disk, see [`make_filesystem`].
+/// Timeout for making a filesystem, which takes seconds on the slowest disk, see [`make_filesystem`].
 const MAKE: Duration = Duration::from_secs(10 * 60);
-/// A repair reads all metadata, some of it again and again: a night for a large and slow disk. It is worth waiting for, as the API is
-/// up meanwhile and the alternative is to lose the data. A version on trial has less, see `sequences/boot/useful.rs`.
+/// Timeout for a repair. It reads all metadata, some of it again and again, which takes a night on a large and slow disk. The
+/// wait is worth it, as the API is up meanwhile and the alternative is to lose the data. A version on trial has less, see
+/// `sequences/boot/useful.rs`.
 const REPAIR: Duration = Duration::from_secs(12 * 3600);
-/// After SIGTERM. One that waits for a disk ends when the disk answers; nobody waits for that.
+/// Timeout after SIGTERM. A program that waits for the disk ends only when the disk answers, and is not waited for any longer.
 const TERMINATE: Duration = Duration::from_secs(10);
 
-/// Makes the filesystem of a partition.
+/// Makes the filesystem of a partition, in its first `bytes` bytes.
 ///
-/// Inode tables and journal are initialized later by the kernel, and nothing is discarded: both make it a matter of
-/// milliseconds on any size of disk. No blocks are reserved for root, because everything here runs as root. It takes so many bytes
-/// of the partition.
+/// The kernel initializes inode tables and journal later, and nothing is discarded, so this takes milliseconds on any size of disk. No
+/// blocks are reserved for root, because everything here runs as root.
 pub(super) async fn make_filesystem(
     device: &Path,
     label: Label,
@@ -83,21 +83,21 @@ pub(super) async fn make_filesystem(
     done.expect(&[0])
 }
 
-/// As mke2fs(8) and resize2fs(8) take a size.
+/// Formats a size as mke2fs(8) and resize2fs(8) take it.
 fn kibibytes(bytes: u64) -> String {
     format!("{}K", bytes / 1024)
 }
 
-/// Makes the filesystem of the EFI system partition, whatever was there.
+/// Makes the filesystem of the EFI system partition, over its old content.
 pub(super) async fn make_fat_filesystem(device: &Path, label: Label) -> Result<(), ToolError> {
     run("mkfs.fat", &["-F", "32", "-n", label.as_str()], device)
         .await?
         .expect(&[0])
 }
 
-/// Checks a filesystem before it is mounted: replays and repairs what is safe, and then all else.
+/// Checks a filesystem before it is mounted: repairs what is safe first (`-p`), and then everything else (`-y`).
 pub(super) async fn check_filesystem(device: &Path) -> Result<(), ToolError> {
-    // e2fsck(8): 1 and 2 are corrected errors, 4 and above is what -p does not dare.
+    // e2fsck(8): 1 and 2 are corrected errors; 4 and above are errors that -p leaves alone.
     let careful = run("e2fsck", &["-p"], device).await?;
     match careful.code {
         Some(0) => {
@@ -115,14 +115,14 @@ pub(super) async fn check_filesystem(device: &Path) -> Result<(), ToolError> {
     repair_filesystem(device).await
 }
 
-/// Checks all of a filesystem, also of one that says that it is clean, and repairs what it finds.
+/// Checks the whole filesystem, even if it is marked as clean, and repairs the errors.
 pub(super) async fn repair_filesystem(device: &Path) -> Result<(), ToolError> {
     run("e2fsck", &["-f", "-y"], device)
         .await?
         .expect(&[0, 1, 2])
 }
 
-/// Makes a filesystem whole again by a copy of its superblock.
+/// Repairs a filesystem from a backup of its superblock.
 pub(super) async fn repair_by_backup(device: &Path, backup: Backup) -> Result<(), ToolError> {
     let (block, size) = (backup.block.to_string(), backup.block_size.to_string());
     run("e2fsck", &["-f", "-y", "-b", &block, "-B", &size], device)
@@ -130,7 +130,7 @@ pub(super) async fn repair_by_backup(device: &Path, backup: Backup) -> Result<()
         .expect(&[0, 1, 2])
 }
 
-/// Lets a mounted filesystem take so many bytes of its partition.
+/// Grows a mounted filesystem to the first `bytes` bytes of its partition.
 pub(super) async fn grow_filesystem(device: &Path, bytes: u64) -> Result<(), ToolError> {
     run_with("resize2fs", &[], device, &[&kibibytes(bytes)])
         .await?
@@ -159,15 +159,15 @@ impl Done {
     }
 }
 
-/// A program that is asked to end when it is dropped.
+/// A program that gets SIGTERM when this value is dropped.
 struct Started(Child);
 
 impl Started {
     fn terminate(&self) {
-        // None once it was waited for.
+        // None once the program has been waited for.
         let pid = self.0.id().and_then(|id| i32::try_from(id).ok());
         if let Some(pid) = pid.and_then(Pid::from_raw) {
-            // It may have ended meanwhile.
+            // The program may have ended meanwhile.
             let _ = kill_process(pid, Signal::TERM);
         }
     }
@@ -225,7 +225,7 @@ async fn run_within(
     };
     let Ok(ended) = tokio::time::timeout(limit, ended).await else {
         started.terminate();
-        // One that does not end is killed when it is dropped.
+        // A program that does not end within the timeout is killed when it is dropped.
         let _ = tokio::time::timeout(TERMINATE, started.0.wait()).await;
         return Err(ToolError::Late {
             program,
@@ -246,7 +246,7 @@ async fn run_within(
     })
 }
 
-/// The end of what a program says, which may be much: e2fsck has a line for each error.
+/// Returns the end of a program's output, which may be long: e2fsck prints a line for each error.
 async fn last_words(pipe: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     let (mut said, mut chunk) = (Vec::new(), [0; WORDS]);
     let Some(mut pipe) = pipe else { return said };
@@ -279,7 +279,7 @@ mod tests {
         let done = run("sh", &["-c", script], Path::new("x")).await.unwrap();
         assert_eq!(done.code, Some(3));
         assert!(done.words.ends_with("why"), "{}", done.words);
-        // A line's end is two bytes here.
+        // Each line end is two bytes in the quote.
         assert!(done.words.len() < 2 * WORDS);
         let missing = run("no-such-program", &[], Path::new("x")).await;
         assert!(matches!(missing, Err(ToolError::Start { .. })));

@@ -1,30 +1,30 @@
 //! User volumes: directories on EPHEMERAL for data that outlives containers, upgrades and reboots.
 //!
-//! A new one is empty and belongs to root; the first container that may write to it is given it
-//! (`containers/volume.rs`). One that is there is left as it is.
+//! A new volume is empty and belongs to root; the first container that may write to it becomes its owner (`containers/volume.rs`). An
+//! existing volume is left as it is.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-/// Why a user volume is not there.
+/// Why a user volume cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum UserVolumeError {
-    /// Something else has its place.
+    /// The path is taken by another kind of file.
     #[error("{0:?} is not a directory; move it away, and the volume is made with the next boot")]
     NotADirectory(PathBuf),
-    /// The kernel refused.
+    /// The kernel refused to make the directory.
     #[error("cannot make the directory {path:?}")]
     Make {
-        /// Its place.
+        /// The volume's path.
         path: PathBuf,
-        /// The kernel's word.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
-/// Makes the directory of a user volume where there is none.
+/// Makes the directory of a user volume if it is missing.
 pub fn make_user_volume(path: &Path) -> Result<(), UserVolumeError> {
     let made = fs::DirBuilder::new()
         .recursive(true)

@@ -1,4 +1,4 @@
-//! A partition with an ext4 filesystem, and the place that it is mounted at.
+//! A partition with an ext4 filesystem, and its mount point.
 
 use std::{
     fs::File,
@@ -19,22 +19,22 @@ use super::{
 };
 use crate::mounts::mount_table::mounted_at;
 
-/// No programs, setuid or not, and no device nodes from the disk take effect: nothing of the system lives there, and
-/// containers see their files through an overlay mount with flags of its own.
+/// No programs, setuid programs or device nodes of the disk take effect: nothing of the system lives there, and containers see
+/// their files through an overlay mount with flags of its own.
 pub(super) const FLAGS: MountFlags = MountFlags::NOSUID
     .union(MountFlags::NODEV)
     .union(MountFlags::NOEXEC);
 
-/// Those who use a filesystem that is unmounted.
+/// What is expected of the users of a filesystem when it is unmounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Users {
-    /// They must be gone: what comes next needs the filesystem for itself.
+    /// The users must be gone: the next step needs the filesystem for itself.
     MustBeGone,
-    /// They have mounts of their own, and go on.
+    /// The users may stay: they have mounts of their own.
     MayStay,
 }
 
-/// One of STATE and EPHEMERAL.
+/// The volume STATE or EPHEMERAL.
 #[derive(Debug, Clone)]
 pub(super) struct Volume {
     pub(super) label: Label,
@@ -42,19 +42,19 @@ pub(super) struct Volume {
     pub(super) target: PathBuf,
 }
 
-/// What was found in the partition.
+/// The contents of the partition before the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
-    /// Nothing; a filesystem was made.
+    /// The partition was free; a filesystem was made.
     Nothing,
-    /// Its filesystem.
+    /// The partition had its filesystem.
     Filesystem,
-    /// Its filesystem, which others use: it cannot be checked.
+    /// The partition had its filesystem, and it is in use elsewhere, so it was not checked.
     InUse,
 }
 
 impl Volume {
-    /// Whether the partition holds nothing that is to be kept.
+    /// Returns whether the partition holds nothing that has to be kept.
     pub(super) async fn is_free(&self) -> Result<bool, OwnedDiskError> {
         Ok(self.examine().await? == Contents::Free)
     }
@@ -64,7 +64,8 @@ impl Volume {
         Ok(run_blocking(move || examine(&device)).await??)
     }
 
-    /// Makes the filesystem where there is none, checks it where there is one, and mounts it. What is neither stays as it is.
+    /// Mounts the partition: makes the filesystem on a free one, checks an existing one. A partition with any other contents is
+    /// left as it is.
     pub(super) async fn bring_up(&self) -> Result<Found, OwnedDiskError> {
         let found = match self.examine().await? {
             Contents::Filesystem { .. } if self.is_in_use().await? => {
@@ -97,7 +98,7 @@ impl Volume {
             }
         };
         match self.mount().await {
-            // It says that it is clean, so it was not looked at, and the kernel found out.
+            // The filesystem was marked as clean and so was not checked, and the kernel found damage.
             Err(error) if error.is_damage() => {
                 let device = self.device.display();
                 warn!(%error, %device, "the filesystem is damaged, repairing it");
@@ -109,7 +110,7 @@ impl Volume {
         Ok(found)
     }
 
-    /// Whether the filesystem is mounted somewhere, perhaps in no table of mounts: an overlay hides what it is made of.
+    /// Returns whether the filesystem is mounted. It may be in no table of mounts: an overlay hides its lower filesystems.
     async fn is_in_use(&self) -> Result<bool, OwnedDiskError> {
         let device = self.device.clone();
         run_blocking(move || match open_exclusively(&device) {
@@ -119,7 +120,7 @@ impl Volume {
         .await
     }
 
-    /// Repairs a filesystem whose superblock is gone by the first copy of it that serves.
+    /// Repairs a filesystem without a superblock by the first copy that works.
     async fn restore(&self, backups: Vec<Backup>) -> Result<(), OwnedDiskError> {
         let device = self.device.display();
         let mut why = "there is no copy of one".to_owned();
@@ -137,7 +138,7 @@ impl Volume {
         })
     }
 
-    /// Has something written to the partition, which knows its size, and flushes that; gives the size.
+    /// Calls `write` with the partition and its size, and flushes. Returns the size.
     async fn write(&self, write: fn(&File, u64) -> io::Result<()>) -> Result<u64, OwnedDiskError> {
         let Self { label, device, .. } = self.clone();
         run_blocking(move || {
@@ -175,7 +176,7 @@ impl Volume {
     }
 }
 
-/// Unmounts what is at `target`, if something is. Its users must be gone; those that are not are named in the error.
+/// Unmounts `target` if it is mounted. Users that must be gone and are not are named in the error.
 pub(super) fn unmount(procfs: &Path, target: &Path, users: Users) -> Result<(), OwnedDiskError> {
     let Some(mounted) = mounted_at(procfs, target) else {
         return Ok(());

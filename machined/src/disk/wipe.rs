@@ -1,4 +1,4 @@
-//! Erasing what the owned disk holds, so that it cannot be read any more.
+//! Erases the data of the owned disk, so that it cannot be read any more.
 
 use std::{
     collections::BTreeSet,
@@ -18,35 +18,36 @@ use super::{
 };
 use crate::sys;
 
-/// What goes first of a partition: by its superblock, within the second KiB, we know a filesystem of ours (ext4(5)).
+/// Bytes of a partition that are erased first: they hold the superblock, in the second KiB (ext4(5)), by which we recognize a
+/// filesystem of ours.
 const HEAD: u64 = 4096;
-/// So much is erased by one call: large enough for a device that erases by itself, small enough to tell of progress.
+/// Bytes that are erased by one call: enough for a device that erases by itself, and few enough to report progress.
 const PIECE: u64 = 256 * 1024 * 1024;
-/// A disk that must be overwritten takes hours; the log shows that it goes on.
+/// Interval of progress lines in the log: a disk that must be overwritten takes hours.
 const PROGRESS: Duration = Duration::from_secs(30);
 
-/// What is erased.
+/// The part of the disk to erase.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wipe {
     /// The whole disk, boot assets and partition table included.
     Disk,
-    /// These partitions; they stay in the table.
+    /// The contents of these partitions; they stay in the table.
     Partitions(BTreeSet<Label>),
 }
 
 /// Why a disk was not erased, or not all of it.
 #[derive(Debug, thiserror::Error)]
 pub enum WipeError {
-    /// Something uses it.
+    /// The device is in use.
     #[error(transparent)]
     Open(#[from] ApplyError),
-    /// It cannot be read.
+    /// The device cannot be read.
     #[error(transparent)]
     Probe(#[from] ProbeError),
-    /// Not Instar's disk any more.
+    /// The disk does not carry Instar any more.
     #[error("{0} does not hold Instar's partitions; nothing was erased")]
     NotOurs(PathBuf),
-    /// The device failed.
+    /// The device failed to erase.
     #[error(
         "cannot erase {device}: some of what it held may be left; see the kernel log for I/O errors"
     )]
@@ -58,8 +59,8 @@ pub enum WipeError {
     },
 }
 
-/// Erases. What is to go is marked first, then the beginning of everything goes, and of a disk its table, so that nothing is taken
-/// for whole when the power goes meanwhile; the marks stay until the rest is gone.
+/// Erases the disk or partitions. First marks every partition, then erases the beginning of each (and the table of a disk), so
+/// that no partition counts as complete after a power cut; the marks stay until the rest is erased.
 pub(super) fn wipe(disk: &Path, what: &Wipe) -> Result<(), WipeError> {
     match what {
         Wipe::Disk => wipe_disk(disk),
@@ -103,7 +104,7 @@ fn wipe_disk(disk: &Path) -> Result<(), WipeError> {
     disk.erase(0, disk.size)
 }
 
-/// A disk or partition that nobody else uses.
+/// A disk or partition that is open exclusively.
 pub(super) struct Opened {
     path: PathBuf,
     file: File,
@@ -111,7 +112,7 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    /// Takes it for this process alone.
+    /// Opens the device exclusively.
     pub(super) fn of(path: PathBuf) -> Result<Self, WipeError> {
         let mut file = open_exclusively(&path)?;
         match file.seek(SeekFrom::End(0)) {
@@ -141,13 +142,13 @@ impl Opened {
             .map_err(|source| self.failed(source))
     }
 
-    /// Erases where partition tables are, and what most formats are known by.
+    /// Erases both ends, where partition tables and the marks of most formats are.
     pub(super) fn erase_ends(&self) -> Result<(), WipeError> {
         self.erase(0, END.min(self.size))?;
         self.erase(self.size.saturating_sub(END), self.size)
     }
 
-    /// Erases all of it.
+    /// Erases the whole device.
     pub(super) fn erase_all(&self) -> Result<(), WipeError> {
         self.erase(0, self.size)
     }

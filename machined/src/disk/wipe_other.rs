@@ -1,7 +1,7 @@
-//! Erasing what is on disks and partitions that are not Instar's.
+//! Erases disks and partitions that are not Instar's.
 //!
-//! What the machine uses is refused: by what sysfs says of holders, and in the end by the kernel, which gives a device to one opener
-//! alone only while nothing of it is mounted, mapped or swapped to. All devices are looked at and opened before the first is erased.
+//! A device that the machine uses is refused: first by its holders in sysfs, and in the end by the kernel, which opens a device
+//! exclusively only while nothing of it is mounted, mapped or swapped to. All devices are checked and opened before the first is erased.
 
 use std::{
     fs::{self, File},
@@ -18,27 +18,27 @@ use super::{
 };
 use crate::sys;
 
-/// How a device is erased.
+/// The method of erasing a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WipeMethod {
-    /// What tables, filesystems and volumes are known by goes: a MiB at both ends. The rest can be read still.
+    /// Erases a MiB at both ends, where the marks of tables, filesystems and volumes are. The rest can still be read.
     Fast,
-    /// Every byte becomes zero.
+    /// Overwrites every byte with zero.
     Zeroes,
 }
 
 /// A device to erase.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WipeOrder {
-    /// By the kernel's name: `vdb`, `vdb1`.
+    /// The kernel's name of the device: `vdb`, `vdb1`.
     pub device: String,
-    /// How.
+    /// How to erase it.
     pub method: WipeMethod,
-    /// Whether the partition goes from its disk's table as well.
+    /// Whether to remove the partition from its disk's table as well.
     pub drop_partition: bool,
 }
 
-/// Why nothing was erased, or not all of it.
+/// Why a device was not erased, or not all of it.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum WipeOtherError {
@@ -68,16 +68,16 @@ pub enum WipeOtherError {
     Forget { device: DevPath, source: io::Error },
 }
 
-/// A device that may be erased, by what sysfs says.
+/// A device that may be erased, as sysfs describes it.
 struct Device {
     dev_path: DevPath,
-    /// Numbers of its partitions; none of a partition.
+    /// Numbers of the partitions of a disk; empty for a partition.
     partitions: Vec<u32>,
-    /// The disk that it is a partition of, and its number there.
+    /// For a partition: its disk, and its number there.
     part_of: Option<(DevPath, u32)>,
 }
 
-/// Erases devices; `owned` is the disk that the machine owns.
+/// Erases devices; `owned` is the disk that the machine owns, which is refused.
 pub fn wipe_others(
     sysfs: &Path,
     owned: Option<&Path>,
@@ -105,7 +105,7 @@ pub fn wipe_others(
         for number in &device.partitions {
             forget(&device.dev_path, file.file(), *number)?;
         }
-        // The kernel keeps a partition that somebody has open.
+        // The kernel does not drop a partition that is open.
         drop(file);
         if let Some(table) = table {
             table.drop_partition()?;
@@ -114,7 +114,7 @@ pub fn wipe_others(
     Ok(())
 }
 
-/// The kernel shows that partition no more.
+/// Removes a partition from the kernel's list.
 fn forget(disk: &DevPath, file: &File, number: u32) -> Result<(), WipeOtherError> {
     sys::block::delete_partition(file, number).map_err(|source| WipeOtherError::Forget {
         device: disk.clone(),
@@ -122,7 +122,7 @@ fn forget(disk: &DevPath, file: &File, number: u32) -> Result<(), WipeOtherError
     })
 }
 
-/// The table that a partition is to be dropped from.
+/// The table that a partition is removed from.
 struct TableOf {
     disk: DevPath,
     file: File,
@@ -130,7 +130,7 @@ struct TableOf {
 }
 
 impl TableOf {
-    /// Its disk is shared with whoever uses other partitions of it.
+    /// Opens the disk without claiming it: other partitions of it may be in use.
     fn open(device: &Device) -> Result<Self, WipeOtherError> {
         let Some((disk, number)) = device.part_of.clone() else {
             return Err(WipeOtherError::NoPartition(device.dev_path.clone()));
@@ -153,7 +153,8 @@ impl TableOf {
         WipeOtherError::Table { disk, source }
     }
 
-    /// The copies that have the partition. They are read anew each time: another partition may have been dropped meanwhile.
+    /// Reads the copies of the table that have the partition. They are read anew each time, because another partition may have
+    /// been dropped meanwhile.
     fn copies(&self) -> Result<Vec<WholeCopy>, WipeOtherError> {
         let read = || {
             let sector = sys::block::logical_sector(&self.file)?;
@@ -200,7 +201,7 @@ fn look_at(sysfs: &Path, owned: Option<&Path>, name: &str) -> Result<Device, Wip
     };
     let disk_name = disk.file_name().and_then(|name| name.to_str());
     let disk_name = disk_name.ok_or_else(unknown)?.to_owned();
-    // Loop devices, mapped ones, memory: they are of something that has them in use.
+    // A virtual disk (loop device, device-mapper, memory) belongs to the program or the device that it is made of.
     if disk.components().any(|part| part.as_os_str() == "virtual") && !disk_name.starts_with("nvme")
     {
         return Err(WipeOtherError::Unsupported(dev_path));

@@ -19,7 +19,7 @@ pub(super) struct Entry {
     pub(super) number: u32,
     pub(super) label: String,
     pub(super) kind: gpt::partition_types::Type,
-    /// Kept when the partition exists already.
+    /// A GUID to keep if the partition exists already.
     pub(super) guid: uuid::Uuid,
     /// First byte.
     pub(super) start: u64,
@@ -27,7 +27,7 @@ pub(super) struct Entry {
     pub(super) length: u64,
 }
 
-/// Writes a table of these entries, whatever was there.
+/// Writes a table of these entries, over any older table.
 pub(super) fn write(
     file: &File,
     size: u64,
@@ -47,7 +47,7 @@ pub(super) fn write(
 /// Sectors by their offset.
 type Sectors = BTreeMap<u64, Vec<u8>>;
 
-/// What is to be written: the backup copy, and after a flush the primary one.
+/// Computes the writes: first the backup copy, then (after a flush) the primary one.
 fn stage(
     file: &File,
     size: u64,
@@ -113,7 +113,7 @@ fn gpt_error(error: GptError) -> io::Error {
     }
 }
 
-/// A disk whose writes stay in memory, by sector.
+/// A disk that keeps its writes in memory, by sector.
 #[derive(Debug)]
 struct Stage<'a> {
     base: &'a File,
@@ -124,7 +124,7 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    /// Start of the sector at the position, the position within it, and how much of `wanted` it can take.
+    /// Returns the start of the sector at the position, the position within the sector, and how much of `wanted` fits in it.
     fn locate(&self, wanted: usize) -> (u64, usize, usize) {
         let within = self.position % self.sector;
         let room = (self.sector - within).min(self.size.saturating_sub(self.position));
@@ -286,7 +286,7 @@ mod tests {
         }
     }
 
-    /// Once the table is there, no cut while it is written again may make it look blank.
+    /// Once there is a table, no power cut during a rewrite may make the disk look blank.
     #[test]
     fn a_power_cut_while_a_table_is_rewritten_never_loses_it() {
         let file = blank();

@@ -1,6 +1,6 @@
-//! A directory as a tar archive, packed by gzip, in pieces: what `tar` and Talos's clients unpack.
+//! A directory as a tar archive, packed by gzip, in pieces: the format that `tar` and Talos's clients unpack.
 //!
-//! Only one piece is in memory at a time. What is hidden, and what is neither file, directory nor symbolic link, is left out.
+//! Only one piece is in memory at a time. Hidden files, and files that are neither regular, directory nor symbolic link, are left out.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -15,24 +15,24 @@ use tar::{EntryType, Header};
 use super::view::{FileError, Found, Kind};
 use super::walk::{Entry, Step, Walk};
 
-/// Bytes of content that are packed at a time.
+/// Bytes of content in one piece.
 const PIECE: usize = 64 * 1024;
-/// A tar archive is made of blocks of this size.
+/// Block size of a tar archive, in bytes.
 const BLOCK: u64 = 512;
-/// The longest content of a file that the kernel makes up, and that has to be read before its size is known.
+/// Limit on the content of a file that the kernel generates, in bytes: its size is unknown until it has been read into memory.
 const MADE_UP: u64 = 1 << 20;
 /// The name in the header of GNU's entries for names and link targets that don't fit into one.
 const LONG: &[u8] = b"././@LongLink";
 
-/// A file that is under way.
+/// The file that is being packed.
 struct Open {
     file: File,
-    /// Bytes that its header has promised and that have not been packed.
+    /// Bytes that its header has announced and that are not packed yet.
     left: u64,
     padding: usize,
 }
 
-/// The pieces of the archive.
+/// An iterator over the pieces of the archive.
 pub struct Archive {
     walk: Walk,
     open: Option<Open>,
@@ -41,7 +41,7 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Of everything that a walk comes by.
+    /// Makes the archive of every file of a walk.
     pub fn of(walk: Walk) -> Self {
         Archive {
             walk,
@@ -51,7 +51,7 @@ impl Archive {
         }
     }
 
-    /// Packs the next bit; false when there is none left.
+    /// Packs the next piece; returns false at the end.
     fn advance(&mut self, packer: &mut GzEncoder<Vec<u8>>) -> Result<bool, FileError> {
         if let Some(open) = self.open.take() {
             self.go_on(open, packer)
@@ -60,7 +60,7 @@ impl Archive {
         }
         match self.walk.next() {
             Some(Step::Entry(entry)) => self.add(&entry, packer)?,
-            // As `tar` does: what cannot be read is not in it.
+            // Files that cannot be read are left out, as in `tar`.
             Some(Step::Trouble { .. } | Step::Left { .. }) => {}
             None => return Ok(false),
         }
@@ -89,7 +89,7 @@ impl Archive {
                     return Ok(());
                 };
                 if found.is_made_up() {
-                    // Some cannot be read at all, or only now and then.
+                    // Some generated files cannot be read at all, or only now and then.
                     let Ok(content) = read_made_up(&mut file) else {
                         return Ok(());
                     };
@@ -113,7 +113,7 @@ impl Archive {
         }
     }
 
-    /// Packs one piece of a file. One that has shrunk is filled up with zeros, since its header is gone.
+    /// Packs one piece of a file. If the file has shrunk, zeros fill it up to the size in its header, which is packed already.
     fn go_on(&mut self, mut open: Open, packer: &mut GzEncoder<Vec<u8>>) -> io::Result<()> {
         if open.left == 0 {
             return packer.write_all(&[0; BLOCK as usize][..open.padding]);
@@ -195,7 +195,7 @@ fn write_header(
     header.set_uid(stat.st_uid.into());
     header.set_gid(stat.st_gid.into());
     header.set_mtime(u64::try_from(stat.st_mtime).unwrap_or(0));
-    // The root of a lone file has no name of its own below itself.
+    // A walk's root that is a single file has the relative path ".", so its own name is used.
     let name = match (kind, entry.relative == Path::new(".")) {
         (EntryType::Directory, true) => OsStr::new("."),
         (_, true) => entry.name.file_name().unwrap_or(OsStr::new("file")),
@@ -222,7 +222,7 @@ fn set_bytes(field: &mut [u8], name: &OsStr) {
     field[..length].copy_from_slice(&bytes[..length]);
 }
 
-/// An entry before the real one, whose content is the real one's name (GNU tar manual, "Extensions").
+/// Writes the entry that precedes a file with a long name and holds that name (GNU tar manual, "Extensions").
 fn write_long(packer: &mut impl io::Write, kind: EntryType, name: &OsStr) -> io::Result<()> {
     let mut header = Header::new_gnu();
     set_bytes(&mut header.as_old_mut().name, OsStr::from_bytes(LONG));
@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn one_file_has_its_name() {
         let out = unpacked(Path::new("/etc/os-release"));
-        // It is a link to /usr/lib on most systems, and was followed.
+        // /etc/os-release is a link to /usr/lib on most systems, and was followed.
         assert!(out.path().join("os-release").exists());
     }
 

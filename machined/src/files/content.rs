@@ -9,7 +9,7 @@ use super::view::{FileError, Found};
 /// Bytes per piece.
 const PIECE: usize = 32 * 1024;
 
-/// The pieces of a regular file, to its end. Files of /proc say that they are empty, and are not.
+/// An iterator over the pieces of a regular file, to its end. The size in stat(2) is ignored: files of /proc report 0.
 #[derive(Debug)]
 pub struct Content {
     path: PathBuf,
@@ -17,7 +17,7 @@ pub struct Content {
 }
 
 impl Content {
-    /// Of a file that was found.
+    /// Opens a file that was found.
     pub fn of(found: &Found) -> Result<Self, FileError> {
         Ok(Content {
             path: found.path().to_owned(),

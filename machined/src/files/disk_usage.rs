@@ -1,35 +1,35 @@
-//! How much room a directory and what is below it take on their disks.
+//! The room that a directory and the files below it take on their disks.
 
 use std::path::PathBuf;
 
 use super::view::FileError;
 use super::walk::{Depth, Step, Walk};
 
-/// Files that are counted before the caller may look up.
+/// Files that are counted before the iterator returns to its caller.
 const AT_A_TIME: usize = 256;
 
-/// Room of one file or directory.
+/// The room of one file or directory.
 #[derive(Debug)]
 pub struct Usage {
-    /// As the caller would name it.
+    /// The path in the caller's words.
     pub name: PathBuf,
-    /// From the root; `.` for the root itself.
+    /// The path from the root; `.` for the root itself.
     pub relative: PathBuf,
-    /// Bytes on disk, of everything below it too.
+    /// Bytes on disk, including those of everything below it.
     pub bytes: Result<u64, FileError>,
 }
 
-/// Goes through everything, tells of what is wanted: a directory after what is in it.
+/// An iterator that counts every file and reports the requested ones: a directory after its contents.
 pub struct DiskUsage {
     walk: Walk,
     shown: Depth,
     files: bool,
-    /// Bytes so far of the directories that the walk is in.
+    /// The sums so far, in bytes, of the directories that the walk is in.
     sums: Vec<u64>,
 }
 
 impl DiskUsage {
-    /// Over a walk to the bottom; `shown` is how far down there are lines of their own, `files` whether files have them too.
+    /// Counts over a walk to the bottom. `shown` limits the depth of the reported entries; `files` says whether files are reported too.
     pub fn new(walk: Walk, shown: Depth, files: bool) -> Self {
         DiskUsage {
             walk,
@@ -47,7 +47,7 @@ impl DiskUsage {
     }
 }
 
-/// None in between says that it is still counting, after every few files.
+/// `Some(None)` means that it is still counting; it comes after every few files.
 impl Iterator for DiskUsage {
     type Item = Option<Usage>;
 
@@ -55,7 +55,7 @@ impl Iterator for DiskUsage {
         for _ in 0..AT_A_TIME {
             match self.walk.next()? {
                 Step::Entry(entry) => {
-                    // stat(2) counts in 512 bytes, whatever the filesystem does.
+                    // stat(2) counts in units of 512 bytes, whatever the filesystem's block size.
                     let bytes = u64::try_from(entry.found.stat().st_blocks).unwrap_or(0) * 512;
                     if self.walk.goes_into() {
                         self.sums.push(bytes);

@@ -1,7 +1,7 @@
-//! The machine's files as callers of the API may see them: one place that decides, and walks, contents and archives over it.
+//! The machine's files as callers of the API may see them: one place that decides, and walks, contents and archives on top of it.
 //!
-//! Nothing here opens a path by itself but [`View`]: it opens first, without acting on what it opens, asks the kernel what
-//! that is, and decides on the answer. So neither `..` nor a symbolic link nor a rename in between leads around it.
+//! Only [`View`] opens a path. It first opens a handle that has no effect on the file, asks the kernel about the file, and decides on
+//! the answer. So neither `..` nor a symbolic link nor a rename in between leads around the decision.
 
 mod archive;
 mod content;

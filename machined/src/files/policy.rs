@@ -1,34 +1,34 @@
 //! Which files clients may read.
 //!
-//! - Of **filesystems that hold data** everything, but for the places of secrets: STATE (the machine config with the
-//!   authority's key), machined's sockets and bundles, and the container runtime's own files (both repeat what a container is
-//!   told in its environment).
-//! - Of **filesystems that the kernel makes** what everybody on the machine could read, by the file's mode: `/proc/kcore`, the
-//!   machine config in QEMU's firmware configuration, keys of TCP Fast Open and stable addresses are for root alone.
-//! - Of **processes** the files of a short list: memory, environment, descriptors and roots are not on it.
-//! - Nothing of **other filesystems**: debugfs and its kind, and those whose answers come from a process (FUSE).
+//! - On **filesystems that hold data**: everything but the places of secrets. Those are STATE (the machine config with the authority's
+//!   key), machined's sockets and bundles, and the container runtime's own files (both repeat a container's environment).
+//! - On **filesystems that the kernel generates**: the files that every user of the machine could read, by the file's mode.
+//!   Root alone may read `/proc/kcore`, the machine config in QEMU's firmware configuration, and the keys of TCP Fast Open and stable
+//!   addresses.
+//! - Of **processes**: the files of a short list, without memory, environment, descriptors and roots.
+//! - On **other filesystems**: nothing. Examples are debugfs, and those whose answers come from a process (FUSE).
 
 use std::path::Path;
 
 use crate::disk::STATE;
 
-/// Kinds of filesystems by their numbers in statfs(2) (linux/magic.h).
+/// Kinds of filesystems, by their numbers in statfs(2) (linux/magic.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Filesystem {
-    /// Files that somebody wrote.
+    /// Holds files that a program wrote.
     Data,
     /// /proc.
     Processes,
-    /// What the kernel makes up, such as /sys.
+    /// Files that the kernel generates, for example in /sys.
     Kernel,
-    /// Device nodes: to be seen, not to be read.
+    /// Device nodes: they can be listed but not read.
     Devices,
     /// Anything else.
     Other,
 }
 
 impl Filesystem {
-    /// From `f_type` of statfs(2).
+    /// Converts `f_type` of statfs(2).
     pub(super) fn from_magic(magic: i64) -> Self {
         match magic {
             // squashfs, ext2/3/4, tmpfs (devtmpfs too), overlayfs, XFS, btrfs, FAT, ISO 9660, ramfs
@@ -44,22 +44,22 @@ impl Filesystem {
     }
 }
 
-/// What is known about an opened file, without having acted on it.
+/// Facts about a file, gathered without reading it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Facts<'a> {
-    /// Where the kernel says it is: absolute, without symbolic links.
+    /// Its path from the kernel: absolute, without symbolic links.
     pub(super) path: &'a Path,
-    /// What kind of filesystem it is on.
+    /// The filesystem that it is on.
     pub(super) filesystem: Filesystem,
-    /// It is on the filesystem of STATE, wherever that is mounted.
+    /// Whether it is on the filesystem of STATE, wherever that is mounted.
     pub(super) on_state: bool,
-    /// It is a directory.
+    /// Whether it is a directory.
     pub(super) directory: bool,
-    /// The mode's last digit allows reading.
+    /// Whether its mode lets all users read it.
     pub(super) for_everybody: bool,
 }
 
-/// Directories of secrets, by path. Each is told by its name; what is in it is not.
+/// Directories of secrets, by path. Their names can be listed; their contents are hidden.
 const SECRET: [&str; 4] = [
     STATE,
     "/run/machined",
@@ -68,7 +68,7 @@ const SECRET: [&str; 4] = [
     "/run/crun",
 ];
 
-/// Files in /proc/PID that tell of a process what `ps` would.
+/// Files in /proc/PID that tell as much about a process as `ps` would.
 const OF_A_PROCESS: [&str; 24] = [
     "autogroup",
     "cgroup",
@@ -96,11 +96,10 @@ const OF_A_PROCESS: [&str; 24] = [
     "wchan",
 ];
 
-/// Files in /proc that say more to root than to others, in spite of their mode; and one that never ends.
+/// Files in /proc that show more to root than to others, in spite of their mode (kallsyms, keys), and one that never ends (kmsg).
 const ROOTS_VIEW: [&str; 3] = ["kallsyms", "kmsg", "keys"];
 
-/// Whether content (or the entries of a directory) may be given out. What may not can still be seen as an entry of its
-/// directory.
+/// Returns whether callers may read the content of a file (or list a directory). A hidden file is still listed in its directory.
 pub(super) fn gives_out(facts: &Facts<'_>) -> bool {
     if !facts.path.is_absolute() || facts.on_state || is_secret(facts.path) {
         return false;
@@ -121,7 +120,7 @@ fn is_secret(path: &Path) -> bool {
 }
 
 fn is_open_in_proc(path: &Path, directory: bool) -> bool {
-    // A /proc that is mounted elsewhere is somebody else's.
+    // A /proc that is mounted elsewhere belongs to a container.
     let Ok(below) = path.strip_prefix("/proc") else {
         return false;
     };
@@ -137,15 +136,15 @@ fn is_open_in_proc(path: &Path, directory: bool) -> bool {
     is_open_of_process(&rest, directory)
 }
 
-/// The rest of a path after /proc/PID or /proc/PID/task/TID.
+/// Decides about the rest of a path after /proc/PID or /proc/PID/task/TID.
 fn is_open_of_process(rest: &[&str], directory: bool) -> bool {
     match rest {
         [] => directory,
         ["task" | "fdinfo"] => directory,
-        // How a descriptor is open, not what it is open on.
+        // The flags of a descriptor, but not the file that it is open on.
         ["fdinfo", _] => true,
         ["task", _, rest @ ..] => is_open_of_process(rest, directory),
-        // The sockets and devices of its network namespace.
+        // The sockets and devices of the process's network namespace.
         ["net", ..] => true,
         [file] => !directory && OF_A_PROCESS.contains(file),
         _ => false,
@@ -182,7 +181,7 @@ mod tests {
             "/system/state/config.yaml (deleted)",
             "/run/machined/containers/x/config.json",
             "/run/crun/x/config.json",
-            // What the kernel says of a file outside of our root.
+            // The kernel's path of a file outside of our root.
             "(unreachable)/etc/passwd",
         ] {
             assert!(!gives_out(&of(path, Filesystem::Data)), "{path}");
@@ -227,7 +226,7 @@ mod tests {
             "/proc/12/ns/net",
             "/proc/kallsyms",
             "/proc/kmsg",
-            // Of a container.
+            // The /proc of a container.
             "/var/lib/x/proc/meminfo",
         ] {
             assert!(!gives_out(&of(path, Filesystem::Processes)), "{path}");

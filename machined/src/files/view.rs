@@ -1,4 +1,4 @@
-//! Opening a file for a caller: first as a mere handle, then, if the policy gives it out, for reading.
+//! Opens a file for a caller: first as a mere handle, then, if the policy allows it, for reading.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -15,41 +15,41 @@ use rustix::io::Errno;
 use super::policy::{Facts, Filesystem, gives_out};
 use crate::disk::STATE;
 
-/// A directory with more entries is shown in part, so that no directory fills the machine's memory.
+/// Limit on the entries of a directory that are shown, so that no directory fills the machine's memory.
 const MOST_ENTRIES: usize = 1 << 16;
 
-/// Why a file is not there for the caller.
+/// Why a caller cannot see a file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// Paths are absolute here.
+    /// The path is not absolute.
     #[error("{0:?} is not an absolute path")]
     NotAbsolute(String),
-    /// It exists, perhaps, but is nobody's business.
+    /// The policy hides the file; it may not even exist.
     #[error("{0} is not given out: it belongs to what the node keeps to itself (see docs/api.md)")]
     Hidden(PathBuf),
-    /// Only regular files have content.
+    /// The file has no content, because it is not regular.
     #[error("{path} is {what}; only regular files can be read")]
     NotRegular {
-        /// Where.
+        /// The file.
         path: PathBuf,
-        /// What it is instead.
+        /// Its kind.
         what: &'static str,
     },
-    /// Only directories have entries.
+    /// The file has no entries, because it is no directory.
     #[error("{0} is no directory")]
     NotDirectory(PathBuf),
-    /// More entries than are kept in memory.
+    /// The directory has more entries than are kept in memory.
     #[error("{path} has more than {MOST_ENTRIES} entries; the others are not shown")]
     TooManyEntries {
-        /// Where.
+        /// The directory.
         path: PathBuf,
     },
-    /// The kernel.
+    /// The kernel refused.
     #[error("{path}: {source}")]
     Io {
-        /// Where.
+        /// The file.
         path: PathBuf,
-        /// The kernel's word.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -63,7 +63,7 @@ impl FileError {
     }
 }
 
-/// What a file is.
+/// The kind of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Kind {
@@ -101,15 +101,15 @@ impl Kind {
     }
 }
 
-/// The files of this machine as callers may see them.
+/// The files of this machine that callers may see.
 #[derive(Debug, Clone, Copy)]
 pub struct View {
-    /// The device number of STATE's filesystem; none while that is not a filesystem of its own.
+    /// The device number of STATE's filesystem; none while STATE is not mounted.
     state: Option<u64>,
 }
 
 impl View {
-    /// As things are mounted now.
+    /// Creates a view of the filesystems that are mounted now.
     pub fn of_this_machine() -> Self {
         Self::with_state_at(Path::new(STATE))
     }
@@ -122,7 +122,7 @@ impl View {
         }
     }
 
-    /// Finds a file by its absolute path, through symbolic links; those of /proc that lead into other processes are not
+    /// Finds a file by its absolute path, through symbolic links. The links of /proc that lead into other processes are not
     /// followed.
     pub fn find(&self, path: &str) -> Result<Found, FileError> {
         if !path.starts_with('/') {
@@ -162,7 +162,7 @@ impl View {
     }
 }
 
-/// A file that was found. Until it is read, nothing has happened to it.
+/// A file that was found. It has not been opened for reading yet, so nothing has happened to it.
 #[derive(Debug)]
 pub struct Found {
     view: View,
@@ -174,32 +174,32 @@ pub struct Found {
 }
 
 impl Found {
-    /// Where it really is.
+    /// Returns the real path, as the kernel reports it.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What it is.
+    /// Returns its kind.
     pub fn kind(&self) -> Kind {
         Kind::of(&self.stat)
     }
 
-    /// What stat(2) says.
+    /// Returns its stat(2).
     pub fn stat(&self) -> &Stat {
         &self.stat
     }
 
-    /// Whether its size is only known when it has been read.
+    /// Returns whether the kernel generates its content, so that its size is unknown before it has been read.
     pub fn is_made_up(&self) -> bool {
         self.filesystem != Filesystem::Data
     }
 
-    /// Whether what is in it is given out.
+    /// Returns whether the policy lets callers read its content.
     pub fn is_open(&self) -> bool {
         self.open
     }
 
-    /// The same file once more.
+    /// Returns a second handle on the same file.
     pub fn try_clone(&self) -> Result<Found, FileError> {
         let handle = self.handle.try_clone();
         Ok(Found {
@@ -212,7 +212,7 @@ impl Found {
         })
     }
 
-    /// Where a symbolic link points; none for anything else.
+    /// Returns the target of a symbolic link; none for any other file.
     pub fn link(&self) -> Option<PathBuf> {
         if self.kind() != Kind::Symlink {
             return None;
@@ -221,7 +221,7 @@ impl Found {
         Some(std::ffi::OsString::from_vec(target.into_bytes()).into())
     }
 
-    /// Its extended attributes, as far as they can be read.
+    /// Returns the extended attributes that can be read.
     pub fn attributes(&self) -> Vec<(String, Vec<u8>)> {
         if !self.open {
             return Vec::new();
@@ -255,7 +255,7 @@ impl Found {
         }
     }
 
-    /// The names in a directory, sorted, and what kept others from being among them.
+    /// Returns the names in a directory, sorted, and the error that kept others from being read.
     pub fn names(&self) -> Result<(Vec<std::ffi::OsString>, Option<FileError>), FileError> {
         if self.kind() != Kind::Directory {
             return Err(FileError::NotDirectory(self.path.clone()));
@@ -288,7 +288,8 @@ impl Found {
         Ok((names, trouble))
     }
 
-    /// An entry of this directory, itself and not what it may point to. One that is not open can be looked at, and no more.
+    /// Opens an entry of this directory without following it if it is a link. An entry that the policy hides can be looked at,
+    /// but not read.
     pub fn entry(&self, name: &OsStr) -> Result<Found, FileError> {
         let path = self.path.join(name);
         let handle = handle(&self.handle, name, OFlags::NOFOLLOW)
@@ -296,7 +297,7 @@ impl Found {
         self.view.look_at(handle, &path)
     }
 
-    /// Opens what the handle stands for. That is this very file, whatever its path means by now.
+    /// Opens the file of the handle: this very file, even if its path leads elsewhere by now.
     fn reopen(&self, flags: OFlags) -> Result<OwnedFd, FileError> {
         if !self.open {
             return Err(FileError::Hidden(self.path.clone()));
@@ -307,7 +308,7 @@ impl Found {
     }
 }
 
-/// Opens without acting on it: no device is woken, no pipe waited for.
+/// Opens a handle that has no effect on the file: no device wakes up, and no pipe is waited for.
 fn handle(
     directory: impl std::os::fd::AsFd,
     path: &OsStr,
@@ -322,14 +323,14 @@ fn handle(
     )
 }
 
-/// The kernel's own link to an open file.
+/// Path of the kernel's own link to an open file.
 fn own_link(handle: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", handle.as_raw_fd())
 }
 
 fn refusal(path: &Path, error: Errno) -> FileError {
     match error {
-        // A link of /proc that is none, or links in a circle: either way nothing that is given out.
+        // A magic link of /proc, or links in a circle: both are hidden.
         Errno::LOOP => FileError::Hidden(path.to_owned()),
         error => FileError::io(path, error),
     }
@@ -348,7 +349,7 @@ mod tests {
         View::of_this_machine()
     }
 
-    /// Refused by us, or by the kernel before that where this runs without root's rights.
+    /// Returns whether the policy hides the file, or the kernel refuses it first because the test runs without root's rights.
     fn hidden(path: &str) -> bool {
         match view().find(path) {
             Err(FileError::Hidden(_)) => true,
@@ -417,7 +418,7 @@ mod tests {
         assert!(hidden(at("root").to_str().unwrap()));
         assert!(matches!(find("circle"), Err(FileError::Hidden(_))));
         assert!(find("release").unwrap().read().is_ok());
-        // As an entry it is the link itself.
+        // As an entry, the link itself is found and not its target.
         let directory = view().find(scratch.path().to_str().unwrap()).unwrap();
         let entry = directory.entry(OsStr::new("environ")).unwrap();
         assert_eq!(entry.link().unwrap(), Path::new("/proc/self/environ"));

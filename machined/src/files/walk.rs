@@ -1,17 +1,17 @@
-//! A directory and what is below it, one entry at a time: directories before what is in them, names in order.
+//! A directory and everything below it, one entry at a time: a directory before its contents, names in order.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::view::{FileError, Found, Kind};
 
-/// Deeper than this nobody has files, and every level keeps a directory open.
+/// Depth limit of a walk: real trees are not deeper, and every level keeps a directory open.
 const DEEPEST: usize = 64;
 
-/// How far down a walk goes.
+/// The depth that a walk goes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
-    /// So many levels below the root of the walk: 0 is the root alone.
+    /// Levels below the root of the walk: 0 is the root alone.
     Levels(usize),
     /// To the bottom.
     All,
@@ -26,40 +26,40 @@ impl Depth {
     }
 }
 
-/// A file on the way.
+/// A file that the walk came to.
 #[derive(Debug)]
 pub struct Entry {
     /// The file itself.
     pub found: Found,
-    /// As the caller would name it: the root as asked for, and what is below.
+    /// The path in the caller's words: the root as requested, and the path below it.
     pub name: PathBuf,
-    /// From the root; `.` for the root itself.
+    /// The path from the root; `.` for the root itself.
     pub relative: PathBuf,
-    /// How far below the root.
+    /// Levels below the root.
     pub level: usize,
 }
 
-/// What a walk comes by.
+/// One step of a walk.
 #[derive(Debug)]
 pub enum Step {
-    /// A file; what is in it, if it is a directory, comes next.
+    /// A file. If it is a directory, its contents come next.
     Entry(Box<Entry>),
-    /// Something that could not be looked at.
+    /// A file that could not be looked at.
     Trouble {
-        /// As the caller would name it.
+        /// The path in the caller's words.
         name: PathBuf,
-        /// From the root.
+        /// The path from the root.
         relative: PathBuf,
-        /// Why.
+        /// The reason.
         error: FileError,
     },
-    /// A directory is done.
+    /// The end of a directory.
     Left {
-        /// As the caller would name it.
+        /// The path in the caller's words.
         name: PathBuf,
-        /// From the root.
+        /// The path from the root.
         relative: PathBuf,
-        /// How far below the root.
+        /// Levels below the root.
         level: usize,
     },
 }
@@ -69,22 +69,22 @@ struct Level {
     name: PathBuf,
     relative: PathBuf,
     names: std::vec::IntoIter<OsString>,
-    /// Told after the names that are there.
+    /// An error of reading the directory, reported after the names that could be read.
     trouble: Option<FileError>,
 }
 
-/// The walk. It holds one directory open per level.
+/// A walk over a directory. It holds one directory open per level.
 pub struct Walk {
     root: Option<Found>,
     name: PathBuf,
     depth: Depth,
     levels: Vec<Level>,
-    /// The directory whose entry was told last, to go into next.
+    /// The directory that was reported last; its contents come next.
     next: Option<(Found, PathBuf, PathBuf)>,
 }
 
 impl Walk {
-    /// From a file that was found under this name.
+    /// Starts at a file that was found under this name.
     pub fn new(root: Found, name: &str, depth: Depth) -> Self {
         Walk {
             root: Some(root),
@@ -95,7 +95,7 @@ impl Walk {
         }
     }
 
-    /// Whether the entry that was told last is a directory whose entries come next.
+    /// Returns whether the last entry is a directory whose contents come next.
     pub(super) fn goes_into(&self) -> bool {
         self.next.is_some()
     }
@@ -120,7 +120,7 @@ impl Walk {
         }
     }
 
-    /// Tells of a file, and remembers to go into it where that is wanted.
+    /// Returns the entry of a file, and remembers a directory whose contents are to follow.
     fn tell(&mut self, found: Found, name: PathBuf, relative: PathBuf) -> Step {
         let level = self.levels.len();
         let below =
@@ -174,7 +174,7 @@ impl Iterator for Walk {
             };
             match level.directory.entry(&entry) {
                 Ok(found) => return Some(self.tell(found, name, relative)),
-                // Gone since the directory was read, as processes are.
+                // The file is gone since the directory was read, as happens with processes.
                 Err(FileError::Io { source, .. })
                     if source.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => {

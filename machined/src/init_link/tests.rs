@@ -1,4 +1,4 @@
-//! The link over a real socket, with a test at init's end.
+//! Tests the link over a real socket, with the test in the place of init.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -10,16 +10,16 @@ use super::*;
 const PATIENCE: Duration = Duration::from_secs(10);
 const ID: &str = "2f6b1c3a-0d4e-4f5a-8b6c-7d8e9fa0b1c2";
 
-/// init's end. What it takes and says is for the test to decide.
+/// init's end of the socket. The test decides which messages it reads and sends.
 struct Init(OwnedFd);
 
 impl Init {
-    /// A link, and init that has welcomed it. Both ends are non-blocking.
+    /// Returns a link that init has welcomed, and init's end. Both ends are non-blocking.
     async fn greeted() -> (InitLink, Init) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        // As small as the kernel lets it be: soon full.
+        // As small as the kernel allows, so that it is full soon.
         set_socket_send_buffer_size(&ours, 1).unwrap();
         let init = Init(theirs);
         let greeting = async {
@@ -69,7 +69,7 @@ impl Init {
     }
 }
 
-/// A caller that goes away before its request was sent has no place in the queue of those who wait for an answer.
+/// A caller that goes away before its request was sent has no place in the queue for answers.
 #[tokio::test]
 async fn who_has_not_asked_takes_nobodys_answer() {
     let (link, init) = Init::greeted().await;
@@ -79,7 +79,7 @@ async fn who_has_not_asked_takes_nobodys_answer() {
             tokio::spawn(async move { link.drop_kept(&format!("log.{number}")).await })
         })
         .collect();
-    // Until the socket is full.
+    // Send until the socket is full.
     for _ in 0..1000 {
         tokio::task::yield_now().await;
     }
@@ -110,7 +110,7 @@ async fn an_exit_is_of_the_process_that_lived_then() {
     init.tell_exit(70, 1);
     init.tell_exit(71, 2);
     assert_eq!(link.exit_of(71, before).await, Exit::Code(2));
-    // Nobody asked for the end of 70; now another process has its number.
+    // The exit of 70 was not fetched, and now another process has this PID.
     let since = Instant::now();
     let exit = link.exit_of(70, since);
     tokio::pin!(exit);
@@ -124,7 +124,7 @@ async fn an_exit_is_of_the_process_that_lived_then() {
 async fn the_oldest_exit_is_forgotten_first() {
     let (link, init) = Init::greeted().await;
     let since = Instant::now();
-    // The newest has the smallest number: they have begun anew.
+    // PIDs count down here, as if they had wrapped around: the newest exit has the smallest.
     let exits = i32::try_from(EXITS).unwrap();
     for pid in (1..=exits + 1).rev() {
         init.tell_exit(1000 + pid, 0);

@@ -1,4 +1,4 @@
-//! `modules.alias`: which module drives a device with a given modalias.
+//! `modules.alias`: the modules that drive a device with a given modalias.
 
 use super::ModuleName;
 
@@ -9,7 +9,7 @@ pub struct AliasTable {
 }
 
 impl AliasTable {
-    /// Reads lines of the form `alias PATTERN MODULE`; others (comments, blank lines) are not rules.
+    /// Parses lines of the form `alias PATTERN MODULE`. Other lines (comments, blank lines) are skipped.
     pub fn parse(text: &str) -> Self {
         let rules = text
             .lines()
@@ -26,7 +26,7 @@ impl AliasTable {
         Self { rules }
     }
 
-    /// Every module whose pattern matches; more than one driver may claim a device and the kernel sorts that out.
+    /// Returns every module whose pattern matches. More than one driver may claim a device; the kernel chooses between them.
     pub fn modules_for<'a>(&'a self, modalias: &'a str) -> impl Iterator<Item = &'a ModuleName> {
         self.rules
             .iter()
@@ -35,7 +35,7 @@ impl AliasTable {
     }
 }
 
-/// Whether `text` fits a pattern of `*`, `?` and `[sets]`.
+/// Returns whether `text` fits a pattern of `*`, `?` and `[sets]`.
 pub fn glob(pattern: &str, text: &str) -> bool {
     matches(pattern.as_bytes(), text.as_bytes())
 }
@@ -75,7 +75,7 @@ fn matches(pattern: &[u8], text: &[u8]) -> bool {
     pattern[p..].iter().all(|&c| c == b'*')
 }
 
-/// Length of the set at the start of `pattern` when `c` is in it. An unclosed bracket is a literal.
+/// Returns the length of the set at the start of `pattern` if `c` is in it. An unclosed bracket is a literal.
 fn match_set(pattern: &[u8], c: u8) -> Option<usize> {
     let Some(close) = pattern
         .iter()

@@ -1,14 +1,14 @@
-//! What the devices that are present ask for.
+//! The modaliases of the devices that are present.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-/// The depth of /sys/devices is bounded by real buses; this only ends a walk of something that is not sysfs.
+/// Depth limit of the walk. Real buses are not that deep; the limit only ends a walk of a directory that is not sysfs.
 const DEEPEST: usize = 32;
 
-/// The distinct contents of all `modalias` files below `sysfs/devices`, sorted.
+/// Returns the distinct contents of all `modalias` files below `sysfs/devices`, sorted.
 ///
-/// Symbolic links are not followed: every device is a real directory there exactly once. A device that vanishes
-/// during the walk is none.
+/// Symbolic links are not followed: every device is a real directory there exactly once. A device that vanishes during the walk is left
+/// out.
 pub fn modaliases(sysfs: &Path) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     collect(&sysfs.join("devices"), DEEPEST, &mut found);

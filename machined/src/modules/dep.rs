@@ -1,4 +1,4 @@
-//! `modules.dep`: where each module is and what it needs first.
+//! `modules.dep`: the file of each module, and the modules that it depends on.
 
 use std::{
     collections::HashMap,
@@ -11,12 +11,12 @@ use std::{
 pub struct ModuleName(String);
 
 impl ModuleName {
-    /// From a name in any spelling (`virtio-net`, `virtio_net`).
+    /// Creates a name from any spelling (`virtio-net`, `virtio_net`).
     pub fn new(name: &str) -> Self {
         Self(name.replace('-', "_"))
     }
 
-    /// From a file (`kernel/drivers/net/virtio_net.ko.xz`); none for a path that is no module.
+    /// Returns the name of a module file (`kernel/drivers/net/virtio_net.ko.xz`); none if the path is no module.
     pub fn of_file(path: &str) -> Option<Self> {
         let file = path.rsplit('/').next()?;
         let stem = [".ko", ".ko.xz", ".ko.gz", ".ko.zst"]
@@ -38,25 +38,25 @@ impl AsRef<Path> for ModuleName {
     }
 }
 
-/// Which drivers a caller waits for.
+/// The kind of drivers that a caller waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// Network cards, and the buses that they hang on.
+    /// Network cards, and the buses that they are attached to.
     Network,
-    /// Disks and their controllers, and the buses that they hang on.
+    /// Disks and their controllers, and the buses that they are attached to.
     Block,
-    /// Watchdogs, which init feeds as soon as there is one.
+    /// Watchdogs, which init feeds as soon as one exists.
     Watchdog,
     /// Every driver that a device asks for.
     All,
 }
 
 impl Class {
-    /// Whether the module in this file belongs to the class, by its place in the kernel's tree.
+    /// Returns whether the module in this file belongs to the class, by its place in the kernel's tree.
     ///
-    /// Where the vendor of a kernel puts a driver is the only thing that the tables say about its kind.
+    /// The tables tell nothing else about a driver's kind than the directory that the kernel's vendor puts it in.
     pub fn includes(self, file: &str) -> bool {
-        /// A driver of one of these makes the devices behind it visible.
+        /// Directories of bus drivers, which make the devices behind the bus visible.
         const BUSES: &[&str] = &["bus", "hv", "pci", "vhost", "virtio", "xen"];
         const NETWORK: &[&str] = &["net"];
         const BLOCK: &[&str] = &[
@@ -79,20 +79,20 @@ impl Class {
 #[derive(Debug)]
 struct Entry {
     file: PathBuf,
-    /// What must be loaded first, in the order of loading.
+    /// The modules to load first, in the order of loading.
     needs: Vec<ModuleName>,
 }
 
-/// The lines of `modules.dep`.
+/// The parsed lines of `modules.dep`.
 #[derive(Debug, Default)]
 pub struct DependencyTable {
     entries: HashMap<ModuleName, Entry>,
 }
 
 impl DependencyTable {
-    /// Reads lines of the form `FILE: NEED NEED …`.
+    /// Parses lines of the form `FILE: NEED NEED …`.
     ///
-    /// depmod lists all needs of a module, indirect ones too, the one to load first last.
+    /// depmod lists all needs of a module, indirect ones too; the module to load first is the last in the line.
     pub fn parse(text: &str) -> Self {
         let mut entries = HashMap::new();
         for line in text.lines() {
@@ -118,12 +118,12 @@ impl DependencyTable {
         Self { entries }
     }
 
-    /// The file of a module, below the module directory.
+    /// Returns the file of a module, below the module directory.
     pub fn file(&self, name: &ModuleName) -> Option<&Path> {
         self.entries.get(name).map(|entry| entry.file.as_path())
     }
 
-    /// What `name` needs, in the order of loading, without itself.
+    /// Returns the modules that `name` needs, in the order of loading, without itself.
     pub fn needs(&self, name: &ModuleName) -> &[ModuleName] {
         self.entries.get(name).map_or(&[], |entry| &entry.needs)
     }

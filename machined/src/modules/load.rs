@@ -1,4 +1,4 @@
-//! Applying a plan: `finit_module` on each file.
+//! Applies a plan: `finit_module` on each file.
 
 use std::{collections::HashSet, ffi::CStr, fs, io, path::Path};
 
@@ -10,7 +10,7 @@ use super::{LoadPlan, ModuleError, ModuleName};
 /// `MODULE_INIT_COMPRESSED_FILE` of linux/module.h: the kernel unpacks the file (Linux 5.17, MODULE_DECOMPRESS).
 const COMPRESSED_FILE: i32 = 4;
 
-/// What an application of plans came to.
+/// The outcome of applied plans.
 #[derive(Debug, Default)]
 pub struct Loaded {
     /// Modules that are in the kernel now, in the order of loading.
@@ -39,7 +39,7 @@ impl Loaded {
     }
 }
 
-/// Names in /sys/module: loaded modules, and built-in ones that have parameters.
+/// Lists the names in /sys/module: loaded modules, and built-in ones that have parameters.
 pub(super) fn loaded_modules(sysfs: &Path) -> HashSet<ModuleName> {
     let entries = fs::read_dir(sysfs.join("module"));
     entries
@@ -50,8 +50,8 @@ pub(super) fn loaded_modules(sysfs: &Path) -> HashSet<ModuleName> {
         .collect()
 }
 
-/// Loads what the plan says. A refused module does not stop those after it: they may not need it. `parameters` go to the last one, for
-/// which the others are loaded.
+/// Loads the modules of the plan. A refused module does not stop the following ones, which may not need it. `parameters` go to
+/// the last module, for which the others are loaded.
 pub(super) fn apply(plan: &LoadPlan, directory: &Path, parameters: &CStr) -> Loaded {
     let mut loaded = Loaded::default();
     let last = plan.steps.last();
@@ -87,7 +87,7 @@ fn load_file(path: &Path, parameters: &CStr) -> io::Result<()> {
         false => COMPRESSED_FILE,
     };
     match rustix::system::finit_module(&file, parameters, flags) {
-        // Somebody else was quicker, or it is built in: what we wanted.
+        // EEXIST: another process was quicker, or the module is built in. Either way it is in the kernel.
         Ok(()) | Err(Errno::EXIST) => Ok(()),
         Err(errno) => Err(errno.into()),
     }

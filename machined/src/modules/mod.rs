@@ -1,11 +1,11 @@
 //! Kernel drivers for the hardware that is present.
 //!
-//! Every device says in its `modalias` file under /sys/devices which driver it wants; `modules.alias` says which
-//! module that is, and `modules.dep` which modules that one needs first. Both files are text as `depmod` writes them.
-//! What to load is computed as a [`LoadPlan`], then applied with `finit_module`; the kernel unpacks .ko.xz itself.
+//! The `modalias` file of a device under /sys/devices identifies the device; `modules.alias` lists the modules for it, and `modules.dep`
+//! the modules that those need first. Both tables are text as `depmod` writes them. The modules to load are computed as a
+//! [`LoadPlan`], then loaded with `finit_module`; the kernel unpacks .ko.xz itself.
 //!
-//! Each signed module costs about 0.1 s of a boot, so callers load a [`Class`] at a time: what the boot waits for
-//! first, the rest in the background.
+//! Each signed module costs about 0.1 s of a boot, so callers load a [`Class`] at a time: first the drivers that the boot waits for,
+//! and the rest in the background.
 //!
 //! ```no_run
 //! # async fn boot() -> Result<(), machined::modules::ModuleError> {
@@ -43,7 +43,7 @@ pub use unload::Unloaded;
 
 use crate::base::blocking_io::{self, NoAnswer};
 
-/// Some drivers look for disks while they are loaded, and those may have to spin up one after the other.
+/// Timeout for loading: some drivers look for disks while they are loaded, and the disks may have to spin up one after the other.
 const LOAD: Duration = Duration::from_secs(180);
 
 /// Why drivers could not be loaded.
@@ -62,12 +62,12 @@ pub enum ModuleError {
         "no module named {name} in {directory}, and none built into the kernel; is it missing from the image?"
     )]
     Unknown {
-        /// The name asked for.
+        /// The requested name.
         name: String,
         /// The module directory.
         directory: PathBuf,
     },
-    /// The kernel refused a module.
+    /// The kernel refused to load a module.
     #[error("cannot load the module {name} from {path}; the kernel log says more")]
     Refused {
         /// The module.
@@ -77,7 +77,7 @@ pub enum ModuleError {
         /// Why.
         source: io::Error,
     },
-    /// It is not unloaded.
+    /// The kernel refused to unload a module.
     #[error(
         "cannot unload the module {name}; something that still uses it may be named in the kernel log, or in /sys/module/{name}/holders"
     )]
@@ -87,7 +87,7 @@ pub enum ModuleError {
         /// Why.
         source: io::Error,
     },
-    /// A parameter that no kernel could be given.
+    /// A parameter holds a zero byte, which no kernel takes.
     #[error("the parameters of the module {name} hold a zero byte")]
     ZeroByte {
         /// The module, or its alias.
@@ -126,7 +126,7 @@ impl Drivers {
         )
     }
 
-    /// Reads a module directory; devices are looked for in `sysfs`.
+    /// Reads a module directory; `sysfs` is searched for devices.
     pub fn read(directory: &Path, sysfs: &Path) -> Result<Self, ModuleError> {
         let table = |name: &str| {
             let path = directory.join(name);
@@ -146,7 +146,7 @@ impl Drivers {
         })
     }
 
-    /// What `load_for` would load right now: the dry run.
+    /// Returns the plan that `load_for` would carry out now (a dry run).
     pub fn plan_for(&self, class: Class) -> LoadPlan {
         let tables = &self.tables;
         let present = load::loaded_modules(&tables.sysfs);
@@ -180,11 +180,11 @@ impl Drivers {
         .await
     }
 
-    /// What loading a module by its name, or by an alias of it, would load right now. Empty where it is there already, or built into the
-    /// kernel.
+    /// Returns the plan for loading a module by its name or by an alias. The plan is empty if the module is loaded already or
+    /// built into the kernel.
     ///
     /// # Errors
-    /// Nothing has this name.
+    /// No module or alias has this name.
     pub fn plan_named(&self, name: &str) -> Result<LoadPlan, ModuleError> {
         let tables = &self.tables;
         let mut present = load::loaded_modules(&tables.sysfs);
@@ -198,7 +198,7 @@ impl Drivers {
             })
     }
 
-    /// The module of this name, or else those that it is an alias of.
+    /// Returns the module of this name, or else the modules that it is an alias of.
     pub fn modules_named(&self, name: &str) -> Vec<ModuleName> {
         let mut present = load::loaded_modules(&self.tables.sysfs);
         present.extend(self.tables.built_in.iter().cloned());
@@ -214,7 +214,7 @@ impl Drivers {
         aliases.into_iter().cloned().collect()
     }
 
-    /// Loads what a plan says. `parameters` are those of its last module, as finit_module(2) takes them.
+    /// Loads the modules of a plan. `parameters` are those of its last module, in the format of finit_module(2).
     ///
     /// # Errors
     /// The kernel refused a module.
@@ -227,7 +227,7 @@ impl Drivers {
         run_blocking(load).await?.into_first_refusal()
     }
 
-    /// Loads one module and what it needs; one that is there already, or built into the kernel, is fine.
+    /// Loads one module and the modules that it needs. A module that is loaded already or built into the kernel is no error.
     pub async fn load_named(&self, name: &str) -> Result<Loaded, ModuleError> {
         self.load(self.plan_named(name)?, "").await
     }
@@ -245,20 +245,20 @@ impl Drivers {
         })
     }
 
-    /// The value that a module in the kernel has for one of its parameters; none where that cannot be read.
+    /// Returns the current value of a loaded module's parameter; none if it cannot be read.
     pub fn parameter(&self, module: &ModuleName, parameter: &str) -> Option<String> {
         let value = std::fs::read_to_string(self.parameter_file(module, parameter)).ok()?;
         Some(value.trim_end().to_owned())
     }
 
-    /// The file of a parameter of a module in the kernel.
+    /// Path of the file of a loaded module's parameter.
     pub fn parameter_file(&self, module: &ModuleName, parameter: &str) -> PathBuf {
         let module = self.tables.sysfs.join("module").join(module);
         module.join("parameters").join(parameter.replace('-', "_"))
     }
 }
 
-/// `finit_module` takes 0.1 s and more, which must not hold up the runtime's only thread.
+/// Runs work on another thread: `finit_module` takes 0.1 s and more, which must not hold up the runtime's only thread.
 async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, ModuleError> {

@@ -1,4 +1,4 @@
-//! Which modules to load, in which order: a value to look at before anything happens.
+//! The modules to load, in their order: a value that can be inspected before anything is loaded.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -20,12 +20,12 @@ pub struct Step {
 /// Modules in the order of loading.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LoadPlan {
-    /// Each module comes after what it needs.
+    /// The modules; each comes after the modules that it needs.
     pub steps: Vec<Step>,
 }
 
 impl LoadPlan {
-    /// Whether nothing is to be done.
+    /// Returns whether there is nothing to load.
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
@@ -47,7 +47,7 @@ impl fmt::Display for LoadPlan {
     }
 }
 
-/// What the devices with these modaliases need of `class` and is not in `present`.
+/// Plans the modules of `class` that the devices with these modaliases need and that are not in `present`.
 pub fn plan_devices(
     modaliases: &BTreeSet<String>,
     aliases: &AliasTable,
@@ -69,7 +69,7 @@ pub fn plan_devices(
     builder.plan
 }
 
-/// What loading `name` takes; none when modules.dep does not know it and it is not loaded either.
+/// Plans the loading of `name`; none if modules.dep does not list it and it is not loaded either.
 pub fn plan_named(
     name: &ModuleName,
     dependencies: &DependencyTable,
@@ -98,7 +98,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// A loaded module has its needs loaded too, so one that is done is skipped whole.
+    /// Adds a module after its needs. The needs of a loaded module are loaded too, so a module that is done is skipped with its needs.
     fn add(&mut self, name: &ModuleName) {
         if self.done.contains(name) {
             return;

@@ -1,4 +1,4 @@
-//! Taking modules out of the kernel again.
+//! Removes modules from the kernel.
 
 use std::{ffi::CString, fs, io, path::Path};
 
@@ -6,15 +6,15 @@ use rustix::io::Errno;
 
 use super::ModuleName;
 
-/// `O_NONBLOCK`: a module in use is not waited for (delete_module(2)).
+/// `O_NONBLOCK`: do not wait for a module in use (delete_module(2)).
 const AT_ONCE: i32 = 0o4000;
 
-/// What came of a module that is no longer wanted.
+/// The outcome of unloading a module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unloaded {
-    /// It is not in the kernel.
+    /// The module is not in the kernel any more.
     Gone,
-    /// It drives a device, as others do that were loaded for the devices which are there: it stays.
+    /// The module drives a device, so it stays.
     Drives,
 }
 
@@ -25,7 +25,7 @@ pub enum Unloaded {
 pub(super) fn unload(sysfs: &Path, name: &ModuleName) -> io::Result<Unloaded> {
     let module = sysfs.join("module").join(name);
     if !module.join("initstate").exists() {
-        // Built into the kernel, or not loaded.
+        // The module is built into the kernel, or not loaded.
         return Ok(Unloaded::Gone);
     }
     if drives_a_device(&module) {
@@ -38,7 +38,7 @@ pub(super) fn unload(sysfs: &Path, name: &ModuleName) -> io::Result<Unloaded> {
     }
 }
 
-/// A driver's directory links to the devices that it is bound to, and to its module.
+/// Returns whether the module drives a device: a driver's directory links to the devices that it is bound to, and to its module.
 fn drives_a_device(module: &Path) -> bool {
     let drivers = fs::read_dir(module.join("drivers"));
     drivers.into_iter().flatten().flatten().any(|driver| {

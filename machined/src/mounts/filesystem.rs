@@ -1,4 +1,4 @@
-//! mount(2): a filesystem, and where it goes.
+//! Wrappers of mount(2) and umount(2).
 
 use std::ffi::CString;
 use std::io;
@@ -11,16 +11,16 @@ pub use rustix::mount::{MountFlags, UnmountFlags};
 pub struct Filesystem<'a> {
     /// Its type.
     pub kind: &'a str,
-    /// The block device, or what stands for one.
+    /// The block device, or the source's name for a filesystem without one.
     pub source: &'a Path,
-    /// Flags of every type.
+    /// Flags that every type knows.
     pub flags: MountFlags,
-    /// Options of this type; may be empty.
+    /// Options that only this type knows; may be empty.
     pub options: &'a str,
 }
 
 impl Filesystem<'_> {
-    /// Mounts it. The directory must be there.
+    /// Mounts the filesystem. The directory `target` must exist.
     pub fn mount(self, target: &Path) -> io::Result<()> {
         let options = CString::new(self.options)?;
         let options = options.as_c_str();
@@ -34,23 +34,23 @@ impl Filesystem<'_> {
     }
 }
 
-/// Unmounts what was mounted there last.
+/// Unmounts the topmost mount at `target`.
 pub fn unmount(target: &Path, flags: UnmountFlags) -> io::Result<()> {
     Ok(rustix::mount::unmount(target, flags)?)
 }
 
-/// Has a directory or file appear at another place too.
+/// Makes a directory or file appear at another path too (a bind mount).
 pub fn bind(source: &Path, target: &Path) -> io::Result<()> {
     Ok(rustix::mount::mount_bind(source, target)?)
 }
 
-/// Gives such a place flags of its own.
+/// Sets the flags of a bind mount.
 pub fn change_bind(target: &Path, flags: MountFlags) -> io::Result<()> {
     let flags = MountFlags::BIND | flags;
     Ok(rustix::mount::mount_remount(target, flags, c"")?)
 }
 
-/// Has later mounts below the target stay there, and others away from it.
+/// Makes the mount private: later mounts below the target do not propagate to other mount namespaces, nor theirs to this one.
 pub fn make_private(target: &Path) -> io::Result<()> {
     let private = rustix::mount::MountPropagationFlags::PRIVATE;
     Ok(rustix::mount::mount_change(target, private)?)

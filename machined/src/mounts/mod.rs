@@ -1,4 +1,4 @@
-//! Mounting, and what is mounted: filesystems that machined adds for itself, filesystems in use for a while, the kernel's table.
+//! Mounts: filesystems that machined adds for itself, filesystems that it mounts for a while, and the kernel's table of mounts.
 
 pub mod filesystem;
 pub(crate) mod mount_table;

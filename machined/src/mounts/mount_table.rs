@@ -1,38 +1,38 @@
-//! What is mounted where, as the kernel says (proc_pid_mountinfo(5), proc_pid_mounts(5)).
+//! The kernel's table of mounts (proc_pid_mountinfo(5), proc_pid_mounts(5)).
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-/// A line of a mountinfo.
+/// A line of a mountinfo file.
 pub(crate) struct MountPoint {
-    /// The device number, `8:1`.
+    /// The device number, for example `8:1`.
     pub(crate) device: String,
     pub(crate) at: PathBuf,
-    /// The device's path, or whatever the filesystem calls its source.
+    /// The device's path, or the filesystem's own name for its source.
     pub(crate) source: String,
 }
 
 impl MountPoint {
-    /// Anonymous devices (tmpfs) have major number 0 and keep nothing busy.
+    /// Returns whether the device is anonymous (major number 0, as for tmpfs), so that it keeps no disk busy.
     pub(crate) fn is_in_memory(&self) -> bool {
         self.device.starts_with("0:")
     }
 }
 
-/// What is mounted at `target` last; none when nothing is.
+/// Returns the topmost mount at `target`; none if nothing is mounted there.
 pub(crate) fn mounted_at(procfs: &Path, target: &Path) -> Option<MountPoint> {
     let table = fs::read_to_string(procfs.join("self/mountinfo")).ok()?;
     mounts(&table).filter(|mount| mount.at == target).last()
 }
 
-/// Whether something is mounted at `target`.
+/// Returns whether a filesystem is mounted at `target`.
 pub(crate) fn is_mounted(target: &Path) -> bool {
     mounted_at(Path::new("/proc"), target).is_some()
 }
 
-/// The lines of a mountinfo: `36 35 98:0 /root /mount/point options … - ext4 /dev/vda1 options`.
+/// Parses the lines of a mountinfo: `36 35 98:0 /root /mount/point options … - ext4 /dev/vda1 options`.
 pub(crate) fn mounts(table: &str) -> impl Iterator<Item = MountPoint> {
     table.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(2);
@@ -47,18 +47,18 @@ pub(crate) fn mounts(table: &str) -> impl Iterator<Item = MountPoint> {
 /// A filesystem that is mounted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mounted {
-    /// The device, or whatever the filesystem calls its source.
+    /// The device, or the filesystem's own name for its source.
     pub source: String,
-    /// Where.
+    /// The mount point.
     pub target: String,
-    /// Its type, such as `ext4`.
+    /// The filesystem's type, for example `ext4`.
     pub filesystem: String,
-    /// Cannot be written through this mount.
+    /// Whether it is read-only through this mount.
     pub read_only: bool,
 }
 
-/// The lines of a table of mounts: `/dev/vda1 /mount/point ext4 rw,relatime 0 0`. Unlike a mountinfo it says whether a mount can be
-/// written to, be it for its own flags or for the filesystem's.
+/// Parses the lines of a table of mounts: `/dev/vda1 /mount/point ext4 rw,relatime 0 0`. Unlike a mountinfo, it combines the
+/// flags of the mount and of the filesystem, so it tells whether a mount can be written to.
 pub(crate) fn mounted(table: &str) -> impl Iterator<Item = Mounted> {
     table.lines().filter_map(|line| {
         let mut fields = line.split(' ');
@@ -71,7 +71,7 @@ pub(crate) fn mounted(table: &str) -> impl Iterator<Item = Mounted> {
     })
 }
 
-/// Blank, tab, newline and backslash are written as a backslash and three octal digits.
+/// Decodes a path. Blank, tab, newline and backslash are written as a backslash and three octal digits.
 fn unescape(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;

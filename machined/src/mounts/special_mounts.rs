@@ -1,4 +1,4 @@
-//! The filesystems that machined itself adds to what init prepared (docs/contracts.md).
+//! The filesystems that machined itself mounts, beside those that init prepared (docs/contracts.md).
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use super::filesystem::{Filesystem, MountFlags};
 use super::mount_table::is_mounted;
 
-/// Where, of what type and with which options.
+/// Mount point, type, flags and options.
 const MOUNTS: [(&str, &str, MountFlags, &str); 3] = [
     (
         "/dev/pts",
@@ -29,7 +29,7 @@ const MOUNTS: [(&str, &str, MountFlags, &str); 3] = [
     ),
 ];
 
-/// Mounts them. One that is there already is left: machined was restarted.
+/// Mounts them. A filesystem that is mounted already is left: machined was restarted.
 pub fn mount() -> anyhow::Result<()> {
     for (target, kind, flags, options) in MOUNTS {
         let target = Path::new(target);

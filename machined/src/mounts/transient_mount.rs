@@ -1,19 +1,19 @@
-//! A filesystem that is mounted for as long as somebody here uses it.
+//! A filesystem that stays mounted only while it is in use.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::filesystem::{Filesystem, MountFlags, UnmountFlags, unmount};
 
-/// A mount; dropping it unmounts.
+/// A mount that is unmounted when this value is dropped.
 #[derive(Debug)]
 pub struct TransientMount {
     target: PathBuf,
 }
 
 impl TransientMount {
-    /// Mounts it at `target`, which is made, and beside its own flags nosuid, nodev and noexec. Nobody else mounts there: what is there was
-    /// left by a machined that died.
+    /// Mounts the filesystem at `target`, which is made, and adds the flags nosuid, nodev and noexec. The mount point is used for
+    /// nothing else: a mount that is there already was left by a machined that died, and is removed.
     pub fn new(mut filesystem: Filesystem<'_>, target: &Path) -> io::Result<Self> {
         std::fs::create_dir_all(target)?;
         while free(target).is_ok() {}
@@ -33,8 +33,8 @@ impl Drop for TransientMount {
     }
 }
 
-/// Has the place free at once. A child that another thread forks has all descriptors of this process until it executes its program,
-/// those of files in here too; it would make a plain umount(2) fail with EBUSY, and every mount in this place after it.
+/// Unmounts at once, even if a file in it is open. A child that another thread forks has all descriptors of this process until it
+/// executes its program; a plain umount(2) would fail with EBUSY because of them, and every later mount in this place too.
 fn free(target: &Path) -> io::Result<()> {
     unmount(target, UnmountFlags::DETACH)
 }

@@ -1,8 +1,8 @@
-//! The place of what may outlive a generation: a tmpfs of init's, which it moves into each generation.
+//! The workload domain: a tmpfs of init's for files that may outlive a generation. init moves it into each generation.
 
 use std::path::Path;
 
-/// Where it is (docs/contracts.md).
+/// Its mount point (docs/contracts.md).
 pub const DOMAIN: &str = "/run/workloads";
 
 /// Whether this machine's init has a workload domain.

@@ -1,4 +1,4 @@
-//! The task that keeps the kernel's network as it shall be.
+//! The task that keeps the kernel's network in the desired state.
 
 use std::{collections::BTreeMap, future::Future, net::IpAddr, time::Duration};
 
@@ -20,12 +20,13 @@ use super::{
 use crate::base::error_chain::chain;
 use crate::containers::host_files;
 
-/// Some steps make the next ones possible (a link that is up gets a carrier): read again, at most this often.
+/// Limit on the rounds of one reconciliation. Some steps make the next ones possible (a link that is up gets a carrier), so the
+/// kernel is read again after them.
 const ROUNDS: usize = 4;
-/// Try again after a step failed, in case what was in its way has gone.
+/// Pause before a failed step is tried again: the obstacle may have gone.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// The kernel answers in milliseconds, unless it had no room for its answer.
+/// Timeout for the kernel. It answers in milliseconds, unless it had no room for its answer.
 const NETLINK: Duration = Duration::from_secs(30);
 
 pub(super) struct Actor {
@@ -46,7 +47,7 @@ pub(super) struct Actor {
     exported: watch::Sender<Vec<Lease>>,
 }
 
-/// A link's DHCP task; ends with its value.
+/// A link's DHCP task, which ends when this value is dropped.
 struct Client {
     port: Port,
     task: JoinHandle<()>,
@@ -59,7 +60,7 @@ impl Drop for Client {
 }
 
 impl Actor {
-    /// Opens the kernel's side at once, so that its failure is the caller's; the future then runs for ever.
+    /// Opens the netlink socket at once, so that the caller gets its error; the returned future then runs for ever.
     #[allow(clippy::new_ret_no_self)]
     pub(super) fn new(
         options: Options,
@@ -114,7 +115,7 @@ impl Actor {
                 changed = self.specs.changed() => if changed.is_err() { return },
                 Some(event) = self.events.recv() => self.take(event),
                 Some(()) = changes.next() => {
-                    // Changes come in bursts, our own among them: one look at the kernel answers all.
+                    // Changes come in bursts, our own among them: one read of the kernel's state covers all of them.
                     while let Some(Some(())) = changes.next().now_or_never() {}
                 }
                 () = retry => {}
@@ -133,7 +134,7 @@ impl Actor {
         }
     }
 
-    /// Brings the kernel to what is desired and publishes the outcome. Whether something is left to be tried again.
+    /// Applies the desired state to the kernel and publishes the outcome. Returns whether a step has to be tried again.
     async fn reconcile(&mut self) -> bool {
         let spec = self.specs.borrow_and_update().clone().unwrap_or_default();
         let mut problems = Vec::new();
@@ -144,7 +145,7 @@ impl Actor {
             kernel = match read.unwrap_or(Err(NetlinkError::NoAnswer)) {
                 Ok(kernel) => kernel,
                 Err(error) => {
-                    // What was published last stays the best that is known.
+                    // The last published state remains the best one that is known.
                     self.status
                         .send_modify(|status| status.problems = vec![chain(&error)]);
                     return true;
@@ -183,7 +184,7 @@ impl Actor {
         self.publish(&spec, &dhcp, &kernel, problems)
     }
 
-    /// A link that is gone, or is another card now, keeps neither lease nor client.
+    /// Drops the lease and the client of a link that is gone or is another card now.
     fn forget_vanished(&mut self, kernel: &KernelState) {
         let is_same =
             |name: &str, mac: &str| kernel.link(name).is_some_and(|link| link.mac_text() == mac);
@@ -196,8 +197,8 @@ impl Actor {
         });
     }
 
-    /// Runs a client on each DHCP link that has a carrier. One whose carrier comes back asks again, with what it had:
-    /// it may be plugged into another network now.
+    /// Runs a client on each DHCP link that has a carrier. A link whose carrier comes back asks again for its lease: it may be
+    /// plugged into another network now.
     fn keep_clients(&mut self, dhcp: &BTreeMap<String, DhcpSpec>, kernel: &KernelState) {
         let carrier = |name: &str| kernel.link(name).filter(|link| link.carrier);
         self.clients
@@ -227,13 +228,14 @@ impl Actor {
         }
     }
 
-    /// Servers that register names shall learn ours, but not one that another server gave us.
+    /// Returns the hostname for the DHCP server, which may register it in DNS: our own name, but never one that another DHCP
+    /// server gave us.
     fn hostname_to_send(&self) -> String {
         let spec = self.specs.borrow().clone().unwrap_or_default();
         hostname::choose(&spec.hostname, None, &self.stable_name).0
     }
 
-    /// Writes files below /etc. False where one cannot be written.
+    /// Writes files below /etc. Returns false if one cannot be written.
     fn write_files(&self, files: &[(&str, String)], problems: &mut Vec<String>) -> bool {
         let mut are_written = true;
         for (name, text) in files {
@@ -258,7 +260,7 @@ impl Actor {
         }
     }
 
-    /// Publishes the state, and writes what follows from it. Whether something is to be tried again.
+    /// Publishes the state, and writes the files that follow from it. Returns whether a write has to be tried again.
     fn publish(
         &mut self,
         spec: &NetworkSpec,
@@ -366,7 +368,7 @@ fn resolvers_of(leases: &[Lease]) -> Vec<IpAddr> {
     found
 }
 
-/// A domain from the network ends up in a file that others parse: only real ones.
+/// Returns the leases' domains that are valid: a domain comes from the network and ends up in a file that other programs parse.
 fn domains_of(leases: &[Lease]) -> Vec<String> {
     let domains = leases
         .iter()
@@ -390,7 +392,7 @@ fn link_status(link: &Link) -> LinkStatus {
     }
 }
 
-/// Addresses that others can reach us at: IPv4 first, loopback not at all.
+/// Lists the addresses that other machines can reach this one at: IPv4 first, no loopback.
 fn addresses_of(kernel: &KernelState) -> Vec<AddressStatus> {
     let mut found: Vec<AddressStatus> = kernel
         .addresses

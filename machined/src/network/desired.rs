@@ -1,58 +1,58 @@
-//! What the spec and the leases come to for the links that are there.
+//! The desired state of the existing links, from the spec and the leases.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
 use super::{DhcpSpec, KernelState, Lease, LinkSpec, NetworkSpec};
 use crate::values::{Cidr, RouteSpec};
 
-/// Metric of a route whose config names none; the same as that of DHCP routes and the kernel's own for IPv6.
+/// Metric of a route whose config names none. DHCP routes and the kernel's own IPv6 routes have the same.
 const DEFAULT_METRIC: u32 = 1024;
-/// Below this IPv6 is off and IPv4 hardly works (RFC 791 asks for 576); a DHCP server that says less is wrong.
+/// Lower limit on an MTU from DHCP. Below it IPv6 is off and IPv4 hardly works (RFC 791 asks for 576), so the DHCP server is wrong.
 const LEAST_DHCP_MTU: u16 = 576;
 
 /// The state to reach.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Desired {
-    /// By name; links that are not named are left alone.
+    /// Links by name; links that are not listed are left alone.
     pub links: BTreeMap<String, DesiredLink>,
 }
 
-/// The state of one link to reach.
+/// The desired state of one link.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DesiredLink {
-    /// Administratively up.
+    /// Whether it is administratively up.
     pub up: bool,
-    /// In bytes.
+    /// Largest packet, in bytes; none leaves it as it is.
     pub mtu: Option<u32>,
-    /// All addresses that it shall have.
+    /// All its addresses.
     pub addresses: Vec<Cidr>,
     /// All routes over it.
     pub routes: Vec<DesiredRoute>,
-    /// Whether it is ours to clean up: cleanup of an earlier generation on it are removed.
+    /// Whether addresses and routes of an earlier generation are removed from it.
     pub managed: bool,
 }
 
-/// A route to have.
+/// A desired route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DesiredRoute {
-    /// Where to, host bits cleared.
+    /// The destination, host bits cleared.
     pub destination: Cidr,
     /// The next hop.
     pub gateway: Option<IpAddr>,
     /// The preferred source address.
     pub source: Option<IpAddr>,
-    /// Lower wins.
+    /// The metric; the lower one wins.
     pub metric: u32,
-    /// The gateway is on the link although no address of the link says so.
+    /// Whether the gateway is on the link although no address of the link covers it.
     pub onlink: bool,
-    /// From a lease, as opposed to from config; shown by `ip route` as `proto dhcp`.
+    /// Whether it comes from a lease, as opposed to the config; `ip route` shows it as `proto dhcp`.
     pub from_dhcp: bool,
 }
 
-/// Which links run DHCP, and how.
+/// Returns the links to run DHCP on, each with its settings.
 ///
-/// Without any addressing in the config that is one link: `current` as long as it has a carrier or a lease, else the
-/// first network card with a carrier. Staying with the current one keeps the address when a second cable is plugged in.
+/// If the config has no addressing at all, it is one link: `current` as long as that has a carrier or a lease, else the first network
+/// card with a carrier. Staying with the current one keeps the address when a second cable is plugged in.
 pub fn dhcp_links(
     spec: &NetworkSpec,
     kernel: &KernelState,
@@ -88,7 +88,7 @@ pub fn dhcp_links(
         .collect()
 }
 
-/// The state to reach, given the links that are there and the leases that are held.
+/// Computes the desired state from the spec, the existing links and the current leases.
 pub fn desired(
     spec: &NetworkSpec,
     kernel: &KernelState,
@@ -139,7 +139,7 @@ fn from_config(spec: &LinkSpec) -> DesiredLink {
     }
 }
 
-/// None for a route that says neither where to nor over which gateway: config refuses it, the kernel would as well.
+/// Converts a route of the config; none for one without destination and gateway, which the config check refuses, as the kernel would.
 fn route_from_config(spec: &RouteSpec) -> Option<DesiredRoute> {
     let destination = spec
         .destination
@@ -193,7 +193,8 @@ fn add_lease(link: &mut DesiredLink, spec: &DhcpSpec, lease: &Lease) {
     }
 }
 
-/// Clouds hand out /32 addresses with a gateway outside of them; the kernel takes such a route only with this mark.
+/// Marks routes whose gateway is outside of the link's addresses. Clouds hand out /32 addresses with such gateways, and the
+/// kernel takes such a route only with this mark.
 fn mark_onlink(link: &mut DesiredLink) {
     for route in &mut link.routes {
         route.onlink = route.gateway.is_some_and(|gateway| {

@@ -1,4 +1,4 @@
-//! Keeping one link's DHCPv4 lease.
+//! Keeps one link's DHCPv4 lease.
 //!
 //! mozim speaks the protocol; this is the policy around it:
 //!
@@ -14,13 +14,13 @@
 //!                          requesting ──── ACK ──► bound
 //! ```
 //!
-//! mozim drops a NAK without a word, so a NAK looks like silence here, and both have the same answer: discover anew,
-//! and **keep the address meanwhile**, until the lease is over or another one is there. A server that still knows us
-//! offers the same address again, and nothing has changed for anybody.
+//! mozim drops a NAK without reporting it, so a NAK looks like silence here, and both have the same consequence: discover anew,
+//! and **keep the address meanwhile**, until the lease expires or there is another one. A server that still knows us
+//! offers the same address again, and then no connection notices.
 //!
-//! Renewing asks the server by unicast, over a socket that only hears what is sent to our address. Some servers acknowledge
-//! by broadcast all the same, against RFC 2131, section 4.1 (QEMU's user network does). So rebinding, which hears
-//! everything, follows within seconds instead of at the server's T2, in confirming as well.
+//! Renewing asks the server by unicast, over a socket that only receives packets to our address. Some servers acknowledge
+//! by broadcast all the same, against RFC 2131, section 4.1 (QEMU's user network does). So rebinding, which receives
+//! broadcasts too, follows within seconds instead of at the server's T2, also while a lease is confirmed.
 
 use std::time::Duration;
 
@@ -30,15 +30,15 @@ use tracing::{debug, info, warn};
 
 use super::Lease;
 
-/// How long an inherited lease may take to be confirmed before we discover as well.
+/// Timeout for confirming an inherited lease. After it we discover as well.
 const CONFIRM: Duration = Duration::from_secs(10);
-/// How long the server may take to renew.
+/// Timeout for renewing a lease.
 const RENEW: Duration = Duration::from_secs(30);
-/// How long the server may take to renew by unicast, in seconds. After that all are asked by broadcast.
+/// Timeout for renewing by unicast, in seconds. After it all servers are asked by broadcast.
 const RENEW_BY_UNICAST: u32 = 10;
-/// How long the server may take to acknowledge what it offered. After that the offer was not meant for us.
+/// Timeout for the acknowledgement of an offer that we accepted. Without one the offer was not meant for us.
 const REQUEST: Duration = Duration::from_secs(5);
-/// Pause after an error of the socket, such as a link that is just going away.
+/// Pause after an error of the socket, for example on a link that is just going away.
 const AFTER_ERROR: Duration = Duration::from_secs(2);
 
 /// The link to get a lease for.
@@ -50,23 +50,23 @@ pub(super) struct Port {
     pub(super) mac_text: String,
 }
 
-/// What happened to a link's lease.
+/// A change of a link's lease.
 #[derive(Debug)]
 pub(super) enum DhcpEvent {
-    /// A lease is there, new or renewed.
+    /// The link has a lease, new or renewed.
     Leased(Box<Lease>),
-    /// The lease of this link is over and nobody gave another.
+    /// The lease of this link has expired, and no server gave another. Holds the link's name.
     Lost(String),
 }
 
-/// Keeps a lease until the task is dropped; reports to `events`.
+/// Keeps a lease until the future is dropped; reports to `events`.
 pub(super) async fn keep_lease(
     port: Port,
     known: Option<Lease>,
     hostname: String,
     events: mpsc::Sender<DhcpEvent>,
 ) {
-    // Fails only for a link without an Ethernet address, which no later try would change.
+    // Fails only for a link without an Ethernet address, which a retry would not change.
     let mut client = match client_for(&port, &hostname).await {
         Ok(client) => client,
         Err(error) => return warn!(link = port.name, %error, "cannot run DHCP on this link"),
@@ -153,7 +153,7 @@ impl Keeper {
                 () = sleep_for(expiry) => {
                     warn!(link = self.port.name, "the DHCP lease is over");
                     self.held = None;
-                    // Without a reader the network is being taken down.
+                    // An error means that no task reads the events: the network is being taken down.
                     let _ = self.events.send(DhcpEvent::Lost(self.port.name.clone())).await;
                     client.clean_up();
                     patience = None;
@@ -163,13 +163,13 @@ impl Keeper {
         }
     }
 
-    /// Whether the reply was fit to be a lease.
+    /// Takes over a reply as the new lease. Returns false if it is no valid lease.
     async fn take(&mut self, reply: &DhcpV4Lease) -> bool {
         match Lease::from_reply(&self.port.name, &self.port.mac_text, reply, boot_seconds()) {
             Ok(lease) => {
                 info!(link = self.port.name, address = %lease.address, seconds = lease.lifetime, "DHCP lease");
                 self.held = Some(lease.clone());
-                // Without a reader the network is being taken down.
+                // An error means that no task reads the events: the network is being taken down.
                 let _ = self.events.send(DhcpEvent::Leased(Box::new(lease))).await;
                 true
             }
@@ -181,7 +181,7 @@ impl Keeper {
     }
 }
 
-/// Has a renewal go on by broadcast soon, instead of at the server's T2. Whether that makes sense of the lease.
+/// Moves the broadcast renewal (T2) to soon after T1. Returns false if mozim refuses the lease with these times.
 fn rebind_early(client: &mut DhcpV4Client, mut lease: DhcpV4Lease) -> bool {
     let early = lease.t1_sec.saturating_add(RENEW_BY_UNICAST);
     lease.t2_sec = lease.t2_sec.min(early);
@@ -202,7 +202,7 @@ async fn sleep_for(duration: Option<Duration>) {
     }
 }
 
-/// Seconds since the kernel started, suspended time included.
+/// Returns the seconds since the kernel started, suspended time included.
 pub(super) fn boot_seconds() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     u64::try_from(now.tv_sec).unwrap_or(0)

@@ -1,6 +1,6 @@
-//! resolv.conf, hosts and hostname: rendered as text, written whole or not at all.
+//! The files resolv.conf, hosts and hostname: rendered as text, written whole or not at all.
 //!
-//! The root filesystem's /etc links into /run/etc, where these live.
+//! The root filesystem's /etc links into /run/etc, where these files are.
 
 use std::{
     fmt::Write as _,
@@ -20,10 +20,10 @@ pub struct EtcError {
     source: io::Error,
 }
 
-/// What glibc and musl read of a resolv.conf: more servers are ignored by both.
+/// Limit on the servers in resolv.conf: glibc and musl ignore any more.
 const MOST_RESOLVERS: usize = 3;
 
-/// The text of resolv.conf.
+/// Renders resolv.conf.
 pub(super) fn resolv_conf(resolvers: &[IpAddr], search: &[String]) -> String {
     let mut text = String::new();
     for resolver in resolvers.iter().take(MOST_RESOLVERS) {
@@ -31,13 +31,13 @@ pub(super) fn resolv_conf(resolvers: &[IpAddr], search: &[String]) -> String {
         let _ = writeln!(text, "nameserver {resolver}");
     }
     if !search.is_empty() {
-        // Nor can this.
+        // Writing to a String cannot fail.
         let _ = writeln!(text, "search {}", search.join(" "));
     }
     text
 }
 
-/// The text of hosts. The machine knows itself by its own address, so that its name works before any DNS does.
+/// Renders hosts. It maps the machine's name to the machine's own address, so that the name works before any DNS does.
 pub(super) fn hosts(hostname: &str, own: Option<IpAddr>, extra: &[StaticHost]) -> String {
     let mut text = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n".to_owned();
     if !hostname.is_empty() && hostname != "localhost" {
@@ -52,10 +52,10 @@ pub(super) fn hosts(hostname: &str, own: Option<IpAddr>, extra: &[StaticHost]) -
         let _ = writeln!(text, "{own} {hostname}{alias}");
     }
     for StaticHost { address, hostnames } in extra {
-        // Nor can this.
+        // Writing to a String cannot fail.
         let _ = write!(text, "{address}");
         for name in hostnames {
-            // Nor this.
+            // Writing to a String cannot fail.
             let _ = write!(text, " {name}");
         }
         text.push('\n');
@@ -63,7 +63,7 @@ pub(super) fn hosts(hostname: &str, own: Option<IpAddr>, extra: &[StaticHost]) -
     text
 }
 
-/// Writes a file whose readers see the old or the new text, never half of one. The same text is not written again.
+/// Writes a file atomically: readers see the old or the new text, never half of one. An unchanged text is not written.
 pub(super) fn write(directory: &Path, name: &str, text: &str) -> Result<(), EtcError> {
     let path = directory.join(name);
     if fs::read(&path).is_ok_and(|old| old == text.as_bytes()) {

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::statistics::firmware;
 use crate::values::HostnamePolicy;
 
-/// Where a hostname came from.
+/// The origin of a hostname.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HostnameOrigin {
@@ -15,13 +15,13 @@ pub enum HostnameOrigin {
     Config,
     /// The DHCP lease.
     Dhcp,
-    /// Made from the machine's identity.
+    /// Generated from the machine's identity.
     Generated,
-    /// Nothing else was there.
+    /// The fixed fallback, if there is no other name.
     Fallback,
 }
 
-/// The name to set and where it came from. A name that is no hostname counts as none: DHCP servers send all sorts.
+/// Returns the name to set and its origin. An invalid name counts as none: DHCP servers send arbitrary text.
 pub(super) fn choose(
     policy: &HostnamePolicy,
     from_dhcp: Option<&str>,
@@ -38,7 +38,7 @@ pub(super) fn choose(
     }
 }
 
-/// Labels of letters, digits and hyphens (RFC 1123), at most 64 bytes: the kernel's `__NEW_UTS_LEN`.
+/// Checks for labels of letters, digits and hyphens (RFC 1123), at most 64 bytes together: the kernel's `__NEW_UTS_LEN`.
 pub(super) fn is_valid(name: &str) -> bool {
     let label_is_valid = |label: &str| {
         !label.is_empty()
@@ -52,13 +52,13 @@ pub(super) fn is_valid(name: &str) -> bool {
     name.len() <= 64 && name.split('.').all(label_is_valid)
 }
 
-/// `instar-` and six characters of a hash of `identity`.
+/// Returns `instar-` and six characters of a hash of `identity`.
 pub(super) fn stable_name(identity: &str) -> String {
     let digest = blake3::derive_key(
         "instar.dev 2026 stable hostname",
         identity.trim().to_ascii_lowercase().as_bytes(),
     );
-    // Without vowels and look-alikes no name spells something or is misread.
+    // Without vowels and look-alikes, no name spells a word or is misread.
     const LETTERS: &[u8; 24] = b"bcdfghjkmnpqrstvwxz23456";
     let tail: String = digest
         .iter()
@@ -68,7 +68,7 @@ pub(super) fn stable_name(identity: &str) -> String {
     format!("instar-{tail}")
 }
 
-/// What makes this machine itself: the firmware's UUID, else a MAC address, else nothing.
+/// Returns the identity of this machine: the firmware's UUID, else a MAC address, else nothing.
 pub(super) fn machine_identity(sysfs: &Path, macs: &[String]) -> String {
     let uuid = firmware::said(sysfs, "product_uuid");
     // Cheap boards carry a UUID of one repeated digit; all of them would share a name.

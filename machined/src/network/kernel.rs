@@ -1,4 +1,4 @@
-//! The only file that speaks rtnetlink, whose interface changes every few months.
+//! The only file that uses rtnetlink, whose interface changes every few months.
 
 use std::{io, net::IpAddr};
 
@@ -24,12 +24,12 @@ use crate::values::Cidr;
 /// Why the kernel's network could not be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
-    /// No netlink socket.
+    /// A netlink socket could not be opened.
     #[error(
         "cannot open a netlink socket; machined needs CAP_NET_ADMIN and a kernel with rtnetlink"
     )]
     Open(#[source] io::Error),
-    /// A dump failed.
+    /// The kernel's state could not be read.
     #[error("cannot read the kernel's {what}")]
     Read {
         /// `links`, `addresses` or `routes`.
@@ -37,20 +37,20 @@ pub enum NetlinkError {
         /// Why.
         source: rtnetlink::Error,
     },
-    /// An answer was lost.
+    /// The kernel's answer was lost.
     #[error("the kernel did not answer on the netlink socket")]
     NoAnswer,
     /// The kernel refused a step.
     #[error("cannot {step}")]
     Apply {
-        /// What was to be done.
+        /// The step.
         step: String,
         /// Why.
         source: rtnetlink::Error,
     },
 }
 
-/// A connection to the kernel's network; ends with its value.
+/// A connection to the kernel's network, which closes when this value is dropped.
 pub(super) struct Kernel {
     handle: Handle,
     driver: JoinHandle<()>,
@@ -63,7 +63,7 @@ impl Drop for Kernel {
 }
 
 impl Kernel {
-    /// Opens the connection, and a stream with an item whenever links or addresses have changed.
+    /// Opens the connection, and a stream with an item for each change of links or addresses.
     pub(super) fn open() -> Result<(Self, impl Stream<Item = ()> + Send + Unpin), NetlinkError> {
         let groups = [
             MulticastGroup::Link,
@@ -119,7 +119,7 @@ impl Kernel {
         })
     }
 
-    /// Does one step.
+    /// Applies one step.
     pub(super) async fn apply(&self, step: &Step) -> Result<(), NetlinkError> {
         let done = match step {
             Step::RemoveLink { index, .. } => self.handle.link().del(*index).execute().await,
@@ -163,7 +163,7 @@ impl Kernel {
                     from_dhcp: false,
                 };
                 let mut message = route_message(route.index, &route_to_go);
-                // Whoever made it and however: the key is enough.
+                // The key alone identifies the route, whichever program made it.
                 message.header.protocol = RouteProtocol::Unspec;
                 message.header.scope = RouteScope::NoWhere;
                 self.handle.route().del(message).execute().await
@@ -231,7 +231,7 @@ fn address(message: &AddressMessage) -> Option<Address> {
     })
 }
 
-/// None for what we neither make nor remove: other tables, multicast, blackholes, several next hops.
+/// Converts a route; none for the kinds that we neither make nor remove: other tables, multicast, blackholes, several next hops.
 fn route(message: &RouteMessage) -> Option<Route> {
     let header = &message.header;
     if header.kind != RouteType::Unicast || header.table != RouteHeader::RT_TABLE_MAIN {
@@ -310,7 +310,7 @@ fn route_message(index: u32, route: &DesiredRoute) -> RouteMessage {
                 .destination_prefix(destination, prefix);
             match route.gateway {
                 Some(IpAddr::V4(gateway)) => builder = builder.gateway(gateway),
-                // Without a next hop the destination is a neighbour.
+                // A destination without a next hop is on the link itself.
                 _ => builder = builder.scope(RouteScope::Link),
             }
             if let Some(IpAddr::V4(source)) = route.source {

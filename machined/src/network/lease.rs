@@ -1,4 +1,4 @@
-//! A DHCPv4 lease as we keep it: checked, serializable, and with times that hold over a soft upgrade.
+//! A DHCPv4 lease as machined keeps it: checked, serializable, and with times that stay valid over a soft upgrade.
 
 use std::{
     net::{IpAddr, Ipv4Addr},
@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::values::Cidr;
 
-/// After so many seconds a lease of the previous generation is confirmed with its server (RENEWING, by unicast).
+/// Seconds until an inherited lease is confirmed with its server (RENEWING, by unicast).
 const CONFIRM_BY_UNICAST: u32 = 1;
-/// After so many, with all servers (REBINDING, by broadcast), if there was no answer until then.
+/// Seconds until it is confirmed with any server (REBINDING, by broadcast) if there was no answer.
 const CONFIRM_BY_BROADCAST: u32 = 3;
 
-/// What a DHCPv4 server has given to a link.
+/// A lease that a DHCPv4 server has given to a link.
 ///
-/// Times are seconds of CLOCK_BOOTTIME: it belongs to the kernel, so it goes on over a swap of generations, and nobody
-/// sets it. A lease must not be kept over a reboot.
+/// Times are seconds of CLOCK_BOOTTIME: the kernel's clock goes on over a change of generations, and it cannot be set. A lease must not
+/// be kept over a reboot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
     /// The link's name.
@@ -27,11 +27,11 @@ pub struct Lease {
     pub mac: String,
     /// Our address.
     pub address: Cidr,
-    /// Who gave it, to be asked again.
+    /// The server that gave it and that renews it.
     pub server: Ipv4Addr,
-    /// Routers; not to be used when there are classless routes (RFC 3442).
+    /// Routers; ignored if there are classless routes (RFC 3442).
     pub gateways: Vec<Ipv4Addr>,
-    /// Destinations and their routers.
+    /// Classless routes: destinations and their routers.
     pub classless_routes: Vec<(Cidr, Ipv4Addr)>,
     /// DNS servers.
     pub resolvers: Vec<Ipv4Addr>,
@@ -41,31 +41,31 @@ pub struct Lease {
     pub time_servers: Vec<Ipv4Addr>,
     /// The hostname that the server suggests, unchecked.
     pub hostname: Option<String>,
-    /// Largest packet, unchecked.
+    /// Largest packet in bytes, unchecked.
     pub mtu: Option<u16>,
-    /// When it was given or last renewed, in seconds of CLOCK_BOOTTIME.
+    /// Time of the lease or of its last renewal, in seconds of CLOCK_BOOTTIME.
     pub obtained: u64,
-    /// Renew from the same server this many seconds after (T1).
+    /// Seconds after `obtained` at which to renew from the same server (T1).
     pub renew_after: u32,
-    /// Ask any server this many seconds after (T2).
+    /// Seconds after `obtained` at which to ask any server (T2).
     pub rebind_after: u32,
-    /// Valid for this many seconds; `u32::MAX` is for ever.
+    /// Seconds after `obtained` at which the lease expires; `u32::MAX` is never.
     pub lifetime: u32,
 }
 
-/// A reply that no lease can be made of.
+/// Why a reply is no valid lease.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadLease {
-    /// Loopback, multicast, broadcast or no address at all.
+    /// The address is loopback, multicast, broadcast or missing.
     #[error("the DHCP server offered {0}, which no host can have; check its pool")]
     Address(Ipv4Addr),
-    /// Ones after zeros.
+    /// The mask has ones after zeros.
     #[error("the DHCP server sent the subnet mask {0}, which is no mask; check its configuration")]
     Mask(Ipv4Addr),
 }
 
 impl Lease {
-    /// Checks what a server sent.
+    /// Checks a server's reply and converts it.
     pub fn from_reply(
         link: &str,
         mac: &str,
@@ -85,7 +85,7 @@ impl Lease {
         if bits.count_ones() != ones {
             return Err(BadLease::Mask(reply.subnet_mask));
         }
-        // A server that leaves the mask out promises nothing about neighbours.
+        // Without a mask from the server, no other address is assumed to be on the link.
         let prefix = u8::try_from(ones)
             .ok()
             .filter(|ones| *ones > 0)
@@ -118,7 +118,7 @@ impl Lease {
         })
     }
 
-    /// Destinations and routers to use: the classless ones, else the first router as the default.
+    /// Returns the destinations and routers to use: the classless ones, else the first router as the default.
     pub fn routes(&self) -> Vec<(Cidr, Ipv4Addr)> {
         if !self.classless_routes.is_empty() {
             return self.classless_routes.clone();
@@ -130,24 +130,23 @@ impl Lease {
             .collect()
     }
 
-    /// How long it is still valid at `now`; none for ever.
+    /// Returns the time until the lease expires, seen from `now`; none if it never does.
     pub fn remaining(&self, now: u64) -> Option<Duration> {
         let end = self.obtained.saturating_add(u64::from(self.lifetime));
         (self.lifetime != u32::MAX).then(|| Duration::from_secs(end.saturating_sub(now)))
     }
 
-    /// Whether it is over at `now`, or from the future, which is from another boot.
+    /// Returns whether the lease has expired at `now`. A lease from the future is from another boot and counts as expired.
     pub fn is_over(&self, now: u64) -> bool {
         self.obtained > now || self.remaining(now).is_some_and(|left| left.is_zero())
     }
 
-    /// For the protocol's state machine: as if just given, but to be renewed at once, and from whatever server if the one that
-    /// gave it does not acknowledge at once.
+    /// Converts the lease for mozim so that it is confirmed soon: as if just given, with T1 and T2 a few seconds away.
     pub(super) fn to_be_confirmed(&self, now: u64) -> DhcpV4Lease {
         let left = self
             .remaining(now)
             .map_or(u64::from(u32::MAX), |left| left.as_secs());
-        // T1 < T2 < end: what mozim takes as a lease.
+        // mozim accepts only leases with T1 < T2 < end.
         let left = u32::try_from(left)
             .unwrap_or(u32::MAX)
             .max(CONFIRM_BY_BROADCAST + 1);

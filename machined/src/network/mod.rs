@@ -2,8 +2,8 @@
 //!
 //! One task owns it. It keeps the spec from the config and the leases from DHCP, and whenever one of these or the
 //! kernel's links or addresses change, it reads the kernel's state, computes the difference as a [`NetworkPlan`] and
-//! applies it. So a start is a difference like any other: what the previous generation left and is right stays
-//! untouched, what does not belong goes.
+//! applies it. So a start is a difference like any other: addresses and routes of the previous generation that are right stay
+//! untouched, and all others are removed.
 //!
 //! ```no_run
 //! # async fn boot() -> Result<(), machined::network::NetlinkError> {
@@ -43,17 +43,17 @@ pub use spec::{DhcpSpec, LinkSpec, NetworkSpec};
 pub use state::{Address, KernelState, Link, Route, mac_bytes, mac_text};
 pub use status::{AddressStatus, LinkStatus, NetworkStatus, RouteStatus};
 
-/// Where things are, and how to begin.
+/// Directories of the network task, and its cleanup policy.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Where resolv.conf, hosts and hostname go.
+    /// Directory for resolv.conf, hosts and hostname.
     pub etc: PathBuf,
-    /// The mounted sysfs.
+    /// Mount point of sysfs.
     pub sysfs: PathBuf,
-    /// The mounted procfs.
+    /// Mount point of procfs.
     pub procfs: PathBuf,
-    /// What the first plan may remove. [`CleanupPolicy::Remove`] at the start of a generation, before its first container;
-    /// [`CleanupPolicy::Keep`] when machined was restarted within one.
+    /// What the first plan may remove. [`CleanupPolicy::Remove`] is for the start of a generation, before its first container;
+    /// [`CleanupPolicy::Keep`] for a machined that was restarted within one.
     pub cleanup: CleanupPolicy,
 }
 
@@ -68,7 +68,7 @@ impl Default for Options {
     }
 }
 
-/// The running network task. Dropping it ends the task and leaves the kernel's state as it is.
+/// The running network task. Dropping this value ends the task and leaves the kernel's state as it is.
 #[derive(Debug)]
 pub struct Network {
     spec: watch::Sender<Option<NetworkSpec>>,
@@ -78,9 +78,9 @@ pub struct Network {
 }
 
 impl Network {
-    /// Starts the task on the current runtime. Without a spec it waits for the first one: what would be done without a
-    /// config is often not what the config wants. `inherited` are the leases that the previous generation exported: they
-    /// are in force at once and confirmed with their server in the background.
+    /// Starts the task on the current runtime. Without a spec it waits for the first one, because the default is often not what
+    /// the config asks for. `inherited` are the leases that the previous generation exported: they are in force at once and
+    /// confirmed with their server in the background.
     pub fn start(
         options: Options,
         spec: Option<NetworkSpec>,
@@ -98,7 +98,7 @@ impl Network {
         })
     }
 
-    /// Sets another spec, such as after a new config; the same one again does nothing.
+    /// Sets another spec, for example after a new config. An equal spec changes nothing.
     pub fn set_spec(&self, spec: NetworkSpec) {
         self.spec.send_if_modified(|old| {
             let spec = Some(spec);
@@ -117,12 +117,12 @@ impl Network {
         });
     }
 
-    /// The state after each reconciliation.
+    /// Returns a receiver of the state, which is updated after each reconciliation.
     pub fn status(&self) -> watch::Receiver<NetworkStatus> {
         self.status.clone()
     }
 
-    /// The leases held now, to be given to the next generation's [`Network::start`].
+    /// Returns the current leases, for the next generation's [`Network::start`].
     pub fn leases(&self) -> Vec<Lease> {
         self.leases.borrow().clone()
     }

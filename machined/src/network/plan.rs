@@ -1,23 +1,23 @@
-//! The difference between what is desired and what the kernel has, as a list of steps.
+//! The difference between the desired state and the kernel's, as a list of steps.
 //!
-//! What is right already is adopted: no step touches it, which is what keeps connections alive over a soft upgrade.
+//! Addresses and routes that are right already are adopted: no step touches them, which keeps connections alive over a soft upgrade.
 
 use std::{collections::BTreeSet, fmt};
 
 use super::{Address, Desired, DesiredLink, DesiredRoute, KernelState, Link, Route};
 use crate::values::Cidr;
 
-/// What may be removed.
+/// The policy for removing addresses, routes and links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CleanupPolicy {
-    /// Everything on our links that is not desired, and links that an earlier generation made.
-    /// Only right before anything of this generation runs that makes links or addresses of its own.
+    /// Removes everything on our links that is not desired, and links that an earlier generation made. Safe only before any
+    /// program of this generation runs that makes links or addresses of its own.
     Remove,
-    /// Only what we put there ourselves: containers and their networks share the kernel with us.
+    /// Removes only what we added ourselves: containers and their networks share the kernel with us.
     Keep,
 }
 
-/// What this generation has put into the kernel (or adopted there), and so may remove.
+/// The addresses and routes that this generation has added or adopted, and so may remove.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ours {
     addresses: BTreeSet<(String, Cidr)>,
@@ -25,7 +25,7 @@ pub struct Ours {
 }
 
 impl Ours {
-    /// Adds all that `desired` names.
+    /// Adds all addresses and routes of `desired`.
     pub fn remember(&mut self, desired: &Desired) {
         for (name, link) in &desired.links {
             self.addresses
@@ -39,7 +39,7 @@ impl Ours {
     }
 }
 
-/// One change of the kernel's state; names are for people, indexes for the kernel.
+/// One change of the kernel's state. Names are for messages, indexes for the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Step {
@@ -47,7 +47,7 @@ pub enum Step {
     RemoveLink { name: String, index: u32 },
     /// Bring a link up or down.
     SetUp { name: String, index: u32, up: bool },
-    /// Set the largest packet.
+    /// Set the MTU.
     SetMtu { name: String, index: u32, mtu: u32 },
     /// Add an address.
     AddAddress {
@@ -74,12 +74,12 @@ pub enum Step {
 /// The steps, in the order of application.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NetworkPlan {
-    /// New addresses come before old ones go, and old routes go before new ones come: the kernel takes only one route
-    /// per destination and metric.
+    /// The order matters. New addresses come before old ones go. Old routes go before new ones come: the kernel takes only one
+    /// route per destination and metric.
     pub steps: Vec<Step>,
 }
 
-/// Kinds of links that machined's containers and configs make, and that the kernel lets go of.
+/// Kinds of links that machined's containers and configs make, and that the kernel lets us delete.
 const REMOVABLE_KINDS: &[&str] = &[
     "bond",
     "bridge",
@@ -96,7 +96,7 @@ const REMOVABLE_KINDS: &[&str] = &[
     "wireguard",
 ];
 
-/// What to do to get from `kernel` to `desired`.
+/// Returns the steps from `kernel` to `desired`.
 pub fn plan(
     desired: &Desired,
     kernel: &KernelState,
@@ -112,14 +112,14 @@ pub fn plan(
             steps.extend(link_steps(wanted, link, kernel));
         }
     }
-    // Before routes are added that would be the same to the kernel, and while their source addresses are there.
+    // Remove old routes before adding new ones that would be the same route to the kernel, and while their source addresses still exist.
     steps.extend(routes_to_remove(desired, kernel, cleanup, ours));
     steps.extend(routes_to_add(desired, kernel));
     steps.extend(addresses_to_remove(desired, kernel, cleanup, ours));
     NetworkPlan { steps }
 }
 
-/// MTU, up or down, and the addresses that are missing.
+/// Returns the steps for the MTU, up or down, and missing addresses.
 fn link_steps(wanted: &DesiredLink, link: &Link, kernel: &KernelState) -> Vec<Step> {
     let (name, index) = (&link.name, link.index);
     let mut steps = Vec::new();
@@ -168,7 +168,7 @@ fn routes_to_remove(
         let key = (name.to_owned(), route.destination, route.metric);
         let mine =
             ours.routes.contains(&key) || (cleanup == CleanupPolicy::Remove && wanted.managed);
-        // One in the place of a desired route has to go as well, whoever put it there.
+        // A route in the place of a desired one has to go as well, whichever program made it.
         let takes_the_place = |other: &DesiredRoute| {
             other.destination == route.destination && other.metric == route.metric
         };
@@ -230,7 +230,8 @@ fn addresses_to_remove(
     steps
 }
 
-/// Router advertisements bring addresses with a lifetime, the kernel link-local ones: neither is ours to remove.
+/// Returns whether we may remove the address. Addresses from router advertisements (with a lifetime) and the kernel's link-local
+/// ones are not ours.
 fn is_removable(address: &Address) -> bool {
     address.global && address.permanent
 }

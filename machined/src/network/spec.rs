@@ -1,26 +1,26 @@
-//! What the network shall be: filled from the machine config, knows nothing of YAML.
+//! The desired network, filled from the machine config; this module knows nothing of YAML.
 
 use std::net::IpAddr;
 
 use crate::values::{Cidr, HostnamePolicy, RouteSpec, StaticHost};
 
-/// The whole network. The default one asks for DHCP on the first link that has a carrier.
+/// The whole network. The default asks for DHCP on the first link that has a carrier.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NetworkSpec {
-    /// What to do with single links. Empty, or without any addressing: DHCP on the first link with a carrier.
+    /// Settings of single links. Empty, or without any addressing: DHCP on the first link with a carrier.
     pub links: Vec<LinkSpec>,
-    /// Resolvers that replace what DHCP says.
+    /// Resolvers that replace those from DHCP.
     pub nameservers: Vec<IpAddr>,
-    /// Search domains that replace what DHCP says.
+    /// Search domains that replace those from DHCP.
     pub search_domains: Vec<String>,
-    /// Where the hostname comes from.
+    /// The source of the hostname.
     pub hostname: HostnamePolicy,
-    /// More lines for /etc/hosts.
+    /// Additional lines for /etc/hosts.
     pub hosts: Vec<StaticHost>,
 }
 
 impl NetworkSpec {
-    /// Whether the links are left to us: no link has addresses or DHCP.
+    /// Returns whether the choice of links is automatic: no link has addresses or DHCP.
     pub fn is_automatic(&self) -> bool {
         self.links
             .iter()
@@ -28,25 +28,25 @@ impl NetworkSpec {
     }
 }
 
-/// What one link shall be.
+/// The desired state of one link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkSpec {
-    /// The kernel's name for it, such as `eth0`.
+    /// The kernel's name for it, for example `eth0`.
     pub name: String,
-    /// Down only when the config says so.
+    /// Whether to bring it up; false only if the config says so.
     pub up: bool,
-    /// Largest packet in bytes; none leaves the driver's or what DHCP says.
+    /// Largest packet in bytes. None keeps the driver's value or the one from DHCP.
     pub mtu: Option<u32>,
     /// Static addresses.
     pub addresses: Vec<Cidr>,
     /// Static routes.
     pub routes: Vec<RouteSpec>,
-    /// Ask a DHCPv4 server.
+    /// Settings of DHCPv4; none turns it off.
     pub dhcp: Option<DhcpSpec>,
 }
 
 impl LinkSpec {
-    /// A link that is brought up and has no addresses.
+    /// Creates the settings of a link that is brought up and has no addresses.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -59,19 +59,19 @@ impl LinkSpec {
     }
 }
 
-/// How to use DHCPv4 on a link.
+/// Settings of DHCPv4 on a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DhcpSpec {
     /// Metric of the routes from the lease.
     pub route_metric: u32,
-    /// Do not take the hostname from the lease.
+    /// Whether to ignore the hostname of the lease.
     pub ignore_hostname: bool,
-    /// Do not take routes from the lease.
+    /// Whether to ignore the routes of the lease.
     pub ignore_routes: bool,
 }
 
 impl Default for DhcpSpec {
-    /// Metric 1024, as Talos and systemd-networkd have it: a static route without metric wins.
+    /// Metric 1024, as in Talos and systemd-networkd: a static route without a metric wins.
     fn default() -> Self {
         Self {
             route_metric: 1024,

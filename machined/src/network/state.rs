@@ -1,4 +1,4 @@
-//! What the kernel has: plain values, so that a diff needs no kernel.
+//! The kernel's network state as plain values, so that a diff needs no kernel.
 
 use std::net::IpAddr;
 
@@ -7,21 +7,21 @@ use crate::values::Cidr;
 /// Links, addresses and main-table routes as read in one go.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KernelState {
-    /// In the order of their index.
+    /// Links, ordered by index.
     pub links: Vec<Link>,
-    /// Of both families.
+    /// Addresses, IPv4 and IPv6.
     pub addresses: Vec<Address>,
     /// Unicast routes of the main table.
     pub routes: Vec<Route>,
 }
 
 impl KernelState {
-    /// The link of this name.
+    /// Returns the link of this name.
     pub fn link(&self, name: &str) -> Option<&Link> {
         self.links.iter().find(|link| link.name == name)
     }
 
-    /// The name of the link with this index.
+    /// Returns the name of the link with this index.
     pub fn name_of(&self, index: u32) -> &str {
         self.links
             .iter()
@@ -33,45 +33,45 @@ impl KernelState {
 /// A network interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
-    /// The kernel's number.
+    /// The kernel's index.
     pub index: u32,
     /// The kernel's name.
     pub name: String,
-    /// Hardware address; empty when it has none.
+    /// Hardware address; empty if the link has none.
     pub mac: Vec<u8>,
-    /// Administratively up.
+    /// Whether it is administratively up.
     pub up: bool,
-    /// Something is plugged in.
+    /// Whether it has a carrier: a cable is plugged in.
     pub carrier: bool,
-    /// In bytes.
+    /// Largest packet, in bytes.
     pub mtu: u32,
     /// `veth`, `bridge`, …; none for hardware.
     pub kind: Option<String>,
-    /// Whether it is `lo` or a loopback like it.
+    /// Whether it is `lo` or another loopback.
     pub loopback: bool,
     /// Whether it speaks Ethernet.
     pub ethernet: bool,
 }
 
 impl Link {
-    /// A network card, as opposed to `lo` and what software made.
+    /// Returns whether it is a network card, as opposed to `lo` and links made by software.
     pub fn is_hardware(&self) -> bool {
         self.ethernet && self.kind.is_none() && !self.loopback
     }
 
-    /// `52:54:00:12:34:56`.
+    /// Returns the hardware address as text: `52:54:00:12:34:56`.
     pub fn mac_text(&self) -> String {
         mac_text(&self.mac)
     }
 }
 
-/// A hardware address as people write it: `52:54:00:12:34:56`.
+/// Formats a hardware address: `52:54:00:12:34:56`.
 pub fn mac_text(bytes: &[u8]) -> String {
     let bytes: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     bytes.join(":")
 }
 
-/// The bytes of such a text.
+/// Parses a hardware address in that format.
 pub fn mac_bytes(text: &str) -> Vec<u8> {
     let bytes = text.split(':');
     bytes
@@ -84,11 +84,11 @@ pub fn mac_bytes(text: &str) -> Vec<u8> {
 pub struct Address {
     /// The link's index.
     pub index: u32,
-    /// Address and prefix.
+    /// Address and prefix length.
     pub cidr: Cidr,
-    /// Of global scope, as opposed to link-local and host.
+    /// Whether it has global scope, as opposed to link-local and host.
     pub global: bool,
-    /// Without a lifetime: somebody configured it, as opposed to what router advertisements bring.
+    /// Whether it has no lifetime: it was configured, as opposed to addresses from router advertisements.
     pub permanent: bool,
 }
 
@@ -97,14 +97,14 @@ pub struct Address {
 pub struct Route {
     /// The link's index.
     pub index: u32,
-    /// Where to, host bits cleared.
+    /// The destination, host bits cleared.
     pub destination: Cidr,
     /// The next hop.
     pub gateway: Option<IpAddr>,
     /// The preferred source address.
     pub source: Option<IpAddr>,
-    /// Lower wins.
+    /// The metric; the lower one wins.
     pub metric: u32,
-    /// Made by the kernel itself: connected networks and router advertisements.
+    /// Whether the kernel made it: for a connected network or from a router advertisement.
     pub automatic: bool,
 }

@@ -1,4 +1,4 @@
-//! What the network is: published in a watch channel for the resource store.
+//! The state of the network, published in a watch channel for the resource store.
 
 use std::net::IpAddr;
 
@@ -17,25 +17,25 @@ pub struct NetworkStatus {
     pub addresses: Vec<AddressStatus>,
     /// Routes of the main table.
     pub routes: Vec<RouteStatus>,
-    /// What /etc/resolv.conf names.
+    /// The resolvers in /etc/resolv.conf.
     pub resolvers: Vec<IpAddr>,
-    /// What /etc/resolv.conf searches.
+    /// The search domains in /etc/resolv.conf.
     pub search_domains: Vec<String>,
-    /// Time servers that DHCP named.
+    /// Time servers from DHCP.
     pub time_servers: Vec<IpAddr>,
     /// The hostname, empty until it is set.
     pub hostname: String,
-    /// Where it came from.
+    /// The hostname's origin.
     pub hostname_origin: Option<HostnameOrigin>,
-    /// There is an address of global scope.
+    /// Whether there is an address of global scope.
     pub address_ready: bool,
-    /// There is a default route.
+    /// Whether there is a default route.
     pub connectivity_ready: bool,
-    /// /run/etc holds resolv.conf, hosts and hostname.
+    /// Whether /run/etc holds resolv.conf, hosts and hostname.
     pub etc_files_ready: bool,
-    /// Address and files are there: services that need the network may start.
+    /// Whether address and files are there: services that need the network may start.
     pub ready: bool,
-    /// What could not be done, one line each.
+    /// Failed steps, one line each.
     pub problems: Vec<String>,
 }
 
@@ -45,15 +45,15 @@ pub struct NetworkStatus {
 pub struct LinkStatus {
     /// The kernel's name.
     pub name: String,
-    /// The kernel's number.
+    /// The kernel's index.
     pub index: u32,
-    /// Hardware address, `xx:xx:…`; empty when it has none.
+    /// Hardware address, `xx:xx:…`; empty if the link has none.
     pub mac: String,
-    /// Administratively up.
+    /// Whether it is administratively up.
     pub up: bool,
-    /// Something is plugged in.
+    /// Whether it has a carrier: a cable is plugged in.
     pub carrier: bool,
-    /// In bytes.
+    /// Largest packet, in bytes.
     pub mtu: u32,
     /// `veth`, `bridge`, …; none for hardware.
     pub kind: Option<String>,
@@ -65,7 +65,7 @@ pub struct LinkStatus {
 pub struct AddressStatus {
     /// The link's name.
     pub link: String,
-    /// Address and prefix.
+    /// Address and prefix length.
     pub address: Cidr,
 }
 
@@ -75,10 +75,10 @@ pub struct AddressStatus {
 pub struct RouteStatus {
     /// The link's name.
     pub link: String,
-    /// Where to; a prefix of 0 is the default route.
+    /// The destination; a prefix length of 0 is the default route.
     pub destination: Cidr,
     /// The next hop.
     pub gateway: Option<IpAddr>,
-    /// Lower wins.
+    /// The metric; the lower one wins.
     pub metric: u32,
 }

@@ -2,10 +2,10 @@
 
 use std::{fs, io, path::Path};
 
-/// The API's port: an outgoing connection that took it while machined restarts would keep the API away.
+/// The API's port. An outgoing connection that took this port while machined restarts would keep the API from it.
 const RESERVED_PORT: u16 = 50_000;
 
-/// Sets them below `procfs`. Only `net` settings: init's fingerprint of the machine does not look at those.
+/// Sets the settings below `procfs`. They are all below `net`, which init's fingerprint of the machine leaves out.
 pub(super) fn prepare(procfs: &Path) -> io::Result<()> {
     let ipv4 = procfs.join("sys/net/ipv4");
     let ports = ipv4.join("ip_local_reserved_ports");
@@ -13,11 +13,11 @@ pub(super) fn prepare(procfs: &Path) -> io::Result<()> {
     if let Some(with_ours) = reserve(reserved.trim(), RESERVED_PORT) {
         fs::write(&ports, with_ours)?;
     }
-    // Without it, removing an old address removes a new one of the same subnet as well.
+    // Without it, the kernel removes a new address together with an old one of the same subnet.
     fs::write(ipv4.join("conf/all/promote_secondaries"), "1")
 }
 
-/// The list with `port` added; none when it is in there. The list is like `80,1000-2000`.
+/// Returns the list with `port` added; none if it is in there already. The format is `80,1000-2000`.
 fn reserve(list: &str, port: u16) -> Option<String> {
     let covers = |range: &str| {
         let (low, high) = range.split_once('-').unwrap_or((range, range));

@@ -1,24 +1,24 @@
-//! Bytes that wait for more of them, to go in few large messages: up to a size, and not for long.
+//! Collects bytes into few large messages, up to a size limit and a time limit.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The largest piece, and what is worth sending at once.
+/// Size limit of a message, in bytes. A full one is sent at once.
 const PIECE: usize = 64 << 10;
-/// The longest that anything waits. It is also what slows down a capture that captures itself: the messages about the messages.
+/// Time limit for collecting. It also slows down a capture that captures its own messages.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// The bytes and when they shall go.
+/// The collected bytes, and the time to send them.
 #[derive(Debug)]
 pub(super) struct Batch {
     bytes: Vec<u8>,
-    /// None where there are no bytes.
+    /// None if there are no bytes.
     due: Option<Instant>,
 }
 
 impl Batch {
-    /// With something that is due at once.
+    /// Creates a batch with bytes that are due at once.
     pub(super) fn beginning_with(bytes: impl Into<Vec<u8>>, now: Instant) -> Self {
         Self {
             bytes: bytes.into(),
@@ -26,23 +26,23 @@ impl Batch {
         }
     }
 
-    /// Has something added at the end.
+    /// Lets `append` add bytes at the end.
     pub(super) fn add(&mut self, now: Instant, append: impl FnOnce(&mut Vec<u8>)) {
         append(&mut self.bytes);
         self.due.get_or_insert(now + PATIENCE);
     }
 
-    /// When it shall go at the latest.
+    /// Returns the latest time to send the bytes.
     pub(super) fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Whether it shall go.
+    /// Returns whether it is time to send.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.bytes.len() >= PIECE || self.due.is_some_and(|due| due <= now)
     }
 
-    /// The first piece. What is left stays due.
+    /// Takes the first message. Bytes that are left stay due.
     pub(super) fn take(&mut self) -> Vec<u8> {
         let rest = self.bytes.split_off(self.bytes.len().min(PIECE));
         if rest.is_empty() {

@@ -8,25 +8,25 @@ use socket2::SockFilter;
 /// Instructions that the kernel takes (`BPF_MAXINSNS` of linux/bpf_common.h).
 const MOST_INSTRUCTIONS: usize = 4096;
 
-/// Why a program is no filter.
+/// Why a program is not a valid filter.
 #[derive(Debug, thiserror::Error)]
 pub enum FilterError {
-    /// More instructions than the kernel takes.
+    /// It has more instructions than the kernel takes.
     #[error("it has {0} instructions, of {MOST_INSTRUCTIONS} that the kernel takes")]
     TooLong(usize),
-    /// A number that has no room in an instruction.
+    /// A number does not fit into its field of an instruction.
     #[error("{field} of instruction {position} is {value}; it may be up to {largest}")]
     TooLarge {
-        /// Which of the instruction's numbers.
+        /// The field.
         field: &'static str,
-        /// The instruction's place, the first one's being 0, as in `tcpdump -d`.
+        /// The instruction's position, from 0, as in `tcpdump -d`.
         position: usize,
         /// The number.
         value: u32,
-        /// The largest one.
+        /// The largest number that fits.
         largest: u32,
     },
-    /// What the kernel says to it.
+    /// The kernel refused the program.
     #[error(
         "the kernel refuses it; compile it for this kind of link: tcpdump -dd -y EN10MB for Ethernet and loopback, -y RAW for links \
          without a link layer"
@@ -34,7 +34,7 @@ pub enum FilterError {
     Refused(#[source] io::Error),
 }
 
-/// The program in the kernel's form; whether it makes sense is for the kernel to say.
+/// Converts the program to the kernel's form. Whether it makes sense is for the kernel to check.
 ///
 /// # Errors
 /// [`FilterError::TooLong`] and [`FilterError::TooLarge`].
@@ -99,7 +99,7 @@ mod tests {
         assert!(program(&[]).unwrap().is_empty());
     }
 
-    /// Any socket takes a filter.
+    /// Any socket takes a filter, so this needs no packet socket.
     #[test]
     fn the_kernel_refuses_what_is_no_program() {
         let socket = std::os::fd::OwnedFd::from(std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
@@ -107,7 +107,7 @@ mod tests {
             crate::sys::packet_socket::filter(&socket, &program(instructions).unwrap())
         };
         attach(&[instruction(6, 0, 0)]).unwrap();
-        // It does not end with a return.
+        // The program does not end with a return.
         let refused = attach(&[instruction(0, 0, 0)]).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
     }

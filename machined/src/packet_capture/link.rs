@@ -1,35 +1,35 @@
-//! The link that is captured, as sysfs has it (Documentation/ABI/testing/sysfs-class-net in the kernel's source).
+//! The link to capture, as described in sysfs (Documentation/ABI/testing/sysfs-class-net in the kernel's source).
 
 use std::fs;
 use std::path::Path;
 
 use super::CaptureError;
 
-/// Network interfaces below the mount of sysfs; other files too, such as `bonding_masters`.
+/// Directory of the network interfaces in sysfs. It holds other files too, for example `bonding_masters`.
 const LINKS: &str = "class/net";
 
 /// A link that can be captured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Link {
     pub(super) name: String,
-    /// The kernel's number.
+    /// The kernel's index.
     pub(super) index: u32,
     pub(super) kind: Kind,
 }
 
-/// What its packets begin with.
+/// The header that the link's packets begin with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// An Ethernet header.
     Ethernet,
-    /// The same, with empty addresses.
+    /// An Ethernet header with empty addresses.
     Loopback,
     /// An IP header: WireGuard and other tunnels.
     Ip,
 }
 
 impl Kind {
-    /// By the hardware type of linux/if_arp.h.
+    /// Converts the hardware type of linux/if_arp.h; none if captures of it are not supported.
     fn of(hardware: u16) -> Option<Self> {
         match hardware {
             libc::ARPHRD_ETHER => Some(Self::Ethernet),
@@ -39,7 +39,7 @@ impl Kind {
         }
     }
 
-    /// The number that pcap files have for it: LINKTYPE_ETHERNET and LINKTYPE_RAW of <https://www.tcpdump.org/linktypes.html>.
+    /// Returns its number in pcap files: LINKTYPE_ETHERNET or LINKTYPE_RAW of <https://www.tcpdump.org/linktypes.html>.
     pub(super) fn link_type(self) -> u32 {
         match self {
             Self::Ethernet | Self::Loopback => 1,
@@ -48,14 +48,14 @@ impl Kind {
     }
 }
 
-/// Looks for the link of this name.
+/// Finds the link of this name.
 ///
 /// # Errors
 /// [`CaptureError::UnknownLink`] and [`CaptureError::UnservedLink`].
 pub(super) fn find(sysfs: &Path, name: &str) -> Result<Link, CaptureError> {
     let links = sysfs.join(LINKS);
     let known = names(&links);
-    // A name of the list, whatever path the caller's would make.
+    // The name is one of the list by now, so it cannot lead to another path.
     let read = |file| fs::read_to_string(links.join(name).join(file)).ok();
     let number = |file| read(file).and_then(|text| text.trim().parse::<u32>().ok());
     let found = known.iter().any(|link| link == name);
@@ -68,7 +68,7 @@ pub(super) fn find(sysfs: &Path, name: &str) -> Result<Link, CaptureError> {
             known,
         });
     };
-    // An unsigned short in the kernel.
+    // The kernel keeps it in an unsigned short.
     let hardware = u16::try_from(hardware).unwrap_or(u16::MAX);
     match Kind::of(hardware) {
         Some(kind) => Ok(Link {
@@ -83,7 +83,7 @@ pub(super) fn find(sysfs: &Path, name: &str) -> Result<Link, CaptureError> {
     }
 }
 
-/// Names of all links, in order.
+/// Lists the names of all links, sorted.
 fn names(links: &Path) -> Vec<String> {
     let entries = fs::read_dir(links).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries

@@ -1,7 +1,7 @@
-//! Packets of a link as a pcap file that grows.
+//! Captures the packets of a link as a pcap file that grows.
 //!
-//! The kernel keeps what nobody has taken yet, in a space that is bounded, and drops the rest: a slow reader costs packets
-//! and nothing else. What was taken waits for more of its kind, but not for long.
+//! The kernel keeps unread packets in a buffer of limited size and drops the rest: a slow reader costs packets and nothing else. Packets
+//! that were read are collected into larger messages, for a short time only.
 
 mod batch;
 mod filter;
@@ -26,27 +26,28 @@ use batch::Batch;
 pub use filter::FilterError;
 use link::{Kind, Link};
 
-/// Captures at a time: each may hold some megabytes.
+/// Limit on simultaneous captures: each may hold some megabytes.
 const CAPTURES: usize = 4;
 static PLACES: Semaphore = Semaphore::const_new(CAPTURES);
 
-/// Bytes of a packet that are kept where the caller does not say.
+/// Bytes that are kept of a packet if the caller names no number.
 const USUAL_SNAP_LEN: u32 = 65_535;
-/// The most, as in libpcap (MAXIMUM_SNAPLEN): programs take a file with more for a broken one.
+/// Limit on the bytes that are kept of a packet, as in libpcap (MAXIMUM_SNAPLEN): other programs take a file with a higher number
+/// for broken.
 const LARGEST_SNAP_LEN: u32 = 262_144;
 
 /// Why a capture could not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
-    /// No link has the name.
+    /// No link has this name.
     #[error("there is no link {name:?}; the links are {}", .known.join(", "))]
     UnknownLink {
         /// The name.
         name: String,
-        /// Names of those that there are.
+        /// The names of all links.
         known: Vec<String>,
     },
-    /// A link whose packets no reader would understand.
+    /// The link's type has no format in pcap files.
     #[error(
         "link {name} is of the hardware type {hardware} (linux/if_arp.h); captures are of Ethernet, loopback and links without a \
          link layer"
@@ -57,47 +58,47 @@ pub enum CaptureError {
         /// Its hardware type.
         hardware: u16,
     },
-    /// The link is not up, or not any more.
+    /// The link is down.
     #[error("link {0} is down; capture again when it is up")]
     Down(String),
-    /// More bytes of a packet than pcap files have.
+    /// The caller asked for more bytes of a packet than pcap files allow.
     #[error("snap_len is {0}; it may be up to {LARGEST_SNAP_LEN}")]
     SnapLen(u32),
-    /// No filter.
+    /// The filter is invalid.
     #[error("the BPF filter cannot be used")]
     Filter(#[from] FilterError),
-    /// Others are capturing.
+    /// Too many captures are running.
     #[error("{CAPTURES} captures are under way, as many as may be at a time; end one of them")]
     TooMany,
-    /// Something else that the kernel says no to.
+    /// The kernel refused a step.
     #[error("cannot {doing} for a capture on {link}")]
     Kernel {
-        /// What was done.
+        /// The step.
         doing: &'static str,
         /// The link.
         link: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
-/// A capture under way; it ends with its value.
+/// A running capture, which ends when this value is dropped.
 #[derive(Debug)]
 pub struct Capture {
     link: Link,
     socket: AsyncFd<OwnedFd>,
-    /// For one packet: as many bytes as are kept.
+    /// Buffer for one packet, as large as the kept part of it.
     buffer: Box<[u8]>,
     batch: Batch,
-    /// After the socket: who gets the place next finds this one's socket gone.
+    /// Dropped after the socket: the next capture starts only when this one's socket is closed.
     _place: SemaphorePermit<'static>,
 }
 
 impl Capture {
-    /// Starts what is asked for. Needs a runtime with I/O and time.
+    /// Starts a capture. Needs a runtime with I/O and time.
     ///
     /// # Errors
-    /// As [`CaptureError`] has them; nothing is captured then.
+    /// See [`CaptureError`]; nothing is captured then.
     pub fn start(request: &PacketCaptureRequest) -> Result<Self, CaptureError> {
         let snap_len = snap_len(request.snap_len)?;
         let program = filter::program(&request.bpf_filter)?;
@@ -113,7 +114,7 @@ impl Capture {
             }
         };
         let socket = packet_socket::open().map_err(failed("open a packet socket"))?;
-        // All of this before it sees the link: what comes first is filtered as well.
+        // All of this comes before the socket is bound to the link, so that the first packets are filtered as well.
         if !program.is_empty() {
             packet_socket::filter(&socket, &program).map_err(FilterError::Refused)?;
         }
@@ -128,7 +129,7 @@ impl Capture {
             packet_socket::be_promiscuous(&socket, link.index)
                 .map_err(failed("make the link promiscuous"))?;
         }
-        // A link that goes down is an error of the socket's, and nothing to read.
+        // When the link goes down, the socket reports an error and nothing to read.
         let socket = readiness::watch(socket, Interest::READABLE | Interest::ERROR)
             .map_err(failed("watch a packet socket"))?;
         Ok(Self {
@@ -143,10 +144,10 @@ impl Capture {
         })
     }
 
-    /// Waits until [`Self::piece`] has something that should go now. May be dropped at any time: nothing is lost by it.
+    /// Waits until [`Self::piece`] has bytes to send. The future may be dropped at any time: no packet is lost by it.
     ///
     /// # Errors
-    /// [`CaptureError::Down`], or an answer of the kernel's that was not foreseen. There is nothing to wait for then.
+    /// [`CaptureError::Down`], or an unexpected error of the kernel. The capture is over then.
     pub async fn piece_is_due(&mut self) -> Result<(), CaptureError> {
         loop {
             if self.batch.is_due(Instant::now()) {
@@ -163,7 +164,7 @@ impl Capture {
                     .map(|mut ready| ready.clear_ready())
             };
             let waited = match self.batch.due() {
-                // When it is over, the batch is due.
+                // At the timeout the batch is due.
                 Some(due) => timeout_at(due, ready).await.unwrap_or(Ok(())),
                 None => ready.await,
             };
@@ -171,18 +172,18 @@ impl Capture {
         }
     }
 
-    /// The next part of the file, 64 KiB at most; nothing if all of it has been given out.
+    /// Returns the next part of the file, 64 KiB at most; empty if there is none.
     pub fn piece(&mut self) -> Vec<u8> {
         self.batch.take()
     }
 
-    /// Ends the capture. What is left are the last parts of the file.
+    /// Ends the capture. Returns the last parts of the file.
     pub fn end(mut self) -> Vec<Vec<u8>> {
         let batch = &mut self.batch;
         std::iter::from_fn(|| Some(batch.take()).filter(|piece| !piece.is_empty())).collect()
     }
 
-    /// Adds the next packet to the batch; no if there is none.
+    /// Adds the next packet to the batch. Returns false if there is none.
     fn take_packet(&mut self) -> Result<bool, CaptureError> {
         let received = match packet_socket::receive(self.socket.get_ref(), &mut self.buffer) {
             Ok(received) => received,
@@ -223,7 +224,7 @@ impl Capture {
 }
 
 impl Drop for Capture {
-    /// A file cannot say what is missing in it: the log does.
+    /// Logs the number of lost packets, for which the file format has no place.
     fn drop(&mut self) {
         let counts = packet_socket::counts(self.socket.get_ref()).unwrap_or_default();
         tracing::info!(

@@ -1,35 +1,35 @@
 //! The classic pcap file format: a header, then a record for each packet.
 //!
-//! Source: <https://www.ietf.org/archive/id/draft-ietf-opsawg-pcap-05.html>, sections 4 and 5. Readers find the byte order out by
-//! the first number; ours is little-endian on every machine.
+//! Source: <https://www.ietf.org/archive/id/draft-ietf-opsawg-pcap-05.html>, sections 4 and 5. Readers recognize the byte order by the
+//! first number; ours is little-endian on every machine.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Says that times are in microseconds.
+/// The magic number of files with times in microseconds.
 const MAGIC: u32 = 0xa1b2_c3d4;
 const VERSION_MAJOR: u16 = 2;
 const VERSION_MINOR: u16 = 4;
-/// Bytes of the file's header.
+/// Length of the file's header, in bytes.
 const HEADER: usize = 24;
 
-/// The file's header.
+/// Builds the file's header.
 pub(super) fn header(snap_len: u32, link_type: u32) -> [u8; HEADER] {
     let mut header = [0; HEADER];
     header[..4].copy_from_slice(&MAGIC.to_le_bytes());
     header[4..6].copy_from_slice(&VERSION_MAJOR.to_le_bytes());
     header[6..8].copy_from_slice(&VERSION_MINOR.to_le_bytes());
-    // Two numbers between that nobody uses.
+    // The two numbers in between are unused.
     header[16..20].copy_from_slice(&snap_len.to_le_bytes());
     header[20..].copy_from_slice(&link_type.to_le_bytes());
     header
 }
 
-/// Adds a packet to the file: when it came, how long it was, and what there is of it.
+/// Adds a packet to the file: its time, its original length, and the bytes that were kept.
 pub(super) fn append(file: &mut Vec<u8>, at: SystemTime, original: usize, packet: &[u8]) {
-    // A clock before 1970 has no place in the format.
+    // The format has no times before 1970.
     let at = at.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     let numbers = [
-        // Unsigned, and so good until 2106; it begins anew then.
+        // Unsigned, so it lasts until 2106 and wraps around then.
         at.as_secs() as u32,
         at.subsec_micros(),
         length(packet.len()),

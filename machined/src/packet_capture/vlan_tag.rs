@@ -1,9 +1,10 @@
-//! VLAN tags (IEEE 802.1Q): card and kernel take them out and tell them beside the packet, which was longer on the link.
+//! VLAN tags (IEEE 802.1Q). The network card and the kernel take the tag out of a packet and report it separately, so the packet
+//! was longer on the link.
 
-/// Where the tag is: behind the two addresses.
+/// Offset of the tag in a packet, in bytes: behind the two addresses.
 const ADDRESSES: usize = 12;
 
-/// The packet with its tag where it was. What is too short for one has none.
+/// Returns the packet with its tag back in place. A packet that is too short for a tag is returned unchanged.
 pub(super) fn put_back(packet: &[u8], tag: [u8; 4]) -> Vec<u8> {
     match packet.split_at_checked(ADDRESSES) {
         Some((addresses, rest)) => [addresses, &tag, rest].concat(),

@@ -1,4 +1,4 @@
-//! How fast the processors run (Documentation/admin-guide/pm/cpufreq.rst). Most virtual machines cannot tell.
+//! Frequencies of the processors (Documentation/admin-guide/pm/cpufreq.rst). Most virtual machines have no such information.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use instar_api::machine::CpuFreqStats;
 
 const PROCESSORS: &str = "/sys/devices/system/cpu";
 
-/// Of each processor whose frequency the kernel knows, in their order.
+/// Lists the frequencies of the processors that the kernel knows them of, in order.
 pub fn cpu_frequencies() -> anyhow::Result<Vec<CpuFreqStats>> {
     below(Path::new(PROCESSORS)).with_context(|| format!("list {PROCESSORS}"))
 }

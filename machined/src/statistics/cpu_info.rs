@@ -1,15 +1,15 @@
-//! The processors (proc_cpuinfo(5)).
+//! Processors (proc_cpuinfo(5)).
 
 use instar_api::machine::CpuInfo;
 
 use super::number;
 
-/// All of them.
+/// Lists all processors.
 pub fn cpu_info() -> anyhow::Result<Vec<CpuInfo>> {
     Ok(parse(&super::read("/proc/cpuinfo")?))
 }
 
-/// Processors are told one after the other, with an empty line in between; the names are those of x86.
+/// Parses processors that are separated by empty lines; the names of the fields are those of x86.
 fn parse(text: &str) -> Vec<CpuInfo> {
     let mut processors = Vec::new();
     for block in text.split("\n\n") {
@@ -45,7 +45,7 @@ fn parse(text: &str) -> Vec<CpuInfo> {
                 "fpu_exception" => info.fpu_exception = text(),
                 "cpuid level" => info.cpu_id_level = number(Some(value)),
                 "wp" => info.wp = text(),
-                // The second name is ARM's.
+                // The second name is the one on ARM.
                 "flags" | "Features" => info.flags = words(),
                 "bugs" => info.bugs = words(),
                 "bogomips" | "BogoMIPS" => info.bogo_mips = number(Some(value)),

@@ -1,4 +1,4 @@
-//! What went to and from the disks (Documentation/admin-guide/iostats.rst).
+//! Input and output of the disks (Documentation/admin-guide/iostats.rst).
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use instar_api::machine::{DiskStat, DiskStats};
 
 use super::number;
 
-/// Of each block device, and of the whole disks together: what a partition does, its disk does.
+/// Reads the counters of each block device, and their sum over whole disks: a disk's counters include its partitions'.
 pub fn disk_stats() -> anyhow::Result<DiskStats> {
     let class = Path::new("/sys/class/block");
     let is_partition = |name: &str| class.join(name).join("partition").exists();
@@ -31,7 +31,7 @@ fn parse(text: &str, is_partition: impl Fn(&str) -> bool) -> DiskStats {
     }
 }
 
-/// Major and minor number, name, counts.
+/// Parses a line: major and minor number, name, counters.
 fn device(line: &str) -> Option<DiskStat> {
     let mut fields = line.split_ascii_whitespace().skip(2);
     let mut device = DiskStat {
@@ -44,7 +44,7 @@ fn device(line: &str) -> Option<DiskStat> {
     Some(device)
 }
 
-/// The counters in the order of the file.
+/// Lists the counters in the order of the file.
 fn counters(device: &mut DiskStat) -> [&mut u64; 15] {
     [
         &mut device.read_completed,

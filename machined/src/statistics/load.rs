@@ -1,10 +1,10 @@
-//! How many processes want to run (proc_loadavg(5)).
+//! The load: the number of processes that want to run (proc_loadavg(5)).
 
 use instar_api::machine::LoadAvg;
 
 use super::number;
 
-/// Averages over 1, 5 and 15 minutes.
+/// Reads the averages over 1, 5 and 15 minutes.
 pub fn load_average() -> anyhow::Result<LoadAvg> {
     Ok(parse(&super::read("/proc/loadavg")?))
 }

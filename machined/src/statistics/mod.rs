@@ -1,9 +1,9 @@
-//! Figures about the machine, as the kernel tells them in /proc and /sys.
+//! Statistics of the machine, from the kernel's files in /proc and /sys.
 //!
-//! Every file is a parser over text and a function that reads the text. The answers are the API's messages: these have the
-//! kernel's own fields, and a second set of the same hundred would only be copied from one to the other. For the same reason no
-//! crate reads /proc for us: copying its structures field by field is as long as reading the numbers, and its code would be
-//! in memory that is promised to be small.
+//! Every file has a parser over text and a function that reads the text. The results are the API's messages: these have the
+//! kernel's own fields, and a second set of the same hundred fields would only be copied from one to the other. For the same reason
+//! no crate reads /proc for us: copying its structures field by field takes as much code as reading the numbers, and the crate's
+//! code would take memory, which is promised to be small.
 
 mod cpu_frequency;
 mod cpu_info;
@@ -35,7 +35,7 @@ fn read(path: &str) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("read {path}"))
 }
 
-/// A number, or 0: a column that a kernel does not have yet, or has no more.
+/// Parses a number; 0 for a column that this kernel lacks.
 fn number<T: std::str::FromStr + Default>(text: Option<&str>) -> T {
     text.and_then(|text| text.parse().ok()).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! What is mounted, and how much room there is (proc_mounts(5), statvfs(3)).
+//! Mounted filesystems, and their room (proc_mounts(5), statvfs(3)).
 
 use instar_api::machine::MountStat;
 
@@ -9,25 +9,25 @@ const TABLE: &str = "/proc/self/mounts";
 /// Room on a filesystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
-    /// Bytes in all.
+    /// All bytes.
     pub size: u64,
     /// Bytes in use.
     pub used: u64,
     /// Bytes that can still be written.
     pub available: u64,
-    /// Files that there can be.
+    /// Limit on the number of files.
     pub inodes: u64,
-    /// Files that there are.
+    /// Number of files.
     pub inodes_used: u64,
-    /// Files that can still be made.
+    /// Number of files that can still be made.
     pub inodes_free: u64,
 }
 
-/// Every mount of machined's generation.
+/// Lists every mount of machined's generation.
 pub fn mounts() -> anyhow::Result<Vec<MountStat>> {
     let table = super::read(TABLE)?;
     let stats = in_table(&table).map(|mount| {
-        // One that is covered by another mount answers for that one, as df does.
+        // A mount that is covered by another one shows that one's room, as in df.
         let room = room(&mount.target).ok();
         MountStat {
             size: room.map_or(0, |room| room.size),
@@ -39,14 +39,14 @@ pub fn mounts() -> anyhow::Result<Vec<MountStat>> {
     Ok(stats.collect())
 }
 
-/// Every mount of machined's generation that has room: the kernel's own filesystems have none.
+/// Lists every mount of machined's generation that has room: the kernel's own filesystems have none.
 pub fn mounted() -> anyhow::Result<Vec<Mounted>> {
     let table = super::read(TABLE)?;
     let sized = |mount: &Mounted| room(&mount.target).is_ok_and(|room| room.size > 0);
     Ok(in_table(&table).filter(sized).collect())
 }
 
-/// Room on what is mounted at this place; none where nothing is that has room.
+/// Returns the room of the filesystem that is mounted at `target`; none if there is no mount with room.
 pub fn room_of_mount(target: &str) -> anyhow::Result<Option<Room>> {
     let table = super::read(TABLE)?;
     let is_mounted = in_table(&table).any(|mount| mount.target == target);
@@ -55,7 +55,7 @@ pub fn room_of_mount(target: &str) -> anyhow::Result<Option<Room>> {
     Ok(room.filter(|room| room.size > 0))
 }
 
-/// Room on the filesystem of a path.
+/// Returns the room of the filesystem that a path is on.
 pub fn room(path: impl rustix::path::Arg) -> std::io::Result<Room> {
     let stat = rustix::fs::statvfs(path)?;
     let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);

@@ -1,10 +1,10 @@
-//! What went over the network devices (proc_pid_net(5), `dev`).
+//! Traffic of the network devices (proc_pid_net(5), `dev`).
 
 use instar_api::machine::{NetDev, NetworkDeviceStats};
 
 use super::number;
 
-/// Of each device, and of all of them together.
+/// Reads the counters of each device, and their sum.
 pub fn network_device_stats() -> anyhow::Result<NetworkDeviceStats> {
     Ok(parse(&super::read("/proc/net/dev")?))
 }
@@ -27,7 +27,7 @@ fn parse(text: &str) -> NetworkDeviceStats {
     }
 }
 
-/// Two lines of headings have no colon.
+/// Parses a line. The two lines of headings have no colon.
 fn device(line: &str) -> Option<NetDev> {
     let (name, counts) = line.split_once(':')?;
     let mut device = NetDev {
@@ -41,7 +41,7 @@ fn device(line: &str) -> Option<NetDev> {
     Some(device)
 }
 
-/// The counters in the order of the file.
+/// Lists the counters in the order of the file.
 fn counters(device: &mut NetDev) -> [&mut u64; 16] {
     [
         &mut device.rx_bytes,

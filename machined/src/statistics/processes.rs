@@ -1,4 +1,4 @@
-//! The processes (proc_pid_stat(5)).
+//! Processes (proc_pid_stat(5)).
 
 use std::fs;
 use std::path::Path;
@@ -8,30 +8,30 @@ use instar_api::machine::ProcessInfo;
 
 use super::number;
 
-/// Command lines are shown up to this many bytes each.
+/// Limit on the bytes of a command line.
 const LONGEST_ARGUMENTS: usize = 4096;
 
-/// What the kernel counts in.
+/// The kernel's units of time and memory.
 struct Units {
     ticks_per_second: f64,
     page_bytes: u64,
 }
 
-/// All of them, by number.
+/// Lists all processes, by PID.
 pub fn processes() -> anyhow::Result<Vec<ProcessInfo>> {
     let units = Units {
         ticks_per_second: rustix::param::clock_ticks_per_second() as f64,
         page_bytes: rustix::param::page_size() as u64,
     };
     let mut processes: Vec<ProcessInfo> = pids()?
-        // One that has ended meanwhile is none.
+        // A process that has ended meanwhile is left out.
         .filter_map(|pid| process(&units, pid))
         .collect();
     processes.sort_by_key(|process| process.pid);
     Ok(processes)
 }
 
-/// The numbers of all processes.
+/// Lists the PIDs of all processes.
 pub(super) fn pids() -> anyhow::Result<impl Iterator<Item = u32>> {
     let entries = fs::read_dir("/proc").context("list /proc")?;
     Ok(entries
@@ -43,7 +43,7 @@ fn process(units: &Units, pid: u32) -> Option<ProcessInfo> {
     let directory = Path::new("/proc").join(pid.to_string());
     let mut process = parse(&fs::read_to_string(directory.join("stat")).ok()?, units)?;
     process.args = arguments(&fs::read(directory.join("cmdline")).unwrap_or_default());
-    // Threads of the kernel have none.
+    // Threads of the kernel have no executable.
     process.executable = fs::read_link(directory.join("exe"))
         .map(|path| path.to_string_lossy().into_owned())
         .unwrap_or_default();
@@ -54,7 +54,7 @@ fn process(units: &Units, pid: u32) -> Option<ProcessInfo> {
     Some(process)
 }
 
-/// `PID (COMMAND) STATE PPID …`; the command may hold anything, blanks and parentheses too.
+/// Parses `PID (COMMAND) STATE PPID …`. The command may hold any character, blanks and parentheses too.
 fn parse(stat: &str, units: &Units) -> Option<ProcessInfo> {
     let (pid, rest) = stat.split_once(" (")?;
     let (command, rest) = rest.rsplit_once(") ")?;
@@ -75,7 +75,7 @@ fn parse(stat: &str, units: &Units) -> Option<ProcessInfo> {
     })
 }
 
-/// Arguments end with zero bytes.
+/// Joins the arguments, each of which ends with a zero byte.
 fn arguments(cmdline: &[u8]) -> String {
     let shown = &cmdline[..cmdline.len().min(LONGEST_ARGUMENTS)];
     let words = shown.split(|byte| *byte == 0);

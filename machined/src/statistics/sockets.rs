@@ -43,47 +43,47 @@ impl Protocol {
     }
 }
 
-/// Which sockets.
+/// The selection of sockets by state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shown {
     /// All of them.
     All,
-    /// Those with somebody at the other end.
+    /// Sockets that are connected to a peer.
     Connected,
-    /// Those that wait for somebody.
+    /// Sockets that wait for connections or packets.
     Listening,
 }
 
-/// Of which network namespaces.
+/// The selection of network namespaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Namespaces {
     /// The machine's own.
     Host,
-    /// Those of these numbers (as in `net:[4026531840]`), and the machine's own where that is wanted.
+    /// The namespaces of these numbers (as in `net:[4026531840]`), and the machine's own if `host` is set.
     Named {
-        /// The machine's own too.
+        /// Whether to include the machine's own.
         host: bool,
         /// The numbers.
         names: Vec<String>,
     },
-    /// Every one that a process is in.
+    /// Every namespace that a process is in.
     All,
 }
 
-/// What to look for.
+/// A query for sockets.
 #[derive(Debug, Clone)]
 pub struct SocketQuery {
-    /// Which sockets.
+    /// Sockets in these states.
     pub shown: Shown,
-    /// Of which protocols.
+    /// Sockets of these protocols.
     pub protocols: Vec<Protocol>,
-    /// In which namespaces.
+    /// Sockets in these namespaces.
     pub namespaces: Namespaces,
-    /// Whether to find out whose they are; that looks at every descriptor of the machine.
+    /// Whether to find the processes that the sockets belong to, which takes a look at every descriptor of the machine.
     pub processes: bool,
 }
 
-/// Looks for them.
+/// Lists the sockets that match.
 pub fn sockets(query: &SocketQuery) -> anyhow::Result<Vec<ConnectRecord>> {
     let owners = if query.processes {
         owners()?
@@ -94,7 +94,7 @@ pub fn sockets(query: &SocketQuery) -> anyhow::Result<Vec<ConnectRecord>> {
     for (namespace, pid) in namespaces(&query.namespaces)? {
         for protocol in &query.protocols {
             let path = format!("/proc/{pid}/net/{}", protocol.name());
-            // A protocol that the kernel does not have has no sockets.
+            // The kernel may lack this protocol, and then has no sockets of it.
             let Ok(table) = fs::read_to_string(path) else {
                 continue;
             };
@@ -111,7 +111,8 @@ pub fn sockets(query: &SocketQuery) -> anyhow::Result<Vec<ConnectRecord>> {
     Ok(records)
 }
 
-/// Names of namespaces, each with a process to look at it through. The machine's own has no name.
+/// Lists the selected namespaces: their names, each with a process whose /proc directory shows the namespace. The machine's own
+/// has an empty name.
 fn namespaces(wanted: &Namespaces) -> anyhow::Result<Vec<(String, String)>> {
     let own = || (String::new(), "self".to_owned());
     if *wanted == Namespaces::Host {
@@ -144,11 +145,11 @@ fn namespaces(wanted: &Namespaces) -> anyhow::Result<Vec<(String, String)>> {
     Ok(with_host.then(own).into_iter().chain(others).collect())
 }
 
-/// Processes by the inodes of their sockets.
+/// Maps the inodes of sockets to their processes.
 fn owners() -> anyhow::Result<HashMap<u64, Process>> {
     let mut owners = HashMap::new();
     for pid in pids()? {
-        // One that has ended meanwhile has no sockets either.
+        // A process that has ended meanwhile has no sockets either.
         let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else {
             continue;
         };
@@ -192,7 +193,7 @@ fn is_wanted(record: &ConnectRecord, protocol: Protocol, shown: Shown) -> bool {
     }
 }
 
-/// The first line is a heading. A line that makes no sense is left out.
+/// Parses a table. The first line is a heading, and an invalid line is left out.
 fn parse(table: &str, protocol: Protocol) -> impl Iterator<Item = ConnectRecord> {
     table
         .lines()
@@ -200,7 +201,7 @@ fn parse(table: &str, protocol: Protocol) -> impl Iterator<Item = ConnectRecord>
         .filter_map(move |line| record(line, protocol))
 }
 
-/// `sl local remote st tx:rx tr:when retransmits uid timeout inode references pointer …`, most of it hexadecimal.
+/// Parses `sl local remote st tx:rx tr:when retransmits uid timeout inode references pointer …`, most of it hexadecimal.
 fn record(line: &str, protocol: Protocol) -> Option<ConnectRecord> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     let (localip, localport) = address(fields.get(1)?)?;
@@ -240,7 +241,7 @@ fn hex_pair(text: &str) -> Option<(u64, u64)> {
     Some((hex(first)?, hex(second)?))
 }
 
-/// Addresses are words of four bytes in the processor's order, each as eight digits.
+/// Parses an address: words of four bytes in the processor's order, each as eight digits.
 fn address(text: &str) -> Option<(IpAddr, u32)> {
     let (address, port) = text.split_once(':')?;
     let mut bytes = Vec::with_capacity(16);

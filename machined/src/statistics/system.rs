@@ -1,10 +1,10 @@
-//! What the kernel has counted since it started (proc_stat(5)).
+//! The kernel's counters since it started (proc_stat(5)).
 
 use instar_api::machine::{CpuStat, SoftIrqStat, SystemStat};
 
 use super::number;
 
-/// Processor time, interrupts, processes.
+/// Reads processor time, interrupts and processes.
 pub fn system_stat() -> anyhow::Result<SystemStat> {
     let ticks = rustix::param::clock_ticks_per_second();
     Ok(parse(&super::read("/proc/stat")?, ticks as f64))

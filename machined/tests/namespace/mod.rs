@@ -1,12 +1,12 @@
-//! Runs a test's body in namespaces of its own, so that nothing it does reaches this machine.
+//! Runs a test's body in namespaces of its own, so that it changes nothing on this machine.
 
 use std::{env, process::Command};
 
 const MARK: &str = "INSTAR_TEST_IN_NAMESPACE";
 
-/// Runs `body` in this process when it is in new namespaces already, else starts this very test again in such.
+/// Runs `body` in this process if the process is in new namespaces already; else starts this very test again in new ones.
 ///
-/// An ordinary user needs sudo for it, without a password: else the test fails and says so.
+/// An ordinary user needs sudo without a password for it; else the test fails and says so.
 pub(crate) fn isolated(test: &str, namespaces: &[&str], body: impl FnOnce()) {
     if env::var_os(MARK).is_some() {
         return body();
@@ -38,7 +38,7 @@ pub(crate) fn isolated(test: &str, namespaces: &[&str], body: impl FnOnce()) {
     assert!(out.contains("1 passed"), "{test} did not run: {out}");
 }
 
-/// Runs a program and gives what it printed; its failure is the test's.
+/// Runs a program and returns its output. If the program fails, the test fails.
 #[allow(dead_code, reason = "not every file of tests runs programs")]
 pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
     let done = Command::new(program)
@@ -50,7 +50,7 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&done.stdout).into_owned()
 }
 
-/// A runtime like machined's.
+/// Runs a future on a runtime like machined's.
 #[allow(dead_code, reason = "not every file of tests needs one")]
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -1,4 +1,4 @@
-//! What a node is.
+//! Calls for facts about the node.
 
 use instar_api::machine as wire;
 use tonic::{Request, Response};

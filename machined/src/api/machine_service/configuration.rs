@@ -1,4 +1,4 @@
-//! Configs: given to a machine, and made by it for a client.
+//! Calls about configs: applies a machine config, and generates a client's.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub(super) async fn apply_configuration(
 ) -> Reply<wire::ApplyConfigurationResponse> {
     let metadata = caller::reply_metadata(request.metadata());
     tracing::info!("apply-config by {}", caller::peer(&request));
-    // apid judged when the call began.
+    // apid authorized the caller when the call began; since then the node may have left the state that is open to all.
     if api.machine.config().is_none()
         && !api.machine.is_open()
         && !caller::roles(request.metadata()).contains(&Role::Admin)

@@ -1,4 +1,4 @@
-//! Containers: shown, and started again.
+//! Calls about containers: list and restart.
 
 use instar_api::common::ContainerDriver;
 use instar_api::machine as wire;

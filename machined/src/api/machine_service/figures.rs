@@ -1,4 +1,4 @@
-//! Figures of the kernel.
+//! Calls for the kernel's statistics.
 
 use instar_api::machine as wire;
 use tonic::{Request, Response, Status};

@@ -1,4 +1,4 @@
-//! Files of a node.
+//! Calls about the node's files.
 
 use instar_api::common::Data;
 use instar_api::machine as wire;

@@ -1,4 +1,4 @@
-//! Images, as older clients ask for them.
+//! Calls about images, by the methods of older clients.
 
 use instar_api::machine as wire;
 use tonic::codegen::BoxStream;

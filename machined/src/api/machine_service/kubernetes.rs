@@ -1,8 +1,8 @@
-//! What belongs to Kubernetes.
+//! Calls that only a node of Kubernetes can answer.
 
 use tonic::Status;
 
-/// The answer to what belongs to Kubernetes.
+/// Refuses a call that needs Kubernetes.
 pub(super) fn no_kubernetes<T>(what: &str) -> Result<T, Status> {
     Err(Status::unimplemented(format!(
         "{what}: this node runs no Kubernetes"

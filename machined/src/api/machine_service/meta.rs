@@ -1,4 +1,4 @@
-//! Values that are left with a machine.
+//! Calls about META, values that clients leave with a machine.
 
 use instar_api::machine as wire;
 use tonic::{Request, Response, Status};

@@ -1,4 +1,4 @@
-//! What a machine does as a whole.
+//! Calls that start a sequence of the whole machine.
 
 use instar_api::machine as wire;
 use instar_api::machine::reboot_request::Mode;
@@ -19,7 +19,7 @@ pub(super) async fn upgrade(
     let is_talosctl = caller::is_talosctl(&request);
     let request = request.into_inner();
     tracing::info!("upgrade to {} asked for by {peer}", request.image);
-    // talosctl leaves `preserve` out unless it is told otherwise, and a Talos of today keeps the data either way.
+    // talosctl leaves `preserve` out unless its user sets it, and current Talos versions keep the data either way.
     let kept = match request.preserve {
         true => "",
         false => "; what is on EPHEMERAL is kept, as with preserve (reset erases it)",
@@ -35,7 +35,7 @@ pub(super) async fn upgrade(
         let staged = sequences::stage(&machine, wanted).await;
         let (staged, lock) = staged.map_err(upgrade_request::status)?;
         let ack = format!("{} is staged; {}", staged.version, staged.start());
-        // talosctl takes this for the beginning of a reboot, as Talos begins it, and waits for its end.
+        // talosctl takes this actor for the beginning of a reboot, as in Talos, and waits for the reboot's end.
         let actor = match is_talosctl {
             true => sequences::reboot_holding(&machine, lock),
             false => staged.actor,

@@ -1,4 +1,4 @@
-//! Services: shown, started and stopped.
+//! Calls about services: list, start, stop.
 
 use instar_api::machine as wire;
 use tonic::{Request, Response, Status};
@@ -99,7 +99,7 @@ pub(super) async fn restart_service(
     let (machine, id) = (api.machine.clone(), id.to_owned());
     changing::to_its_end(async move {
         let services = machine.services.clone();
-        // While it runs: what cannot be had does not end it, and is in nobody's way.
+        // Renew while the service still runs: a failed renewal does not end it, and other operations are not held up.
         services.renew(&id).await.map_err(control_status)?;
         changing::alone(
             &machine,

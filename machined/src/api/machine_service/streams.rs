@@ -1,4 +1,4 @@
-//! Streams of what a node says and sees.
+//! Calls that stream logs, events and packets.
 
 use instar_api::common::Data;
 use instar_api::machine as wire;

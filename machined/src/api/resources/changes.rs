@@ -1,7 +1,7 @@
-//! What a watcher waits for, and what is new to it when it has waited.
+//! The changes that a watcher waits for, and the differences that it is sent after them.
 //!
-//! A watcher is told what is different from what it was told last. Changes that come faster than it reads are one change: nobody
-//! waits for it, and it holds no more than one copy of what it watches.
+//! A watcher is sent the differences from the resources that it was sent last. Changes that come faster than it reads are merged into
+//! one: no domain waits for a watcher, and a watch holds no more than one copy of its resources.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use super::kind::Source;
 use super::listing::Listed;
 use crate::store::Change;
 
-/// How often what nobody announces is looked at.
+/// Interval for reading state whose changes are not announced.
 const LOOK_AGAIN: Duration = Duration::from_secs(3);
 
-/// Everything that may change the resources of a kind.
+/// The channels that announce changes of a kind's resources.
 pub struct Changes {
     types: Vec<&'static str>,
     store: Option<broadcast::Receiver<Change>>,
@@ -31,7 +31,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// From now on.
+    /// Subscribes to changes from now on.
     pub fn of(machine: &Machine, sources: &[Source]) -> Self {
         let types: Vec<&'static str> = sources
             .iter()
@@ -49,14 +49,14 @@ impl Changes {
             config: has(Source::Config).then(|| machine.watch_config()),
             unannounced: has(Source::Unannounced),
         };
-        // A clone has seen what its original had seen, which may be less than what is read now.
+        // A clone's "last seen" is the original's, which may be older than the state that is read now.
         if let Some(network) = &mut changes.network {
             network.mark_unchanged();
         }
         changes
     }
 
-    /// Waits until it is time to look again.
+    /// Waits until the resources have to be read again.
     pub async fn next(&mut self) {
         let (types, network) = (&self.types, &mut self.network);
         let (store, disk, config) = (&mut self.store, &mut self.disk, &mut self.config);
@@ -77,7 +77,7 @@ async fn changed_in_store(store: &mut Option<broadcast::Receiver<Change>>, types
     loop {
         match store.recv().await {
             Ok(change) if !types.contains(&change.kind) => {}
-            // Who is far behind has missed some: look.
+            // A lagging receiver has missed changes, so the resources are read.
             Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => return,
             Err(broadcast::error::RecvError::Closed) => return std::future::pending().await,
         }
@@ -89,36 +89,36 @@ async fn changed<T>(state: &mut Option<watch::Receiver<T>>) {
         Some(state) => state.changed().await.is_ok(),
         None => false,
     };
-    // Nothing there, or nobody left who could change it.
+    // There is no such channel, or its sender is gone, so that no change can come.
     if !told {
         std::future::pending().await
     }
 }
 
-/// One thing that is different.
+/// One difference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Difference {
-    /// It is new.
+    /// The resource is new.
     Created(Listed),
-    /// It was there, with the old content.
+    /// The resource has changed: its new and its old content.
     Updated(Listed, Listed),
-    /// It was there, and is gone.
+    /// The resource is gone: its last content.
     Destroyed(Listed),
 }
 
-/// What a watcher was sent last.
+/// The resources that a watcher was sent last.
 #[derive(Debug, Default)]
 pub struct LastSent(BTreeMap<String, Listed>);
 
 impl LastSent {
-    /// What is different now, in the order of ids; from then on it counts as sent.
+    /// Returns the differences to `now`, in the order of ids. After that, `now` counts as sent.
     pub fn differences(&mut self, now: Vec<Listed>) -> Vec<Difference> {
         let mut before = std::mem::take(&mut self.0);
         let mut differences = Vec::new();
         for listed in now {
             match before.remove(&listed.metadata.id) {
                 None => differences.push(Difference::Created(listed.clone())),
-                // One that went and came back meanwhile is another one.
+                // A resource that was deleted and made again meanwhile is another one.
                 Some(old) if old.metadata.created != listed.metadata.created => {
                     differences.push(Difference::Destroyed(old));
                     differences.push(Difference::Created(listed.clone()));
@@ -170,7 +170,7 @@ mod tests {
             ]
         );
         assert_eq!(last_sent.differences(vec![a.clone(), b.clone()]), []);
-        // Two changes since it looked are one.
+        // Two changes between two reads are one.
         let a3 = listed("a", 3, 0);
         assert_eq!(
             last_sent.differences(vec![a3.clone()]),

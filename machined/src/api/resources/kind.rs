@@ -1,31 +1,31 @@
-//! What kinds of resources there are to clients: names, columns, who may look, and where the content comes from.
+//! The definition of a kind of resource: names, table columns, who may see it, and the source of its content.
 
 use crate::machine::Machine;
 
 use super::spec::{Record, Spec, Value};
 use crate::store::Metadata;
 
-/// The part of the names' space that a kind is in.
+/// The namespace of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Namespace {
-    /// About resources.
+    /// Definitions of resources.
     Meta,
-    /// The machine as it runs.
+    /// The running machine.
     Runtime,
     /// Links, addresses, names.
     Network,
     /// Other machines.
     Cluster,
-    /// What the machine was told.
+    /// The machine config.
     Config,
     /// Keys and tokens.
     Secrets,
-    /// What the machine is built of.
+    /// The machine's hardware.
     Hardware,
 }
 
 impl Namespace {
-    /// All of them, with a line about each.
+    /// All namespaces, each with a description.
     pub const ALL: [(Namespace, &'static str); 7] = [
         (Namespace::Meta, "what kinds of resources there are"),
         (Namespace::Runtime, "the machine as it runs"),
@@ -36,7 +36,7 @@ impl Namespace {
         (Namespace::Hardware, "what the machine is built of"),
     ];
 
-    /// Its name on the wire.
+    /// Returns the name in the API.
     pub fn name(self) -> &'static str {
         match self {
             Namespace::Meta => "meta",
@@ -49,23 +49,23 @@ impl Namespace {
         }
     }
 
-    /// By its name.
+    /// Returns the namespace of this name.
     pub fn of(name: &str) -> Option<Self> {
         let mut all = Self::ALL.iter().map(|(namespace, _)| *namespace);
         all.find(|namespace| namespace.name() == name)
     }
 }
 
-/// Who may look at a kind.
+/// Who may see a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sensitivity {
-    /// Everybody with a role that may look at resources.
+    /// Every role that may see resources.
     Open,
-    /// `os:admin` alone.
+    /// Only `os:admin`.
     Secret,
 }
 
-/// How a watcher learns that it has to look again.
+/// The way in which a watcher learns that a resource may have changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// A resource of this type changed in the store.
@@ -74,40 +74,40 @@ pub enum Source {
     Network,
     /// The state of the owned disk changed.
     Disk,
-    /// There is another machine config.
+    /// Another machine config came into force.
     Config,
-    /// Nobody tells: it is looked at every few seconds while somebody watches.
+    /// Changes are not announced: the resources are read every few seconds while there is a watcher.
     Unannounced,
 }
 
-/// Who looks.
+/// The kind of client that sees a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Viewer {
-    /// Somebody who is shown everything.
+    /// A client that is shown everything.
     Any,
-    /// A client of Talos, which knows Talos's kinds of documents alone.
+    /// A client of Talos, which knows only Talos's kinds of documents.
     Talos,
 }
 
-/// One resource, made when it was asked for.
+/// One resource, built on request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Item {
-    /// Identity within its kind.
+    /// The id, unique within its kind.
     pub id: String,
     /// Its content.
     pub spec: Spec,
-    /// What those see of it who are shown no secrets, where that differs.
+    /// The content without secrets, if it differs from `spec`.
     pub without_secrets: Option<Spec>,
-    /// What clients of Talos are shown of it, where that is not all.
+    /// The content for clients of Talos, if it differs from `spec`.
     pub spec_for_talos: Option<Spec>,
-    /// Version and times, for those that the store keeps.
+    /// Version and times, if the store keeps the resource.
     pub stored: Option<Metadata>,
-    /// Remarks for clients.
+    /// Annotations for clients.
     pub annotations: &'static [(&'static str, &'static str)],
 }
 
 impl Item {
-    /// One that only exists while it is looked at.
+    /// Creates a resource that the store does not keep.
     pub fn new(id: impl Into<String>, spec: impl Into<Spec>) -> Self {
         Item {
             id: id.into(),
@@ -119,7 +119,7 @@ impl Item {
         }
     }
 
-    /// One that the store keeps.
+    /// Creates a resource that the store keeps.
     pub fn stored(metadata: Metadata, spec: impl Into<Spec>) -> Self {
         Item {
             stored: Some(metadata.clone()),
@@ -130,38 +130,38 @@ impl Item {
 
 /// A kind of resource.
 pub struct Kind {
-    /// `Plural.group.domain`, as clients know it.
+    /// The full name for clients, `Plural.group.domain`.
     pub name: &'static str,
-    /// One of them.
+    /// The singular name.
     pub singular: &'static str,
-    /// Where they are.
+    /// The namespace of the resources.
     pub namespace: Namespace,
-    /// Names beside those that follow from the full one.
+    /// Names in addition to those that are derived from the full one.
     pub aliases: &'static [&'static str],
     /// Columns of a table: title, and the path of the value in the YAML.
     pub columns: &'static [(&'static str, &'static str)],
-    /// Who may look.
+    /// Who may see the resources.
     pub sensitivity: Sensitivity,
-    /// What tells that they changed; nothing for what never does.
+    /// The sources that announce changes; empty if the resources never change.
     pub sources: &'static [Source],
-    /// All of them.
+    /// Reads all resources of the kind.
     pub read: fn(&Machine) -> anyhow::Result<Vec<Item>>,
 }
 
 impl Kind {
-    /// Whether reading them may wait for a disk: what nobody announces, nobody has at hand.
+    /// Returns whether reading may wait for a disk, as with kinds whose changes are not announced: their state is not in memory.
     pub fn may_wait(&self) -> bool {
         self.sources.contains(&Source::Unannounced)
     }
 
-    /// `Plural` of `Plural.group.domain`.
+    /// Returns `Plural` of `Plural.group.domain`.
     fn plural(&self) -> &'static str {
         self.name
             .split_once('.')
             .map_or(self.name, |(plural, _)| plural)
     }
 
-    /// `ms` of `MachineStatus`; none for a name of one word.
+    /// Returns the initials, `ms` of `MachineStatus`; none for a name of one word.
     fn initials(&self) -> Option<String> {
         let initials: String = self
             .plural()
@@ -171,9 +171,9 @@ impl Kind {
         (initials.len() > 1).then(|| initials.to_ascii_lowercase())
     }
 
-    /// Names that leave out the group: those given, the singular, the initials with and without a plural s.
+    /// Lists the names without the group: the given ones, the singular, and the initials with and without a plural s.
     ///
-    /// `is_free` says whether nobody else goes by a name already; initials are given away only once.
+    /// `is_free` says whether a name is not taken yet; initials are given to one kind only.
     fn short_names(&self, is_free: impl Fn(&str) -> bool) -> Vec<String> {
         let mut names: Vec<String> = self.aliases.iter().map(|&name| name.to_owned()).collect();
         names.push(self.singular.to_ascii_lowercase());
@@ -195,7 +195,7 @@ impl Kind {
         names
     }
 
-    /// The plural with ever more of the group: `plural`, `plural.group`, …; without the full name, which is the id.
+    /// Lists the plural with ever more of the group: `plural`, `plural.group`, …; without the full name, which is the id.
     fn long_names(&self) -> Vec<String> {
         let full = self.name.to_ascii_lowercase();
         let dots = full.match_indices('.').map(|(at, _)| at);
@@ -203,7 +203,7 @@ impl Kind {
     }
 }
 
-/// What clients are told about the kinds, in their order.
+/// Builds the definitions of the kinds, in their order.
 pub fn definitions(kinds: &[&'static Kind]) -> Vec<Item> {
     let mut taken: Vec<String> = kinds
         .iter()
@@ -302,7 +302,7 @@ pub(super) mod tests {
                 "ms"
             ]
         );
-        // Its initials are those of the first one.
+        // Its initials belong to the first kind that has them.
         assert_eq!(specs[1].aliases, ["mounts", "mountstatus"]);
         assert_eq!(specs[2].aliases, ["resourcedefinition", "rd", "rds"]);
         assert_eq!(specs[0].print_columns[0].json_path, "{.stage}");

@@ -1,4 +1,4 @@
-//! All resources of a kind as they are now, each with its version and times.
+//! Lists all resources of a kind as they are now, each with its version and times.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -13,19 +13,19 @@ use crate::store::Metadata;
 /// A resource as clients see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
-    /// Identity, version, times.
+    /// Id, version, times.
     pub metadata: Metadata,
-    /// The content for people.
+    /// The content as YAML, for people.
     pub yaml: String,
-    /// The content for programs.
+    /// The content as protobuf, for programs.
     pub protobuf: Vec<u8>,
-    /// Remarks for clients.
+    /// Annotations for clients.
     pub annotations: &'static [(&'static str, &'static str)],
 }
 
-/// All resources of a kind, by id. Waits for a disk if the kind [may](Kind::may_wait).
+/// Lists all resources of a kind, by id. Waits for a disk if the kind [may](Kind::may_wait).
 ///
-/// A version counts the changes of the whole, whoever looks.
+/// The version counts the changes of the whole content, even for a caller that sees a part of it.
 pub fn list(
     machine: &Machine,
     kind: &'static Kind,
@@ -34,7 +34,7 @@ pub fn list(
 ) -> anyhow::Result<Vec<Listed>> {
     let mut items = BTreeMap::new();
     for item in (kind.read)(machine)? {
-        // Of two with one id the later counts: the mount that covers another.
+        // Of two items with one id the later one counts: a mount that covers another.
         items.insert(item.id.clone(), item);
     }
     let encoded: Vec<(Item, String)> = items
@@ -54,7 +54,7 @@ pub fn list(
         .note(kind.name, &seen, SystemTime::now())
         .into_iter();
     let listed = encoded.into_iter().filter_map(|(item, yaml)| {
-        // Versions are those of the whole, so that they are the same for everybody.
+        // The versions above are those of the whole content, so that they are the same for every caller.
         let part = match (secrets, viewer) {
             (Secrets::Hidden, _) => item.without_secrets.as_ref(),
             (Secrets::Shown, Viewer::Talos) => item.spec_for_talos.as_ref(),

@@ -1,7 +1,7 @@
-//! Resources as clients see them: made of whatever state a domain has, when somebody asks.
+//! Resources as clients see them, built on request from the state of a domain.
 //!
-//! The store keeps the facts that other rooms wait for (`store/`); clients are shown more kinds than those, and nothing is kept for
-//! the others but the versions that were seen of them.
+//! The store keeps only the facts that other modules wait for (`store/`). Clients are shown more kinds; for those, only the observed
+//! versions are kept.
 
 mod changes;
 mod kind;

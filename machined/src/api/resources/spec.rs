@@ -1,11 +1,11 @@
-//! The content of a resource, written down once and shown in both encodings of the wire: YAML for people and for clients that do
-//! not know the type, protobuf for those that do.
+//! The content of a resource, defined once and encoded in two ways: YAML for people and for clients that do not know the type, protobuf
+//! for clients that do.
 //!
-//! `api/proto/resource/definitions` describes the same messages. prost's types of them with serde's derive were the other choice. They do
-//! not say what YAML shows: keys are Talos's own and not the fields' names; addresses, prefixes, hardware addresses and documents are bytes
-//! or messages there and text here; a number there is a word here; and a default that protobuf leaves out is written here. So each field
-//! would need an attribute in `api/build.rs`, most of them with a function, for as many lines in another place. The numbers are not free to
-//! drift: the tests of each kind that has a message there decode its bytes with prost's types.
+//! `api/proto/resource/definitions` describes the same messages. The other choice was to derive serde for prost's types of them. But the
+//! YAML differs from them: keys are Talos's own and not the fields' names; addresses, prefixes, hardware addresses and documents are bytes
+//! or messages in protobuf and text in YAML; some numbers in protobuf are words in YAML; and a default that protobuf leaves out is written
+//! in YAML. So each field would need an attribute in `api/build.rs`, most of them with a function, for as many lines in another place. The
+//! field numbers cannot drift: the tests of each kind that has a message there decode its bytes with prost's types.
 
 use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -22,13 +22,13 @@ use crate::values::Cidr;
 /// The content of a resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Spec {
-    /// Keys and values.
+    /// A record of keys and values.
     Record(Record),
-    /// In YAML a value alone; in protobuf a message that has it under this number.
+    /// A value alone in YAML; in protobuf a message that holds it under this number.
     Bare(u32, Value),
 }
 
-/// Values in their order, each with its key in YAML and its number in protobuf.
+/// Values in order, each with its key in YAML and its number in protobuf.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Record(Vec<(&'static str, u32, Value)>);
 
@@ -43,34 +43,34 @@ pub enum Value {
     Text(String),
     /// Text in YAML, bytes in protobuf.
     Document(String),
-    /// One of a fixed set: its number in protobuf, its word in YAML.
+    /// One of a fixed set: a number in protobuf, a word in YAML.
     Word(u32, &'static str),
-    /// Text for people, in YAML alone.
+    /// Text for people; only in YAML.
     Remark(String),
-    /// Bytes in protobuf, `52:54:00:12:34:56` in YAML.
+    /// A hardware address: bytes in protobuf, `52:54:00:12:34:56` in YAML.
     Hardware(Vec<u8>),
     /// Bytes in protobuf, base64 in YAML.
     Encoded(Vec<u8>),
-    /// An address; none is the empty text.
+    /// An address; none is an empty text.
     Address(Option<IpAddr>),
-    /// An address with the length of its prefix; none is the empty text.
+    /// An address with its prefix length; none is an empty text.
     Prefix(Option<Cidr>),
-    /// A moment, to the second.
+    /// A time, to the second.
     Time(SystemTime),
     /// Several values of one kind.
     List(Vec<Value>),
-    /// A message of its own.
+    /// A nested message.
     Record(Record),
 }
 
 impl Record {
-    /// With one more value.
+    /// Adds a value.
     pub fn with(mut self, key: &'static str, number: u32, value: impl Into<Value>) -> Self {
         self.0.push((key, number, value.into()));
         self
     }
 
-    /// The protobuf encoding.
+    /// Encodes the record as protobuf.
     fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (_, number, value) in &self.0 {
@@ -81,10 +81,10 @@ impl Record {
 }
 
 impl Spec {
-    /// One YAML document, never empty.
+    /// Returns the content as one YAML document, never empty.
     pub fn yaml(&self) -> String {
         match self {
-            // Any text can be said this way on one line, and JSON is YAML.
+            // JSON can write any text on one line, and JSON is YAML.
             Spec::Bare(_, Value::Document(text)) => {
                 serde_json::Value::from(text.as_str()).to_string()
             }
@@ -93,7 +93,7 @@ impl Spec {
         }
     }
 
-    /// The protobuf message.
+    /// Returns the content as a protobuf message.
     pub fn protobuf(&self) -> Vec<u8> {
         match self {
             Spec::Record(record) => record.encode(),
@@ -112,7 +112,7 @@ impl From<Record> for Spec {
     }
 }
 
-/// There is nothing in these values that YAML could not say; should the writer think otherwise, JSON is YAML too.
+/// Writes YAML. It can express all of these values; if the writer fails nevertheless, the result is JSON, which is YAML too.
 fn to_yaml(value: &impl Serialize) -> String {
     serde_saphyr::to_string(value)
         .or_else(|_| serde_json::to_string(value).map_err(drop))
@@ -120,7 +120,7 @@ fn to_yaml(value: &impl Serialize) -> String {
 }
 
 impl Value {
-    /// As a field of a message, which is left out when it has the value that a missing one means.
+    /// Encodes the value as a field of a message. A default value is left out, as protobuf does.
     fn encode_field(&self, number: u32, bytes: &mut Vec<u8>) {
         match self {
             Value::List(values) => encode_list(values, number, bytes),
@@ -129,7 +129,7 @@ impl Value {
         }
     }
 
-    /// With its key, whatever it is.
+    /// Encodes the value with its field number, even if it is the default.
     fn encode_element(&self, number: u32, bytes: &mut Vec<u8>) {
         if let Some(varint) = self.as_varint() {
             encode_key(number, WireType::Varint, bytes);
@@ -145,7 +145,7 @@ impl Value {
                 .encode(),
             Value::Time(time) => Record::default().with("", 1, seconds(*time)).encode(),
             Value::Record(record) => record.encode(),
-            // Numbers are encoded above; lists are their elements; remarks are for people.
+            // Numbers are encoded above, lists by their elements, and remarks are only in YAML.
             Value::Bool(_)
             | Value::Number(_)
             | Value::Word(..)
@@ -178,14 +178,14 @@ impl Value {
     }
 }
 
-/// Since 1970.
+/// Returns the seconds since 1970.
 fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH)
         .unwrap_or_default()
         .as_secs()
 }
 
-/// Numbers are packed into one field, everything else is a field each.
+/// Encodes a list: numbers are packed into one field, all other values are a field each.
 fn encode_list(values: &[Value], number: u32, bytes: &mut Vec<u8>) {
     let numbers: Vec<u64> = values.iter().filter_map(Value::as_varint).collect();
     if numbers.is_empty() {
@@ -203,7 +203,7 @@ fn encode_list(values: &[Value], number: u32, bytes: &mut Vec<u8>) {
     bytes.extend(packed);
 }
 
-/// `common.NetIP`, and the beginning of `common.NetIPPrefix`.
+/// Builds `common.NetIP`, which is also the beginning of `common.NetIPPrefix`.
 fn net_ip(address: Option<IpAddr>) -> Record {
     let bytes = match address {
         None => Vec::new(),
@@ -324,7 +324,7 @@ mod tests {
         let spec: Spec = Record::default()
             .with("on", 1, true)
             .with("size", 2, 5_u64)
-            // What YAML takes for something else unless it is quoted.
+            // Texts that YAML takes for another type unless they are quoted.
             .with(
                 "texts",
                 3,

@@ -49,8 +49,8 @@ fn streams() -> Streams {
     }
 }
 
-/// Whatever goes wrong on the way, nothing is left: no bundle, no mount, no layer. The root filesystem is mounted, which takes a
-/// namespace where an ordinary user may do so.
+/// After a failed start nothing is left: no bundle, no mount, no layer. The root filesystem is mounted, so this needs a namespace
+/// where an ordinary user may mount.
 #[test]
 fn a_failed_start_leaves_nothing() {
     isolated(
@@ -118,7 +118,7 @@ async fn a_container_that_is_absent_is_not_adopted_and_deleting_it_succeeds() {
     runtime.delete(&name(), &store).await.unwrap();
 }
 
-/// A runtime that refuses, and says why in its log, as crun does.
+/// crun is a script that fails and writes its reason to its log, as crun does.
 #[tokio::test]
 async fn the_runtimes_own_words_are_in_the_error() {
     let directory = tempfile::tempdir().unwrap();
@@ -138,8 +138,8 @@ async fn the_runtimes_own_words_are_in_the_error() {
     }
 }
 
-/// A program in the place of crun. Another process writes it: a file that is open for writing here cannot be run, and a
-/// child that another test forks meanwhile would have it open for a moment.
+/// Makes a script that stands in for crun. Another process writes it: a file that is open for writing cannot be run, and a child
+/// that another test forks meanwhile would keep it open for a moment.
 fn script(directory: &Path, text: &str) -> PathBuf {
     use std::io::Write;
     let program = directory.join("crun");
@@ -215,7 +215,7 @@ async fn a_program_in_a_container_that_hangs_is_ended() {
     };
     assert!(!pid_file.exists());
     let process = PathBuf::from(format!("/proc/{pid}"));
-    // Whoever adopts it reaps it in its own time; a zombie has no program.
+    // The process's adopter reaps it in its own time; a zombie has no program.
     let gone = || fs::read_link(process.join("exe")).is_err();
     let deadline = Instant::now() + Duration::from_secs(10);
     while !gone() {
@@ -224,7 +224,7 @@ async fn a_program_in_a_container_that_hangs_is_ended() {
     }
 }
 
-/// However much a program says, the end of it is in the error and nothing of the rest anywhere.
+/// The error holds the end of a program's output, however long it is. The rest is kept nowhere.
 #[tokio::test]
 async fn of_a_flood_the_last_words_are_kept() {
     let directory = tempfile::tempdir().unwrap();
@@ -239,7 +239,7 @@ async fn of_a_flood_the_last_words_are_kept() {
     assert!(said.len() < LOG_TAIL + 10, "{}", said.len());
 }
 
-/// A program that has ended is not waited for because of what it left behind.
+/// A program that has ended is not waited for, even if a child of it keeps its standard error open.
 #[tokio::test]
 async fn what_a_program_leaves_behind_is_not_heard() {
     let directory = tempfile::tempdir().unwrap();
@@ -257,7 +257,7 @@ async fn what_a_program_leaves_behind_is_not_heard() {
     );
 }
 
-/// A check that cannot be run leaves a line of crun's in memory each time, and most of all: not for ever.
+/// Each health check that crun cannot run adds a line to crun's log, which is in memory. The log has to stay bounded.
 #[tokio::test]
 async fn the_runtimes_log_is_bounded() {
     let directory = tempfile::tempdir().unwrap();

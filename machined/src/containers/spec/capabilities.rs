@@ -1,4 +1,4 @@
-//! What root in a container may still do.
+//! The capabilities of a container's processes.
 
 use crate::values::{Capabilities, SecurityProfile};
 
@@ -47,9 +47,8 @@ const ALL: [&str; 41] = [
     "CAP_CHECKPOINT_RESTORE",
 ];
 
-/// What programs need that start as root, prepare their files and ports and then become somebody else. Against
-/// Docker's set, raw sockets, device nodes, chroot, audit records and changes of capabilities are missing. In the kernel's
-/// order, as `ALL`.
+/// Capabilities for programs that start as root, prepare their files and ports and then change to another user. Docker's set
+/// minus raw sockets, device nodes, chroot, audit records and changes of capabilities. In the kernel's order, as `ALL`.
 const DEFAULT: [&str; 8] = [
     "CAP_CHOWN",
     "CAP_DAC_OVERRIDE",
@@ -61,7 +60,7 @@ const DEFAULT: [&str; 8] = [
     "CAP_NET_BIND_SERVICE",
 ];
 
-/// Those that a profile begins with.
+/// The capabilities that a profile starts with.
 fn of_profile(profile: SecurityProfile) -> &'static [&'static str] {
     match profile {
         SecurityProfile::Usual => &DEFAULT,
@@ -70,21 +69,21 @@ fn of_profile(profile: SecurityProfile) -> &'static [&'static str] {
     }
 }
 
-/// A name that Linux does not have.
+/// The name of a capability that Linux does not have.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("there is no capability {0:?}")]
 pub struct UnknownCapability(String);
 
-/// The sets of a process, in the kernel's order.
+/// The capability sets of a process, in the kernel's order.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Granted {
-    /// Bounding, permitted, effective.
+    /// The bounding, permitted and effective sets.
     pub(super) all: Vec<&'static str>,
-    /// What was asked for by name: a user other than root keeps it over the change of user.
+    /// The capabilities that the config adds by name: a user other than root keeps them over the change of user.
     pub(super) asked_for: Vec<&'static str>,
 }
 
-/// What the changes make of the profile's set.
+/// Applies the config's changes to the profile's set.
 pub(super) fn granted(
     changes: &Capabilities,
     profile: SecurityProfile,
@@ -92,7 +91,7 @@ pub(super) fn granted(
     let add = named(&changes.add)?;
     let drop = named(&changes.drop)?;
     let drops_all = changes.drop.iter().any(|name| is_all(name));
-    // "drop: ALL, add: X" means X alone, in whichever order it is written.
+    // "drop: ALL, add: X" means X alone, in either order.
     let granted = |name: &&&str| {
         let by_default = of_profile(profile).contains(name) || add.contains(name);
         if drops_all {

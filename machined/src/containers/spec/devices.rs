@@ -1,4 +1,4 @@
-//! The machine's devices, for a container that gets them all.
+//! The machine's device nodes, for a container that gets all of them.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -6,13 +6,13 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-/// What every container has as its own, made by the runtime or mounted.
+/// Device nodes that every container has of its own, made by the runtime or mounted.
 const ITS_OWN: [&str; 12] = [
     "console", "fd", "full", "mqueue", "null", "ptmx", "pts", "random", "shm", "tty", "urandom",
     "zero",
 ];
 
-/// The device nodes below a directory, as the runtime specification describes them. What goes away meanwhile is left out.
+/// Lists the device nodes below a directory, as the runtime specification describes them. A node that disappears meanwhile is left out.
 pub(super) fn below(directory: &Path) -> Vec<Value> {
     let mut found = Vec::new();
     let mut directories = vec![directory.to_owned()];

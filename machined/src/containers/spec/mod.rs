@@ -1,7 +1,7 @@
-//! What a container is to be, and the OCI runtime configuration that says so to crun.
+//! The specification of a container, and the OCI runtime configuration that crun is given for it.
 //!
-//! A container gets little: no privileges to gain, few capabilities, a list of system calls it may not use, a fresh
-//! /dev and /proc with the dangerous parts covered, and of networks what it asks for.
+//! A container gets little: no privileges to gain, few capabilities, a list of system calls it may not use, a fresh /dev and /proc with
+//! the dangerous parts covered, and only the network that its specification asks for.
 
 mod capabilities;
 mod devices;
@@ -22,16 +22,16 @@ pub use capabilities::UnknownCapability;
 use user::Database;
 pub use user::{RunAs, User, UserError};
 
-/// Where programs are looked for when image and config say nothing.
+/// The search path for programs if neither the image nor the config sets PATH.
 const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// More processes and threads than any service of a node needs, fewer than a fork bomb.
+/// Limit on processes and threads: more than any service of a node needs, fewer than a fork bomb makes.
 const MOST_PROCESSES: u64 = 4096;
-/// Open files: room for servers, and no surprise for programs that walk over all of them.
+/// Limit on open files: enough for servers, and few enough for programs that iterate over all possible descriptors.
 const OPEN_FILES: u64 = 65536;
 /// The period of CPU limits, microseconds.
 const CPU_PERIOD: u64 = 100_000;
 
-/// What a container is to be. Empty means "as the image says".
+/// The specification of a container. An empty field means "as the image says".
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerSpec {
     /// Its name, unique on the machine.
@@ -44,28 +44,28 @@ pub struct ContainerSpec {
     pub working_dir: Option<String>,
     /// Overrides the image's user.
     pub run_as: Option<RunAs>,
-    /// `KEY=VALUE`, over the image's.
+    /// Variables as `KEY=VALUE`, over the image's.
     pub environment: Vec<String>,
-    /// Beside the ones that every container has.
+    /// Mounts beside those that every container has.
     pub mounts: Vec<Mount>,
-    /// Which network it sees.
+    /// The network that the container sees.
     pub network: ContainerNetwork,
-    /// Where its rights begin.
+    /// The profile that its privileges start from.
     pub profile: SecurityProfile,
-    /// Changes to the profile's.
+    /// Changes to the profile's capabilities.
     pub capabilities: Capabilities,
-    /// CPU and memory.
+    /// Limits on CPU and memory.
     pub limits: ResourceLimits,
-    /// Absolute in the cgroup hierarchy, as in `/generation.1/web`.
+    /// Path from the root of the cgroup hierarchy, as in `/generation.1/web`.
     pub cgroup: String,
-    /// The image's files cannot be changed. So it is with the profile `Restricted`, whatever this says.
+    /// Makes the image's files read-only. With the profile `Restricted` they are read-only in any case.
     pub read_only: bool,
-    /// How many descriptors from 3 on are handed to the process.
+    /// The number of descriptors, from 3 on, that are handed to the process.
     pub preserved_fds: u32,
 }
 
 impl ContainerSpec {
-    /// A container that is all as its image says.
+    /// Creates the specification of a container that follows its image in everything.
     pub fn new(name: ContainerName, cgroup: String) -> Self {
         ContainerSpec {
             name,
@@ -86,26 +86,26 @@ impl ContainerSpec {
     }
 }
 
-/// What a container may use at most.
+/// Limits on a container's use of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ResourceLimits {
-    /// Share of the time of CPUs.
+    /// CPU time.
     pub cpu: Option<Millicores>,
-    /// Memory; there is no swap beside it.
+    /// Memory; the container has no swap beside it.
     pub memory: Option<ByteSize>,
 }
 
-/// What of the machine shows in every container.
+/// Facts about the machine that every container sees.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HostView {
     /// The host name.
     pub hostname: Option<String>,
-    /// Files of the machine over files of the image, read-only: resolvers and hosts.
+    /// Files of the machine that are mounted read-only over files of the image (resolvers and hosts): source and destination.
     pub files: Vec<(PathBuf, PathBuf)>,
 }
 
 impl HostView {
-    /// This machine: its name, and its files that containers see.
+    /// Returns this machine's host name and the files that containers see.
     pub fn of_this_machine() -> Self {
         let hostname = rustix::system::uname()
             .nodename()
@@ -118,36 +118,36 @@ impl HostView {
     }
 }
 
-/// Why there is no such container.
+/// Why a specification is invalid.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SpecError {
-    /// Nothing to start.
+    /// Neither the image nor the config names a program.
     #[error("neither the image nor the config says which program to start")]
     NoProgram,
-    /// Its user.
+    /// The user is invalid.
     #[error("it cannot be said who the container runs as")]
     User(#[from] UserError),
-    /// Its capabilities.
+    /// A capability is unknown.
     #[error("the capabilities cannot be granted")]
     Capability(#[from] UnknownCapability),
-    /// `KEY=VALUE`.
+    /// A variable is not `KEY=VALUE`.
     #[error("{0:?} is not an environment variable; KEY=VALUE is expected")]
     Environment(String),
-    /// Where it would start.
+    /// The working directory is not absolute.
     #[error("the working directory {0:?} is not an absolute path")]
     RelativeDirectory(String),
-    /// Arguments and paths end at it.
+    /// A value holds a zero byte, where arguments and paths end for the kernel.
     #[error("{0} contains a zero byte")]
     ZeroByte(&'static str),
 }
 
 impl ContainerSpec {
-    /// Who the container runs as; `image_files` is read for its user database.
+    /// Returns the user that the container runs as; `image_files` is read for its user database.
     pub(super) fn user(&self, image: &ImageConfig, image_files: &Path) -> Result<User, UserError> {
         Database::read(image_files).resolve(&image.user, self.run_as)
     }
 
-    /// What of the machine's files is mounted, with where.
+    /// Lists the sources of the machine's files that are mounted, each with its destination.
     pub(super) fn sources(&self) -> impl Iterator<Item = (PathBuf, &Path)> {
         self.mounts.iter().filter_map(|mount| {
             let source = match &mount.source {
@@ -159,7 +159,7 @@ impl ContainerSpec {
         })
     }
 
-    /// The directories of user volumes that the container may write to.
+    /// Lists the directories of user volumes that the container may write to.
     pub(super) fn writable_volumes(&self) -> impl Iterator<Item = PathBuf> {
         self.mounts.iter().filter_map(|mount| match &mount.source {
             MountSource::UserVolume(name) if mount.options.contains(&MountOption::ReadWrite) => {
@@ -170,8 +170,8 @@ impl ContainerSpec {
     }
 }
 
-/// The runtime configuration of a container: `config.json` of its bundle. `image_files` is read for its user database;
-/// `root` is what the container will see.
+/// Builds the runtime configuration of a container, the `config.json` of its bundle. `image_files` is read for its user database;
+/// `root` is the root directory that the container will see.
 pub fn runtime_config(
     spec: &ContainerSpec,
     image: &ImageConfig,
@@ -181,7 +181,7 @@ pub fn runtime_config(
 ) -> Result<Value, SpecError> {
     let user = spec.user(image, image_files)?;
     let granted = capabilities::granted(&spec.capabilities, spec.profile)?;
-    // Whoever is not root has no capabilities but those that were asked for by name.
+    // A user other than root gets no capabilities but those that the config adds by name.
     let none = Vec::new();
     let (effective, kept_over_exec) = if user.uid == 0 {
         (&granted.all, &none)
@@ -203,7 +203,7 @@ pub fn runtime_config(
             "ambient": kept_over_exec,
         },
         "rlimits": [{"type": "RLIMIT_NOFILE", "soft": OPEN_FILES, "hard": OPEN_FILES}],
-        // A service that uses too much memory goes before the machine's own processes.
+        // When memory runs out, the kernel kills a service before the machine's own processes.
         "oomScoreAdj": 100,
     });
     let devices = match spec.profile {
@@ -232,7 +232,7 @@ pub fn runtime_config(
     Ok(config)
 }
 
-/// What a container has for itself. User ids are the machine's.
+/// Lists the namespaces that a container has of its own. There is no user namespace: user ids are the machine's.
 fn namespaces(network: ContainerNetwork) -> Vec<Value> {
     let always = ["pid", "mount", "ipc", "uts", "cgroup"];
     let network = match network {
@@ -243,7 +243,7 @@ fn namespaces(network: ContainerNetwork) -> Vec<Value> {
     own.map(|kind| json!({"type": kind})).collect()
 }
 
-/// Parts of /proc and /sys that tell about, or reach, more than the container. The list of the other runtimes.
+/// Parts of /proc and /sys that describe or reach more than the container: the same list as in other container runtimes.
 const MASKED: [&str; 12] = [
     "/proc/acpi",
     "/proc/asound",
@@ -285,7 +285,7 @@ fn arguments(spec: &ContainerSpec, image: &ImageConfig) -> Result<Vec<String>, S
     }
 }
 
-/// The image's variables with the config's over them, and what programs count on.
+/// Returns the environment: the image's variables, the config's over them, and the variables that programs rely on.
 fn environment(
     spec: &ContainerSpec,
     image: &ImageConfig,
@@ -316,7 +316,7 @@ fn working_dir(spec: &ContainerSpec, image: &ImageConfig) -> Result<String, Spec
     if directory.contains('\0') {
         return Err(SpecError::ZeroByte("the working directory"));
     }
-    // Links and `..` in it are the container's: the runtime goes there once there is nothing but the container's root.
+    // The path may hold links and `..`: the runtime enters it after the root was changed to the container's.
     if Path::new(directory).is_absolute() {
         Ok(directory.to_owned())
     } else {
@@ -324,7 +324,7 @@ fn working_dir(spec: &ContainerSpec, image: &ImageConfig) -> Result<String, Spec
     }
 }
 
-/// One mount of the configuration. `options` are separated by commas.
+/// Describes one mount of the configuration. `options` are separated by commas.
 fn mount(kind: &str, destination: &str, options: &str) -> Value {
     let options: Vec<&str> = options.split(',').collect();
     json!({"destination": destination, "type": kind, "source": kind, "options": options})
@@ -372,7 +372,7 @@ fn mounts(spec: &ContainerSpec, host: &HostView) -> Vec<Value> {
                 mount("sysfs", "/sys", "nosuid,noexec,nodev,ro")
             }
         },
-        // With a cgroup namespace: programs read their limits here.
+        // Programs read their limits here. The container's cgroup namespace makes its own cgroup the root.
         mount(
             "cgroup",
             "/sys/fs/cgroup",
@@ -405,7 +405,7 @@ fn mounts(spec: &ContainerSpec, host: &HostView) -> Vec<Value> {
         if !options.contains(&MountOption::Rbind) {
             words.push("rbind");
         }
-        // Writing to the machine's files is said, never implied.
+        // A mount of the machine's files is read-only unless the config says otherwise.
         let is_said =
             |option: &MountOption| matches!(option, MountOption::ReadOnly | MountOption::ReadWrite);
         if !options.iter().any(is_said) {
@@ -427,7 +427,7 @@ fn resources(limits: &ResourceLimits, profile: SecurityProfile) -> Value {
         resources["memory"] = json!({"limit": bytes, "swap": bytes});
     }
     if let Some(millis) = limits.cpu.map(|share| share.0) {
-        // The kernel takes no quota below a millisecond.
+        // The kernel takes no quota below a millisecond (1000 µs).
         let quota = (millis.saturating_mul(CPU_PERIOD) / 1000).max(1000);
         resources["cpu"] = json!({"quota": quota, "period": CPU_PERIOD});
     }

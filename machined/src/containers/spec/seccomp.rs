@@ -1,15 +1,14 @@
-//! System calls that containers do not get, each with the reason.
+//! System calls that containers may not use, each with the reason.
 //!
-//! A list of what is denied and not of what is allowed: a new libc's new call must not break a service, and most of
-//! what is denied here is also denied by missing capabilities; this is the second lock on those doors, and the only
-//! one where the kernel asks for no capability.
+//! The list denies instead of allowing, so that a new call of a new libc does not break a service. Missing capabilities deny most of
+//! these calls too; the filter is the second lock, and the only one where the kernel asks for no capability.
 
 use serde_json::{Value, json};
 
-/// Calls, what lifts the ban, and why they are banned.
+/// Denied calls, the capability that lifts the ban, and the reason of the ban.
 struct Denied {
     calls: &'static [&'static str],
-    /// Who has this capability needs these calls.
+    /// A process with this capability may use these calls.
     unless: Option<&'static str>,
     #[expect(dead_code, reason = "read by people")]
     reason: &'static str,
@@ -134,7 +133,8 @@ const DENIED: &[Denied] = &[
     },
 ];
 
-/// Families of sockets that are denied. Who has CAP_SYS_ADMIN needs no socket to leave its container, and agents of hypervisors run so.
+/// Socket families that are denied. A process with CAP_SYS_ADMIN needs no socket to leave its container, and agents of
+/// hypervisors run with it, so these may use the families.
 const DENIED_FAMILIES: &[(u64, &str)] = &[
     (
         38,
@@ -148,11 +148,11 @@ const DENIED_FAMILIES: &[(u64, &str)] = &[
 
 const EPERM: u32 = 1;
 const ENOSYS: u32 = 38;
-/// The flags of clone that make namespaces: NEWTIME to NEWCGROUP (include/uapi/linux/sched.h). Without NEWTIME, whose
-/// bit is part of the exit signal in clone.
+/// The flags of clone that make namespaces: NEWTIME to NEWCGROUP (include/uapi/linux/sched.h). NEWTIME itself is left out: in
+/// clone its bit is part of the exit signal.
 const CLONE_NAMESPACES: u64 = 0x7e02_0000;
 
-/// The profile for a process with these capabilities.
+/// Builds the profile for a process with these capabilities.
 pub(super) fn profile(capabilities: &[&str]) -> Value {
     let has = |name: &str| capabilities.contains(&name);
     let mut rules: Vec<Value> = DENIED
@@ -161,7 +161,7 @@ pub(super) fn profile(capabilities: &[&str]) -> Value {
         .map(|denied| json!({"names": denied.calls, "action": "SCMP_ACT_ERRNO", "errnoRet": EPERM}))
         .collect();
     if !has("CAP_SYS_ADMIN") {
-        // One bit at a time: a filter can compare, not intersect.
+        // One rule for each bit: the filter's rules compare values, so they cannot test several bits at once.
         for bit in (0..32)
             .map(|bit| 1_u64 << bit)
             .filter(|bit| CLONE_NAMESPACES & bit != 0)
@@ -178,16 +178,16 @@ pub(super) fn profile(capabilities: &[&str]) -> Value {
                 json!({"names": ["socket"], "action": "SCMP_ACT_ERRNO", "errnoRet": EPERM, "args": [argument]}),
             );
         }
-        // The way of 32-bit programs to all calls of sockets. Its arguments are in memory, where a filter cannot look; since Linux 4.3
-        // there is socket() for them too.
+        // 32-bit programs reach all socket calls by this one. Its arguments are in memory, where a filter cannot look; since
+        // Linux 4.3 there is socket() for 32-bit programs too.
         rules
             .push(json!({"names": ["socketcall"], "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS}));
-        // Its flags are in memory, where a filter cannot look. Every libc falls back to clone.
+        // The flags of clone3 are in memory, where a filter cannot look. Every libc falls back to clone.
         rules.push(json!({"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS}));
     }
     json!({
         "defaultAction": "SCMP_ACT_ALLOW",
-        // All three ways into this processor's kernel, or the list is passed by on another.
+        // All three system call tables of this processor's kernel: a missing one would let a program around the list.
         "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"],
         "syscalls": rules,
     })

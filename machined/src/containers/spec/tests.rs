@@ -135,7 +135,7 @@ fn config_overrides_the_image() {
         ["PATH=/bin", "MODE=c", "NEW="]
     );
     assert_eq!(config["process"]["cwd"], "/srv");
-    // The runtime goes there below the container's root, where links are what they are there.
+    // The runtime resolves this path below the container's root, where it follows the container's links.
     spec.working_dir = Some("/link/./sub/../sub/".into());
     let config = self::config(&spec, &image());
     assert_eq!(config["process"]["cwd"], "/link/./sub/../sub/");

@@ -1,4 +1,4 @@
-//! Who a container runs as: the image's user, looked up in its own /etc/passwd and /etc/group.
+//! The user that a container runs as: the image's user, looked up in the image's own /etc/passwd and /etc/group.
 
 use std::fs::File;
 use std::io::Read;
@@ -6,56 +6,56 @@ use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 
-/// Larger user databases are not looked at.
+/// Limit on the bytes that are read of a user database.
 const LARGEST_DATABASE: u64 = 1 << 20;
 
-/// Numbers that override the image's user.
+/// Numeric ids that override the image's user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunAs {
-    /// User; the image's if absent.
+    /// User id; the image's if absent.
     pub uid: Option<u32>,
-    /// Group; that of the user if absent.
+    /// Group id; that of the user if absent.
     pub gid: Option<u32>,
 }
 
-/// The process's identity.
+/// The ids that a process runs with.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct User {
-    /// User.
+    /// User id.
     pub uid: u32,
-    /// Primary group.
+    /// Primary group id.
     pub gid: u32,
-    /// Groups that list the user by name.
+    /// Ids of the groups that list the user by name.
     pub additional_gids: Vec<u32>,
-    /// Home directory, where /etc/passwd knows one.
+    /// Home directory, if /etc/passwd names one.
     pub home: Option<String>,
 }
 
-/// Numbers that are nobody's: to the system calls that change users and groups -1 means "leave it", which would be root, and so does
-/// 65535 to the old ones of 16 bits.
+/// Ids that are no user's or group's. -1 means "leave it" to the system calls that change ids, which would be root; 65535 means
+/// the same to the old calls of 16 bits.
 const NOBODYS_IDS: [u32; 2] = [u32::MAX, 65_535];
 
-/// Why it cannot be said who a container runs as.
+/// Why the user of a container cannot be determined.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum UserError {
-    /// The image names somebody that it does not have.
+    /// The image names a user or group that its database lacks.
     #[error("the image runs as {what} {name:?}, which is not in its {file}; give runAs a number")]
     Unknown {
         /// `user` or `group`.
         what: &'static str,
-        /// As the image names it.
+        /// The name, as in the image.
         name: String,
-        /// Where it was looked for.
+        /// The database that was searched.
         file: &'static str,
     },
-    /// A number that is nobody's.
+    /// The id is one of `NOBODYS_IDS`.
     #[error(
         "the {what} {id} stands for \"leave it as it is\", which is root's; give runAs another number"
     )]
     Nobodys {
         /// `user` or `group`.
         what: &'static str,
-        /// The number.
+        /// The id.
         id: u32,
     },
 }
@@ -68,7 +68,7 @@ pub(super) struct Database {
 }
 
 impl Database {
-    /// Reads what is there. Links in the image lead nowhere but into the image.
+    /// Reads /etc/passwd and /etc/group of the image. Links in the image are followed within the image only.
     pub(super) fn read(rootfs: &Path) -> Self {
         Database {
             passwd: read(rootfs, "etc/passwd"),
@@ -76,7 +76,7 @@ impl Database {
         }
     }
 
-    /// `user` is the image's `USER[:GROUP]`.
+    /// Resolves the image's `USER[:GROUP]`, with the overrides of the config.
     pub(super) fn resolve(&self, user: &str, run_as: Option<RunAs>) -> Result<User, UserError> {
         let (user, group) = match user.split_once(':') {
             Some((user, group)) => (user, Some(group)),
@@ -92,7 +92,7 @@ impl Database {
                 .unwrap_or_else(|| numbered(uid)),
             None => self.image_user(user)?,
         };
-        // The image's group goes with the image's user.
+        // The image's group belongs to the image's user: it is ignored for another user.
         let group = group.filter(|group| run_as.uid.is_none() && !group.is_empty());
         let gid = match (run_as.gid, group) {
             (Some(gid), _) => gid,
@@ -198,7 +198,7 @@ struct Entry<'a> {
     home: Option<&'a str>,
 }
 
-/// Somebody without a line: group 0, as every runtime has it.
+/// A user id that /etc/passwd does not list: group 0, as in every runtime.
 fn numbered(uid: u32) -> Entry<'static> {
     Entry {
         name: None,
@@ -212,7 +212,7 @@ fn shown(text: &str) -> String {
     text.chars().take(80).collect()
 }
 
-/// A file of the image, empty if there is none of a sensible kind.
+/// Reads a file of the image; empty if it is missing or no regular file.
 fn read(rootfs: &Path, path: &str) -> String {
     let open = || -> std::io::Result<String> {
         let root = openat2(
@@ -222,7 +222,7 @@ fn read(rootfs: &Path, path: &str) -> String {
             Mode::empty(),
             ResolveFlags::empty(),
         )?;
-        // Nonblocking: it may be a fifo.
+        // Nonblocking, because the file may be a fifo.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         let file = File::from(openat2(&root, path, flags, Mode::empty(), resolve)?);

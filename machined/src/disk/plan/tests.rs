@@ -22,7 +22,7 @@ fn disk(mib: u64, more: &[(&str, &str)]) -> Disk {
     discover(sys.path()).unwrap().remove(0)
 }
 
-/// A disk of `EFI`, `STATE` and an `EPHEMERAL` of so many bytes.
+/// A disk with `EFI`, `STATE`, and an `EPHEMERAL` of `length` bytes.
 fn ours(length: u64) -> Content {
     let sizes = [128 * MIB, 24 * MIB, length];
     let mut start = ALIGNMENT;

@@ -59,7 +59,7 @@ fn signatures_are_recognized() {
 
 #[test]
 fn damaged_tables_are_not_blank() {
-    // A header without entries could be one of ours, interrupted; with anything else on the disk it is not.
+    // A header without entries could be an interrupted write of ours, but not if the disk holds anything else.
     assert_eq!(
         content(&[(512, b"EFI PART"), (2048, b"x")]),
         Content::BrokenGpt
@@ -74,7 +74,7 @@ fn damaged_tables_are_not_blank() {
     );
 }
 
-/// Where the first partition begins: beyond what is looked at.
+/// Start of the first partition: beyond the part of the disk that a probe reads.
 const ALIGNED: u64 = END;
 
 #[test]

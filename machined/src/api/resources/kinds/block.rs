@@ -44,7 +44,7 @@ pub(super) const SYSTEM_DISKS: Kind = Kind {
     ..DISKS
 };
 
-/// Where the machine keeps what it keeps.
+/// The volumes that the machine keeps its data on.
 pub(super) const VOLUMES: Kind = Kind {
     name: "VolumeStatuses.block.talos.dev",
     singular: "VolumeStatus",
@@ -61,7 +61,7 @@ pub(super) const VOLUMES: Kind = Kind {
     ..DISKS
 };
 
-/// What is mounted where, without the kernel's own filesystems.
+/// Mounted filesystems, without the kernel's own.
 pub(super) const MOUNTS: Kind = Kind {
     name: "MountStatuses.block.talos.dev",
     singular: "MountStatus",
@@ -77,7 +77,7 @@ pub(super) const MOUNTS: Kind = Kind {
     ..DISKS
 };
 
-/// Why a filesystem was not checked when it was mounted.
+/// The remark on a filesystem that was not checked when it was mounted.
 const UNCHECKED: &str =
     "at the next boot: containers that live on used the filesystem when it was mounted";
 
@@ -136,7 +136,7 @@ fn volumes(status: &OwnedDiskStatus) -> Vec<Item> {
     let var = status.var_mounted.then(|| {
         let var = volume(status.var.as_deref(), "/var", status.size);
         match status.unchecked {
-            // It has no number in the contract.
+            // The field has no number in the contract, so only YAML shows it.
             true => var.with("check", 0, Value::Remark(UNCHECKED.to_owned())),
             false => var,
         }
@@ -158,7 +158,7 @@ fn mount(mount: Mounted) -> Item {
         "vfat" => Value::Word(2, "vfat"),
         "ext4" => Value::Word(3, "ext4"),
         "iso9660" => Value::Word(4, "iso9660"),
-        // Others have no number in the contract.
+        // Other filesystems have no number in the contract.
         _ => Value::Remark(mount.filesystem),
     };
     let spec = Record::default()

@@ -1,4 +1,4 @@
-//! What the machine was told, and what it tells others about itself.
+//! Kinds for the machine's config and for the facts that it gives to other machines.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use crate::config::{self, MachineType};
 use crate::machine::Machine;
 use crate::network::NetworkStatus;
 
-/// Machines of the cluster, as far as this one knows: itself.
+/// Members of the cluster. The machine knows only itself.
 pub(super) const MEMBERS: Kind = Kind {
     name: "Members.cluster.talos.dev",
     singular: "Member",
@@ -44,7 +44,7 @@ pub(super) const MACHINE_TYPES: Kind = Kind {
     ..MEMBERS
 };
 
-/// The machine config: as it is in force, and as it outlasts a trial. It holds the authority's key.
+/// The machine config: the one in force, and the one that remains after a trial. It holds the authority's key.
 pub(super) const MACHINE_CONFIGS: Kind = Kind {
     name: "MachineConfigs.config.talos.dev",
     singular: "MachineConfig",
@@ -74,7 +74,7 @@ fn type_word(machine_type: Option<MachineType>) -> Value {
     }
 }
 
-/// None until there is a hostname.
+/// Builds the item of this machine; none until there is a hostname.
 fn member(
     network: &NetworkStatus,
     node_id: String,
@@ -93,7 +93,7 @@ fn member(
     Some(Item::new(network.hostname.as_str(), spec))
 }
 
-/// The content as one text: clients that edit it look for this remark.
+/// Builds the item with the content as one text and an annotation: clients that edit the config look for it.
 fn document(id: &str, text: &str) -> Item {
     let spec = |text: String| Spec::Bare(1, Value::Document(text));
     Item {

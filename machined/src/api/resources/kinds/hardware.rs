@@ -1,4 +1,4 @@
-//! What the firmware says that the machine is (`/sys/class/dmi/id`).
+//! The kind that describes the hardware by the firmware's tables (`/sys/class/dmi/id`).
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ pub(super) const SYSTEM: Kind = Kind {
     read: |_| Ok(system(Path::new("/sys"))),
 };
 
-/// Nothing on a machine whose firmware says nothing.
+/// Builds the item; none if the firmware reports nothing.
 fn system(sysfs: &Path) -> Vec<Item> {
     if !firmware::is_known(sysfs) {
         return Vec::new();
@@ -39,7 +39,7 @@ fn system(sysfs: &Path) -> Vec<Item> {
     vec![Item::new("systeminformation", spec)]
 }
 
-/// What tells this machine from others; empty where the firmware has no such thing.
+/// Returns the UUID that identifies this machine; empty if the firmware has none.
 pub(super) fn uuid(sysfs: &Path) -> String {
     firmware::said(sysfs, "product_uuid")
 }

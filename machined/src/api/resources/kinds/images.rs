@@ -1,10 +1,10 @@
-//! Images of containers, unpacked on the machine.
+//! The kind for the images of containers that are unpacked on the machine.
 
 use super::{Item, Kind, Namespace, Record, Sensitivity, Source, Value};
 use crate::containers::InForce;
 use crate::oci::PulledImage;
 
-/// What is in the store.
+/// The images in the store.
 pub(super) const IMAGES: Kind = Kind {
     name: "Images.instar.dev",
     singular: "Image",

@@ -1,9 +1,9 @@
-//! What the config asked of the running kernel.
+//! The kind for settings of the running kernel that come from the config.
 
 use super::{Item, Kind, Namespace, Record, Sensitivity, Source};
 use crate::kernel_settings::ParameterStatus;
 
-/// Kernel parameters that are set, and what they had before.
+/// Kernel parameters that are set, and their values before.
 pub(super) const PARAMETERS: Kind = Kind {
     name: "KernelParamStatuses.runtime.talos.dev",
     singular: "KernelParamStatus",
@@ -30,7 +30,7 @@ fn parameter(status: ParameterStatus) -> Item {
     Item::new(id(&status.parameter.to_string()), record)
 }
 
-/// As in Talos: the file's path with dots for slashes, `proc.sys.vm.swappiness`.
+/// Returns the id, as in Talos: the file's path with dots for slashes, `proc.sys.vm.swappiness`.
 fn id(path: &str) -> String {
     let swapped = path.chars().skip(1).map(|letter| match letter {
         '/' => '.',

@@ -1,8 +1,8 @@
-//! Resources about resources.
+//! Kinds that describe the kinds.
 
 use super::{Item, KINDS, Kind, Namespace, Record, Sensitivity, definitions};
 
-/// What kinds there are: every client begins with these.
+/// Definitions of all kinds: every client begins with these.
 pub(super) const DEFINITIONS: Kind = Kind {
     name: "ResourceDefinitions.meta.cosi.dev",
     singular: "ResourceDefinition",
@@ -14,7 +14,7 @@ pub(super) const DEFINITIONS: Kind = Kind {
     read: |_| Ok(definitions(&KINDS)),
 };
 
-/// Where they are.
+/// The namespaces.
 pub(super) const NAMESPACES: Kind = Kind {
     name: "Namespaces.meta.cosi.dev",
     singular: "Namespace",

@@ -1,6 +1,6 @@
-//! The kinds that the resource API shows, a file for each field: what of the machine's state becomes which resource.
+//! The kinds of the resource API, a file for each field: the mapping from the machine's state to resources.
 //!
-//! Nothing is kept for it: a resource is made of the state that a domain has anyway, when somebody asks.
+//! No resource is stored for it: each is built on request from the state that a domain has anyway.
 
 mod block;
 mod config;
@@ -17,7 +17,7 @@ mod upgrades;
 use super::kind::{Item, Kind, Namespace, Sensitivity, Source, definitions};
 use super::spec::{Record, Spec, Value};
 
-/// Every kind. Of two that would have the same initials, the first one is called by them.
+/// All kinds. If two would have the same initials, the first one gets them.
 pub static KINDS: [&Kind; 31] = [
     &meta::DEFINITIONS,
     &meta::NAMESPACES,
@@ -52,7 +52,7 @@ pub static KINDS: [&Kind; 31] = [
     &block::MOUNTS,
 ];
 
-/// The kind of this full name.
+/// Returns the kind of this full name.
 pub fn kind(name: &str) -> Option<&'static Kind> {
     KINDS.iter().copied().find(|kind| kind.name == name)
 }

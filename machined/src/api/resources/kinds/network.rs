@@ -1,4 +1,4 @@
-//! Links, addresses, routes and names, as the network's owner last saw them.
+//! Kinds for links, addresses, routes and names, from the network task's last state.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use crate::network::{AddressStatus, LinkStatus, NetworkStatus, RouteStatus, mac_
 use crate::store::{NetworkFact, Resource as _};
 use crate::values::Cidr;
 
-/// What the machine calls itself.
+/// The machine's host name.
 pub(super) const HOSTNAMES: Kind = Kind {
     name: "HostnameStatuses.net.talos.dev",
     singular: "HostnameStatus",
@@ -21,7 +21,7 @@ pub(super) const HOSTNAMES: Kind = Kind {
     read: |machine| Ok(seen(machine, hostname)),
 };
 
-/// What the machine can be reached at.
+/// The addresses that the machine can be reached at.
 pub(super) const NODE_ADDRESSES: Kind = Kind {
     name: "NodeAddresses.net.talos.dev",
     singular: "NodeAddress",
@@ -80,7 +80,7 @@ pub(super) const ROUTES: Kind = Kind {
     ..HOSTNAMES
 };
 
-/// Who is asked for names.
+/// The DNS servers in use.
 pub(super) const RESOLVERS: Kind = Kind {
     name: "ResolverStatuses.net.talos.dev",
     singular: "ResolverStatus",
@@ -93,7 +93,7 @@ pub(super) const RESOLVERS: Kind = Kind {
     ..HOSTNAMES
 };
 
-/// Who is asked for the time.
+/// The time servers in use.
 pub(super) const TIME_SERVERS: Kind = Kind {
     name: "TimeServerStatuses.net.talos.dev",
     singular: "TimeServerStatus",
@@ -112,7 +112,7 @@ pub(super) const TIME_SERVERS: Kind = Kind {
     ..HOSTNAMES
 };
 
-/// How far the network is up.
+/// The readiness of the network's parts.
 pub(super) const STATUSES: Kind = Kind {
     name: NetworkFact::TYPE,
     singular: "NetworkStatus",
@@ -137,7 +137,7 @@ fn seen(machine: &Machine, items: impl Fn(&NetworkStatus) -> Vec<Item>) -> Vec<I
     items(&machine.network.status().borrow())
 }
 
-/// Nothing until the hostname is set.
+/// Builds the item; none until the hostname is set.
 fn hostname(status: &NetworkStatus) -> Vec<Item> {
     if status.hostname.is_empty() {
         return Vec::new();
@@ -152,7 +152,7 @@ fn hostname(status: &NetworkStatus) -> Vec<Item> {
     vec![Item::new("hostname", spec)]
 }
 
-/// `default` is the first one of `current`. Every address here may be routed to.
+/// Builds the items; `default` is the first address of `current`. Every address here may be routed to.
 fn node_addresses(status: &NetworkStatus) -> Vec<Item> {
     let all = || status.addresses.iter().map(|address| address.address);
     let item = |id: &str, addresses: Value| {
@@ -191,7 +191,7 @@ fn addresses(status: &NetworkStatus) -> Vec<Item> {
             .with("linkIndex", 6, index(&address.link))
             .with("linkName", 7, address.link.as_str())
             .with("family", 8, family(address.address.address()))
-            // Others are not in the network's state.
+            // The network's state holds no other scopes.
             .with("scope", 9, Value::Word(0, "global"));
         Item::new(format!("{}/{}", address.link, address.address), spec)
     };
@@ -199,7 +199,7 @@ fn addresses(status: &NetworkStatus) -> Vec<Item> {
 }
 
 fn link(link: &LinkStatus) -> Item {
-    // rtnetlink's numbers: ARPHRD_… and IF_OPER_….
+    // The numbers of rtnetlink: ARPHRD_… and IF_OPER_….
     let (kind, state) = match (link.name.as_str(), link.carrier) {
         ("lo", _) => (Value::Word(772, "loopback"), Value::Word(0, "unknown")),
         (_, true) => (Value::Word(1, "ether"), Value::Word(6, "up")),
@@ -222,7 +222,6 @@ fn link(link: &LinkStatus) -> Item {
     Item::new(link.name.as_str(), spec)
 }
 
-/// The bytes of `52:54:00:12:34:56`.
 fn routes(status: &NetworkStatus) -> Vec<Item> {
     let index = |name: &str| {
         let link = status.links.iter().find(|link| link.name == name);
@@ -235,7 +234,7 @@ fn routes(status: &NetworkStatus) -> Vec<Item> {
             .map_or_else(String::new, |gateway| format!("/{gateway}"));
         let spec = Record::default()
             .with("family", 1, family(route.destination.address()))
-            // The default route is the one without.
+            // The default route is shown without a destination.
             .with("dst", 2, Value::Prefix(destination))
             .with("src", 3, Value::Address(None))
             .with("gateway", 4, Value::Address(route.gateway))
@@ -279,7 +278,7 @@ fn readiness(fact: &NetworkFact) -> Record {
         .with("etcFilesReady", 4, fact.etc_files_ready)
 }
 
-/// All of the machine's addresses, without the lengths of their prefixes.
+/// Returns all of the machine's addresses, without the lengths of their prefixes.
 pub(super) fn own_addresses(status: &NetworkStatus) -> Value {
     let addresses = status.addresses.iter().map(|address| address.address);
     addresses.map(Cidr::address).collect()

@@ -1,4 +1,4 @@
-//! The machine as it runs.
+//! Kinds that describe the running machine.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::machine::Machine;
 use crate::meta::Meta;
 use crate::store::{ClockFact, MachineStatus, Problem, Resource as _, ServiceFact};
 
-/// Stage and readiness.
+/// The machine's stage and readiness.
 pub(super) const MACHINE_STATUSES: Kind = Kind {
     name: MachineStatus::TYPE,
     singular: "MachineStatus",
@@ -26,7 +26,7 @@ pub(super) const MACHINE_STATUSES: Kind = Kind {
     read: |machine| Ok(stored(machine, machine_status)),
 };
 
-/// What runs.
+/// The running versions.
 pub(super) const VERSIONS: Kind = Kind {
     name: "Versions.runtime.talos.dev",
     singular: "Version",
@@ -56,7 +56,7 @@ pub(super) const SERVICES: Kind = Kind {
     ..MACHINE_STATUSES
 };
 
-/// What keeps the machine from being ready.
+/// Problems that keep the machine from being ready.
 pub(super) const DIAGNOSTICS: Kind = Kind {
     name: Problem::TYPE,
     singular: "Diagnostic",
@@ -66,7 +66,7 @@ pub(super) const DIAGNOSTICS: Kind = Kind {
     ..MACHINE_STATUSES
 };
 
-/// The clock.
+/// The state of the clock.
 pub(super) const TIME_STATUSES: Kind = Kind {
     name: ClockFact::TYPE,
     singular: "TimeStatus",
@@ -76,7 +76,7 @@ pub(super) const TIME_STATUSES: Kind = Kind {
     ..MACHINE_STATUSES
 };
 
-/// What the kernel was told.
+/// The kernel's command line.
 pub(super) const KERNEL_COMMAND_LINES: Kind = Kind {
     name: "KernelCmdlines.runtime.talos.dev",
     singular: "KernelCmdline",
@@ -95,7 +95,7 @@ pub(super) const KERNEL_COMMAND_LINES: Kind = Kind {
     ..MACHINE_STATUSES
 };
 
-/// Of the generation, and of the kernel under it.
+/// The ids of the generation, and of the kernel's boot under it.
 pub(super) const BOOT_IDS: Kind = Kind {
     name: "BootIDs.runtime.talos.dev",
     singular: "BootID",
@@ -114,7 +114,7 @@ pub(super) const BOOT_IDS: Kind = Kind {
     ..MACHINE_STATUSES
 };
 
-/// Values that were left with the machine. They may be tokens.
+/// Values that clients left with the machine (META). They may be tokens.
 pub(super) const META_KEYS: Kind = Kind {
     name: "MetaKeys.runtime.talos.dev",
     singular: "MetaKey",
@@ -129,7 +129,7 @@ pub(super) const META_KEYS: Kind = Kind {
     ..MACHINE_STATUSES
 };
 
-/// All resources of a type in the store.
+/// Lists all resources of a type in the store.
 fn stored<R: crate::store::Resource>(machine: &Machine, spec: impl Fn(R) -> Record) -> Vec<Item> {
     let listed = machine.store.list::<R>().into_iter();
     listed
@@ -186,7 +186,7 @@ fn clock(fact: ClockFact) -> Record {
         .with("syncDisabled", 3, fact.sync_disabled)
 }
 
-/// A value that is no text is shown in base64.
+/// Builds the item of a value, which is shown in base64 if it is no text.
 fn meta_key((key, value): (u8, Vec<u8>)) -> Item {
     let text = String::from_utf8(value).unwrap_or_else(|error| BASE64.encode(error.as_bytes()));
     Item::new(

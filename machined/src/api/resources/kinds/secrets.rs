@@ -1,4 +1,4 @@
-//! Keys and tokens, for administrators alone.
+//! Kinds for keys and tokens, which only administrators may see.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use instar_pki::CertificateAuthority;
 use super::{Item, Kind, Namespace, Record, Sensitivity, Source, Value};
 use crate::config::{MachineConfig, Trust};
 
-/// The API's authority and whom it lets in. Absent where the config lacks the authority's key: such a node signs nothing.
+/// The API's authority, and the authorities that it accepts. Absent if the config lacks the authority's key: such a node signs nothing.
 pub(super) const OS_ROOT_SECRETS: Kind = Kind {
     name: "OSRootSecrets.secrets.talos.dev",
     singular: "OSRootSecret",
@@ -26,7 +26,7 @@ pub(super) const OS_ROOT_SECRETS: Kind = Kind {
 fn os_root(config: &MachineConfig) -> Option<Item> {
     let trust: &Trust = &config.trust;
     let key = trust.ca_key.as_ref()?.expose();
-    // Under the label that other tools write, and some insist on.
+    // The key gets the PEM label that other tools write, and some insist on.
     let key = match CertificateAuthority::from_pem(&trust.ca, key) {
         Ok(authority) => authority.key_pem(),
         Err(_) => key.to_owned(),
@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(spec.cert_sandns_names, ["node-1.local"]);
         assert_eq!(spec.token, "s3cret");
         let yaml: serde_json::Value = serde_saphyr::from_str(&item.spec.yaml()).unwrap();
-        // Base64 of PEM, as in a machine config.
+        // The value is base64 of PEM, as in a machine config.
         let certificate = yaml["issuingCA"]["crt"].as_str().unwrap();
         assert!(CONFIG.contains(certificate), "{certificate}");
         assert_eq!(yaml["certSANIPs"][0], "10.0.2.15");

@@ -1,10 +1,10 @@
-//! How far the machine can trust what it booted.
+//! The kind that tells how far the machine can trust its boot.
 
 use std::path::Path;
 
 use super::{Item, Kind, Namespace, Record, Sensitivity, Source, Value};
 
-/// Secure Boot, and what the firmware started.
+/// Secure Boot, and the boot image that the firmware started.
 pub(super) const SECURITY_STATES: Kind = Kind {
     name: "SecurityStates.talos.dev",
     singular: "SecurityState",
@@ -15,27 +15,27 @@ pub(super) const SECURITY_STATES: Kind = Kind {
         ("BootedWithUKI", "{.bootedWithUKI}"),
     ],
     sensitivity: Sensitivity::Open,
-    // EFI variables can be read once the disk that the machine boots from has been looked at.
+    // The disk is a source, because EFI variables can be read only after the boot disk was examined.
     sources: &[Source::Disk],
     read: |_| Ok(state(Path::new("/sys/firmware/efi")).into_iter().collect()),
 };
 
-/// The firmware's own variables (UEFI specification).
+/// GUID of the firmware's own variables (UEFI specification).
 const GLOBAL: &str = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
-/// systemd's, of the boot loader and of the stub in a UKI.
+/// GUID of systemd's variables, which the boot loader and the stub in a UKI set.
 const LOADER: &str = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f";
 
-/// None as long as the firmware cannot be asked: not knowing is not "no".
+/// Returns none while the firmware cannot be asked: unknown does not mean "no".
 fn state(efi: &Path) -> Option<Item> {
     let (secure_boot, uki) = if efi.exists() {
         let variable = |name: &str, vendor: &str| {
             std::fs::read(efi.join("efivars").join(format!("{name}-{vendor}"))).ok()
         };
-        // Four bytes of attributes, then the content.
+        // The variable is four bytes of attributes, then the content.
         let secure_boot = variable("SecureBoot", GLOBAL)?.get(4) == Some(&1);
         (secure_boot, variable("StubInfo", LOADER).is_some())
     } else {
-        // A BIOS has neither.
+        // A BIOS has neither Secure Boot nor UKIs.
         (false, false)
     };
     let spec = Record::default()

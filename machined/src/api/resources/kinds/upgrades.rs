@@ -1,4 +1,4 @@
-//! What became of upgrades.
+//! The kind that shows the history of upgrades.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -6,7 +6,7 @@ use super::{Item, Kind, Namespace, Record, Sensitivity, Source, Value};
 use crate::store::Resource as _;
 use crate::upgrade::{Outcome, UpgradeFact};
 
-/// The history, oldest first.
+/// The upgrades, oldest first.
 pub(super) const UPGRADES: Kind = Kind {
     name: UpgradeFact::TYPE,
     singular: "UpgradeRecord",
