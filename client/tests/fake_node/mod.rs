@@ -243,7 +243,7 @@ impl FakeNode {
         }
         let node = self.clone();
         std::thread::spawn(move || {
-            // A node waits too, for clients that subscribe late.
+            // A real node waits too, for clients that subscribe late.
             std::thread::sleep(Duration::from_millis(100));
             (node.script)(&node);
         });
@@ -284,7 +284,7 @@ pub fn capture() -> Vec<u8> {
 }
 
 impl Api {
-    /// A log of two lines, whose node then changes to another version; there it has halts between its lines, and one more.
+    /// A log of two lines that ends as the node changes to another version; from then on it has a third line, and pauses between lines.
     fn halting_log(&self, follow: bool) -> BoxStream<Data> {
         if !follow {
             return pieces(&[b"one\n", b"two\n"]);
