@@ -1,8 +1,8 @@
 //! The machine API on the wire: messages, clients and server traits, generated from `proto/`.
 //!
 //! Names and numbers follow the Talos machine API, so that its clients can talk to an Instar node; the files are written
-//! for this project and hold what a node serves. One module per proto package. Server traits answer UNIMPLEMENTED for
-//! every method that an implementation leaves out.
+//! for this project and hold only the methods and fields that a node serves. One module per proto package. Server traits answer
+//! UNIMPLEMENTED for every method that an implementation leaves out.
 //!
 //! The decision: the `.proto` files are written here, with Talos's names and numbers and only the methods and fields that a node serves. To
 //! compile Talos's own files was the other choice: it would not show which parts are served and which only have a name, and each of their

@@ -24,9 +24,9 @@ pub enum Mode {
 /// The caller of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Caller {
-    /// What the client certificate grants.
+    /// The roles in the client certificate.
     pub(super) roles: Vec<Role>,
-    /// Where the connection comes from.
+    /// The address that the connection comes from.
     pub(super) peer: SocketAddr,
     /// The certificates that the caller showed, its own first; none where no certificate is asked for.
     pub(super) certificates: Arc<[CertificateDer<'static>]>,

@@ -38,7 +38,7 @@ impl Proxy {
             ..caller.clone()
         };
         let refused = |code, message| refuse(code, message).map(Counted::free);
-        // Checked whichever node the call is for: the other node checks it again, by its own table.
+        // Checked for calls to other nodes too: the other node checks them again, by its own table.
         if !permissions::may_call(request.uri().path(), &caller.roles, credentials.mode()) {
             let why = match credentials.mode() {
                 Mode::Closed => CLOSED,

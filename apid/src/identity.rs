@@ -42,7 +42,7 @@ struct Forwarder {
 }
 
 impl Identity {
-    /// From DER: the node's certificate, its PKCS#8 key, the accepted authorities.
+    /// Made from DER: the node's certificate, its PKCS#8 key, the accepted authorities.
     pub fn new(
         mode: Mode,
         certificate: &[u8],

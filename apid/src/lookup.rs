@@ -128,7 +128,7 @@ impl Askers {
 pub(super) struct Questions(mpsc::Receiver<Question>);
 
 impl Questions {
-    /// Sends them one after the other, until nobody can ask any more.
+    /// Sends them one after the other, until all askers are gone.
     pub(super) async fn ask(mut self, mut machined: impl AsyncWrite + Unpin) -> anyhow::Result<()> {
         while let Some(question) = self.0.recv().await {
             let asked = control_message::send(&mut machined, &question).await;

@@ -24,7 +24,7 @@ pub struct Target {
     pub nodes: Vec<String>,
     /// Talk to a node without a machine config: no certificates, and no configuration is read.
     pub insecure: bool,
-    /// Accept only a server with one of these keys, whoever signed its certificate; see [`Trust`].
+    /// Accept only a server with one of these keys, by whatever authority its certificate is signed; see [`Trust`].
     pub fingerprints: Vec<String>,
 }
 

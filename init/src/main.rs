@@ -5,7 +5,7 @@
 //! It knows nothing about disks, networks, configurations or policies; they are machined's.
 //!
 //! - `boot` below: from the kernel to the first generation.
-//! - `supervisor`: what happens from then on, as `verdict` decides.
+//! - `supervisor`: carries out the decisions of `verdict` from then on.
 //! - `generation`: start and end of one; `workloads`: the processes that may outlive it; `fingerprint`: the check that it leaves nothing
 //! behind.
 //!

@@ -37,7 +37,7 @@ impl fmt::Display for Platform<'_> {
     }
 }
 
-/// One layer: a blob and what it unpacks to.
+/// One layer: a blob and the digest of its content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layer {
     /// The digest of the blob as it is stored.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! <store>/images/<64 hex digits>/rootfs/       the merged layers, never written to again
-//!                               /image.json    what is known about it
+//!                               /image.json    its record: names, config, sizes, times
 //! <store>/images/.incoming-…                   a pull that is under way, or was cut off
 //! <store>/containers/<name>/                   the writable layer of a container
 //! ```

@@ -9,7 +9,7 @@ pub enum Role {
     Admin,
     /// Reads, reboots, restarts services.
     Operator,
-    /// Reads what is not secret.
+    /// Reads everything that is not secret.
     Reader,
     /// Takes snapshots of etcd.
     EtcdBackup,

@@ -127,7 +127,7 @@ pub fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<Received> {
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of_val(&control) as _;
     // SAFETY: `message` names one part, the buffer, and the control buffer, each with its length; all outlive the call, and
-    // nobody else has them.
+    // no other code has them.
     let length = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
     let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
 

@@ -447,8 +447,8 @@ impl MachineService for Api {
         Ok(Response::new(stream))
     }
 
-    /// What comes of one packet more is never all of it: on `eth0` the deadline cuts it off, on `eth1` the connection. `lo` has nothing
-    /// to say, and no deadline.
+    /// Sends a capture with a second packet that is cut off: on `eth0` by the deadline, on `eth1` with the connection. `lo` sends
+    /// nothing more, and has no deadline.
     async fn packet_capture(
         &self,
         request: Request<wire::PacketCaptureRequest>,

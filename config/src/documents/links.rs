@@ -1,4 +1,4 @@
-//! Links: physical ones, and those that are made of other links.
+//! Links: physical ones, and links that are made of others.
 
 use super::super::shape::{Field, Kind, Shape, Shape::*, TEXTS, kind, opt, req};
 
