@@ -175,8 +175,8 @@ async fn follow_orders(
     Ok(())
 }
 
-/// Accepts connections until an order to drain. It goes on to accept while connections wait for a good moment to end, so that no client waits
-/// for that; later clients wait in the listening socket, which init holds, for the next apid.
+/// Accepts connections until an order to drain. It goes on to accept while connections wait for a good moment to end, so that no client
+/// waits for that; later clients wait in the listening socket, which init holds, for the next apid.
 async fn accept_until_drained(
     listener: TcpListener,
     credentials: watch::Receiver<Arc<Credentials>>,
